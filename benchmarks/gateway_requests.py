@@ -33,8 +33,7 @@ from benchmarks.costs import DAY_S, Requests
 from benchmarks.s3_server import S3Server
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.topics.gathered_appends import GatheredAppends
-from distlog.gateway.topics.partition import FailedBatches
-from distlog.gateway.topics.refreshing_topic import RefreshingTopic
+from distlog.gateway.topics.partition import FailedBatches, RefreshingTopic
 from distlog.gateway.transactions.transaction_log import own_batch
 
 TOPIC, PARTITIONS, MB = "events", 1000, 1_000_000

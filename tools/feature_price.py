@@ -73,11 +73,9 @@ FEATURES = (
         "gateway: TLS, users, ACLs, quotas",
         (
             "distlog/gateway/security/*.py",
-            "distlog/gateway/root/access_lists.py",
-            "distlog/gateway/root/client_quotas.py",
-            "distlog/gateway/root/root_users.py",
+            "distlog/gateway/root_records.py",
             "distlog/gateway/apis/security.py",
-            "distlog/gateway/server/quotas.py",
+            "distlog/gateway/server/fairness.py",
         ),
         r"gateway/(security/|apis/test_rights|server/test_quotas)",
         "a GET each five seconds for each of three topics",

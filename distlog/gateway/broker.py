@@ -13,9 +13,7 @@ from distlog.gateway.cluster import GatewayLease, Node
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.groups.coordinator import GroupServices
 from distlog.gateway.protocol.frames import Fields
-from distlog.gateway.root.access_lists import RootAcls
-from distlog.gateway.root.dynamic_configs import DynamicConfigs
-from distlog.gateway.root.root_users import RootUsers
+from distlog.gateway.root_records import DynamicConfigs, RootAcls, RootUsers
 from distlog.gateway.server.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
 from distlog.gateway.server.request import Request
 from distlog.gateway.topics.metadata_cache import MetadataCache

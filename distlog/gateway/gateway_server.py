@@ -26,25 +26,21 @@ from distlog.core.storage.parallel import begin
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 from distlog.gateway.broker import Broker, Handlers
-from distlog.gateway.cluster import GatewayLease, advertised, this_machine
+from distlog.gateway.cluster import COMPACTION_PERIOD_MS, GatewayLease, advertised, this_machine
 from distlog.gateway.config import AclSettings, GatewayConfig, with_settings
 from distlog.gateway.groups.coordinator import DroppedTopics, GroupServices
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.subscribed_topics import SubscribedTopics
 from distlog.gateway.kafka_apis import APIS, KafkaApis, RequestMetrics, supports
 from distlog.gateway.protocol.frames import error_code
-from distlog.gateway.root.access_lists import RootAcls
-from distlog.gateway.root.dynamic_configs import DynamicConfigs
-from distlog.gateway.root.root_users import RootUsers
+from distlog.gateway.root_records import DynamicConfigs, RootAcls, RootUsers
 from distlog.gateway.security.authentication import Authentication
 from distlog.gateway.security.tls import TlsContext, TlsFiles
 from distlog.gateway.server.acceptor import Acceptor
 from distlog.gateway.server.connection import Processor
 from distlog.gateway.server.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
-from distlog.gateway.server.fairness import CpuUses, owner_of
-from distlog.gateway.server.quotas import Quotas
+from distlog.gateway.server.fairness import CpuUses, Quotas, owner_of
 from distlog.gateway.server.request import PRODUCE_KEY, KafkaRequestHandlerPool, Request
-from distlog.gateway.topics.leadership import PERIOD_MS
 from distlog.gateway.topics.metadata_cache import MetadataCache, topic_defaults
 from distlog.gateway.transactions.transaction_coordinator import TransactionServices
 
@@ -134,7 +130,9 @@ class GatewayServer:
         scheduler.schedule("group-topics", self._groups.consumers.refresh, delay_ms=look_ms, period_ms=look_ms)
         if not metadata.root.is_local_disk:
             for name, work in (("groups", store.compact), ("transactions", self._transactions.compact)):
-                scheduler.schedule(f"{name}-compaction", work, delay_ms=PERIOD_MS, period_ms=PERIOD_MS)
+                scheduler.schedule(
+                    f"{name}-compaction", work, delay_ms=COMPACTION_PERIOD_MS, period_ms=COMPACTION_PERIOD_MS
+                )
 
     def _log_events(self, *, is_last: bool = False) -> None:
         self._processor.unreadable.log(is_last=is_last)

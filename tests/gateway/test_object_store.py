@@ -21,7 +21,7 @@ import distlog
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
-from distlog.gateway.root.dynamic_configs import DynamicConfigs
+from distlog.gateway.root_records import DynamicConfigs
 
 
 def data(value: bytes = b"v", *, producer: int = -1, sequence: int = -1) -> bytes:

@@ -19,7 +19,7 @@ import distlog
 from distlog import CorruptRecordError, SnapshotTooOldError
 from distlog.core.segments import chunks
 from distlog.core.topic import Topic
-from distlog.gateway.topics.refreshing_topic import RefreshingTopic
+from distlog.gateway.topics.partition import RefreshingTopic
 
 
 def test_no_more_than_a_few_logs_stay_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

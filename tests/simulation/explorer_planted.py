@@ -12,8 +12,8 @@ from commits import put_commit
 from distlog.core.commits.actions import Action, SetTransaction
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.write.direct_engine import DirectEngine
-from distlog.gateway.topics import leadership
-from distlog.gateway.topics.leadership import Leadership
+from distlog.gateway import cluster
+from distlog.gateway.cluster import Leadership
 from simulation.planted import Plant
 
 
@@ -22,10 +22,10 @@ def _epochs_are_counted_once() -> Any:
 
     def begin(self: Any, partitions: Collection[int], may_lead: Any = None) -> None:
         head = self._current.refresh()
-        epochs = {number: leadership._epoch(head, number) + 1 for number in partitions}
+        epochs = {number: cluster._epoch(head, number) + 1 for number in partitions}
 
         def plan(snapshot: Snapshot) -> list[Action]:
-            applications = ((leadership._app_id(number), epoch) for number, epoch in epochs.items())
+            applications = ((cluster._app_id(number), epoch) for number, epoch in epochs.items())
             return [SetTransaction(app_id, epoch, {}, in_order=True) for app_id, epoch in applications]
 
         self._current.advance(put_commit(self._handle.log, head, "lead", plan)[1])

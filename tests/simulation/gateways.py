@@ -34,10 +34,10 @@ from distlog.gateway.groups.coordinator import GroupServices
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.subscribed_topics import SubscribedTopics
 from distlog.gateway.protocol.messages import ErrorCode
-from distlog.gateway.root.dynamic_configs import DynamicConfigs
-from distlog.gateway.security.rights import Rights
+from distlog.gateway.root_records import DynamicConfigs
+from distlog.gateway.security.acls import Rights
 from distlog.gateway.server.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
-from distlog.gateway.server.quotas import Quotas
+from distlog.gateway.server.fairness import Quotas
 from distlog.gateway.topics.metadata_cache import MetadataCache
 from distlog.gateway.topics.partition import FetchedData
 from distlog.gateway.transactions.transaction_coordinator import TransactionServices

@@ -38,7 +38,8 @@ from distlog.core.read import group_log, membership
 from distlog.core.storage import object_store, retry
 from distlog.core.write import append as append_commit
 from distlog.core.write import commit_engine, producer
-from distlog.gateway.topics import gathered_appends, leadership
+from distlog.gateway import cluster
+from distlog.gateway.topics import gathered_appends
 from distlog.gateway.transactions import transaction_coordinator
 from simulation import planted_records, planted_state
 from simulation.threads import current
@@ -462,9 +463,9 @@ def _nobody_begins_to_lead() -> Any:
     def begin(self: Any, partitions: Any, may_lead: Any = lambda: None) -> None:
         may_lead()
         snapshot = self._current.refresh()
-        self._epochs = {**self._epochs, **{each: leadership._epoch(snapshot, each) for each in partitions}}
+        self._epochs = {**self._epochs, **{each: cluster._epoch(snapshot, each) for each in partitions}}
 
-    return mock.patch.object(leadership.Leadership, "begin", begin)
+    return mock.patch.object(cluster.Leadership, "begin", begin)
 
 
 def _ended_transactions_take_records() -> Any:

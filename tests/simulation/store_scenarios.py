@@ -20,7 +20,7 @@ from distlog.core.errors import FencedMemberError, LeaderFencedError
 from distlog.core.maintain.vacuum import LONGEST_PUT_MS
 from distlog.core.write.record_sender import RecordSender
 from distlog.core.write.writer import Writer
-from distlog.gateway.topics.leadership import Leadership
+from distlog.gateway.cluster import Leadership
 from simulation.actors import PASSING, make
 from simulation.oracle import Batch
 from simulation.scenario import Scenario, StoreScenario

@@ -27,9 +27,9 @@ from distlog.gateway.groups.coordinator import GroupServices
 from distlog.gateway.groups.offsets_format import encode_key
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.subscribed_topics import SubscribedTopics
-from distlog.gateway.root.dynamic_configs import DynamicConfigs
+from distlog.gateway.root_records import DynamicConfigs
 from distlog.gateway.server.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
-from distlog.gateway.server.quotas import Quotas
+from distlog.gateway.server.fairness import Quotas
 from distlog.gateway.topics.metadata_cache import MetadataCache
 from distlog.gateway.topics.partition import Partition
 from distlog.gateway.transactions.transaction_coordinator import TransactionCoordinator, TransactionServices

@@ -17,8 +17,8 @@ from distlog.core.errors import LeaderFencedError, StorageError
 from distlog.core.storage.locks_and_pages import FileLock
 from distlog.core.write.record_sender import RecordSender
 from distlog.core.write.writer import Writer
-from distlog.gateway.topics import leadership as leadership_module
-from distlog.gateway.topics.leadership import Leadership
+from distlog.gateway import cluster
+from distlog.gateway.cluster import Leadership
 
 
 class Leader:
@@ -81,7 +81,7 @@ def test_nobody_leads_beside_a_process_that_holds_the_lock_and_stands_still(
     topic = distlog.create(str(tmp_path / "events"))
     Leader(topic, 0).append(b"first")
     path = os.path.join(topic.storage.local_path(paths.partition_dir("events", 0)), paths.LOCK_FILE)
-    monkeypatch.setattr(leadership_module, "_LOCK_WAIT_S", 0.05)
+    monkeypatch.setattr(cluster, "_LOCK_WAIT_S", 0.05)
     leadership = Leadership(topic.handle, topic.current)
     with closing(FileLock(path)) as lock, lock.held(), pytest.raises(StorageError):
         leadership.begin([0])

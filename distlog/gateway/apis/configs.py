@@ -20,9 +20,9 @@ from distlog.gateway.protocol.frames import (
     error_code,
 )
 from distlog.gateway.protocol.messages import ErrorCode
-from distlog.gateway.root.client_quotas import check_change
+from distlog.gateway.root_records import check_change
 from distlog.gateway.security.acls import CLUSTER_NAME, Operation, ResourceType
-from distlog.gateway.server.quotas import CLIENT_ID, USER, Entity
+from distlog.gateway.server.fairness import CLIENT_ID, USER, Entity
 from distlog.gateway.server.request import Request
 
 #: Kafka's settings of topics about replicas, tiers and old formats: they are accepted, and have no effect here.

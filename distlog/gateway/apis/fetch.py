@@ -18,7 +18,7 @@ from distlog.gateway.protocol.frames import Fields, ResponseChunk, error_code
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.security.acls import Operation, ResourceType
 from distlog.gateway.server.delayed_operations import DelayedFetch
-from distlog.gateway.server.quotas import CONSUMER_BYTE_RATE
+from distlog.gateway.server.fairness import CONSUMER_BYTE_RATE
 from distlog.gateway.server.request import Request
 from distlog.gateway.topics.metadata_cache import HostedTopic
 from distlog.gateway.topics.partition import FetchedData, LogOffsets, Partition

@@ -11,10 +11,11 @@ from typing import Any
 from uuid import UUID
 
 from distlog.core.errors import DistlogError, StorageError
+from distlog.core.kafka.transactions import TopicPartition
 from distlog.core.read.consumer_offsets import Position
 from distlog.gateway.apis.cluster import attempted, by_topic, grouped
 from distlog.gateway.broker import Api, Broker, Handlers
-from distlog.gateway.groups.assignors import TopicIdPartition
+from distlog.gateway.event_log import FAILURES
 from distlog.gateway.groups.classic_group import (
     GroupPhase,
     GroupRefusedError,
@@ -24,14 +25,12 @@ from distlog.gateway.groups.classic_group import (
     SyncRequest,
 )
 from distlog.gateway.groups.consumer_group import ConsumerHeartbeat, HeartbeatReply
-from distlog.gateway.groups.consumer_records import by_topic as numbers_by_topic
 from distlog.gateway.groups.coordinator import GroupDescription
-from distlog.gateway.groups.offsets_format import TopicPartition
+from distlog.gateway.groups.offsets_format import TopicIdPartition, numbers_by_topic_id
 from distlog.gateway.groups.subscribed_topics import matches
-from distlog.gateway.protocol.frames import FAILURES, AccessDeniedError, Fields, error_code
+from distlog.gateway.protocol.frames import AccessDeniedError, Fields, error_code
 from distlog.gateway.protocol.messages import ErrorCode
-from distlog.gateway.security.acls import CLUSTER_NAME, Operation, ResourceType
-from distlog.gateway.security.rights import NO_OPERATIONS
+from distlog.gateway.security.acls import CLUSTER_NAME, NO_OPERATIONS, Operation, ResourceType
 from distlog.gateway.server.request import Request
 from distlog.gateway.topics.metadata_cache import HostedTopic
 from distlog.gateway.topics.topic_index import TopicSummary
@@ -442,7 +441,7 @@ def _check_heartbeat(request: Request, broker: Broker) -> None:
 
 
 def _assigned_topics(partitions: Iterable[TopicIdPartition]) -> list[Fields]:
-    return [{"topic_id": topic, "partitions": numbers} for topic, numbers in numbers_by_topic(partitions).items()]
+    return [{"topic_id": topic, "partitions": numbers} for topic, numbers in numbers_by_topic_id(partitions).items()]
 
 
 #: A member that speaks the newer protocol.

@@ -29,11 +29,10 @@ from distlog.gateway.protocol.frames import Fields, client_text, error_code
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.security.acls import Operation, ResourceType
 from distlog.gateway.server.delayed_operations import DelayedAppend
-from distlog.gateway.server.quotas import PRODUCER_BYTE_RATE
+from distlog.gateway.server.fairness import PRODUCER_BYTE_RATE
 from distlog.gateway.server.request import PRODUCE_KEY, Request
-from distlog.gateway.topics.gathered_appends import Fence
 from distlog.gateway.topics.metadata_cache import HostedTopic
-from distlog.gateway.topics.partition import Partition
+from distlog.gateway.topics.partition import Fence, Partition
 from distlog.gateway.transactions.transaction_log import TransactionRefusedError
 
 

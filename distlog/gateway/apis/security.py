@@ -13,7 +13,7 @@ from distlog.gateway.apis.cluster import attempted, grouped
 from distlog.gateway.broker import Api, Broker, Handlers
 from distlog.gateway.protocol.frames import Fields, UnsupportedRequestError
 from distlog.gateway.protocol.messages import ErrorCode
-from distlog.gateway.root.root_users import Credential, RootUsers
+from distlog.gateway.root_records import Credential, RootUsers
 from distlog.gateway.security.acls import (
     Acl,
     AclFilter,

@@ -15,12 +15,13 @@ from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, encode_position
 from distlog.gateway.apis.cluster import attempted, by_topic, grouped
 from distlog.gateway.apis.groups import RequestedPositions, partition_code
 from distlog.gateway.broker import Api, Broker, Handlers
+from distlog.gateway.event_log import FAILURES
 from distlog.gateway.groups.classic_group import GroupRefusedError
 from distlog.gateway.groups.committed_offsets import GroupChanges
 from distlog.gateway.groups.offsets_format import encode_key
 from distlog.gateway.groups.registry import MAX_TEXT_BYTES
 from distlog.gateway.groups.subscribed_topics import matches
-from distlog.gateway.protocol.frames import FAILURES, Fields, error_code
+from distlog.gateway.protocol.frames import Fields, error_code
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.security.acls import Operation, ResourceType
 from distlog.gateway.server.request import Request

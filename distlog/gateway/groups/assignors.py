@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
-#: A partition: the id of its topic, and its number.
-TopicIdPartition = tuple[uuid.UUID, int]
+from distlog.gateway.groups.offsets_format import TopicIdPartition
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from distlog.core.errors import CommitConflictError, CommitStateUnknownError, DistlogError, InvalidConfigError
+from distlog.core.kafka.transactions import TopicPartition
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, OffsetKey, Position
 from distlog.core.read.group_log import GroupLog
 from distlog.core.storage.storage import Storage
 from distlog.gateway.cluster import GATEWAYS_GROUP, ROOT_ID
 from distlog.gateway.config import GroupSettings
+from distlog.gateway.event_log import FAILURES
 from distlog.gateway.groups.classic_group import ClassicGroup, GroupPhase, GroupRefusedError, Stored, check_commit
 from distlog.gateway.groups.consumer_group import ConsumerGroup
-from distlog.gateway.groups.offsets_format import TopicPartition, read_topics
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
-from distlog.gateway.groups.registry import Group, GroupRegistry
-from distlog.gateway.protocol.frames import FAILURES
+from distlog.gateway.groups.registry import Group, GroupRegistry, read_topics
 from distlog.gateway.protocol.messages import ErrorCode
 
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from distlog.gateway.config import GroupSettings
-from distlog.gateway.groups.assignors import ASSIGNORS, Subscriber, TopicIdPartition
+from distlog.gateway.config import GroupConfigs, GroupSettings
+from distlog.gateway.groups.assignors import ASSIGNORS, Subscriber
 from distlog.gateway.groups.classic_group import GroupPhase, GroupRefusedError, Stored
-from distlog.gateway.groups.consumer_records import (
+from distlog.gateway.groups.offsets_format import (
     OF_MEMBERS,
     ConsumerKey,
     ConsumerValue,
@@ -20,8 +20,8 @@ from distlog.gateway.groups.consumer_records import (
     MemberMetadata,
     MemberState,
     RecordKind,
+    TopicIdPartition,
 )
-from distlog.gateway.groups.group_configs import GroupConfigs
 from distlog.gateway.groups.subscribed_topics import SubscribedTopics
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.topics.topic_index import TopicSummary

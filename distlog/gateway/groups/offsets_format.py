@@ -1,74 +1,34 @@
-"""The records of `__consumer_offsets`, byte for byte Kafka's, and the positions of one group."""
+"""The records of `__consumer_offsets`, byte for byte Kafka's.
+
+Source: Kafka's messages GroupMetadataKey and GroupMetadataValue (written in version 3, which brokers from 2.3 on
+read, and read in 0 to 3). For groups of the newer protocol (KIP-848), in version 0: ConsumerGroupMetadata,
+ConsumerGroupMemberMetadata, ConsumerGroupTargetAssignmentMetadata, ConsumerGroupTargetAssignmentMember and
+ConsumerGroupCurrentMemberAssignment. Records of other kinds stay.
+`core.read.consumer_offsets` has the committed offsets.
+"""
 
 from __future__ import annotations
 
 import struct
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from enum import IntEnum
+from itertools import groupby
+from operator import itemgetter
 
-from distlog.core.format.record_batch import COMMIT, CONTROL
-from distlog.core.kafka.transactions import TopicPartition as TopicPartition
+from distlog.core.errors import CorruptRecordError
 from distlog.core.read.consumer_offsets import (
     OFFSETS_TOPIC,
     FieldReader,
     OffsetKey,
     Position,
-    WaitingChanges,
     decode_offset_key,
     encode_offset_key,
     text_field,
 )
-from distlog.core.segments.open_transactions import control_type
-from distlog.gateway.groups.classic_group import ClassicGroup, GroupPhase, GroupRecord, MemberRecord
-from distlog.gateway.groups.consumer_group import ConsumerGroup
-from distlog.gateway.groups.consumer_records import (
-    ConsumerKey,
-    ConsumerValue,
-    decode_consumer_key,
-    encode_consumer_key,
-)
-from distlog.gateway.topics.partition import PartitionTail
-
-
-def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
-    """The topics; None if the bytes, which only clients interpret, are not a subscription."""
-    topics, position = [], 6
-    try:
-        (count,) = struct.unpack_from(">i", subscription, 2)
-        for _ in range(count):
-            (size,) = struct.unpack_from(">h", subscription, position)
-            name = subscription[position + 2 : position + 2 + size]
-            if len(name) != size:
-                return None
-            topics.append(name.decode("utf-8"))
-            position += 2 + size
-    except (struct.error, UnicodeDecodeError):
-        return None
-    return frozenset(topics)
-
-
-class EndedTransaction(NamedTuple):
-    """A transaction that has its end marker in a partition."""
-
-    producer_id: int
-    is_committed: bool
-
-
-def ended_transactions(tail: PartitionTail) -> Iterator[EndedTransaction]:
-    """The transactions that have ended in a partition since the last look. Raises DistlogError."""
-    for batches in tail.batches():
-        for row in batches.rows[batches.rows["attributes"] & CONTROL != 0]:
-            yield EndedTransaction(int(row["producer_id"]), control_type(batches.data, row) == COMMIT)
-
-
-# Source: Kafka's GroupMetadataKey and GroupMetadataValue messages; `core.read.consumer_offsets` has the positions.
-# Values are written in version 3, which brokers from 2.3 on read, and read in 0 to 3. Groups of the newer protocol
-# have other records (distlog.gateway.groups.consumer_records). Records of other kinds stay.
-
-_GROUP_KEY = 2
-_VALUE_VERSION = 3
+from distlog.gateway.groups.classic_group import GroupRecord, MemberRecord
+from distlog.gateway.protocol.messages import uvarint
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +36,87 @@ class GroupKey:
     """The key of a group's record."""
 
     group: str
+
+
+#: A partition: the id of its topic, and its number.
+TopicIdPartition = tuple[uuid.UUID, int]
+
+
+class RecordKind(IntEnum):
+    """The records of a group, by the versions of their keys."""
+
+    EPOCH = 3
+    MEMBER = 5
+    TARGET_EPOCH = 6
+    TARGET = 7
+    CURRENT = 8
+
+
+#: The kinds that a group has of each member.
+OF_MEMBERS = (RecordKind.MEMBER, RecordKind.TARGET, RecordKind.CURRENT)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerKey:
+    """The key of a record of a group, or of one of its members."""
+
+    group: str
+    kind: RecordKind
+    member: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberMetadata:
+    """A member as its client described it."""
+
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    rebalance_timeout_ms: int = -1
+    assignor: str | None = None
+
+
+class MemberState(IntEnum):
+    """The step of a member on its way to its target, by Kafka's numbers."""
+
+    STABLE = 0
+    UNREVOKED_PARTITIONS = 1
+    UNRELEASED_PARTITIONS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentAssignment:
+    """The partitions that a member has, and those that it must give back first."""
+
+    epoch: int
+    previous_epoch: int
+    state: MemberState
+    assigned: frozenset[TopicIdPartition]
+    revoking: frozenset[TopicIdPartition]
+
+
+#: An epoch, facts of a member, its target, or its current assignment.
+ConsumerValue = int | MemberMetadata | frozenset[TopicIdPartition] | CurrentAssignment
+#: A key and its new value; None deletes it.
+GroupChange = (
+    tuple[OffsetKey, Position | None] | tuple[GroupKey, GroupRecord | None] | tuple[ConsumerKey, ConsumerValue | None]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingPosition:
+    """A position that counts when the transaction of its producer is committed."""
+
+    producer_id: int
+    key: OffsetKey
+    position: Position
+
+
+_GROUP_KEY = 2
+_VALUE_VERSION = 3
 
 
 def _blob(value: bytes) -> bytes:
@@ -144,172 +185,100 @@ def _member(reader: FieldReader, version: int) -> MemberRecord:
     )
 
 
-#: A key and its new value; None deletes it.
-GroupChange = (
-    tuple[OffsetKey, Position | None] | tuple[GroupKey, GroupRecord | None] | tuple[ConsumerKey, ConsumerValue | None]
-)
+def encode_consumer_key(key: ConsumerKey) -> bytes:
+    """The bytes of a key."""
+    data = struct.pack(">h", key.kind) + text_field(key.group)
+    return data + text_field(key.member) if key.kind in OF_MEMBERS else data
 
 
-@dataclass(frozen=True, slots=True)
-class PendingPosition:
-    """A position that counts when the transaction of its producer is committed."""
-
-    producer_id: int
-    key: OffsetKey
-    position: Position
-
-
-class Positions:
-    """The durable positions of `group`."""
-
-    def __init__(self, group: str) -> None:
-        self._group = group
-        self._by_partition: dict[TopicPartition, Position] = {}
-        self._topics: frozenset[str] | None = frozenset()
-        self._waiting = WaitingChanges[TopicPartition, Position]()
-        #: How many changes of each position are on their way into the log; and changes of transactions.
-        self._storing, self._joining = Counter[TopicPartition](), Counter[TopicPartition]()
-        #: The transactions that ended while positions of any were on their way: producer ids, and whether committed.
-        self._ended = list[tuple[int, bool]]()
-
-    def __len__(self) -> int:
-        return len(self._by_partition)
-
-    def __iter__(self) -> Iterator[TopicPartition]:
-        return iter(sorted(self._by_partition))
-
-    @property
-    def topics(self) -> frozenset[str]:
-        """The topics that have a position."""
-        if self._topics is None:
-            self._topics = frozenset(topic for topic, _ in self._by_partition)
-        return self._topics
-
-    def get(self, topic: str, partition: int) -> Position | None:
-        """The position in a partition, if there is one."""
-        return self._by_partition.get((topic, partition))
-
-    def apply(self, changes: Mapping[TopicPartition, Position | None]) -> None:
-        """Take stored changes; None deletes. They supersede earlier positions of transactions, however these end."""
-        for partition, position in changes.items():
-            self._waiting.supersede(partition)
-            if position is None:
-                self._by_partition.pop(partition, None)
-                self._topics = None
-            else:
-                self._add({partition: position})
-
-    def _add(self, positions: Mapping[TopicPartition, Position]) -> None:
-        if not positions.keys() <= self._by_partition.keys():
-            self._topics = None
-        self._by_partition.update(positions)
-
-    def begin_storing(self, partitions: Iterable[TopicPartition]) -> None:
-        """Changes are on their way into the log."""
-        self._storing += Counter(iter(partitions))
-
-    def end_storing(self, partitions: Iterable[TopicPartition]) -> None:
-        """Changes are in the log, or failed."""
-        self._storing -= Counter(iter(partitions))
-
-    @property
-    def storing(self) -> frozenset[TopicPartition]:
-        """The partitions whose changes are in flight, without those in transactions."""
-        return frozenset(self._storing)
-
-    @property
-    def partitions(self) -> frozenset[TopicPartition]:
-        """The partitions that have an offset, or may get one from a pending or in-flight change."""
-        return frozenset(self._by_partition) | self.pending | self.storing
-
-    def begin_joining(self, partitions: Iterable[TopicPartition]) -> int:
-        """Note that offsets of a transaction are in flight; returns the `first_end` for `joined`."""
-        self._joining += Counter(iter(partitions))
-        return len(self._ended)
-
-    def joined(self, producer_id: int, positions: Mapping[TopicPartition, Position], first_end: int) -> None:
-        """Note that offsets of the producer's transaction are in the log; it may have ended already, after them."""
-        outcome = next(
-            (committed for ended_id, committed in self._ended[first_end:] if ended_id == producer_id), None
-        )
-        if outcome is None:
-            self.wait_for(producer_id, positions)
-        elif outcome:
-            self._add(positions)
-
-    def end_joining(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note that offsets of a transaction are in the log, or failed."""
-        self._joining -= Counter(iter(partitions))
-        if not self._joining:
-            self._ended.clear()
-
-    def is_joining(self, partitions: Iterable[TopicPartition] | None = None) -> bool:
-        """True if offsets of any partition, or of `partitions`, are in flight as part of a transaction."""
-        return any(self._joining[partition] for partition in (self._joining if partitions is None else partitions))
-
-    @property
-    def has_pending(self) -> bool:
-        """True if any position depends on the end of a transaction, or will."""
-        return bool(self._joining) or bool(self._waiting)
-
-    @property
-    def pending(self) -> frozenset[TopicPartition]:
-        """The partitions in which the position depends on the end of a transaction."""
-        return self._waiting.keys
-
-    def wait_for(self, producer_id: int, positions: Mapping[TopicPartition, Position]) -> None:
-        """Add offsets that apply when the transaction of this producer is committed."""
-        for partition, position in positions.items():
-            self._waiting.add(producer_id, partition, position)
-
-    def end_transaction(self, producer_id: int, *, is_committed: bool) -> None:
-        """Take, or forget, the positions of a transaction that ended."""
-        self._add(self._waiting.end(producer_id, is_committed=is_committed))
-        if self._joining:
-            self._ended.append((producer_id, is_committed))
-
-    def keys(self, changes: Mapping[TopicPartition, Position | None]) -> list[tuple[OffsetKey, Position | None]]:
-        """The changes as they are stored."""
-        return [(OffsetKey(self._group, *partition), position) for partition, position in changes.items()]
-
-    def older(self, times_ms: Mapping[str, int]) -> list[TopicPartition]:
-        """The partitions whose offsets were committed before their topic's time."""
-        if times_ms.keys().isdisjoint(self.topics):
-            return []
-        return [
-            partition
-            for partition, committed in self._by_partition.items()
-            if committed.commit_ms < times_ms.get(partition[0], 0)
-        ]
-
-    def expired(self, group: ClassicGroup | ConsumerGroup, now_ms: int, retention_ms: int) -> list[TopicPartition]:
-        """The partitions whose positions expire after `retention_ms`, since the group is empty, or since the commit.
-
-        A group with members keeps its positions in the topics that they read (KIP-211), or all if these are unknown.
-        """
-        if group.phase is GroupPhase.EMPTY:
-            since_ms, topics = group.since_ms, frozenset[str]()
-        else:
-            topics_read = read_topics(group)
-            is_settled = group.phase is GroupPhase.STABLE or isinstance(group, ConsumerGroup)
-            if topics_read is None or not is_settled:
-                return []
-            since_ms, topics = 0, topics_read
-        return [
-            (topic, partition)
-            for (topic, partition), position in self._by_partition.items()
-            if topic not in topics and max(position.commit_ms, since_ms) + retention_ms <= now_ms
-        ]
-
-
-def read_topics(group: ClassicGroup | ConsumerGroup) -> frozenset[str] | None:
-    """The topics that the group's members subscribe to; None if their subscriptions are of an unknown kind."""
-    if group.phase is GroupPhase.EMPTY:
-        return frozenset()
-    if isinstance(group, ConsumerGroup):
-        return group.read_topics
-    if group.members.protocol_type != "consumer":
+def decode_consumer_key(data: bytes) -> ConsumerKey | None:
+    """The key in these bytes; None for another kind. Raises CorruptRecordError."""
+    reader = FieldReader(data, "a key", OFFSETS_TOPIC)
+    number = reader.number(">h")
+    if number not in set(RecordKind):
         return None
-    topics = [subscribed_topics(member.subscription(group.protocol)) for member in group.members]
-    subscriptions = [topics_of_member for topics_of_member in topics if topics_of_member is not None]
-    return frozenset[str]().union(*subscriptions) if len(subscriptions) == len(topics) else None
+    kind = RecordKind(number)
+    return ConsumerKey(reader.text(), kind, reader.text() if kind in OF_MEMBERS else "")
+
+
+_VERSION, _NO_TAGS = struct.pack(">h", 0), b"\0"
+
+
+def encode_consumer_value(value: ConsumerValue) -> bytes:
+    """The bytes of a value."""
+    if isinstance(value, int):
+        return _VERSION + struct.pack(">i", value) + _NO_TAGS
+    if isinstance(value, frozenset):
+        return _VERSION + _encode_partitions(value) + _NO_TAGS
+    if isinstance(value, CurrentAssignment):
+        head = struct.pack(">iib", value.epoch, value.previous_epoch, value.state)
+        return _VERSION + head + _encode_partitions(value.assigned) + _encode_partitions(value.revoking) + _NO_TAGS
+    names = value.instance_id, value.rack_id, value.client_id, value.client_host
+    topics = _size(len(value.topics)) + b"".join(map(_text, value.topics))
+    end = struct.pack(">i", value.rebalance_timeout_ms) + _text(value.assignor) + _NO_TAGS
+    return _VERSION + b"".join(map(_text, names)) + topics + _text(value.pattern) + end
+
+
+def decode_consumer_value(kind: RecordKind, data: bytes) -> ConsumerValue | None:
+    """The value of a record of this kind; None in an unknown version. Raises CorruptRecordError."""
+    reader = FieldReader(data, "a group", OFFSETS_TOPIC)
+    if reader.number(">h") != 0:
+        return None
+    reader.is_flexible = True
+    if kind in (RecordKind.EPOCH, RecordKind.TARGET_EPOCH):
+        return reader.number(">i")
+    if kind is RecordKind.TARGET:
+        return _read_partitions(reader)
+    if kind is RecordKind.CURRENT:
+        epoch, previous, state = reader.number(">i"), reader.number(">i"), reader.number(">b")
+        if state not in set(MemberState):
+            return None
+        return CurrentAssignment(
+            epoch, previous, MemberState(state), _read_partitions(reader), _read_partitions(reader)
+        )
+    return MemberMetadata(
+        instance_id=reader.nullable_text(),
+        rack_id=reader.nullable_text(),
+        client_id=reader.text(),
+        client_host=reader.text(),
+        topics=tuple(reader.text() for _ in range(reader.count())),
+        pattern=reader.nullable_text(),
+        rebalance_timeout_ms=reader.number(">i"),
+        assignor=reader.nullable_text(),
+    )
+
+
+def _size(count: int) -> bytes:
+    """A length as newer versions of messages have it: one more, as a varint (KIP-482)."""
+    return uvarint(count + 1)
+
+
+def _text(value: str | None) -> bytes:
+    data = b"" if value is None else value.encode("utf-8")
+    return _size(-1) if value is None else _size(len(data)) + data
+
+
+def numbers_by_topic_id(partitions: Iterable[TopicIdPartition]) -> dict[uuid.UUID, list[int]]:
+    """The numbers of partitions of each topic, ascending."""
+    by_id = groupby(sorted(partitions), itemgetter(0))
+    return {topic: [number for _, number in of_topic] for topic, of_topic in by_id}
+
+
+def _encode_partitions(partitions: frozenset[TopicIdPartition]) -> bytes:
+    topics = numbers_by_topic_id(partitions)
+    parts = [_size(len(topics))]
+    for topic, numbers in topics.items():
+        parts += topic.bytes, _size(len(numbers)), struct.pack(f">{len(numbers)}i", *numbers), _NO_TAGS
+    return b"".join(parts)
+
+
+def _read_partitions(reader: FieldReader) -> frozenset[TopicIdPartition]:
+    partitions = set[TopicIdPartition]()
+    for _ in range(reader.count()):
+        topic = uuid.UUID(bytes=reader.taken(16))
+        count = reader.count()
+        if count < 0:
+            raise CorruptRecordError(f"not a group of {OFFSETS_TOPIC}: partitions are missing")
+        partitions.update((topic, number) for number in struct.unpack(f">{count}i", reader.taken(4 * count)))
+        reader.skip_tags()
+    return frozenset(partitions)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
@@ -21,6 +21,8 @@ from distlog.core.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
+from distlog.core.format.record_batch import COMMIT, CONTROL
+from distlog.core.kafka.transactions import TopicPartition as TopicPartition
 from distlog.core.opening import make_topic, open
 from distlog.core.read.consumer_offsets import (
     OFFSETS_TOPIC,
@@ -32,32 +34,29 @@ from distlog.core.read.consumer_offsets import (
     offsets_records,
 )
 from distlog.core.read.fetch import FetchedBatches
+from distlog.core.segments.open_transactions import control_type
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 from distlog.core.write.record_sender import Delivery, RecordSender, engine_of
 from distlog.core.write.writer import Writer
+from distlog.gateway.cluster import Leadership, OwnCompaction
+from distlog.gateway.event_log import FAILURES
 from distlog.gateway.groups.classic_group import GroupRecord, Stored
-from distlog.gateway.groups.consumer_records import (
+from distlog.gateway.groups.offsets_format import (
     ConsumerKey,
     ConsumerValue,
-    decode_consumer_value,
-    encode_consumer_value,
-)
-from distlog.gateway.groups.offsets_format import (
-    EndedTransaction,
     GroupChange,
     GroupKey,
     PendingPosition,
+    decode_consumer_value,
     decode_group,
     decode_key,
+    encode_consumer_value,
     encode_group,
     encode_key,
-    ended_transactions,
 )
-from distlog.gateway.protocol.frames import FAILURES
 from distlog.gateway.protocol.messages import ErrorCode
-from distlog.gateway.topics.leadership import Leadership, OwnCompaction
 from distlog.gateway.topics.partition import READ_BYTES, PartitionTail
 
 #: Kafka's `offsets.topic.num.partitions`, so that a broker finds each group where it looks for it.
@@ -398,3 +397,17 @@ def _decoded(key: bytes | None, value: bytes | None) -> GroupChange | None:
         record = None if value is None else decode_consumer_value(subject.kind, value)
         return None if record is None and value is not None else (subject, record)
     return None
+
+
+class EndedTransaction(NamedTuple):
+    """A transaction that has its end marker in a partition."""
+
+    producer_id: int
+    is_committed: bool
+
+
+def ended_transactions(tail: PartitionTail) -> Iterator[EndedTransaction]:
+    """The transactions that have ended in a partition since the last look. Raises DistlogError."""
+    for batches in tail.batches():
+        for row in batches.rows[batches.rows["attributes"] & CONTROL != 0]:
+            yield EndedTransaction(int(row["producer_id"]), control_type(batches.data, row) == COMMIT)

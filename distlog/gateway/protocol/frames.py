@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import logging
 import struct
-import threading
-import time
-from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -15,6 +12,7 @@ import numpy as np
 from distlog.core import errors
 from distlog.core.log.flush import LostRecordsError
 from distlog.core.log.segment_recovery import DamagedLogError
+from distlog.gateway.event_log import FAILURES
 from distlog.gateway.protocol.messages import (
     MAX_ITEMS,
     ChunkWriter,
@@ -124,31 +122,6 @@ _ABOUT_REQUESTS = (
 _LOCATIONS = frozenset({"url", "file", "path", "directory", "root"})
 _NO_TOPIC = "This server does not host this topic-partition."
 _HIDDEN_TEXT = "the request failed in the gateway: see its log"
-_AGAIN_S, _MOST_TEXTS = 60.0, 1000
-
-
-class FailureLog:
-    """Logs failures, the same text once a minute: clients and tasks try again and again."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._lock = clock, threading.Lock()
-        self._logged: dict[str, float] = {}
-
-    def note(self, subject: str, error: BaseException) -> None:
-        """Log that `subject` failed; with a traceback for an unexpected error."""
-        text, now_s = f"{subject} failed: {error}", self._clock()
-        with self._lock:
-            if now_s - self._logged.get(text, -_AGAIN_S) < _AGAIN_S:
-                return
-            self._logged.pop(text, None)
-            self._logged[text] = now_s
-            if len(self._logged) > _MOST_TEXTS:
-                del self._logged[next(iter(self._logged))]
-        _log.error("%s", text, exc_info=None if isinstance(error, errors.DistlogError) else error)
-
-
-#: The failures of this process.
-FAILURES = FailureLog()
 
 
 def error_code(error: BaseException, subject: str = "a request") -> ErrorCode:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from distlog.core.errors import DistlogError
 from distlog.core.log_manager.log_manager import Metric, Value
-from distlog.gateway.security.event_log import EventLog
+from distlog.gateway.event_log import EventLog
 from distlog.gateway.security.users_file import HASHES, MAX_NAME_BYTES, ScramSecret, Users, UsersFile, secret_of
 
 PLAIN = "PLAIN"

@@ -14,14 +14,13 @@ from distlog.core.display import text
 from distlog.core.errors import StorageError
 from distlog.core.segments.chunks import StoredBatches
 from distlog.gateway.config import GatewayConfig
+from distlog.gateway.event_log import EventLog
 from distlog.gateway.protocol.frames import FrameReader, RequestHead, ResponseChunk, read_client_id, read_head
 from distlog.gateway.protocol.messages import InvalidRequestError
 from distlog.gateway.security.authentication import Authentication, SaslExchange
-from distlog.gateway.security.event_log import EventLog
 from distlog.gateway.security.tls import PrincipalMapper, subject_name
 from distlog.gateway.security.users_file import Users
-from distlog.gateway.server.fairness import CpuUses, owner_of
-from distlog.gateway.server.quotas import Quotas
+from distlog.gateway.server.fairness import CpuUses, MemoryShare, Quotas, RequestMemory, owner_of
 from distlog.gateway.server.request import (
     PRODUCE_KEY,
     TOKEN_HEAD,
@@ -31,7 +30,6 @@ from distlog.gateway.server.request import (
     TokenRequest,
     parsed_size,
 )
-from distlog.gateway.server.request_memory import MemoryShare, RequestMemory
 
 
 class Connection(asyncio.BufferedProtocol):

@@ -1,13 +1,13 @@
-"""Fair scheduling of clients: no client's requests can occupy all handlers."""
+"""Fair shares of clients: time of the CPU, quotas (KIP-13, KIP-55, KIP-124), and memory of requests."""
 
 from __future__ import annotations
 
 import ipaddress
 import threading
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 # A use is a time of the CPU that halves as time passes, so a client that was idle owes nothing for an hour ago, and
 # gets nothing for it either.
@@ -223,3 +223,209 @@ class FairQueue(Generic[Waiting]):
             return sum(map(len, parts.values()))
         assert share.part_of is not None
         return len(self._waiting[share.part_of][share])
+
+
+class Quotas:
+    """The limits of all clients and their debts, for many threads. `clock_s` is monotonic."""
+
+    def __init__(self, clock_s: Callable[[], float]) -> None:
+        self._clock_s, self._lock = clock_s, threading.Lock()
+        #: The quotas that are set.
+        self.limits: Limits = {}
+        self._debts: dict[tuple[str, tuple[str, str]], _Debt] = {}
+
+    def set(self, limits: Limits) -> None:
+        """Have these quotas from now on."""
+        with self._lock:
+            self.limits, self._debts = dict(limits), self._debts if limits else {}
+
+    def note(self, user: str, client_id: str, name: str, amount: float) -> None:
+        """Count bytes, or seconds of a handler, for a client."""
+        if not self.limits or amount <= 0:
+            return
+        limit, sharing = self._limit(user, client_id, name)
+        if limit is None:
+            return
+        now_s, a_second = self._clock_s(), limit / 100 if name == REQUEST_PERCENTAGE else limit
+        with self._lock:
+            if len(self._debts) > _MANY_DEBTS:
+                self._debts = {key: debt for key, debt in self._debts.items() if debt.left_s(now_s)}
+            debt = self._debts.setdefault((name, sharing), _Debt())
+            debt.seconds, debt.noted_s = debt.left_s(now_s) + amount / a_second, now_s
+
+    def wait_s(self, user: str, client_id: str) -> float:
+        """The time until the next request of a client may be read; mostly 0."""
+        return max(self._wait_s(user, client_id, name) for name in NAMES) if self.limits else 0
+
+    def _wait_s(self, user: str, client_id: str, name: str) -> float:
+        limit, sharing = self._limit(user, client_id, name)
+        if limit is None:
+            return 0
+        with self._lock:
+            debt = self._debts.get((name, sharing))
+            left_s = 0 if debt is None else debt.left_s(self._clock_s()) - _BURST_S
+        return min(max(left_s, 0), _LONGEST_S.get(name, _LONGEST_FOR_BYTES_S))
+
+    def _limit(self, user: str, client_id: str, name: str) -> tuple[float | None, tuple[str, str]]:
+        limits = self.limits
+        # a longer one has no quota of its own, but a client without a login may send it
+        for entity, sharing in _entities(user, client_id[: MOST_NAME_BYTES + 1]):
+            limit = limits.get(entity, {}).get(name)
+            if limit is not None:
+                return limit, sharing
+        return None, ("", "")
+
+
+PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE = "producer_byte_rate", "consumer_byte_rate"
+REQUEST_PERCENTAGE = "request_percentage"
+#: All quotas by Kafka's names: bytes in a second, and percent of the time of one handler.
+NAMES = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
+#: No name of a user or a client id with a quota is longer.
+MOST_NAME_BYTES = 1 << 10
+#: Stands for all names that have no quota of their own.
+DEFAULT = None
+
+
+class Entity(NamedTuple):
+    """The clients that a quota is for: parts are (type, name) with the type user or client-id, sorted by type."""
+
+    parts: tuple[tuple[str, str | None], ...]
+
+    @classmethod
+    def of(cls, parts: Mapping[str, str | None]) -> Entity:
+        """The entity with these names by type."""
+        return cls(tuple(sorted(parts.items())))
+
+
+#: The types of entities.
+USER, CLIENT_ID = "user", "client-id"
+Limits = Mapping[Entity, Mapping[str, float]]
+
+
+def _entities(user: str, client_id: str) -> Iterator[tuple[Entity, tuple[str, str]]]:
+    """The entities of a client in Kafka's order, the first one with a quota counts; and all that share the quota."""
+    for name in (user, DEFAULT):
+        for client in (client_id, DEFAULT):
+            yield Entity.of({USER: name, CLIENT_ID: client}), (user, client_id)
+        yield Entity.of({USER: name}), (user, "")
+    for client in (client_id, DEFAULT):
+        yield Entity.of({CLIENT_ID: client}), ("", client_id)
+
+
+# A use is a debt that the quota pays off as time passes. One second of debt may be open at any time, as in Kafka's
+# windows; for more the client waits before its next request is read, and its response says how long.
+
+_BURST_S = 1.0
+#: Kafka's longest wait for handlers' time, and the longest one here for bytes, so that a client does not give up.
+_LONGEST_S = {REQUEST_PERCENTAGE: 1.0}
+_LONGEST_FOR_BYTES_S = 20.0
+_MANY_DEBTS = 10_000
+
+
+@dataclass(slots=True)
+class _Debt:
+    seconds: float = 0
+    noted_s: float = 0
+
+    def left_s(self, now_s: float) -> float:
+        return max(self.seconds - (now_s - self.noted_s), 0)
+
+
+# Used by the network's thread alone.
+
+#: A request may always use this much, so that large requests that do not arrive block no other request.
+_ALWAYS_TAKEN = 64 << 10
+
+
+class RequestMemory:
+    """`limit` bytes for requests and responses, of which one user or address has at most three quarters."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._most, self.used = limit, limit * 3 // 4, 0
+        # by owner, without the part that is always granted; and the holders that will release memory as they are
+        self._used_by, self._releasing = Counter[str](), Counter[str]()
+        #: By the waiting share: the bytes, and the callback for when they are granted.
+        self.waiting: dict[MemoryShare, tuple[int, Callable[[], None]]] = {}
+
+    def next(self) -> MemoryShare | None:
+        """Return the waiting request that fits and whose owner has the least memory."""
+        able = [share for share, (size, _) in self.waiting.items() if self._fits(share, size)]
+        return min(able, key=lambda share: self._used_by[share.owner], default=None)
+
+    def has(self, share: MemoryShare, size: int) -> bool:
+        """Return whether a request may use `size` more bytes; a small one may until its owner has its maximum."""
+        is_small = share.size + size <= _ALWAYS_TAKEN and self._used_by[share.owner] <= self._most
+        return not size or is_small or self._fits(share, size)
+
+    def _fits(self, share: MemoryShare, size: int) -> bool:
+        # its own memory is released only after this
+        itself = share.will_release and not share.passed
+        if self._used_by[share.owner] + size > self._most and self._releasing[share.owner] > itself:
+            return False
+        return self.used + size <= self._limit or self._releasing.total() <= itself
+
+    def resize(self, share: MemoryShare, size: int) -> None:
+        """Set the bytes that a share has."""
+        self.used += size - share.size
+        if more := max(size - _ALWAYS_TAKEN, 0) - max(share.size - _ALWAYS_TAKEN, 0):
+            self._used_by[share.owner] += more
+            if not self._used_by[share.owner]:
+                del self._used_by[share.owner]
+        share.size = size
+        self.count(share)
+
+    def count(self, share: MemoryShare) -> None:
+        """Note whether a holder will release its memory without getting more."""
+        will_release = share.size > 0 and (share not in self.waiting or share.passed > 0)
+        if will_release == share.will_release:
+            return
+        share.will_release = will_release
+        self._releasing[share.owner] += 1 if will_release else -1
+        if not self._releasing[share.owner]:
+            del self._releasing[share.owner]
+
+
+class MemoryShare:
+    """The memory of a connection's requests and responses; `owner` is the user or address that has it.
+
+    `passed` is the part that is released without more memory, while another request of the connection waits.
+    """
+
+    def __init__(self, memory: RequestMemory, owner: str) -> None:
+        self._memory, self.owner, self.size, self.passed = memory, owner, 0, 0
+        #: For RequestMemory: whether it will release its memory without getting more.
+        self.will_release = False
+
+    def reserve(self, size: int, on_granted: Callable[[], None]) -> bool:
+        """Reserve more memory for a request; returns False if it must wait: then `on_granted` is called later."""
+        if self._memory.has(self, size):
+            self.give(size)
+            return True
+        self._memory.waiting[self] = size, on_granted
+        self._memory.count(self)
+        return False
+
+    def give_back(self, size: int) -> None:
+        """Release memory, and grant it to waiting requests."""
+        if not size:
+            return
+        self._memory.resize(self, self.size - size)
+        while first := self._memory.next():
+            size, on_granted = self._memory.waiting.pop(first)
+            first.give(size)
+            on_granted()
+
+    def give_up(self) -> None:
+        """Wait for no more memory."""
+        self._memory.waiting.pop(self, None)
+        self._memory.count(self)
+
+    def give(self, size: int) -> None:
+        """Count bytes that are used already, whether they fit or not."""
+        if size:
+            self._memory.resize(self, self.size + size)
+
+    def let_pass(self, size: int) -> None:
+        """Add to the bytes that are released without more memory, or subtract negative ones."""
+        self.passed += size
+        self._memory.count(self)

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from distlog.gateway.protocol.frames import Fields, RequestHead, ResponseChunk, read_request, write_response
 from distlog.gateway.protocol.messages import MAX_ITEMS
+from distlog.gateway.security.acls import Rights
 from distlog.gateway.security.authentication import SaslExchange
-from distlog.gateway.security.rights import Rights
-from distlog.gateway.server.fairness import CpuUse, CpuUses, FairQueue
-from distlog.gateway.server.quotas import REQUEST_PERCENTAGE, Quotas
+from distlog.gateway.server.fairness import REQUEST_PERCENTAGE, CpuUse, CpuUses, FairQueue, Quotas
 
 
 @dataclass(slots=True, eq=False)

@@ -24,7 +24,7 @@ from distlog.core.log.log_validator import BatchRun, ValidBatch, validate
 from distlog.core.segments.producer_states import FirstBatch
 from distlog.core.times import NO_TIMESTAMP
 from distlog.core.write.commit_engine import ConcurrentAppendError, ProducerCheck, commit_batches
-from distlog.gateway.topics.refreshing_topic import RefreshingTopic
+from distlog.gateway.topics.partition import Fence, RefreshingTopic
 
 
 class GatheredAppends:
@@ -216,10 +216,6 @@ class GatheredAppends:
         if earlier is not None:
             batch.outcome = _info(check.snapshot, batch.partition, earlier.first_offset, earlier.last_offset + 1)
         return earlier is None
-
-
-#: Raises an error if nothing may be appended after a snapshot.
-Fence = Callable[[Snapshot], None]
 
 
 @dataclass(slots=True, eq=False)

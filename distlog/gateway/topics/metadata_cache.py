@@ -39,9 +39,16 @@ from distlog.core.topic import Topic
 from distlog.core.topic_id import copy_text
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.protocol.frames import AccessDeniedError, UnknownTopicIdError, error_code
-from distlog.gateway.topics.gathered_appends import Fence, GatheredAppends, RequestedBatches, Results
-from distlog.gateway.topics.partition import SHORT_WAIT_S, FailedBatches, OpenPartitionLogs, Partition
-from distlog.gateway.topics.refreshing_topic import RefreshingTopic, monotonic_ms
+from distlog.gateway.topics.gathered_appends import GatheredAppends, RequestedBatches, Results
+from distlog.gateway.topics.partition import (
+    SHORT_WAIT_S,
+    FailedBatches,
+    Fence,
+    OpenPartitionLogs,
+    Partition,
+    RefreshingTopic,
+    monotonic_ms,
+)
 from distlog.gateway.topics.topic_index import LOOK_MS, TopicIndex, TopicSummary, client_id
 
 

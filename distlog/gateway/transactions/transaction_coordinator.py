@@ -14,22 +14,26 @@ from typing import Any
 
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import DistlogError, LockHeldError, ProducerFencedError, TopicNotFoundError
-from distlog.core.kafka.transactions import LAST_EPOCH, NONE, ProducerId, TransactionState, TransactionStatus
+from distlog.core.kafka.transactions import (
+    LAST_EPOCH,
+    NONE,
+    ProducerId,
+    TopicPartition,
+    TransactionState,
+    TransactionStatus,
+)
 from distlog.core.limits import MAX_LONG
 from distlog.core.log.end_marker import marker
 from distlog.core.segments.topic_handle import new_id
 from distlog.core.storage.parallel import in_parallel
 from distlog.gateway.cluster import GatewayLease
+from distlog.gateway.event_log import FAILURES
 from distlog.gateway.groups.classic_group import GroupRefusedError
-from distlog.gateway.groups.coordination import Coordination
-from distlog.gateway.groups.coordinator import GroupServices
-from distlog.gateway.groups.offsets_format import TopicPartition
-from distlog.gateway.protocol.frames import FAILURES
+from distlog.gateway.groups.coordinator import Coordination, GroupServices
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.server.delayed_operations import DelayedFetches
-from distlog.gateway.topics.gathered_appends import Fence
 from distlog.gateway.topics.metadata_cache import MetadataCache
-from distlog.gateway.topics.partition import OWN_WAIT_S, Partition
+from distlog.gateway.topics.partition import OWN_WAIT_S, Fence, Partition
 from distlog.gateway.transactions.transaction_log import (
     TransactionLog,
     TransactionRefusedError,
@@ -314,7 +318,7 @@ def _is_ended(result: Future[Any]) -> bool:
 #     complete    CompleteCommit, CompleteAbort: when all markers are durable
 #
 # Each partition of `__transaction_state` has one gateway that coordinates its ids: the leader, which alone can write
-# there (distlog.gateway.topics.leadership). When it goes, the next leader reads the states that it left.
+# there (distlog.gateway.cluster). When it goes, the next leader reads the states that it left.
 #
 # Each step is safe, wherever a gateway is killed, or stopped and continued:
 #

@@ -36,12 +36,11 @@ from distlog.core.read.consumer_offsets import offsets_partition
 from distlog.core.segments.open_transactions import READ_UNCOMMITTED
 from distlog.core.segments.pipeline import whole_logs
 from distlog.core.storage.parallel import in_parallel
-from distlog.gateway.protocol.frames import FAILURES
+from distlog.gateway.cluster import Leadership, OwnCompaction
+from distlog.gateway.event_log import FAILURES
 from distlog.gateway.protocol.messages import ErrorCode
-from distlog.gateway.topics.gathered_appends import Fence
-from distlog.gateway.topics.leadership import Leadership, OwnCompaction
 from distlog.gateway.topics.metadata_cache import HostedTopic, MetadataCache
-from distlog.gateway.topics.partition import READ_BYTES, PartitionTail
+from distlog.gateway.topics.partition import READ_BYTES, Fence, PartitionTail
 
 
 class TransactionLog:

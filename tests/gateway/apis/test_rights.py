@@ -24,7 +24,7 @@ from distlog.core.kafka.transactions import TRANSACTIONS_TOPIC
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.kafka_apis import APIS
-from distlog.gateway.root.access_lists import RootAcls, encode_acl
+from distlog.gateway.root_records import RootAcls, encode_acl
 from distlog.gateway.topics.metadata_cache import (
     ACLS_TOPIC,
     CONFIGS_TOPIC,

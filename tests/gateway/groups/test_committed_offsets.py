@@ -6,9 +6,9 @@ import pytest
 from consumer_groups import GROUP, RETENTION_MS, Gateway, MemoryStore, stable
 from kio.schema.errors import ErrorCode
 
+from distlog.core.kafka.transactions import TopicPartition
 from distlog.core.read.consumer_offsets import OffsetKey, Position
 from distlog.gateway.groups.classic_group import GroupPhase, GroupRefusedError
-from distlog.gateway.groups.offsets_format import TopicPartition
 
 CLICKS, VIEWS = ("clicks", 0), ("views", 1)
 SUBSCRIBED = b"\0\0" + b"\0\0\0\1" + b"\0\6clicks" + b"\xff\xff\xff\xff"

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from distlog.core.read.consumer_offsets import Position
 from distlog.gateway.config import GroupSettings
 from distlog.gateway.groups.classic_group import GroupPhase
-from distlog.gateway.groups.consumer_records import MemberState
+from distlog.gateway.groups.offsets_format import MemberState
 from distlog.gateway.topics.topic_index import TopicSummary
 
 ALL = places(0, 1, 2, 3)

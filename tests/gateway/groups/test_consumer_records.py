@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from distlog.core.errors import CorruptRecordError
-from distlog.gateway.groups.consumer_records import (
+from distlog.gateway.groups.offsets_format import (
     ConsumerKey,
     ConsumerValue,
     CurrentAssignment,
@@ -15,9 +15,10 @@ from distlog.gateway.groups.consumer_records import (
     MemberState,
     RecordKind,
     decode_consumer_value,
+    decode_key,
     encode_consumer_value,
+    encode_key,
 )
-from distlog.gateway.groups.offsets_format import decode_key, encode_key
 
 TOPIC = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
 PARTITIONS = frozenset({(TOPIC, 2), (TOPIC, 0)})

@@ -14,7 +14,7 @@ from distlog.core.errors import StorageError, TopicNotFoundError
 from distlog.core.read.consumer_offsets import Position
 from distlog.gateway.groups.committed_offsets import GroupChanges
 from distlog.gateway.groups.coordinator import DroppedTopics
-from distlog.gateway.groups.offsets_format import Positions
+from distlog.gateway.groups.registry import Positions
 
 
 class Topics:

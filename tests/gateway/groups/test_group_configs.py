@@ -12,8 +12,7 @@ from consumer_members import SESSION_MS, ConsumerGateway
 from gateways import Wire, serving
 from kio.schema.errors import ErrorCode
 
-from distlog.gateway.config import GroupSettings
-from distlog.gateway.groups.group_configs import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
+from distlog.gateway.config import HEARTBEAT_INTERVAL, SESSION_TIMEOUT, GroupSettings
 
 DESCRIBE, ALTER, ALTER_ALL, LIST, HEARTBEAT = 32, 44, 33, 74, 68
 OF_GROUP, OF_METRICS, OF_BROKER, OF_LOGGERS = 32, 16, 4, 8

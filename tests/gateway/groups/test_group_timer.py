@@ -22,8 +22,7 @@ from distlog.gateway.groups.coordinator import GroupServices
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.subscribed_topics import SubscribedTopics
 from distlog.gateway.protocol.frames import RequestHead
-from distlog.gateway.server.fairness import CpuUses
-from distlog.gateway.server.quotas import Quotas
+from distlog.gateway.server.fairness import CpuUses, Quotas
 from distlog.gateway.server.request import ClientSession, Request
 from distlog.gateway.topics.topic_index import TopicSummary
 

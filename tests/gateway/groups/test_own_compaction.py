@@ -14,18 +14,17 @@ from test_offsets_topic import key, leading, loaded, stored
 import distlog
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, Position, offsets_partition
 from distlog.core.storage.storage import Storage
-from distlog.gateway import gateway_server
+from distlog.gateway import cluster, gateway_server
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
-from distlog.gateway.topics import leadership
 
 NUMBER, LEAST = offsets_partition("billing", 50), 4
 
 
 @pytest.fixture(autouse=True)
 def least(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leadership, "LEAST_SEGMENTS", LEAST)
+    monkeypatch.setattr(cluster, "LEAST_SEGMENTS", LEAST)
 
 
 @pytest.fixture
@@ -93,7 +92,7 @@ def test_a_storage_that_fails_is_logged_and_what_failed_waits_for_more(
 
 
 def test_a_topic_that_was_made_again_is_compacted_from_its_first_segments_on(memory_url: Address) -> None:
-    compaction = leadership.OwnCompaction()
+    compaction = cluster.OwnCompaction()
     for _ in range(2):
         topic = distlog.create(f"{memory_url.url}/{OFFSETS_TOPIC}", 1, {"cleanup.policy": "compact"})
         for _ in range(LEAST):
@@ -104,7 +103,7 @@ def test_a_topic_that_was_made_again_is_compacted_from_its_first_segments_on(mem
 
 
 def test_a_gateway_compacts_its_topics(memory_url: Address, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway_server, "PERIOD_MS", 10)
+    monkeypatch.setattr(gateway_server, "COMPACTION_PERIOD_MS", 10)
     config = GatewayConfig(linger_ms=1)
     with GatewayServer(memory_url.url, port=0, config=config) as gateway:
         groups, codes = gateway.broker.groups, list[ErrorCode]()

@@ -8,6 +8,7 @@ import pytest
 
 from distlog.core.errors import InvalidConfigError
 from distlog.gateway.config import STANDARD_AUTHORIZER, AclSettings, GatewayConfig, with_settings
+from distlog.gateway.event_log import EventLog
 from distlog.gateway.security.acls import (
     OPERATIONS,
     AccessLists,
@@ -20,7 +21,6 @@ from distlog.gateway.security.acls import (
     check_acl,
     client_host,
 )
-from distlog.gateway.security.event_log import EventLog
 
 ALICE, HOST = "User:alice", "10.0.0.1"
 Op, R, P = Operation, ResourceType, PatternType

@@ -16,7 +16,7 @@ from rights import UserWire, with_acls
 from users_files import PASSWORD, SaslWire, users_file
 
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.root.root_users import Credential, decode_credential, encode_credential
+from distlog.gateway.root_records import Credential, decode_credential, encode_credential
 from distlog.gateway.security.authentication import PLAIN
 from distlog.gateway.security.users_file import HASHES, secret_of
 from distlog.gateway.topics.metadata_cache import CREDENTIALS_TOPIC

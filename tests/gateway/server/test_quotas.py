@@ -19,10 +19,9 @@ from raw_batches import batch, record
 import distlog
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
-from distlog.gateway.config import GatewayConfig, GroupSettings
-from distlog.gateway.groups.group_configs import GroupConfigs
-from distlog.gateway.root.dynamic_configs import DynamicConfigs, decode_config
-from distlog.gateway.server.quotas import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE, Entity, Quotas
+from distlog.gateway.config import GatewayConfig, GroupConfigs, GroupSettings
+from distlog.gateway.root_records import DynamicConfigs, decode_config
+from distlog.gateway.server.fairness import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE, Entity, Quotas
 from distlog.gateway.topics.metadata_cache import MetadataCache
 
 DESCRIBE, ALTER = 48, 49

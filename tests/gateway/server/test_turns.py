@@ -26,8 +26,7 @@ from raw_batches import batch, record
 
 import distlog
 from distlog.gateway.kafka_apis import APIS
-from distlog.gateway.server.fairness import CpuUse, CpuUses, FairQueue, owner_of
-from distlog.gateway.server.request_memory import MemoryShare, RequestMemory
+from distlog.gateway.server.fairness import CpuUse, CpuUses, FairQueue, MemoryShare, RequestMemory, owner_of
 
 ALL_TOPICS = {
     "topics": None,

@@ -16,8 +16,7 @@ from distlog.core.log.partition_log import PartitionLog
 from distlog.core.topic import Topic
 from distlog.gateway import gateway_server
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.topics.partition import OpenPartitionLogs
-from distlog.gateway.topics.refreshing_topic import RefreshingTopic
+from distlog.gateway.topics.partition import OpenPartitionLogs, RefreshingTopic
 
 DATA = batch([record(0)])
 

@@ -291,7 +291,7 @@ def test_positions_that_wait_for_a_stopped_process_hold_up_no_group_of_another_p
 def test_a_new_gateway_coordinates_all_groups_without_a_stalled_partition(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("distlog.gateway.topics.leadership._LOCK_WAIT_S", 0.2)
+    monkeypatch.setattr("distlog.gateway.cluster._LOCK_WAIT_S", 0.2)
     distlog.create(str(tmp_path / "clicks"))
     number, loading = offsets_partition("waits", PARTITIONS), ErrorCode.coordinator_load_in_progress
     with serving(tmp_path) as served, Wire(served) as wire:

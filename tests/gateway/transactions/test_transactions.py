@@ -16,7 +16,7 @@ from transactional_clients import RawProducer
 import distlog
 from distlog.core.errors import StorageError
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.groups.coordination import Coordination
+from distlog.gateway.groups.coordinator import Coordination
 
 FINE = ErrorCode.none
 

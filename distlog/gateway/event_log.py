@@ -1,4 +1,4 @@
-"""A log of events that may come as often as clients like: summaries, not a line for each."""
+"""Logs of events and failures that may come as often as clients like: summaries, not a line for each."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Callable
 
 from distlog.core.display import text
+from distlog.core.errors import DistlogError
 
 _log = logging.getLogger("distlog.gateway")
 _PERIOD_S = 60.0
-_MOST_SOURCES, _MOST_SHOWN, _MOST_TEXT = 1000, 5, 200
+_MOST_SOURCES, _MOST_SHOWN, _MOST_TEXT, _MOST_FAILURES = 1000, 5, 200, 1000
 #: The source of events when there are too many sources.
 _OTHER_SOURCES = "others"
 
@@ -54,3 +55,27 @@ class EventLog:
             self._logged_s, self._counts, self._examples = now_s, Counter(), {}
         remainder = f", and {more} more" if more else ""
         _log.log(self._level, "%s: %d by %s%s", self._events, count, ", ".join(parts), remainder)
+
+
+class FailureLog:
+    """Logs failures, the same text once a minute: clients and tasks try again and again."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._logged: dict[str, float] = {}
+
+    def note(self, subject: str, error: BaseException) -> None:
+        """Log that `subject` failed; with a traceback for an unexpected error."""
+        failure, now_s = f"{subject} failed: {error}", self._clock()
+        with self._lock:
+            if now_s - self._logged.get(failure, -_PERIOD_S) < _PERIOD_S:
+                return
+            self._logged.pop(failure, None)
+            self._logged[failure] = now_s
+            if len(self._logged) > _MOST_FAILURES:
+                del self._logged[next(iter(self._logged))]
+        _log.error("%s", failure, exc_info=None if isinstance(error, DistlogError) else error)
+
+
+#: The failures of this process.
+FAILURES = FailureLog()

@@ -1,0 +1,391 @@
+"""The records that all gateways of a root share in its topics: users, ACLs, quotas and settings of groups."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar, cast
+
+from distlog.core.config import TopicConfig
+from distlog.core.display import text
+from distlog.core.errors import DistlogError, InvalidConfigError, TopicNotFoundError
+from distlog.core.format.record_batch import CONTROL
+from distlog.core.format.record_decoder import decode
+from distlog.core.maintain.cleaning_plan import first_dirty_offset
+from distlog.gateway.config import GroupConfigs, decode_setting, encode_setting
+from distlog.gateway.event_log import EventLog
+from distlog.gateway.security.acls import (
+    AccessLists,
+    Acl,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+    Rights,
+    check_acl,
+    client_host,
+)
+from distlog.gateway.security.users_file import HASHES, ScramSecret, check_name, parsed_secret, written_secret
+from distlog.gateway.server.fairness import (
+    CLIENT_ID,
+    MOST_NAME_BYTES,
+    NAMES,
+    REQUEST_PERCENTAGE,
+    USER,
+    Entity,
+    Limits,
+    Quotas,
+)
+from distlog.gateway.topics.metadata_cache import (
+    ACLS_TOPIC,
+    CONFIGS_TOPIC,
+    CREDENTIALS_TOPIC,
+    HostedTopic,
+    MetadataCache,
+)
+from distlog.gateway.topics.partition import READ_BYTES, PartitionTail
+from distlog.gateway.transactions.transaction_log import own_batch
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class RootRecords(Generic[Key, Value]):
+    """The records of the topic `name` of a root, for many threads; `clock` returns ms.
+
+    `parse` gives the key of a record and its value, None for a record that removes the key; it raises ValueError or
+    DistlogError for a record that is none, which is logged without its content, and passed over; UnknownValueError
+    for one that only removes its key, as what it meant is not what was before. `changed` gets all values when they
+    are other ones.
+    """
+
+    def __init__(
+        self,
+        metadata: MetadataCache,
+        name: str,
+        clock: Callable[[], int],
+        parse: Callable[[bytes, bytes | None], tuple[Key, Value | None]],
+        changed: Callable[[Mapping[Key, Value]], None],
+    ) -> None:
+        self._metadata, self._name, self._clock = metadata, name, clock
+        self._parse, self._changed = parse, changed
+        self._lock = threading.Lock()
+        self._hosted: HostedTopic | None = None
+        self._tail = PartitionTail(lambda offset: None)
+        self._values: dict[Key, Value] = {}
+        # the values are unknown before the first refresh
+        self._is_told = False
+
+    def refresh(self) -> None:
+        """Read what was changed, by any gateway. Raises DistlogError."""
+        with self._lock:
+            try:
+                hosted = self._metadata.fresh_topic(self._name)
+                hosted.refresh()
+            except TopicNotFoundError:
+                if self._hosted is not None:
+                    self._reset(None)
+            else:
+                self._read(hosted)
+            if not self._is_told:
+                self._changed(dict(self._values))
+                self._is_told = True
+
+    def append(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """Keep these records: they are durable, and count here, when this returns. Raises DistlogError."""
+        if records:
+            hosted = self._metadata.own_topic(self._name, 1, _CONFIG)
+            hosted.append_run(0, own_batch(records, self._clock()), lambda snapshot: None)
+            self.refresh()
+
+    def _reset(self, hosted: HostedTopic | None) -> None:
+        self._hosted, self._values, self._is_told = hosted, {}, False
+
+    def _read(self, hosted: HostedTopic) -> None:
+        partition = hosted.partition(0)
+        if hosted is not self._hosted:
+            self._reset(hosted)
+            self._tail = PartitionTail(lambda offset: partition.fetch(offset, READ_BYTES, committed=False).batches)
+        state = partition.fresh.snapshot.partitions[0]
+        if max(first_dirty_offset(state), state.log_start_offset) > self._tail.offset:
+            # the part that is not read yet was cleaned, and may have had the end of a value
+            self._reset(hosted)
+            self._tail.offset = state.log_start_offset
+        for batches in self._tail.batches():
+            rows = batches.rows[batches.rows["attributes"] & CONTROL == 0]
+            for row in decode(batches.data, rows, columns=_COLUMNS).to_pylist():
+                self._is_told = False
+                try:
+                    key, value = self._parse(row["key"] or b"", row["value"])
+                except (ValueError, DistlogError) as error:
+                    reason = text(str(error))[:_MOST_TEXT]
+                    _log.error("a record of %s is unknown: %s (offset=%s)", self._name, reason, row["offset"])
+                    if isinstance(error, UnknownValueError):
+                        self._values.pop(cast("Key", error.key), None)
+                    continue
+                if value is None:
+                    self._values.pop(key, None)
+                else:
+                    self._values[key] = value
+
+
+_log = logging.getLogger("distlog.gateway")
+_CONFIG = TopicConfig.parse({"cleanup.policy": "compact"})
+_COLUMNS = ("offset", "key", "value")
+_MOST_TEXT = 300
+
+
+class UnknownValueError(ValueError):
+    """The value of a record's `key` is not understood."""
+
+    def __init__(self, key: Hashable, reason: str) -> None:
+        super().__init__(reason)
+        self.key = key
+
+
+def encode_acl(acl: Acl) -> tuple[bytes, bytes]:
+    """The key and the value of a record."""
+    fields = {
+        "resource": acl.resource_type.name,
+        "pattern": acl.pattern_type.name,
+        "name": acl.name,
+        "principal": acl.principal,
+        "host": acl.host,
+        "operation": acl.operation.name,
+        "permission": acl.permission.name,
+    }
+    return json.dumps(fields, sort_keys=True).encode(), b"{}"
+
+
+def decode_acl(key: bytes, value: bytes | None) -> tuple[bytes, Acl | None]:
+    """The key and the ACL of a record, None if it is removed. Raises ValueError for another one, without its content.
+
+    Denying an unknown operation denies all operations: ignoring the ACL would allow that operation.
+    """
+    if value is None:
+        return key, None
+    try:
+        fields: Any = json.loads(key)
+        permission = Permission[fields["permission"]]
+        name, principal, host = (fields[field] for field in ("name", "principal", "host"))
+        if not all(isinstance(field_value, str) for field_value in (name, principal, host)):
+            raise ValueError("a field is not a text")
+        operation = Operation.__members__.get(fields["operation"])
+        if operation is None and permission is Permission.DENY:
+            operation = Operation.ALL
+            _log.error("an ACL that denies an unknown operation denies all operations: upgrade this gateway")
+        if operation is None:
+            raise ValueError("an unknown operation")
+        kind, pattern = ResourceType[fields["resource"]], PatternType[fields["pattern"]]
+        return key, check_acl(Acl(kind, pattern, name, principal, host, operation, permission))
+    except InvalidConfigError as error:
+        raise ValueError(error.message) from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise ValueError("this is not an ACL") from None
+
+
+class RootAcls:
+    """The ACLs in a root, for many threads; `clock` returns ms.
+
+    Before the first refresh only super users may do anything. See `AccessLists` about the settings.
+    """
+
+    def __init__(
+        self,
+        metadata: MetadataCache,
+        clock: Callable[[], int],
+        super_users: Collection[str],
+        *,
+        everyone_if_none: bool,
+    ) -> None:
+        self._super_users, self._everyone_if_none = frozenset(super_users), everyone_if_none
+        self._lists = AccessLists((), self._super_users)
+        #: The keys of each ACL's records; the gateways write one key for each.
+        self._keys: Mapping[Acl, Sequence[bytes]] = {}
+        self._records = RootRecords(metadata, ACLS_TOPIC, clock, decode_acl, self._set)
+        #: Reads what was changed, by any gateway. Raises DistlogError.
+        self.refresh = self._records.refresh
+        self.denials = EventLog("requests that no ACL allows")
+
+    @property
+    def acls(self) -> list[Acl]:
+        """All ACLs as of the last refresh."""
+        return self._lists.acls
+
+    def rights(self, user: str, host: str) -> Rights:
+        """The rights of a user at an address."""
+        return Rights(self._lists, f"User:{user}", client_host(host), self.denials)
+
+    def create(self, acls: Iterable[Acl]) -> None:
+        """Keep more ACLs; they are durable, and count here, when this returns. Raises DistlogError."""
+        self._records.append([encode_acl(check_acl(acl)) for acl in dict.fromkeys(acls)])
+
+    def delete(self, acls: Iterable[Acl]) -> None:
+        """Remove ACLs, as `create` adds them."""
+        keys = self._keys
+        deleted_keys = [key for acl in dict.fromkeys(acls) for key in keys.get(acl, (encode_acl(acl)[0],))]
+        self._records.append([(key, None) for key in deleted_keys])
+
+    def _set(self, acls: Mapping[bytes, Acl]) -> None:
+        keys: dict[Acl, list[bytes]] = {}
+        for key, acl in acls.items():
+            keys.setdefault(acl, []).append(key)
+        self._keys = keys
+        self._lists = AccessLists(keys, self._super_users, everyone_if_none=self._everyone_if_none)
+
+
+class RootUsers:
+    """The credentials in a root, for many threads; `clock` returns ms."""
+
+    def __init__(self, metadata: MetadataCache, clock: Callable[[], int]) -> None:
+        #: The secrets of each user by their mechanisms, as of the last refresh; another object after a change.
+        self.secrets: Mapping[str, Mapping[str, ScramSecret]] = {}
+        self._records = RootRecords(metadata, CREDENTIALS_TOPIC, clock, decode_credential, self._set)
+        #: Reads what was changed, by any gateway. Raises DistlogError.
+        self.refresh = self._records.refresh
+
+    def alter(self, changes: Iterable[tuple[Credential, ScramSecret | None]]) -> None:
+        """Set credentials, None removes one; they are durable, and count here, when this returns."""
+        self._records.append([encode_credential(name, secret) for name, secret in changes])
+
+    def _set(self, secrets: Mapping[Credential, ScramSecret]) -> None:
+        users: dict[str, dict[str, ScramSecret]] = {}
+        for name, secret in secrets.items():
+            users.setdefault(name.user, {})[name.mechanism] = secret
+        self.secrets = users
+
+
+# A credential as a record: the user and the mechanism in the key, and in the value a secret as the file of users has
+# it, without a password. A record without a value removes it.
+
+_MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
+
+class Credential(NamedTuple):
+    """The name of a credential."""
+
+    user: str
+    mechanism: str
+
+
+def encode_credential(name: Credential, secret: ScramSecret | None) -> tuple[bytes, bytes | None]:
+    """The key and the value of a record; None removes a credential."""
+    key = json.dumps(name._asdict(), sort_keys=True).encode()
+    return key, None if secret is None else json.dumps(written_secret(secret)).encode()
+
+
+def decode_credential(key: bytes, value: bytes | None) -> tuple[Credential, ScramSecret | None]:
+    """The credential of a record. Raises InvalidConfigError, ValueError for another record, without its content.
+
+    UnknownValueError for an unreadable secret: the former one was replaced, and must not stay valid.
+    """
+    try:
+        fields: Any = json.loads(key)
+        name = Credential(check_name(fields["user"]), fields["mechanism"])
+        if name.mechanism not in HASHES:
+            raise ValueError("an unknown mechanism")
+    except InvalidConfigError:
+        raise
+    except _MALFORMED:
+        raise ValueError("this is not a credential") from None
+    try:
+        return name, None if value is None else parsed_secret(name.mechanism, json.loads(value))
+    except _MALFORMED:
+        raise UnknownValueError(name, "this is not a credential") from None
+
+
+# A quota as a record: {"client-id": null, "user": "alice"} and its name in the key, a number in the value. Null is
+# the default entity. The newest record of a key counts, and one without a value removes the quota.
+
+#: The largest value of a quota, as of Kafka's LONG settings.
+_MOST_QUOTA = float(1 << 63)
+
+#: The new values of quotas by their names; None removes one.
+Changes = Mapping[str, float | None]
+
+
+def check_change(entity: Entity, changes: Changes) -> None:
+    """Raise InvalidConfigError for an entity or a quota that cannot be."""
+    types = [kind for kind, _ in entity.parts]
+    if "ip" in types:
+        raise InvalidConfigError("there are no quotas of addresses: max.connections.per.ip bounds their connections")
+    if not types or not {USER, CLIENT_ID}.issuperset(types):
+        raise InvalidConfigError("quotas are of users and client ids", types=", ".join(types))
+    for _, name in entity.parts:
+        if name is not None and not 0 < len(name.encode()) <= MOST_NAME_BYTES:
+            raise InvalidConfigError("the name of a user or client id is empty or too long")
+    for name, value in changes.items():
+        if name not in NAMES:
+            raise InvalidConfigError(f"a quota is one of {', '.join(NAMES)}", found=name)
+        if value is not None and not (
+            0 < value < _MOST_QUOTA and (value == int(value) or name == REQUEST_PERCENTAGE)
+        ):
+            raise InvalidConfigError("a quota is above 0, and a whole number if it counts bytes", found=str(value))
+
+
+def encode_change(entity: Entity, name: str, value: float | None) -> tuple[bytes, bytes | None]:
+    """The key and the value of a record."""
+    key = json.dumps({"entity": dict(entity.parts), "quota": name}, sort_keys=True).encode()
+    return key, None if value is None else json.dumps(value).encode()
+
+
+def decode_change(fields: Mapping[str, Any], value: bytes | None) -> tuple[tuple[Entity, str], float | None]:
+    """The entity, the quota's name, and its value, of a key's `fields`."""
+    entity, name = Entity.of(dict(fields["entity"])), str(fields["quota"])
+    changed = None if value is None else float(json.loads(value))
+    check_change(entity, {name: changed})
+    return (entity, name), changed
+
+
+#: An entity and the name of a quota, or a group and the name of a setting.
+_Key = tuple[Entity | str, str]
+
+
+class DynamicConfigs:
+    """The changes of administrators while the gateways of a root run; `quotas` and `groups` get them."""
+
+    def __init__(
+        self, metadata: MetadataCache, quotas: Quotas, groups: GroupConfigs, clock: Callable[[], int]
+    ) -> None:
+        self._quotas, self.groups = quotas, groups
+        self._records = RootRecords[_Key, float](metadata, CONFIGS_TOPIC, clock, decode_config, self._set)
+
+    @property
+    def limits(self) -> Limits:
+        """The quotas as of the last refresh."""
+        return self._quotas.limits
+
+    def refresh(self) -> None:
+        """Read what was changed, by any gateway. Raises DistlogError."""
+        self._records.refresh()
+
+    def alter_quotas(self, entity: Entity, changes: Changes) -> None:
+        """Keep new values; they are durable, and count here, when this returns. Raises DistlogError."""
+        check_change(entity, changes)
+        self._records.append([encode_change(entity, name, value) for name, value in sorted(changes.items())])
+
+    def alter_group(self, group: str, changes: Mapping[str, int | None]) -> None:
+        """Keep new settings of a group, as `alter_quotas` keeps quotas."""
+        self._records.append([encode_setting(group, name, value) for name, value in sorted(changes.items())])
+
+    def _set(self, values: Mapping[_Key, float]) -> None:
+        limits: dict[Entity, dict[str, float]] = {}
+        settings: dict[tuple[str, str], int] = {}
+        for (subject, name), value in values.items():
+            if isinstance(subject, Entity):
+                limits.setdefault(subject, {})[name] = value
+            else:
+                settings[subject, name] = int(value)
+        self._quotas.set(limits)
+        self.groups.set(settings)
+
+
+def decode_config(key: bytes, value: bytes | None) -> tuple[_Key, float | None]:
+    """The subject, the name and the value of a record. Raises InvalidConfigError, ValueError for a record of none."""
+    try:
+        fields: Any = json.loads(key)
+        return decode_setting(fields, value) if "group" in fields else decode_change(fields, value)
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError("this is not a quota or a setting") from error
