@@ -26,7 +26,7 @@ from benchmarks.topics import table
 from distlog.core import paths
 from distlog.core.commits.actions import Add
 from distlog.core.commits.commit_race import CommitRace
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.format.record_batch import check_crcs, read_headers
 from distlog.core.maintain.merge_plan import plan_merge
 from distlog.core.maintain.retention import plan_retention

@@ -25,7 +25,7 @@ from distlog.core import paths
 from distlog.core.commits.actions import Add, Remove
 from distlog.core.commits.commit_json import FORMAT, write_actions
 from distlog.core.commits.fields import write
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot_loader import CommitFiles
 from distlog.core.maintain.log_floor import removals
 from distlog.core.storage.storage import Storage

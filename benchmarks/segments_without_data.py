@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.paths import new_stem
 
 RECORDS = 10

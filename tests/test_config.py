@@ -8,7 +8,7 @@ import pytest
 
 from distlog.core.config import TopicConfig, settings
 from distlog.core.errors import InvalidConfigError, UnsupportedVersionError
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG
 
 KAFKA_DEFAULTS = {
     "cleanup.policy": "delete",

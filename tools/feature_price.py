@@ -62,7 +62,7 @@ FEATURES = (
             "distlog/gateway/transactions/*.py",
             "distlog/gateway/apis/transactions.py",
             "distlog/core/kafka/transactions.py",
-            "distlog/core/segments/open_transactions.py",
+            "distlog/core/segments/transactions.py",
         ),
         r"gateway/transactions/|gateway/kafka_jars/test_kafka_transaction",
         "six commits or more a transaction",

@@ -23,7 +23,7 @@ from distlog.core.read.consumer import Consumer
 from distlog.core.read.row_lines import csv_rows
 from distlog.core.read.scan import first
 from distlog.core.read.time_lookup import EARLIEST
-from distlog.core.segments.open_transactions import IsolationLevel
+from distlog.core.segments.chunks import IsolationLevel
 from distlog.core.segments.slices import TimeRange
 from distlog.core.topic import Topic
 

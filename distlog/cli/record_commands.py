@@ -18,10 +18,10 @@ from distlog.console.output import FAILED, SUCCESS, Summary, print_report
 from distlog.core.display import Progress, counted
 from distlog.core.files.file_reader import FileReader
 from distlog.core.files.read_options import ReadOptions
+from distlog.core.integers import MAX_INT
 from distlog.core.kafka.dump import dump as dump_files
 from distlog.core.kafka.dump_lines import DumpOptions, DumpOutput
 from distlog.core.kafka.log_dump import DumpedFile
-from distlog.core.limits import MAX_INT
 from distlog.core.storage.input_storage import InputStorage
 from distlog.core.times import now_ms
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from distlog.core.display import ShownSettings
 from distlog.core.errors import InvalidConfigError, UnsupportedVersionError
-from distlog.core.limits import MAX_INT, MAX_LONG, MIN_LONG
+from distlog.core.integers import MAX_INT, MAX_LONG, MIN_LONG
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000

@@ -27,3 +27,8 @@ def whole_numbers(name: str, values: object) -> list[int]:
     if isinstance(values, Iterable) and not isinstance(values, str):
         return [whole_number(name, value) for value in values]
     return [whole_number(name, values)]
+
+
+MAX_INT = 2**31 - 1
+MAX_LONG = 2**63 - 1
+MIN_LONG = -(2**63)

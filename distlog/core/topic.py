@@ -32,7 +32,7 @@ from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.display import Listing, counted, size_text
 from distlog.core.errors import InvalidPartitionsError, TopicNotFoundError
-from distlog.core.integers import count_of, whole_number
+from distlog.core.integers import MAX_LONG, count_of, whole_number
 from distlog.core.kafka.export import ExportReport, export_topic
 from distlog.core.kafka.transactions import (
     ListedTransaction,
@@ -41,7 +41,6 @@ from distlog.core.kafka.transactions import (
     list_producers,
     list_transactions,
 )
-from distlog.core.limits import MAX_LONG
 from distlog.core.log.active_seals import ActiveSeals, seal_all
 from distlog.core.log.live_snapshot import LiveSnapshot, with_sound_tails
 from distlog.core.log.segment_recovery import DamagedLogError
@@ -64,11 +63,11 @@ from distlog.core.read.group_admin import group_table
 from distlog.core.read.group_log import GroupLog
 from distlog.core.read.scan import Record, Scan, check_columns, records_of
 from distlog.core.read.time_lookup import Found, offsets_for_times
-from distlog.core.segments.open_transactions import IsolationLevel
+from distlog.core.segments.chunks import IsolationLevel
 from distlog.core.segments.segment_reader import SegmentReader
 from distlog.core.segments.slices import OutOfRange
-from distlog.core.segments.stable_offset import last_stable_offset
 from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.segments.transactions import last_stable_offset
 from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, to_ms
 from distlog.core.topic_id import assign_new_id

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from distlog.core.commits.producer_table import EXPIRATION_MS
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidConfigError
-from distlog.core.limits import MAX_INT
+from distlog.core.integers import MAX_INT
 from distlog.core.log_manager.broker_config import (
     SAME_MEANING,
     TIMES,

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from distlog.core.display import counted
 from distlog.core.errors import DistlogError
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG
 from distlog.core.log.live_snapshot import with_tail
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log_manager.log_manager import Metric

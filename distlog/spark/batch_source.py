@@ -36,12 +36,11 @@ from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.format.index_cache import IndexCache
 from distlog.core.format.kernels.record_scan import to_microseconds
-from distlog.core.limits import MAX_LONG, MIN_LONG
+from distlog.core.integers import MAX_LONG, MIN_LONG
 from distlog.core.log.live_snapshot import with_tails
 from distlog.core.read import scan_plan
-from distlog.core.segments.open_transactions import Isolation
-from distlog.core.segments.pipeline import read
-from distlog.core.segments.segment_reader import SegmentReader
+from distlog.core.segments.chunks import Isolation
+from distlog.core.segments.segment_reader import SegmentReader, read_slices
 from distlog.core.segments.slices import ALWAYS, SegmentSlice, TimeRange, split_by_bytes
 from distlog.core.segments.topic_handle import topic_log
 from distlog.core.storage.storage import Storage
@@ -291,7 +290,7 @@ class SplitReader:
     def read(self, part: Split) -> Iterator[pa.RecordBatch]:
         reader = SegmentReader(self._storage, self._prefix, IndexCache())
         # one thread, since Spark runs a task for each core already
-        batches = read(reader, part.slices, self._format.stored_columns, part.isolation, max_workers=1)
+        batches = read_slices(reader, part.slices, self._format.stored_columns, part.isolation, max_workers=1)
         for batch in self._format.format(batches):
             yield batch
             freeze_objects()

@@ -29,7 +29,7 @@ from distlog.core.opening import topics
 from distlog.core.read import scan_plan
 from distlog.core.read.scan import Scan, names_of
 from distlog.core.read.time_lookup import EARLIEST, LATEST
-from distlog.core.segments.open_transactions import IsolationLevel
+from distlog.core.segments.chunks import IsolationLevel
 from distlog.core.segments.slices import OutOfRange, first_offsets
 from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, check_unit, to_ms

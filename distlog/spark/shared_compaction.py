@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from distlog.core.arrays import column_of, integers
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.maintain import record_keys
 from distlog.core.maintain.compaction import CleaningPlan, GroupToClean, clean_group
 from distlog.core.maintain.group_rewrite import (

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from distlog.core import paths
 from distlog.core.arrays import integers
 from distlog.core.commits.fields import LONGEST_NAME
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.snapshot_loader import CommitFiles, SnapshotLoader
 from distlog.core.config import TopicConfig

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from distlog.core.commits.commit_log import CurrentSnapshot
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.segment_table import SegmentTable
+from distlog.core.commits.segment_table import SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.commits.snapshot_loader import CommitFiles
 from distlog.core.errors import (
@@ -31,11 +30,11 @@ from distlog.core.errors import (
 from distlog.core.log.live_snapshot import LiveSnapshot
 from distlog.core.read import scan_plan
 from distlog.core.read.time_lookup import LATEST, Found
-from distlog.core.segments.open_transactions import Isolation
+from distlog.core.segments.chunks import Isolation
 from distlog.core.segments.segment_reader import SegmentReader
 from distlog.core.segments.slices import SegmentSlice
-from distlog.core.segments.stable_offset import last_stable_offset
 from distlog.core.segments.topic_handle import TopicHandle, topic_log
+from distlog.core.segments.transactions import last_stable_offset
 from distlog.core.storage.storage import Storage
 from distlog.spark.batch_source import Split, SplitSize, split
 from distlog.spark.options import Options

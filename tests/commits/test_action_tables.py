@@ -33,11 +33,10 @@ from distlog.core.commits.actions import (
 )
 from distlog.core.commits.commit_json import Commit, in_tables, read_actions, write_actions
 from distlog.core.commits.fields import write
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.segment_table import to_columns
+from distlog.core.commits.segment_table import SegmentInfo, to_columns
 from distlog.core.commits.snapshot import Snapshot, apply
 from distlog.core.errors import CorruptMetadataError
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG
 
 STEMS = [paths.new_stem(number, f"{number:032x}") for number in range(40)]
 COUNT = 5

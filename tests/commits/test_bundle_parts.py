@@ -14,10 +14,10 @@ from distlog.core import paths
 from distlog.core.commits import checkpoint, fields
 from distlog.core.commits.actions import Add, Remove
 from distlog.core.commits.prepared_commit import oldest_read_version
-from distlog.core.commits.segment_info import OWN_FILE, SegmentInfo
+from distlog.core.commits.segment_table import OWN_FILE, SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CorruptMetadataError
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG
 
 STEM = paths.new_stem(0, uuid.UUID(int=1).hex)
 POSITIONS = ("log_position", "offset_index_position", "time_index_position")

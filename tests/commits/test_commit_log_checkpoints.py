@@ -24,7 +24,7 @@ from distlog.core import paths
 from distlog.core.commits import checkpoint
 from distlog.core.commits.actions import Action, Add, SetTransaction
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import StorageError
 from distlog.core.storage.storage import Storage

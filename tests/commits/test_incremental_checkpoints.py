@@ -42,9 +42,9 @@ from distlog.core.commits.actions import (
     SetPartitions,
     SetTransaction,
 )
+from distlog.core.commits.checkpoint import RowChanges
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.producer_table import ProducerBatch
-from distlog.core.commits.row_changes import RowChanges
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import DAY_MS
 from distlog.core.errors import CorruptMetadataError

@@ -32,7 +32,7 @@ from distlog.core.commits.snapshot import Snapshot, apply, fold
 from distlog.core.config import DAY_MS
 from distlog.core.errors import CorruptMetadataError
 from distlog.core.format.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIONAL, read_headers
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG
 from distlog.core.segments.producer_states import NONE, ProducerStates, batches_of, producer_batches
 
 

@@ -8,7 +8,7 @@ import pytest
 from histories import segment
 
 from distlog.core.commits import fields
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 
 
 def test_a_segment_moves_with_all_its_offsets() -> None:

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distlog.core.commits.partition_table import PartitionState, PartitionTable
-from distlog.core.commits.segment_info import NO_OFFSET, SegmentInfo
-from distlog.core.commits.segment_table import SegmentTable
+from distlog.core.commits.segment_table import NO_OFFSET, SegmentInfo, SegmentTable
 
 
 def run_of(counts: Sequence[int], start: int = 0) -> list[SegmentInfo]:

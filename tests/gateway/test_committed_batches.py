@@ -14,10 +14,10 @@ from transacting import values_seen
 
 import distlog
 from distlog.core.commits.producer_table import NO_PRODUCERS
-from distlog.core.commits.segment_info import NOT_LOOKED
+from distlog.core.commits.segment_table import NOT_LOOKED
 from distlog.core.errors import InvalidRecordError, OutOfOrderSequenceError
-from distlog.core.segments.stable_offset import last_stable_offset
 from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.segments.transactions import last_stable_offset
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 

@@ -10,8 +10,8 @@ from raw_batches import batch, record
 
 import distlog
 from distlog.core.format.record_batch import read_headers
+from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.kafka.partition_folder import file_name
-from distlog.core.limits import MAX_INT, MAX_LONG
 
 HIGH_OFFSET = MAX_INT + 5
 

@@ -22,7 +22,7 @@ from distlog.core.format.kernels import crc
 from distlog.core.format.kernels.crc import first_mismatch
 from distlog.core.format.kernels.native import HAS_INSTRUCTION
 from distlog.core.format.record_batch import BATCH, check_crcs, read_headers
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG
 
 
 def mismatch(data: bytes, ranges: list[tuple[int, int]], crcs: list[int]) -> int:

@@ -21,7 +21,7 @@ from distlog.core.format.kernels.record_scan import (
 )
 from distlog.core.format.record_batch import HEADER_SIZE, read_headers
 from distlog.core.format.record_decoder import decode
-from distlog.core.limits import MIN_LONG
+from distlog.core.integers import MIN_LONG
 
 TEXTS = (None, b"", b"key", b"v" * 70)
 HEADERS = ((b"h1", b"x"), (b"h2", None), (b"", b""))

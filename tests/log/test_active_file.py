@@ -17,7 +17,7 @@ from distlog.core.errors import CorruptRecordError, StorageError
 from distlog.core.format.compression import compress
 from distlog.core.format.record_batch import read_headers
 from distlog.core.format.record_decoder import decode
-from distlog.core.limits import MAX_INT
+from distlog.core.integers import MAX_INT
 from distlog.core.log.segment_files import ActiveFile
 from distlog.core.log.segment_recovery import batches_from
 from distlog.core.segments.segment_state import UnfitBatchError

@@ -15,7 +15,7 @@ from raw_batches import batch, record
 from topics import NOW
 from transacting import Sender, committed
 
-from distlog.core.commits.segment_info import NO_OFFSET
+from distlog.core.commits.segment_table import NO_OFFSET
 from distlog.core.errors import OutOfOrderSequenceError, StorageFullError
 from distlog.core.format.record_batch import TRANSACTIONAL, read_headers
 from distlog.core.log.flush import LostRecordsError

@@ -15,7 +15,7 @@ from distlog.core.errors import CorruptRecordError, InvalidRecordError, RecordTo
 from distlog.core.format.compression import compress
 from distlog.core.format.record_batch import CONTROL, HEADER_SIZE, TRANSACTIONAL
 from distlog.core.format.record_decoder import decode
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG
 
 
 @pytest.mark.parametrize("magic", [0, 1])

@@ -27,8 +27,8 @@ from distlog.core.format.transaction_index import TRANSACTION_ENTRY as TXN_ENTRY
 from distlog.core.format.transaction_index import AbortedTransaction
 from distlog.core.log.log_segment import ReadableSegment
 from distlog.core.log.segment_recovery import DamagedLogError
-from distlog.core.segments.open_transactions import OpenTransactions
 from distlog.core.segments.segment_state import SegmentState
+from distlog.core.segments.transactions import OpenTransactions
 
 #: index.interval.bytes of the broker of the golden files of message format 2
 BROKER_INTERVAL = 512

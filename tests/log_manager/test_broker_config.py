@@ -9,7 +9,7 @@ import pytest
 
 from distlog.core.config import HOUR_MS, TopicConfig
 from distlog.core.errors import InvalidConfigError
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG
 from distlog.core.log_manager.broker_config import BrokerConfig
 
 

@@ -20,11 +20,11 @@ from raw_batches import batch, record, with_right_crc
 
 import distlog
 from distlog.core.commits.actions import Action, Add, Cleaned, Remove, SetLogStartOffset
-from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
+from distlog.core.commits.segment_table import UNKNOWN, SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import StorageError
-from distlog.core.limits import MAX_INT
+from distlog.core.integers import MAX_INT
 from distlog.core.maintain.cleaning_plan import cleanable, group_segments, plan_compaction
 from distlog.core.maintain.compaction import CompactionReport
 from distlog.core.maintain.group_rewrite import RewriteFailure, result_or_failure

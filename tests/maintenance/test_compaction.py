@@ -15,7 +15,7 @@ from raw_batches import batch, record
 
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.format.record_batch import APPEND_TIME, DELETE_HORIZON, read_headers
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG
 from distlog.core.maintain.compaction import GroupToClean, clean_group
 from distlog.core.maintain.group_rewrite import SegmentGroup
 from distlog.core.maintain.record_keys import OffsetSurvivors, Verdicts, keyed_records

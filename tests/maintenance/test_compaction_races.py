@@ -20,7 +20,7 @@ from distlog.core.maintain.cleaning_plan import plan_compaction
 from distlog.core.maintain.compaction import CleaningPlan, clean_partition, compact
 from distlog.core.maintain.group_rewrite import RewrittenPartition, commit_rewrite
 from distlog.core.maintain.retention import retention
-from distlog.core.segments.stable_offset import last_stable_offset
+from distlog.core.segments.transactions import last_stable_offset
 
 #: At most two of the segments that `log` has fit into one.
 SEGMENT_BYTES = 170

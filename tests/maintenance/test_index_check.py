@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.errors import CorruptIndexError
 from distlog.core.format.record_batch import BATCH, CONTROL
 from distlog.core.format.transaction_index import AbortedTransaction, encode_transactions

@@ -21,8 +21,7 @@ from topics import NOW, contents, topic_on
 
 import distlog
 from distlog.core.commits.actions import SetLogStartOffset
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.segment_table import SegmentTable, with_numbers
+from distlog.core.commits.segment_table import SegmentInfo, SegmentTable, with_numbers
 from distlog.core.errors import StorageError
 from distlog.core.maintain import merge_job
 from distlog.core.maintain.executor import LocalExecutor

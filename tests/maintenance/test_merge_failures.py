@@ -21,7 +21,7 @@ import distlog
 from distlog.core import paths
 from distlog.core.commits.actions import Add
 from distlog.core.errors import StorageError
-from distlog.core.segments import pipeline, segment_writer
+from distlog.core.segments import segment_reader, segment_writer
 from distlog.core.storage import object_store as object_writer
 from distlog.core.topic import Topic
 
@@ -88,8 +88,8 @@ def large_topic(address: Address, monkeypatch: pytest.MonkeyPatch) -> Topic:
         topic.append([{"value": bytes([number]) * 25_000}])
     spoil(topic, 0, 2)
     monkeypatch.setattr(segment_writer, "HELD_BYTES", 1000)
-    monkeypatch.setattr(pipeline, "INDEX_WORTH_BYTES", 0)
-    monkeypatch.setattr(pipeline, "SMALL_BYTES", 0)
+    monkeypatch.setattr(segment_reader, "INDEX_WORTH_BYTES", 0)
+    monkeypatch.setattr(segment_reader, "SMALL_BYTES", 0)
     monkeypatch.setattr(object_writer, "PART_BYTES", 10_000)
     monkeypatch.setattr(object_writer, "SINGLE_PUT_BYTES", 20_000)
     return topic

@@ -17,12 +17,11 @@ from hypothesis import strategies as st
 
 from distlog.core.commits import segment_table
 from distlog.core.commits.partition_table import PartitionTable
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.segment_table import SegmentTable
+from distlog.core.commits.segment_table import SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.commits.transaction_table import NO_TRANSACTIONS
 from distlog.core.config import TopicConfig
-from distlog.core.limits import MAX_INT
+from distlog.core.integers import MAX_INT
 from distlog.core.maintain.merge_plan import GROWTH, plan_merge
 from distlog.core.segments.segment_writer import LARGEST_PART
 

@@ -31,10 +31,10 @@ import distlog
 from distlog import Topic
 from distlog.core.commits import commit_json
 from distlog.core.commits.actions import Add, Remove
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.maintain import rebuild
 from distlog.core.maintain.rebuild import commit_index_fields, rebuild_segment, rebuild_segments
-from distlog.core.segments import pipeline, segment_reader
+from distlog.core.segments import segment_reader
 from distlog.core.segments.segment_parts import INDEX_FIELDS, index_fields_of
 
 
@@ -253,7 +253,6 @@ def checksums(topic: Topic) -> list[tuple[int, int]]:
 def by_index(monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers of a part use the index of a small segment too."""
     monkeypatch.setattr(segment_reader, "INDEX_WORTH_BYTES", 0)
-    monkeypatch.setattr(pipeline, "INDEX_WORTH_BYTES", 0)
 
 
 def part_of(topic: Topic, segment: SegmentInfo) -> list[int]:

@@ -20,8 +20,7 @@ from distlog.core import opening as topics
 from distlog.core import paths
 from distlog.core.commits.actions import AddTable, RemoveTable, SetLogStartOffset
 from distlog.core.commits.commit_json import Commit
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.segment_table import to_columns
+from distlog.core.commits.segment_table import SegmentInfo, to_columns
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, RetentionWarning, TopicNotFoundError
 from distlog.core.maintain.retention import LOG_END, delete_records, plan_retention, retention
 from distlog.core.segments.topic_handle import TopicHandle

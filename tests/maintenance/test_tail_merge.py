@@ -17,8 +17,7 @@ from searches import examples
 from topics import TINY, contents, topic_on, values
 
 import distlog
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.segment_table import NO_SEGMENTS
+from distlog.core.commits.segment_table import NO_SEGMENTS, SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.commits.transaction_table import NO_TRANSACTIONS
 from distlog.core.config import TopicConfig

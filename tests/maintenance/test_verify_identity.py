@@ -14,7 +14,7 @@ from topics import NOW, values
 import distlog
 from distlog import Topic
 from distlog.core.commits.actions import Add, Remove
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 
 
 def topic_at(folder: Path) -> Topic:

@@ -155,7 +155,7 @@ def test_a_name_that_moved_is_told_with_its_page_and_its_file() -> None:
         for name in ("no_such_name", "Gone", "NoSuchClass.method")
     ]
     names = {"SegmentInfo", "SegmentInfo.moved_to", "SegmentInfo.stem"}
-    assert names <= defined("distlog/core/commits/segment_info.py")
+    assert names <= defined("distlog/core/commits/segment_table.py")
 
 
 #: Names of other projects' code: of numba, and of a method of C++ libraries.

@@ -11,7 +11,7 @@ from addresses import Address
 from bundled import bundles, changed, rows, segments
 from topics import NOW, topic_on
 
-from distlog.core.commits.segment_info import OWN_FILE
+from distlog.core.commits.segment_table import OWN_FILE
 from distlog.core.errors import CorruptRecordError, SnapshotTooOldError
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic

@@ -17,7 +17,7 @@ import distlog
 from distlog import CorruptIndexError, OffsetOutOfRangeError, Topic
 from distlog.core.format.record_batch import CONTROL, TRANSACTIONAL, read_headers
 from distlog.core.read.fetch import FetchedBatches
-from distlog.core.segments.stable_offset import aborted_transactions
+from distlog.core.segments.transactions import aborted_transactions
 
 GOLDEN = {name: each for name, each in golden.partitions().items() if "txn" in name}
 #: The smallest fetches give one batch each; the largest one gives all.

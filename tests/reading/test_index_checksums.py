@@ -17,13 +17,11 @@ from logs import changed
 
 import distlog
 from distlog import CorruptIndexError, Topic
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.format.offset_and_time_index import OffsetIndex
 from distlog.core.read import time_lookup
-from distlog.core.segments import pipeline
-from distlog.core.segments import segment_reader as segment_module
-from distlog.core.segments.segment_parts import INDEX_FIELDS, index_fields_of
-from distlog.core.segments.segment_reader import SegmentIndexes
+from distlog.core.segments import segment_reader
+from distlog.core.segments.segment_parts import INDEX_FIELDS, SegmentIndexes, index_fields_of
 
 NOW = 1_700_000_000_000
 #: Times that repeat and step back, as those of several producers do: every third record has an entry, and the one
@@ -35,8 +33,7 @@ TRANSACTIONS = golden.partitions()["first.txn-0"]
 @pytest.fixture(autouse=True)
 def by_index(monkeypatch: pytest.MonkeyPatch) -> None:
     """Indexes are used for small segments too."""
-    monkeypatch.setattr(segment_module, "INDEX_WORTH_BYTES", 0)
-    monkeypatch.setattr(pipeline, "INDEX_WORTH_BYTES", 0)
+    monkeypatch.setattr(segment_reader, "INDEX_WORTH_BYTES", 0)
     monkeypatch.setattr(time_lookup, "INDEX_WORTH_BYTES", 500)
 
 

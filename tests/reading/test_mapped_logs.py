@@ -17,13 +17,13 @@ from point_reads import expected_rows_from, rows_from
 
 import distlog
 from distlog import CorruptRecordError, SnapshotTooOldError
-from distlog.core.segments import chunks
+from distlog.core.segments import segment_parts
 from distlog.core.topic import Topic
 from distlog.gateway.topics.partition import RefreshingTopic
 
 
 def test_no_more_than_a_few_logs_stay_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "OPEN_LOGS", 2)
+    monkeypatch.setattr(segment_parts, "OPEN_LOGS", 2)
     topic = appended(str(tmp_path / "t"), 5, 5, 5)
     topic.storage.counters.gets = 0
     maps = []

@@ -16,8 +16,7 @@ from open_files import open_below
 
 import distlog
 from distlog import CorruptRecordError, InvalidConfigError, Topic
-from distlog.core.segments import chunks as read_ahead
-from distlog.core.segments import pipeline
+from distlog.core.segments import segment_parts, segment_reader
 from distlog.core.segments.chunks import OUTPUT_BYTES
 from distlog.core.segments.segment_reader import SegmentReader
 from distlog.core.storage.parallel import WorkerThreads
@@ -41,8 +40,8 @@ def filled(url: str, rows: int = 20_000, partitions: int = 1, **settings: str) -
 def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of 100 kB, so that few records are many chunks."""
     monkeypatch.setattr(SegmentReader.chunks, "__defaults__", (100_000, None))
-    monkeypatch.setattr(pipeline, "GROUP_BYTES", 100_000)
-    monkeypatch.setattr(read_ahead, "WINDOW_BYTES", 100_000)
+    monkeypatch.setattr(segment_reader, "GROUP_BYTES", 100_000)
+    monkeypatch.setattr(segment_parts, "WINDOW_BYTES", 100_000)
 
 
 def threads_reading_ahead() -> list[threading.Thread]:
@@ -227,8 +226,8 @@ def test_what_a_scan_gives_holds_no_file(tmp_path: Path, settings: dict[str, str
 @pytest.mark.long
 def test_memory_is_bounded_where_every_chunk_expands_to_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SegmentReader.chunks, "__defaults__", (10_000, None))
-    monkeypatch.setattr(pipeline, "INDEX_WORTH_BYTES", 0)
-    monkeypatch.setattr(pipeline, "SMALL_BYTES", 0)
+    monkeypatch.setattr(segment_reader, "INDEX_WORTH_BYTES", 0)
+    monkeypatch.setattr(segment_reader, "SMALL_BYTES", 0)
     topic = distlog.create(str(tmp_path / "log"), config={"compression.type": "zstd", "batch.bytes": str(MIB)})
     topic.append([{"value": bytes(100_000), "timestamp": number} for number in range(4000)])
     pool = pa.default_memory_pool()
@@ -243,7 +242,7 @@ def test_memory_is_bounded_where_every_chunk_expands_to_much(tmp_path: Path, mon
             assert batch.nbytes < 1.5 * OUTPUT_BYTES
         assert chunks > 40
         # of 400 MB: four chunks, of which each holds what it made ahead, and two that are being expanded
-        assert counting.max_memory() < (4 * pipeline.AHEAD_BATCHES + 2 * 3) * 1.3 * OUTPUT_BYTES
+        assert counting.max_memory() < (4 * segment_reader.AHEAD_BATCHES + 2 * 3) * 1.3 * OUTPUT_BYTES
     finally:
         pa.set_memory_pool(pool)
 

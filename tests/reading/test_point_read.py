@@ -22,7 +22,7 @@ from distlog import CorruptRecordError
 from distlog.core.format.record_batch import HEADER_SIZE, read_headers
 from distlog.core.read import point_read
 from distlog.core.read import scan as record_module
-from distlog.core.segments import segment_reader as segment_module
+from distlog.core.segments import segment_reader
 
 GOLDEN = golden.partitions()
 
@@ -94,7 +94,7 @@ def test_a_sound_log_is_not_scanned_for_a_record(tmp_path: Path, codec: str) -> 
 @pytest.mark.usefixtures("by_index")
 def test_a_sound_log_is_not_scanned_for_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = appended(str(tmp_path / "t"), 60)
-    monkeypatch.setattr(segment_module.SegmentReader, "chunks", None)
+    monkeypatch.setattr(segment_reader.SegmentReader, "chunks", None)
     for row in range(60):
         assert topic.offsets_for_times(START + 10 * row - 5)[0] == (row, START + 10 * row)
 

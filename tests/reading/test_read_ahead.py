@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distlog import StorageError
-from distlog.core.segments import chunks
-from distlog.core.segments.chunks import LogFile
+from distlog.core.segments import segment_parts
+from distlog.core.segments.segment_parts import LogFile
 from distlog.core.storage.backend import Part
 from distlog.core.storage.parallel import in_order
 from distlog.core.storage.storage import Storage
@@ -102,7 +102,7 @@ DATA = bytes(number % 251 for number in range(10_000))
 
 @pytest.fixture
 def remote(memory_url: Any, monkeypatch: pytest.MonkeyPatch) -> Remote:
-    monkeypatch.setattr(chunks, "WINDOW_BYTES", 1000)
+    monkeypatch.setattr(segment_parts, "WINDOW_BYTES", 1000)
     return Remote(memory_url.url, DATA)
 
 
@@ -117,7 +117,7 @@ def test_a_second_read_starts_windows_that_double_and_stay_bounded(remote: Remot
     file = LogFile(remote, Part.file("log", 0), 10_000, mapped=False)
     file.read(0, 200)
     assert bytes(file.read(150, 400)) == DATA[150:400]
-    assert len(remote.ranges_asked) <= 2 + chunks.DEPTH
+    assert len(remote.ranges_asked) <= 2 + segment_parts.DEPTH
     for start in range(400, 10_000, 300):
         assert bytes(file.read(start, min(start + 300, 10_000))) == DATA[start : start + 300]
     file.close()
@@ -160,7 +160,7 @@ def test_a_local_file_is_read_or_mapped_alike(tmp_path: Any, mapped: bool) -> No
 
 
 def test_a_file_on_a_network_is_never_mapped(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "known_local_disk", lambda folder: folder != str(tmp_path))
+    monkeypatch.setattr(segment_parts, "known_local_disk", lambda folder: folder != str(tmp_path))
     (tmp_path / "log").write_bytes(b"x" * 100)
     storage = Storage(str(tmp_path))
     assert bytes(LogFile(storage, Part.file("log", 0), 100, mapped=True).read(0, 100)) == b"x" * 100

@@ -21,11 +21,8 @@ from distlog import InvalidRecordError, Topic
 from distlog.core.format.index_cache import IndexCache
 from distlog.core.format.record_batch import COLUMNS
 from distlog.core.read import scan
-from distlog.core.segments import chunks as chunk
-from distlog.core.segments import chunks as read_ahead
-from distlog.core.segments import pipeline
-from distlog.core.segments.chunks import Chunk
-from distlog.core.segments.open_transactions import READ_UNCOMMITTED
+from distlog.core.segments import chunks, segment_parts, segment_reader
+from distlog.core.segments.chunks import READ_UNCOMMITTED, Chunk
 from distlog.core.segments.segment_reader import SegmentReader
 from distlog.core.segments.slices import SegmentSlice, split_by_bytes
 
@@ -83,7 +80,7 @@ class SmallSteps(SegmentReader):
 
 def everything(reader: SegmentReader, topic: Topic) -> Iterator[pa.RecordBatch]:
     """The records of a topic as this reader finds them."""
-    return pipeline.read(reader, topic.scan().slices, COLUMNS, READ_UNCOMMITTED, 1)
+    return segment_reader.read_slices(reader, topic.scan().slices, COLUMNS, READ_UNCOMMITTED, 1)
 
 
 @pytest.mark.long
@@ -95,7 +92,7 @@ def test_batches_are_of_a_few_megabytes(memory_url: Any, codec: str, size: int) 
     topic.append(values(count, size))
     batches = list(topic.scan())
     assert sum(batch.num_rows for batch in batches) == count
-    assert max(batch.nbytes for batch in batches) <= 1.3 * chunk.OUTPUT_BYTES
+    assert max(batch.nbytes for batch in batches) <= 1.3 * chunks.OUTPUT_BYTES
     assert sum(batch.nbytes for batch in batches) / len(batches) > MIB
 
 
@@ -124,7 +121,7 @@ def test_memory_is_bounded_whatever_batches_expand_to(
     old_allocated = pool.bytes_allocated()
     for batch in topic.scan(columns=columns):
         assert pool.bytes_allocated() - old_allocated < 32 * MIB
-        assert batch.nbytes < 1.5 * chunk.OUTPUT_BYTES
+        assert batch.nbytes < 1.5 * chunks.OUTPUT_BYTES
     del batch
     assert pool.max_memory() - old_allocated < 64 * MIB
 
@@ -246,20 +243,20 @@ def test_small_remote_segments_cost_a_request_each(memory_url: Any) -> None:
 
 
 def test_remote_segments_are_prefetched_but_not_far(memory_url: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "SMALL_BYTES", 0)
-    monkeypatch.setattr(pipeline, "INDEX_WORTH_BYTES", 0)
+    monkeypatch.setattr(segment_reader, "SMALL_BYTES", 0)
+    monkeypatch.setattr(segment_reader, "INDEX_WORTH_BYTES", 0)
     topic = appended(memory_url.url, *[20] * 30)
     topic.storage.counters.gets = 0
     batches = iter(topic.scan())
     assert offsets(next(batches)) == list(range(20))
-    assert topic.storage.counters.gets <= 2 + read_ahead.DEPTH
+    assert topic.storage.counters.gets <= 2 + segment_parts.DEPTH
     assert offsets(next(batches)) == list(range(20, 40))
     batches.close()  # type: ignore[attr-defined]
-    assert topic.storage.counters.gets <= 3 + read_ahead.DEPTH
+    assert topic.storage.counters.gets <= 3 + segment_parts.DEPTH
 
 
 def test_a_large_remote_segment_is_not_read_far_ahead(memory_url: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_ahead, "WINDOW_BYTES", 100_000)
+    monkeypatch.setattr(segment_parts, "WINDOW_BYTES", 100_000)
     topic = large(memory_url.url)
     topic.storage.counters.bytes_read = 0
     batches = everything(SmallSteps(topic.storage, topic.name, IndexCache()), topic)
@@ -267,5 +264,5 @@ def test_a_large_remote_segment_is_not_read_far_ahead(memory_url: Any, monkeypat
     assert topic.storage.counters.bytes_read == 100_000
     for _ in range(4):
         next(batches)
-    assert topic.storage.counters.bytes_read < 100_000 * (6 + read_ahead.DEPTH)
+    assert topic.storage.counters.bytes_read < 100_000 * (6 + segment_parts.DEPTH)
     batches.close()  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ from logs import START, Log, appended, batches_of, changed, each_byte_changed, f
 
 import distlog
 from distlog import CorruptRecordError, SnapshotTooOldError, Topic
-from distlog.core.commits.segment_info import UNKNOWN
+from distlog.core.commits.segment_table import UNKNOWN
 from distlog.core.format.record_batch import read_headers
 from distlog.core.read import fetch as fetch_module
 from distlog.core.segments import segment_reader

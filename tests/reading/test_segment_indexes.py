@@ -19,12 +19,12 @@ from index_copies import reopened
 
 import distlog
 from distlog import Topic
-from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
+from distlog.core.commits.segment_table import UNKNOWN, SegmentInfo
 from distlog.core.errors import CorruptIndexError, StorageError
 from distlog.core.format.offset_and_time_index import OffsetIndex
 from distlog.core.format.transaction_index import AbortedTransaction
 from distlog.core.read.scan import records_of
-from distlog.core.segments import segment_reader
+from distlog.core.segments import segment_parts
 
 NOW = 1_700_000_000_000
 ROWS = 4000
@@ -82,7 +82,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_no_more_than_a_few_stay_open(tmp_path: Path, opens: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_reader, "OPEN_INDEXES", 2)
+    monkeypatch.setattr(segment_parts, "OPEN_INDEXES", 2)
     topic = topic_at(str(tmp_path / "log"), tmp_path / "cache", appends=3)
     for number in (0, 1, 2, 1, 2, 0):
         assert value_at(topic, number * ROWS + 3000) == number * ROWS + 3000
@@ -162,6 +162,6 @@ def test_a_transaction_index_that_cannot_be_read_is_an_error_of_ours_with_its_fi
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(segment_reader, "decode_transactions", fail)
+    monkeypatch.setattr(segment_parts, "decode_transactions", fail)
     with pytest.raises(StorageError, match=r"cannot read: .*file=.*\.txnindex"):
         topic.scan(isolation="read_committed").to_table()

@@ -19,7 +19,7 @@ from searches import examples
 from distlog import Topic
 from distlog.core.format.record_batch import read_headers
 from distlog.core.format.record_encoder import encode
-from distlog.core.segments import segment_reader as segment_module
+from distlog.core.segments import segment_reader
 from distlog.core.segments.slices import SegmentSlice
 
 LOGS: dict[str, Callable[[str], Topic]] = {
@@ -42,12 +42,12 @@ def log(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture
 def by_index(monkeypatch: pytest.MonkeyPatch) -> None:
     """Indexes are used for small segments too."""
-    monkeypatch.setattr(segment_module, "INDEX_WORTH_BYTES", 0)
+    monkeypatch.setattr(segment_reader, "INDEX_WORTH_BYTES", 0)
 
 
 @pytest.fixture(params=[0, 1 << 40], ids=["by-index", "without-index"])
 def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_module, "INDEX_WORTH_BYTES", request.param)
+    monkeypatch.setattr(segment_reader, "INDEX_WORTH_BYTES", request.param)
 
 
 def test_the_logs_are_what_the_tests_need(log: Log) -> None:

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import distlog
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.segment_table import SegmentTable
+from distlog.core.commits.segment_table import SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import OffsetOutOfRangeError
 from distlog.core.segments.slices import SegmentSlice, first_offsets, plan, split_by_bytes

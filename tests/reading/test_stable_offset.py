@@ -18,10 +18,10 @@ from raw_batches import batch, record
 from searches import examples
 
 from distlog import Topic
-from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo
+from distlog.core.commits.segment_table import NO_OFFSET, NOT_LOOKED, SegmentInfo
 from distlog.core.commits.snapshot import PartitionState
 from distlog.core.format.record_batch import TRANSACTIONAL
-from distlog.core.segments.stable_offset import last_stable_offset, transactions_of
+from distlog.core.segments.transactions import last_stable_offset, transactions_of
 
 GOLDEN = {name: each for name, each in golden.partitions().items() if "txn" in name}
 DAY = 86_400_000

@@ -30,8 +30,7 @@ from distlog.core.format.record_batch import COLUMNS
 from distlog.core.format.record_encoder import encode
 from distlog.core.read import scan_plan
 from distlog.core.read.scan import Scan
-from distlog.core.segments import pipeline
-from distlog.core.segments import segment_reader as segment
+from distlog.core.segments import segment_reader
 from distlog.core.segments.slices import split_by_bytes
 
 GOLDEN = golden.partitions()
@@ -59,10 +58,9 @@ def each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     if request.param == "small":
         return
     worth = 0 if request.param == "by-index" else 1 << 40
-    for module in (segment, scan_plan):
+    for module in (segment_reader, scan_plan):
         monkeypatch.setattr(module, "INDEX_WORTH_BYTES", worth)
-    monkeypatch.setattr(pipeline, "INDEX_WORTH_BYTES", 0)
-    monkeypatch.setattr(pipeline, "SMALL_BYTES", 0)
+    monkeypatch.setattr(segment_reader, "_small", lambda part: False)
 
 
 TIMES = st.integers(0, 25)

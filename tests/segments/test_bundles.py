@@ -12,7 +12,7 @@ from full_disk import fail_writes
 from topics import NOW, TINY, contents, files, named_files, topic_on
 
 from distlog.core.arrays import PAGE_BYTES
-from distlog.core.commits.segment_info import OWN_FILE, SegmentInfo
+from distlog.core.commits.segment_table import OWN_FILE, SegmentInfo
 from distlog.core.errors import StorageError
 from distlog.core.segments import segment_writer as bundling
 from distlog.core.storage.storage import Storage

@@ -12,7 +12,7 @@ from described_segment import describe_segment
 from golden import GoldenPartition, partitions
 from topics import NOW, topic_on
 
-from distlog.core.commits.segment_info import NOT_LOOKED, SegmentInfo
+from distlog.core.commits.segment_table import NOT_LOOKED, SegmentInfo
 from distlog.core.errors import CorruptRecordError
 from distlog.core.format.record_batch import read_headers
 from distlog.core.segments.segment_state import LogDescription

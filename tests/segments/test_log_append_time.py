@@ -21,7 +21,7 @@ from topics import NOW, Clock, topic_on
 
 import distlog
 from distlog.core.commits.actions import Add, Remove
-from distlog.core.commits.segment_info import BY_COMMIT
+from distlog.core.commits.segment_table import BY_COMMIT
 from distlog.core.errors import CommitConflictError
 from distlog.core.format.record_batch import LOG_APPEND_TIME, check_crcs, read_headers
 from distlog.core.storage.storage import Storage

@@ -14,11 +14,10 @@ from logs import batches_of, full_slice, read
 
 import distlog
 from distlog import CorruptRecordError, Topic
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.maintain.merge import merge
 from distlog.core.maintain.rebuild import rebuild_segment
-from distlog.core.segments import pipeline, segment_parts
-from distlog.core.segments import segment_reader as segment_module
+from distlog.core.segments import segment_parts, segment_reader
 from distlog.core.segments.segment_parts import IdentifiedLogs
 
 NOW = 1_700_000_000_000
@@ -48,8 +47,7 @@ def swapped(topic: Topic) -> Topic:
 @pytest.fixture
 def by_index(monkeypatch: pytest.MonkeyPatch) -> None:
     """Indexes are used for small segments too."""
-    monkeypatch.setattr(segment_module, "INDEX_WORTH_BYTES", 0)
-    monkeypatch.setattr(pipeline, "INDEX_WORTH_BYTES", 0)
+    monkeypatch.setattr(segment_reader, "INDEX_WORTH_BYTES", 0)
 
 
 WAYS: dict[str, Callable[[Topic], Any]] = {

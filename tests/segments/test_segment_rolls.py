@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from searches import examples
 from topics import Clock, contents, topic_on
 
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.config import TopicConfig
 from distlog.core.format.record_batch import read_headers
 from distlog.core.format.record_decoder import decode

@@ -21,7 +21,7 @@ from distlog.core.format.compression import CODEC_NAMES
 from distlog.core.format.kernels import index, segment_fold
 from distlog.core.format.record_batch import APPEND_TIME, CONTROL, DELETE_HORIZON, TRANSACTIONAL, read_headers
 from distlog.core.format.record_encoder import RecordInput, encode
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG
 from distlog.core.segments.segment_state import NAMES, STATE_BYTES, SegmentState
 from distlog.core.segments.segment_writer import SegmentWriter
 from distlog.core.storage.storage import Storage

@@ -15,7 +15,7 @@ from unittest import mock
 from distlog.core import paths
 from distlog.core.commits import checkpoint, commit_json, pending_queue
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG
 from distlog.core.maintain import log_floor
 from distlog.core.maintain.vacuum import LONGEST_PUT_MS
 from distlog.core.read import group_log

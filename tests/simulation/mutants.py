@@ -38,7 +38,7 @@ MODULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("commits/test_commit_log*.py", "commits/test_bad_clocks.py", "commits/test_fairness.py"),
     ),
     "group commit": (
-        ("commits.commit_race", "commits.backoff", "commits.pending_queue", "commits.pending_append"),
+        ("commits.commit_race", "commits.backoff", "commits.pending_queue"),
         ("topics/test_group_commit.py", "commits/test_fairness.py"),
     ),
     "vacuum": (

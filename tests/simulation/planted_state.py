@@ -8,7 +8,7 @@ from unittest import mock
 
 import numpy as np
 
-from distlog.core.commits import checkpoint, row_changes
+from distlog.core.commits import checkpoint
 from distlog.core.maintain import log_floor, merge_job
 from distlog.core.maintain.batch_join import BatchJoin
 from distlog.gateway.topics import topic_index
@@ -21,17 +21,17 @@ from simulation.threads import current
 
 def removed_rows_stay() -> Any:
     """An incremental checkpoint does not say which rows are gone."""
-    real = row_changes.RowChanges.between
+    real = checkpoint.RowChanges.between
 
     def between(base: Any, rows: Any, keys: Any) -> Any:
         return dataclasses.replace(real(base, rows, keys), removed_rows=np.empty(0, np.int64))
 
-    return mock.patch.object(row_changes.RowChanges, "between", between)
+    return mock.patch.object(checkpoint.RowChanges, "between", between)
 
 
 def changed_rows_are_the_same() -> Any:
     """An incremental checkpoint lacks rows that have changed since, and have the same key."""
-    return mock.patch.object(row_changes, "_alike", lambda left, _: np.ones(len(left), np.bool_))
+    return mock.patch.object(checkpoint, "_alike", lambda left, _: np.ones(len(left), np.bool_))
 
 
 def on_a_stale_base() -> Any:

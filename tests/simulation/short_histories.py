@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG
 from simulation import actors, gateways, kafka_directories, readers, roots
 from simulation.actors import Actor
 from simulation.history import Plan

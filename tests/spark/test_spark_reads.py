@@ -27,7 +27,7 @@ from transacting import Sender
 
 import distlog
 from distlog.core.errors import InvalidConfigError
-from distlog.core.segments.open_transactions import IsolationLevel
+from distlog.core.segments.chunks import IsolationLevel
 from distlog.core.storage.storage import Storage
 from distlog.spark.executor import SparkExecutor
 from distlog.spark.read_options import ReadOptions

@@ -16,7 +16,7 @@ from searches import examples
 
 import distlog
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
-from distlog.core.segments.open_transactions import READ_UNCOMMITTED
+from distlog.core.segments.chunks import READ_UNCOMMITTED
 from distlog.core.segments.slices import SegmentSlice
 from distlog.spark.batch_source import (
     MAX_BYTES,

@@ -185,8 +185,8 @@ def test_a_forked_child_restarts_a_scan_and_leaves_its_parents_scan_alone(
     run(
         local,
         """
-import distlog.core.segments.pipeline as pipeline
-pipeline.GROUP_BYTES = 300_000
+import distlog.core.segments.segment_reader as segment_reader
+segment_reader.GROUP_BYTES = 300_000
 topic = distlog.open(url)
 topic.append([{"value": os.urandom(1000)} for _ in range(30_000)])
 

@@ -17,7 +17,7 @@ from power_loss import Disk, Killed
 from store_clock import TimedStorage
 from topics import NOW, Clock, contents, files, named_files, topic_on, values
 
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.errors import (
     CommitStateUnknownError,
     TopicExistsError,

@@ -18,13 +18,13 @@ import distlog
 from distlog import Topic
 from distlog.core import paths
 from distlog.core.commits.actions import Action, Add, Remove, SetLogStartOffset
-from distlog.core.commits.segment_info import NOT_LOOKED, UNKNOWN, SegmentInfo
+from distlog.core.commits.segment_table import NOT_LOOKED, UNKNOWN, SegmentInfo
 from distlog.core.format.record_batch import read_headers
+from distlog.core.integers import MAX_INT
 from distlog.core.kafka.partition_folder import CLEAN_SHUTDOWN_FILE
-from distlog.core.limits import MAX_INT
-from distlog.core.segments.open_transactions import OpenTransactions
 from distlog.core.segments.segment_parts import INDEX_FIELDS, index_fields_of
 from distlog.core.segments.segment_state import LogDescription
+from distlog.core.segments.transactions import OpenTransactions
 
 Rows = list[dict[str, Any]]
 Files = Mapping[str, bytes]

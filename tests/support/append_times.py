@@ -9,7 +9,7 @@ from typing import Any
 from topics import NOW, Clock, stored, topic_on
 
 import distlog
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.format.record_batch import check_crcs, read_headers
 from distlog.core.format.record_decoder import decode
 from distlog.core.storage.storage import Storage

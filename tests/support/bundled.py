@@ -7,7 +7,7 @@ from typing import Any
 
 from topics import NOW
 
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.paths import BUNDLES_DIR
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic

@@ -14,7 +14,7 @@ from commits import put_commit
 
 from distlog.core.commits.actions import Add
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.config import TopicConfig
 from distlog.core.format.record_batch import BATCH, read_headers
 from distlog.core.format.transaction_index import AbortedTransaction, encode_transactions
@@ -27,8 +27,8 @@ from distlog.core.maintain.compaction import (
     compact,
 )
 from distlog.core.maintain.group_rewrite import commit_rewrite
-from distlog.core.segments.open_transactions import OpenTransactions
 from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.segments.transactions import OpenTransactions
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 

@@ -15,7 +15,7 @@ from distlog.core import paths
 from distlog.core.commits.actions import Action, Add, Create, Drop, SetConfig, SetPartitions, SetTransaction
 from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot, fold
 from distlog.core.config import TopicConfig
 from distlog.core.paths import new_stem

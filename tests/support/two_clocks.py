@@ -9,7 +9,7 @@ from store_clock import TimedStorage
 from topics import NOW, Clock, topic_on, values
 
 from distlog.core.config import DAY_MS
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 

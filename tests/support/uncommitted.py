@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from addresses import Address
 
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 from distlog.core.write.append import AppendResult, commit_append

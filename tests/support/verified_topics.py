@@ -14,7 +14,7 @@ from raw_batches import batch, record
 
 import distlog
 from distlog import Topic
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.maintain.verify import VerifyReport, verify
 
 NOW = 1_700_000_000_000

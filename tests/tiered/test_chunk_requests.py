@@ -12,7 +12,7 @@ from logs import full_slice
 from tiered_buckets import Upload, made_log, put
 
 import distlog
-from distlog.core.segments import chunks as read_ahead
+from distlog.core.segments import segment_parts
 from distlog.core.storage.storage import Storage, StorageCounters
 from distlog.core.tiered import tiered_storage
 
@@ -88,7 +88,7 @@ def test_a_scan_fetches_and_decompresses_each_chunk_once(
     bucket: Bucket, decompressed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # windows that end within chunks, some of them under way at the same time
-    monkeypatch.setattr(read_ahead, "WINDOW_BYTES", 150_000)
+    monkeypatch.setattr(segment_parts, "WINDOW_BYTES", 150_000)
     topic = bucket.open()
     (segment,) = topic.live_snapshot.partitions[0].segments
     old_time = now(topic)

@@ -19,15 +19,18 @@ from topics import contents, topic_on, values
 from distlog.core import paths
 from distlog.core.commits.actions import Action, Add, Drop, SetLogStartOffset, SetTransaction
 from distlog.core.commits.commit_json import Commit
-from distlog.core.commits.pending_append import _ALIKE, LARGEST_PENDING, file_of, pending_append
 from distlog.core.commits.pending_queue import (
+    _ALIKE,
     CROWD,
+    LARGEST_PENDING,
     LONGEST_WAIT_S,
     PATIENCE_S,
     AppendTicket,
     CommitHistory,
+    pending_append,
+    pending_file,
 )
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.transaction_table import TAIL_LIMIT
 from distlog.core.config import TopicConfig
@@ -269,7 +272,7 @@ def test_an_append_that_readers_would_refuse_does_not_stop_the_others(topic: Top
 def told(topic: Topic, append: Commit) -> str:
     """Let the append wait, as its writer does, and return the name of its file."""
     data = append.encode()
-    file = file_of(append, data, topic.storage)
+    file = pending_file(append, data, topic.storage)
     topic.storage.put(file, data)
     return file
 
@@ -291,9 +294,9 @@ def test_a_commit_of_appends_that_names_tell_reads_none_of_their_files(topic: To
 def test_a_name_that_is_not_of_an_append_of_the_topic_is_passed_over(topic: Topic) -> None:
     append = append_of(topic, 5)
     other = dataclasses.replace(append_of(topic, 6), topic_id=str(uuid.uuid4()))
-    stem, name = stem_of(append), paths.actions_in_pending_name(file_of(append, append.encode(), topic.storage))
+    stem, name = stem_of(append), paths.actions_in_pending_name(pending_file(append, append.encode(), topic.storage))
     assert name is not None
-    wrong = paths.actions_in_pending_name(file_of(other, other.encode(), topic.storage))
+    wrong = paths.actions_in_pending_name(pending_file(other, other.encode(), topic.storage))
     assert wrong is not None
     for one, letters in (
         (stem, name[:-9]),
@@ -313,7 +316,7 @@ def test_the_dictionary_of_names_is_a_part_of_the_format() -> None:
 
 def test_the_name_of_an_append_to_one_partition_is_short(topic: Topic) -> None:
     append = append_of(topic, *range(100), batch=BATCH)
-    assert len(file_of(append, append.encode(), topic.storage)) < 300
+    assert len(pending_file(append, append.encode(), topic.storage)) < 300
 
 
 @pytest.fixture
@@ -334,7 +337,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def long_append(topic: Topic, number: int) -> Commit:
     """An append that no short name tells."""
     append = append_of(topic, number, batch=SetTransaction("-".join(uuid.uuid4().hex for _ in range(8)), 1, {}))
-    assert len(file_of(append, append.encode(), topic.storage)) > 300
+    assert len(pending_file(append, append.encode(), topic.storage)) > 300
     return append
 
 

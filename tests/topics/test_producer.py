@@ -24,7 +24,7 @@ from distlog.core.errors import (
     ReadOnlyTopicError,
 )
 from distlog.core.format.record_batch import read_headers
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG
 from distlog.core.log.flush import LostRecordsError
 from distlog.core.storage.storage import Storage
 from distlog.core.write.producer import Producer

@@ -15,7 +15,7 @@ import pytest
 from topics import NOW, contents, topic_on
 
 from distlog.core import paths
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidRecordError
 from distlog.core.segments import segment_writer

@@ -20,7 +20,7 @@ from distlog import CorruptIndexError, SnapshotTooOldError, Topic
 from distlog.core.format.record_batch import BATCH, TRANSACTIONAL
 from distlog.core.format.record_encoder import encode
 from distlog.core.format.transaction_index import AbortedTransaction
-from distlog.core.segments.open_transactions import READ_UNCOMMITTED, Isolation
+from distlog.core.segments.chunks import READ_UNCOMMITTED, Isolation
 
 GOLDEN = {name: each for name, each in golden.partitions().items() if "txn" in name}
 COMMIT, ABORT = 1, 0

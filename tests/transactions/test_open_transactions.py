@@ -7,10 +7,10 @@ import struct
 import pytest
 from raw_batches import batch, record
 
-from distlog.core.commits.segment_info import NO_OFFSET
+from distlog.core.commits.segment_table import NO_OFFSET
 from distlog.core.format.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIONAL, read_headers
 from distlog.core.format.transaction_index import AbortedTransaction
-from distlog.core.segments.open_transactions import OpenTransactions
+from distlog.core.segments.transactions import OpenTransactions
 
 
 def marker(producer: int, kind: int) -> bytes:

@@ -16,7 +16,7 @@ from raw_batches import batch, record
 from distlog.core.commits.producer_table import EXPIRATION_MS, KnownBatch
 from distlog.core.errors import CorruptIndexError, InvalidRecordError, OutOfOrderSequenceError, ProducerFencedError
 from distlog.core.format.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIONAL, batch_fields, read_headers
-from distlog.core.limits import MAX_INT
+from distlog.core.integers import MAX_INT
 from distlog.core.segments.producer_states import (
     ENTRY,
     ProducerStates,

@@ -22,8 +22,7 @@ from distlog.core.arrays import booleans, flags_of, integers, numbers_of, texts
 from distlog.core.commits import fields
 from distlog.core.commits.actions import AddTable, RemoveTable
 from distlog.core.commits.fields import Integer
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.segment_table import REMOVED_SCHEMA, SCHEMA, check_rows
+from distlog.core.commits.segment_table import REMOVED_SCHEMA, SCHEMA, SegmentInfo, check_rows
 from distlog.core.format.kernels.crc import crcs_joined, crcs_of_rows
 from distlog.core.format.offset_and_time_index import TIME_ENTRY
 from distlog.core.format.record_batch import LOG_OVERHEAD

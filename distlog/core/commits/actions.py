@@ -14,10 +14,9 @@ from distlog.core.arrays import join, numbers_of
 from distlog.core.commits import fields
 from distlog.core.commits.fields import LONG, NAME, PARTITION, STEM, UUID, Integer, Text, stored
 from distlog.core.commits.producer_table import ProducerBatch
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.segment_table import SCHEMA, to_columns, to_segments
+from distlog.core.commits.segment_table import SCHEMA, SegmentInfo, to_columns, to_segments
 from distlog.core.errors import UnsupportedVersionError
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG
 
 # Named features: what a library must know before it reads, or writes, a topic.
 #

@@ -47,10 +47,9 @@ from distlog.core.commits.actions import (
 )
 from distlog.core.commits.fields import LONG, NAME, UUID, Integer, Text, optional, stored
 from distlog.core.commits.producer_table import BOUNDS, NONE, ProducerBatch
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.segment_table import REMOVED_SCHEMA, to_columns
+from distlog.core.commits.segment_table import REMOVED_SCHEMA, SegmentInfo, to_columns
 from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG
 from distlog.core.paths import NEW_STEM_PATTERN
 
 #: From this number on, actions of a kind are a table, see `action_table`.

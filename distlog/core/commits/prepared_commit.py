@@ -24,8 +24,7 @@ from distlog.core.commits.actions import (
     without_tables,
 )
 from distlog.core.commits.commit_json import Commit, in_tables
-from distlog.core.commits.segment_info import BY_COMMIT
-from distlog.core.commits.segment_table import appended_at, with_numbers
+from distlog.core.commits.segment_table import BY_COMMIT, appended_at, with_numbers
 from distlog.core.commits.snapshot import Snapshot, apply
 from distlog.core.errors import CommitConflictError, CorruptMetadataError, TransactionTooOldError
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage

@@ -13,7 +13,7 @@ import pyarrow as pa
 from distlog.core.arrays import integers, numbers_of
 from distlog.core.config import DAY_MS
 from distlog.core.format.record_batch import increment_sequence
-from distlog.core.limits import MAX_INT, MAX_LONG
+from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.times import NO_TIMESTAMP
 
 

@@ -40,8 +40,7 @@ from distlog.core.commits.commit_json import CREATE, Commit
 from distlog.core.commits.partition_table import NO_PARTITIONS, PartitionTable
 from distlog.core.commits.partition_table import PartitionState as PartitionState
 from distlog.core.commits.producer_table import NO_PRODUCERS, PAUSE_MS, ProducerBatch
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.segment_table import REMOVED_SCHEMA, SCHEMA
+from distlog.core.commits.segment_table import REMOVED_SCHEMA, SCHEMA, SegmentInfo
 from distlog.core.commits.transaction_table import (
     NO_TRANSACTIONS,
     TransactionDraft,

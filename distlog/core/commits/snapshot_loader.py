@@ -16,7 +16,7 @@ from distlog.core.commits import checkpoint
 from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.snapshot import Snapshot, fold
 from distlog.core.errors import CorruptMetadataError, OffsetOutOfRangeError, StorageError, UnsupportedVersionError
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage
 

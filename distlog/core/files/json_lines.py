@@ -22,7 +22,7 @@ from distlog.core.files.text_lines import split_lines
 from distlog.core.format.kernels.json_scan import BLANK, ESCAPED, NULL, UNSURE, gather, scan_objects
 from distlog.core.format.kernels.json_scan import OBJECT as FOUND
 from distlog.core.format.record_batch import HEADERS_TYPE
-from distlog.core.limits import MAX_INT
+from distlog.core.integers import MAX_INT
 from distlog.core.write.rows import ACCEPTED, IGNORED
 
 _FIELDS_TYPES = {"timestamp": pa.int64(), "key": pa.binary(), "value": pa.binary()}

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from distlog.core.arrays import column_of, integers, numbers_of, scalar_of
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG
 from distlog.core.times import NO_TIMESTAMP, WHOLE_TIME, to_ms, wrong_unit
 from distlog.core.write.rows import scaled
 

@@ -13,7 +13,7 @@ from crc32c import crc32c
 from distlog.core.arrays import byte_array
 from distlog.core.errors import CorruptIndexError
 from distlog.core.format.kernels.index import WARM_BYTES, first_bad_slot, floor_entry, floor_slot
-from distlog.core.limits import MAX_INT, MAX_LONG
+from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.storage.mapping import map_sealed
 from distlog.core.times import NO_TIMESTAMP
 

@@ -39,7 +39,7 @@ from distlog.core.format.kernels.batch_scan import TRANSACTIONAL as TRANSACTIONA
 from distlog.core.format.kernels.crc import first_mismatch, write_crcs
 from distlog.core.format.kernels.legacy_scan import count_entries
 from distlog.core.format.kernels.native import HAS_INSTRUCTION
-from distlog.core.limits import MAX_INT, MAX_LONG
+from distlog.core.integers import MAX_INT, MAX_LONG
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -40,7 +40,7 @@ from distlog.core.format.record_batch import (
     open_wrapper,
     wrong_crc,
 )
-from distlog.core.limits import MAX_INT, MAX_LONG, MIN_LONG
+from distlog.core.integers import MAX_INT, MAX_LONG, MIN_LONG
 
 _HEADERS = SCHEMA.field("headers").type
 _NO_HEADERS = pa.nulls(0, _HEADERS.value_type)

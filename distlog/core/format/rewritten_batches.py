@@ -16,7 +16,7 @@ from distlog.core.format.kernels.record_write import copy_slices
 from distlog.core.format.record_batch import APPEND_TIME, CODEC_MASK, HEADER_SIZE
 from distlog.core.format.record_decoder import decode
 from distlog.core.format.record_encoder import encode, write_headers
-from distlog.core.limits import MAX_INT
+from distlog.core.integers import MAX_INT
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]

@@ -29,7 +29,7 @@ from distlog.core.commits.actions import (
 from distlog.core.commits.commit_json import MOST_PRODUCER_BATCHES
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.commit_race import CommitRace
-from distlog.core.commits.segment_info import UNKNOWN
+from distlog.core.commits.segment_table import UNKNOWN
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import (
@@ -59,10 +59,10 @@ from distlog.core.kafka.transactions import TransactionState, TransactionStatus
 from distlog.core.log.end_marker import marker
 from distlog.core.maintain.rebuild import complete_index
 from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
-from distlog.core.segments.open_transactions import OpenTransactions
 from distlog.core.segments.producer_states import ProducerStates, read_producer_snapshot
 from distlog.core.segments.segment_parts import index_fields_of
 from distlog.core.segments.segment_state import LogDescription
+from distlog.core.segments.transactions import OpenTransactions
 from distlog.core.storage.durable_files import failing_as, make_folders
 from distlog.core.storage.locks_and_pages import open_lock
 from distlog.core.storage.parallel import in_parallel

@@ -15,20 +15,20 @@ import numpy as np
 from distlog.core.arrays import byte_array, numbers_of
 from distlog.core.commits.actions import Action, Add, Cleaned, SetLogStartOffset
 from distlog.core.commits.producer_table import NONE, ProducerBatch
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.errors import CorruptIndexError, CorruptRecordError
 from distlog.core.format.record_batch import CONTROL, Batches, BatchWalk, Source
 from distlog.core.format.record_decoder import BatchSelection, decode, decode_parts
 from distlog.core.format.transaction_index import AbortedTransaction
+from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.kafka.log_dir import LogDir
 from distlog.core.kafka.partition_folder import Epochs, PartitionFolder, PartitionName, SourceLog, log_walk
-from distlog.core.limits import MAX_INT, MAX_LONG
 from distlog.core.maintain.rebuild import complete_index
 from distlog.core.maintain.verify_segment import CHECKS, IndexCheck
-from distlog.core.segments.open_transactions import OpenTransactions
 from distlog.core.segments.producer_states import ProducerStates, batches_of, read_producer_snapshot
 from distlog.core.segments.segment_parts import index_fields_of
 from distlog.core.segments.segment_state import LogDescription, RecordStats, UnfitBatchError
+from distlog.core.segments.transactions import OpenTransactions
 from distlog.core.storage.backend import Part
 from distlog.core.times import NO_TIMESTAMP
 

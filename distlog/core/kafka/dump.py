@@ -23,9 +23,9 @@ from distlog.core.errors import (
 from distlog.core.format.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY
 from distlog.core.format.record_batch import LOG_OVERHEAD, Source
 from distlog.core.format.transaction_index import TRANSACTION_ENTRY, VERSION
+from distlog.core.integers import MAX_INT
 from distlog.core.kafka.dump_lines import ABSENT, DumpOptions, DumpOutput, Line, Longs, number, optional
 from distlog.core.kafka.log_dump import DumpedFile, dump_log, scan
-from distlog.core.limits import MAX_INT
 from distlog.core.segments.producer_states import read_producer_snapshot
 
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from distlog.core.arrays import booleans, integers, texts
 from distlog.core.errors import DistlogError
-from distlog.core.limits import MAX_INT, MIN_LONG
+from distlog.core.integers import MAX_INT, MIN_LONG
 from distlog.core.read.row_lines import TEXT, Texts, bytes_of, joined, numbers, scalar
 
 Longs = npt.NDArray[np.int64]

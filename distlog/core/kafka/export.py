@@ -21,7 +21,7 @@ from distlog.core import paths
 from distlog.core.arrays import new_pages, table_of_numbers
 from distlog.core.commits import fields
 from distlog.core.commits.fields import LONG, TIMESTAMP, UUID, Integer, Text, stored
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.display import Shown, counted
 from distlog.core.errors import (
@@ -33,6 +33,7 @@ from distlog.core.errors import (
 )
 from distlog.core.format.record_batch import header_offsets, write_base_offsets
 from distlog.core.format.transaction_index import TRANSACTION_ENTRY
+from distlog.core.integers import MAX_INT
 from distlog.core.kafka.log_dir import refuse_topic
 from distlog.core.kafka.partition_folder import (
     FIRST_DIRTY_OFFSETS,
@@ -53,19 +54,17 @@ from distlog.core.kafka.partition_folder import (
     write_offsets,
     write_topic_id,
 )
-from distlog.core.limits import MAX_INT
 from distlog.core.log.live_snapshot import damage_of_tail, without_tails
 from distlog.core.log.producers import StoredProducers
 from distlog.core.log.segment_recovery import new_epochs
 from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
 from distlog.core.segments.chunks import Chunk
-from distlog.core.segments.pipeline import whole_log
 from distlog.core.segments.producer_states import ProducerStates, read_producer_snapshot
 from distlog.core.segments.segment_parts import checksum_error
-from distlog.core.segments.segment_reader import SegmentReader
+from distlog.core.segments.segment_reader import SegmentReader, whole_log
 from distlog.core.segments.segment_state import LogDescription
-from distlog.core.segments.stable_offset import last_stable_offset
 from distlog.core.segments.topic_handle import TopicHandle, new_id
+from distlog.core.segments.transactions import last_stable_offset
 from distlog.core.storage.backend import byte_view
 from distlog.core.storage.durable_files import failing_as
 from distlog.core.storage.parallel import Task, begin

@@ -13,6 +13,7 @@ from distlog.core import paths
 from distlog.core.errors import CorruptRecordError, DistlogError, InvalidTopicError
 from distlog.core.format.record_batch import CONTROL
 from distlog.core.format.record_decoder import decode
+from distlog.core.integers import MAX_INT
 from distlog.core.kafka.cluster_metadata import ClusterMetadata, read_cluster_metadata
 from distlog.core.kafka.partition_folder import (
     CLEAN_SHUTDOWN_FILE,
@@ -32,7 +33,6 @@ from distlog.core.kafka.partition_folder import (
     read_offsets,
 )
 from distlog.core.kafka.transactions import TRANSACTIONS_TOPIC, TransactionState, apply_state
-from distlog.core.limits import MAX_INT
 from distlog.core.paths import LEADER_EPOCHS
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import FileInfo, Storage

@@ -52,6 +52,7 @@ from distlog.core.format.record_decoder import (
     open_sections,
     scan_sections,
 )
+from distlog.core.integers import MAX_INT, MAX_LONG, MIN_LONG
 from distlog.core.kafka.dump_lines import (
     ABSENT,
     DumpOptions,
@@ -65,7 +66,6 @@ from distlog.core.kafka.dump_lines import (
     optional,
     time,
 )
-from distlog.core.limits import MAX_INT, MAX_LONG, MIN_LONG
 from distlog.core.read.row_lines import (
     TEXT,
     Texts,
@@ -77,7 +77,7 @@ from distlog.core.read.row_lines import (
     or_else,
     raw,
 )
-from distlog.core.segments.chunks import LogFile
+from distlog.core.segments.segment_parts import LogFile
 from distlog.core.storage.backend import Part
 from distlog.core.storage.parallel import cores, in_order, prefetched
 from distlog.core.storage.storage import Storage

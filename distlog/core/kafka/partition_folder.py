@@ -28,10 +28,10 @@ from distlog.core.errors import (
 )
 from distlog.core.format.offset_and_time_index import OFFSET_ENTRY
 from distlog.core.format.record_batch import HEADER_SIZE, BatchWalk, size_of_first
-from distlog.core.limits import MAX_INT, MAX_LONG
+from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
-from distlog.core.segments.chunks import LogFile
 from distlog.core.segments.producer_states import ProducerStates, read_producer_snapshot
+from distlog.core.segments.segment_parts import LogFile
 from distlog.core.storage.backend import Part
 from distlog.core.storage.durable_files import failing_as, make_folders
 from distlog.core.storage.mapping import SparseMap

@@ -24,8 +24,8 @@ from distlog.core.log.log_validator import BatchRun, ValidBatch
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.read.consumer_offsets import FieldReader, text_field
 from distlog.core.read.fetch import MAX_TIMEOUT_MS, OpenTransaction, open_transactions
-from distlog.core.segments.open_transactions import READ_UNCOMMITTED
-from distlog.core.segments.pipeline import whole_logs
+from distlog.core.segments.chunks import READ_UNCOMMITTED
+from distlog.core.segments.segment_reader import whole_logs
 from distlog.core.segments.topic_handle import TopicHandle, topic_log
 from distlog.core.times import iso
 from distlog.core.write.commit_engine import (

@@ -14,7 +14,7 @@ from distlog.core import paths
 from distlog.core.commits.actions import Action, Active, Add, Seal
 from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.commit_race import CommitRace
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitConflictError, StorageError, StorageFullError, TransactionTooOldError
 from distlog.core.log.log_segment import LogSegment, closed_on_error
@@ -34,9 +34,9 @@ from distlog.core.log.partition_lock import (
 from distlog.core.log.producers import transactions_before
 from distlog.core.log.segment_files import FileCalls
 from distlog.core.log.segment_recovery import DamagedLogError, DurableEnd
-from distlog.core.segments.open_transactions import OpenTransactions
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.segments.transactions import OpenTransactions
 from distlog.core.storage.locks_and_pages import TIMEOUT_S, LockGuard
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.retry import Deadline

@@ -11,15 +11,15 @@ import numpy as np
 import pyarrow as pa
 
 from distlog.core.arrays import column_of, integers
-from distlog.core.commits.segment_info import BY_COMMIT, SegmentInfo
+from distlog.core.commits.segment_table import BY_COMMIT, SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.format.record_batch import ABORT, COMMIT
 from distlog.core.format.record_encoder import encode
 from distlog.core.format.transaction_index import AbortedTransaction
 from distlog.core.log.log_validator import BatchRun, ValidBatch
-from distlog.core.segments.open_transactions import OpenTransactions
 from distlog.core.segments.segment_writer import Bundles, RollTime, SegmentFile, time_span, with_aborted
 from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.segments.transactions import OpenTransactions
 
 #: Version and type of a control record; version of the value, and epoch of the coordinator that decided.
 _KEY, _VALUE = struct.Struct(">hh"), struct.Struct(">hi")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from distlog.core import paths
 from distlog.core.commits.actions import Active
 from distlog.core.commits.commit_log import CurrentSnapshot
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import SnapshotTooOldError
 from distlog.core.log.active_partition import active_folder, check_is_there
@@ -21,7 +21,7 @@ from distlog.core.log.log_segment import ReadableSegment
 from distlog.core.log.partition_lock import PageStatus, StateRecord, durable_end, recovery_point, stored_value
 from distlog.core.log.producers import transactions_before
 from distlog.core.log.segment_recovery import DamagedLogError, DurableEnd
-from distlog.core.segments.segment_reader import missing_file_error
+from distlog.core.segments.segment_parts import missing_file_error
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.durable_files import failing_as

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core.arrays import numbers_of
-from distlog.core.commits.segment_info import NO_OFFSET
+from distlog.core.commits.segment_table import NO_OFFSET
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptRecordError, StorageError
 from distlog.core.format.kernels.index import MAX_TIMESTAMP
@@ -32,7 +32,7 @@ from distlog.core.format.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY
 from distlog.core.format.record_batch import Batches, check_crcs
 from distlog.core.format.record_decoder import decode
 from distlog.core.format.transaction_index import AbortedTransaction
-from distlog.core.limits import MAX_INT, MAX_LONG
+from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.log import segment_recovery
 from distlog.core.log.segment_files import FileCalls, SegmentFiles
 from distlog.core.log.segment_recovery import (
@@ -44,7 +44,6 @@ from distlog.core.log.segment_recovery import (
     batches_from,
     sound_batches,
 )
-from distlog.core.segments.open_transactions import OpenTransactions
 from distlog.core.segments.segment_state import (
     BY_HEADERS,
     OFFSET_INDEX,
@@ -60,6 +59,7 @@ from distlog.core.segments.segment_state import (
     pack_state,
 )
 from distlog.core.segments.segment_writer import jittered, time_span
+from distlog.core.segments.transactions import OpenTransactions
 
 
 class ReadableSegment:

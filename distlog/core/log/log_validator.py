@@ -36,7 +36,7 @@ from distlog.core.format.record_batch import (
     read_headers,
 )
 from distlog.core.format.record_encoder import EncodedBatches, write_headers
-from distlog.core.limits import MAX_LONG, MIN_LONG
+from distlog.core.integers import MAX_LONG, MIN_LONG
 from distlog.core.segments.segment_writer import RollTime, codec_of, compression_level, time_span
 
 # No record becomes a Python object: a kernel checks the records in the request's buffer, or the decompressed

@@ -18,7 +18,7 @@ from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import DistlogError, InvalidRecordError, StorageFullError
 from distlog.core.format.kernels.batch_scan import move_batches
 from distlog.core.format.record_batch import batch_fields, give_append_times, write_append_times
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG
 from distlog.core.locks import process_lock
 from distlog.core.log.active_partition import ActivePartition, begin_segments, open_segments, roll
 from distlog.core.log.flush import SEALED, Appended, AppendInfo, LogEnd, PartitionFlush

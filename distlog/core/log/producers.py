@@ -12,7 +12,7 @@ import numpy.typing as npt
 from distlog.core import paths
 from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.producer_table import KnownBatch
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import (
     CorruptIndexError,
@@ -26,7 +26,6 @@ from distlog.core.format.transaction_index import AbortedTransaction
 from distlog.core.log.log_segment import LogSegment
 from distlog.core.log.segment_files import ActiveFile
 from distlog.core.log.segment_recovery import WALK_BYTES, batches_from
-from distlog.core.segments.open_transactions import OpenTransactions
 from distlog.core.segments.producer_states import (
     EXPIRATION_CHECK_MS,
     FirstBatch,
@@ -36,6 +35,7 @@ from distlog.core.segments.producer_states import (
 )
 from distlog.core.segments.segment_parts import part_of
 from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.segments.transactions import OpenTransactions
 from distlog.core.storage.storage import Storage
 
 # <stem>.snapshot          the states where this segment begins

@@ -15,7 +15,7 @@ from distlog.core.errors import DistlogError, StorageError
 from distlog.core.format.kernels.segment_fold import POSITION
 from distlog.core.format.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY, Column, floor_of_file
 from distlog.core.format.transaction_index import TRANSACTION_ENTRY as TXN_ENTRY
-from distlog.core.limits import MAX_INT
+from distlog.core.integers import MAX_INT
 from distlog.core.locks import process_lock
 from distlog.core.segments.segment_state import OFFSET_INDEX, TIME_INDEX, TXN_INDEX, Numbers
 from distlog.core.storage.backend import byte_view

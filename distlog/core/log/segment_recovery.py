@@ -24,10 +24,10 @@ from distlog.core.format.record_batch import (
     BatchWalk,
     size_of_first,
 )
-from distlog.core.limits import MAX_INT
+from distlog.core.integers import MAX_INT
 from distlog.core.log.segment_files import ActiveFile, SegmentFiles
-from distlog.core.segments.open_transactions import OpenTransactions
 from distlog.core.segments.segment_state import Folded, Numbers, UnfitBatchError, emptied, field_numbers, fold
+from distlog.core.segments.transactions import OpenTransactions
 
 #: Bytes per read where a whole file is read.
 WALK_BYTES = 4 << 20

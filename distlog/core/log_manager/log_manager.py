@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from distlog.core import paths
 from distlog.core.errors import DistlogError, InvalidConfigError, TopicNotFoundError
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG
 from distlog.core.locks import process_lock
 from distlog.core.log.partition_lock import PartitionCounters, counters_in
 from distlog.core.log_manager.broker_config import BrokerConfig

@@ -9,8 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from distlog.core.commits.segment_info import NO_OFFSET, SegmentInfo
-from distlog.core.commits.segment_table import SegmentTable
+from distlog.core.commits.segment_table import NO_OFFSET, SegmentInfo, SegmentTable
 from distlog.core.config import TopicConfig
 from distlog.core.format.compression import CODEC_NAMES
 from distlog.core.format.kernels.batch_scan import cut_runs

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from distlog.core.commits.action_table import MOST_ROWS
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.limits import MAX_INT, MAX_LONG
+from distlog.core.integers import MAX_INT, MAX_LONG
 
 # A partition is clean below its first dirty offset, and dirty from there to its first uncleanable offset. The rest
 # does not change, as the active segment in Kafka: the commit log's snapshot ends where it begins.

@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from distlog.core.arrays import byte_array, table_of_rows
 from distlog.core.commits.prepared_commit import AHEAD_MS
-from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo
-from distlog.core.commits.segment_table import SegmentTable
+from distlog.core.commits.segment_table import NO_OFFSET, NOT_LOOKED, SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.display import Shown, counted
@@ -25,7 +24,7 @@ from distlog.core.format.kernels.record_write import RETAINED, choose_records
 from distlog.core.format.record_batch import APPEND_TIME, CONTROL, DELETE_HORIZON, HEADER_SIZE, TRANSACTIONAL
 from distlog.core.format.rewritten_batches import Flags, Longs, RecordBytes, lay_out
 from distlog.core.format.transaction_index import AbortedTransaction
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG
 from distlog.core.maintain import record_keys
 from distlog.core.maintain.cleaning_plan import (
     MOST_SEGMENTS,
@@ -45,8 +44,8 @@ from distlog.core.maintain.group_rewrite import (
     rewrite_group,
 )
 from distlog.core.segments.chunks import Chunk
-from distlog.core.segments.stable_offset import last_stable_offset
 from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.segments.transactions import last_stable_offset
 
 _COUNTED = ("segments", "bytes", "records")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.maintain.cleaning_plan import Cleanable
 from distlog.core.maintain.compaction import clean_dirtiest

@@ -12,8 +12,7 @@ import numpy as np
 
 from distlog.core.commits.actions import Action, Add, Cleaned, Remove
 from distlog.core.commits.commit_race import CommitRace
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.segment_table import SegmentTable
+from distlog.core.commits.segment_table import SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptionError, SnapshotTooOldError, UnsupportedVersionError

@@ -18,8 +18,7 @@ from distlog.core.commits.actions import Action
 from distlog.core.commits.backoff import TIMEOUT_S
 from distlog.core.commits.commit_json import replacing
 from distlog.core.commits.commit_race import CommitRace
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.segment_table import REMOVED_SCHEMA
+from distlog.core.commits.segment_table import REMOVED_SCHEMA, SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.display import Shown, counted
 from distlog.core.maintain.cleaning_plan import MOST_SEGMENTS

@@ -17,8 +17,15 @@ from crc32c import crc32c
 
 from distlog.core import paths
 from distlog.core.arrays import byte_array, join, new_array, numbers_of
-from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, OWN_FILE, UNKNOWN, SegmentInfo
-from distlog.core.commits.segment_table import SegmentTable, of_numbers
+from distlog.core.commits.segment_table import (
+    NO_OFFSET,
+    NOT_LOOKED,
+    OWN_FILE,
+    UNKNOWN,
+    SegmentInfo,
+    SegmentTable,
+    of_numbers,
+)
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptRecordError, StorageError
 from distlog.core.format import record_batch
@@ -27,7 +34,7 @@ from distlog.core.format.kernels.crc import crcs_of_slices
 from distlog.core.format.kernels.record_write import copy_slices
 from distlog.core.format.record_decoder import BatchSelection
 from distlog.core.format.transaction_index import AbortedTransaction, encode_transactions
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG
 from distlog.core.maintain.batch_join import BatchJoin, transactional_of
 from distlog.core.maintain.group_rewrite import (
     OF_ITS_FILES,
@@ -37,8 +44,7 @@ from distlog.core.maintain.group_rewrite import (
     rewrite_group,
 )
 from distlog.core.read.time_lookup import first_in
-from distlog.core.segments.pipeline import whole_logs
-from distlog.core.segments.segment_reader import SegmentReader
+from distlog.core.segments.segment_reader import SegmentReader, whole_logs
 from distlog.core.segments.segment_state import FoldedSegments, UnfitBatchError, fold_all
 from distlog.core.segments.segment_writer import LARGEST_BUNDLE, LARGEST_PART, write_bundle, write_files
 from distlog.core.segments.topic_handle import TopicHandle

@@ -17,7 +17,7 @@ from crc32c import crc32c
 from distlog.core.arrays import table_of_rows
 from distlog.core.commits.actions import Action, Add, Remove
 from distlog.core.commits.commit_race import CommitRace
-from distlog.core.commits.segment_info import NOT_LOOKED, OWN_FILE, UNKNOWN, SegmentInfo
+from distlog.core.commits.segment_table import NOT_LOOKED, OWN_FILE, UNKNOWN, SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.display import Shown, counted
@@ -26,12 +26,11 @@ from distlog.core.format.transaction_index import TRANSACTION_ENTRY, AbortedTran
 from distlog.core.maintain.cleaning_plan import MOST_SEGMENTS
 from distlog.core.maintain.executor import Executor, LocalExecutor, OnProgress, ignore_progress, map_segments
 from distlog.core.maintain.verify_segment import Anomaly, IndexFile, SegmentVerdict, State, find_indexes
-from distlog.core.segments.pipeline import whole_log
 from distlog.core.segments.segment_parts import INDEX_FIELDS, index_checksum, index_fields_of, index_size
-from distlog.core.segments.segment_reader import SegmentReader
+from distlog.core.segments.segment_reader import SegmentReader, whole_log
 from distlog.core.segments.segment_state import LogDescription
-from distlog.core.segments.stable_offset import SegmentTransactions, transactional_segments, transactions_of
 from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.segments.transactions import SegmentTransactions, transactional_segments, transactions_of
 
 _SEGMENT_FIELDS = {"partition": pa.int64(), "base_offset": pa.int64(), "stem": pa.string(), "log_bytes": pa.int64()}
 _STATES = {".index": "offset_index", ".timeindex": "time_index", ".txnindex": "transaction_index"}

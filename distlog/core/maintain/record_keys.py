@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from distlog.core.arrays import new_array
 from distlog.core.commits.producer_table import EXPIRATION_MS
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.errors import InvalidConfigError
 from distlog.core.format.kernels.keys import (
     HASH_WORDS,
@@ -35,10 +35,9 @@ from distlog.core.format.record_batch import ABORT, COMMIT, CONTROL, DELETE_HORI
 from distlog.core.format.record_decoder import BatchSelection, RecordFields, open_sections, scan_sections
 from distlog.core.format.rewritten_batches import Bytes, Flags, Longs, upgraded
 from distlog.core.format.transaction_index import AbortedTransaction
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG
 from distlog.core.segments.chunks import Chunk
-from distlog.core.segments.pipeline import whole_log
-from distlog.core.segments.segment_reader import SegmentReader
+from distlog.core.segments.segment_reader import SegmentReader, whole_log
 from distlog.core.segments.slices import SegmentSlice
 
 # Where keys are compared in bulk, a hash stands for its key. So a writer that finds two keys with the same hash

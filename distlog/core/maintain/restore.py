@@ -26,8 +26,7 @@ import pyarrow.compute as pc
 from distlog.core.commits.action_table import MOST_ROWS
 from distlog.core.commits.actions import Action, Add, Cleaned, Remove, Restore, SetLogStartOffset
 from distlog.core.commits.commit_race import CommitRace
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.segment_table import SegmentTable
+from distlog.core.commits.segment_table import SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import CommitConflictError, OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.maintain.vacuum import RemovedSegments, removed_files_held

@@ -15,8 +15,7 @@ from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
-from distlog.core.integers import whole_number
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG, whole_number
 from distlog.core.log.active_seals import ActiveSeals
 from distlog.core.log.live_snapshot import with_tails
 from distlog.core.log.producers import ProducerSnapshots

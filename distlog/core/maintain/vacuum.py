@@ -26,7 +26,7 @@ from distlog.core.commits.actions import (
 )
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.commit_race import CommitRace
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.display import Shown, counted
 from distlog.core.errors import (
@@ -36,7 +36,7 @@ from distlog.core.errors import (
     StorageError,
     StorageFullError,
 )
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG
 from distlog.core.maintain.log_floor import (
     CommitsFolder,
     FoundStem,

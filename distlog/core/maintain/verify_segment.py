@@ -16,14 +16,14 @@ from crc32c import crc32c
 
 from distlog.core import paths
 from distlog.core.arrays import byte_array, numbers_of
-from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
+from distlog.core.commits.segment_table import UNKNOWN, SegmentInfo
 from distlog.core.errors import CorruptIndexError, CorruptRecordError, DistlogError
 from distlog.core.format import offset_and_time_index, transaction_index
 from distlog.core.format.record_batch import CONTROL, BatchWalk, Source, check_crcs, give_append_times
 from distlog.core.format.record_decoder import OFFSETS_OUT_OF_ORDER, BatchSelection, decode_parts
-from distlog.core.limits import MAX_LONG
-from distlog.core.segments.chunks import OUTPUT_BYTES, LogFile
-from distlog.core.segments.segment_parts import checksum_error, index_size, remedy
+from distlog.core.integers import MAX_LONG
+from distlog.core.segments.chunks import OUTPUT_BYTES
+from distlog.core.segments.segment_parts import LogFile, checksum_error, index_size, remedy
 from distlog.core.segments.segment_reader import CHUNK_BYTES, SegmentReader
 from distlog.core.segments.segment_state import LogDescription, RecordStats, SegmentState, UnfitBatchError
 from distlog.core.storage.backend import Part

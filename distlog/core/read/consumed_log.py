@@ -20,12 +20,12 @@ from distlog.core.log.live_snapshot import LiveSnapshot, TailWatch
 from distlog.core.read import scan_plan
 from distlog.core.read.membership import Membership
 from distlog.core.read.time_lookup import EARLIEST, LATEST, offsets_for_times
-from distlog.core.segments import pipeline
-from distlog.core.segments.open_transactions import IsolationLevel
+from distlog.core.segments import segment_reader
+from distlog.core.segments.chunks import IsolationLevel
 from distlog.core.segments.segment_reader import SegmentReader
 from distlog.core.segments.slices import OutOfRange, bounded_start
-from distlog.core.segments.stable_offset import last_stable_offset, transactional_segments
 from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.segments.transactions import last_stable_offset, transactional_segments
 from distlog.core.times import Time, to_ms
 
 
@@ -92,7 +92,7 @@ class ConsumedLog:
         reader = self.handle.reader
         slices, visible = scan_plan.plan(reader, self.snapshot, bounds, self._isolation)
         columns = (*self._columns, *(name for name in ("partition", "offset") if name not in self._columns))
-        batches = pipeline.read(reader, slices, columns, visible, self._max_workers)
+        batches = segment_reader.read_slices(reader, slices, columns, visible, self._max_workers)
         return Window(batches, self._columns, {number: end for number, (_, end) in bounds.items()})
 
 

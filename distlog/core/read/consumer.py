@@ -40,7 +40,7 @@ from distlog.core.read.group_log import LONGEST_LEASE_MS, GroupLog
 from distlog.core.read.membership import FREQUENT, RARE, Membership
 from distlog.core.read.scan import check_columns, checked_workers
 from distlog.core.read.scan_plan import check_choice
-from distlog.core.segments.open_transactions import IsolationLevel
+from distlog.core.segments.chunks import IsolationLevel
 from distlog.core.segments.slices import OutOfRange, bounded_start
 from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.times import elapsed_s

@@ -20,12 +20,11 @@ from distlog.core.errors import CorruptRecordError, DistlogError, TopicNotFoundE
 from distlog.core.format.record_batch import COMMIT, CONTROL, TRANSACTIONAL
 from distlog.core.log.live_snapshot import LiveSnapshot
 from distlog.core.read import scan_plan
-from distlog.core.segments import pipeline
-from distlog.core.segments.chunks import Chunk
-from distlog.core.segments.open_transactions import READ_UNCOMMITTED, control_type
-from distlog.core.segments.pipeline import GROUP_BYTES, whole_groups, whole_logs
-from distlog.core.segments.segment_reader import SegmentReader
+from distlog.core.segments import segment_reader
+from distlog.core.segments.chunks import READ_UNCOMMITTED, Chunk
+from distlog.core.segments.segment_reader import GROUP_BYTES, SegmentReader, whole_groups, whole_logs
 from distlog.core.segments.topic_handle import TopicHandle, topic_log
+from distlog.core.segments.transactions import control_type
 from distlog.core.storage.parallel import cores
 
 
@@ -241,7 +240,7 @@ def offsets_records(
     mixed = {number: state for number, state in states.items() if state.segments.array("has_transactions").any()}
     ends = {number: (None, state.log_end_offset) for number, state in states.items() if number not in mixed}
     slices, visible = scan_plan.plan(reader, snapshot, ends, "read_uncommitted")
-    for batch in pipeline.read(reader, slices, _COLUMNS, visible, cores()):
+    for batch in segment_reader.read_slices(reader, slices, _COLUMNS, visible, cores()):
         yield from _records(batch, prefixes)
     for group in _read_together(mixed):
         yield from _with_transactions(reader, group, prefixes)

@@ -11,18 +11,17 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from distlog.core.commits.segment_info import NO_OFFSET, SegmentInfo
+from distlog.core.commits.segment_table import NO_OFFSET, SegmentInfo
 from distlog.core.commits.snapshot import PartitionState
 from distlog.core.errors import CorruptRecordError, InvalidConfigError
 from distlog.core.format.record_batch import header_offsets, read_headers, write_base_offsets
 from distlog.core.format.transaction_index import AbortedTransaction
 from distlog.core.integers import whole_number
 from distlog.core.segments.chunks import Chunk, Sending, SentPart, StoredBatches
-from distlog.core.segments.pipeline import whole_log
 from distlog.core.segments.producer_states import ProducerStates
-from distlog.core.segments.segment_reader import CHUNK_BYTES, SegmentReader
+from distlog.core.segments.segment_reader import CHUNK_BYTES, SegmentReader, whole_log
 from distlog.core.segments.slices import SegmentSlice, bounded_start
-from distlog.core.segments.stable_offset import aborted_between, last_stable_offset, transactional_segments
+from distlog.core.segments.transactions import aborted_between, last_stable_offset, transactional_segments
 
 
 def fetch(

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from distlog.core.arrays import byte_array
-from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
+from distlog.core.commits.segment_table import UNKNOWN, SegmentInfo
 from distlog.core.errors import CorruptionError
 from distlog.core.format.compression import decompress
 from distlog.core.format.kernels.batch_scan import CODEC_MASK, LOG_OVERHEAD
@@ -39,8 +39,8 @@ from distlog.core.format.record_batch import (
     HEADER_SIZE,
     LOG_APPEND_TIME,
 )
-from distlog.core.limits import MIN_LONG
-from distlog.core.segments.chunks import OpenLog
+from distlog.core.integers import MIN_LONG
+from distlog.core.segments.segment_parts import OpenLog
 from distlog.core.segments.segment_reader import SegmentReader
 
 #: How many records, and batches, are looked at one by one; for more of them a scan is faster.

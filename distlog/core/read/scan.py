@@ -17,8 +17,7 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.display import Progress, counted, size_text
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.format.record_batch import COLUMNS, SCHEMA
-from distlog.core.integers import count_of, whole_number
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG, count_of, whole_number
 from distlog.core.optional import extra, optional
 from distlog.core.plots import SegmentFacts, scan_figure
 from distlog.core.read import scan_plan
@@ -28,9 +27,8 @@ from distlog.core.schemas.avro import avro_table
 from distlog.core.schemas.decoding import NEEDED, OnError, check_on_error, without_headers
 from distlog.core.schemas.protobuf import protobuf_table
 from distlog.core.schemas.registry import SchemaRegistry, SchemaTopic, registry_of
-from distlog.core.segments.open_transactions import READ_UNCOMMITTED, Isolation, IsolationLevel
-from distlog.core.segments.pipeline import read
-from distlog.core.segments.segment_reader import INDEX_WORTH_BYTES, SegmentReader
+from distlog.core.segments.chunks import READ_UNCOMMITTED, Isolation, IsolationLevel
+from distlog.core.segments.segment_reader import INDEX_WORTH_BYTES, SegmentReader, read_slices
 from distlog.core.segments.slices import SegmentSlice, bounded_start, windows, windows_from_end
 from distlog.core.storage.parallel import cores
 
@@ -61,7 +59,7 @@ class Scan:
         return pa.schema([SCHEMA.field(name) for name in self.columns])
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        return read(self.reader, self.slices, self.columns, self.isolation, self.max_workers)
+        return read_slices(self.reader, self.slices, self.columns, self.isolation, self.max_workers)
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """The records as an Arrow stream, which DuckDB, Polars and others read without a copy."""
@@ -174,7 +172,7 @@ class Scan:
         """The last records, in their order; a small limit reads little. Raises as `head` does."""
         missing, parts = count_of("limit", limit), list[pa.RecordBatch]()
         for window in windows_from_end(self.slices, min(missing, FIRST_OFFSETS)) if missing else ():
-            batches = list(read(self.reader, window, self.columns, self.isolation, max_workers=1))
+            batches = list(read_slices(self.reader, window, self.columns, self.isolation, max_workers=1))
             parts, missing = batches + parts, missing - sum(batch.num_rows for batch in batches)
             if missing <= 0:
                 break
@@ -191,7 +189,7 @@ class Scan:
         chosen = np.sort(np.random.default_rng(seed).choice(total, min(most, total), replace=False))
         pieces, rows = _to_read(self.slices, sizes, chosen)
         begin, parts = 0, list[pa.RecordBatch]()
-        for batch in read(self.reader, pieces, self.columns, self.isolation, workers):
+        for batch in read_slices(self.reader, pieces, self.columns, self.isolation, workers):
             low, high = np.searchsorted(rows, [begin, begin + batch.num_rows])
             parts.append(batch.take(integers(rows[low:high] - begin)))
             begin += batch.num_rows
@@ -212,7 +210,7 @@ class Scan:
 
     def times(self, progress: bool | None = None) -> Iterator[pa.RecordBatch]:
         """Batches with the column `timestamp` alone. `progress` as in `to_table`."""
-        batches = read(self.reader, self.slices, ("timestamp",), self.isolation, self.max_workers)
+        batches = read_slices(self.reader, self.slices, ("timestamp",), self.isolation, self.max_workers)
         return self._watched(batches, progress)
 
     def __len__(self) -> int:
@@ -227,7 +225,7 @@ class Scan:
 
     def _needed(self, progress: bool | None) -> Iterator[pa.RecordBatch]:
         columns = list(dict.fromkeys((*self.columns, *NEEDED)))
-        batches = read(self.reader, self.slices, columns, self.isolation, self.max_workers)
+        batches = read_slices(self.reader, self.slices, columns, self.isolation, self.max_workers)
         return self._watched(batches, progress)
 
     def _watched(self, batches: Iterable[pa.RecordBatch], progress: bool | None) -> Iterator[pa.RecordBatch]:
@@ -407,7 +405,7 @@ def first(
 ) -> Iterator[pa.RecordBatch]:
     # each window has more offsets: few of them may be records, or have the times asked for
     for window in windows(slices, min(limit, FIRST_OFFSETS)) if limit > 0 else ():
-        for batch in read(reader, window, columns, isolation, max_workers=1):
+        for batch in read_slices(reader, window, columns, isolation, max_workers=1):
             yield batch.slice(0, limit)
             limit -= batch.num_rows
             if limit <= 0:

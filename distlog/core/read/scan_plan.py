@@ -11,16 +11,14 @@ import pyarrow as pa
 from distlog.core.arrays import table_of_numbers
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import OffsetOutOfRangeError, TopicNotFoundError
-from distlog.core.integers import whole_number, whole_numbers
-from distlog.core.limits import MIN_LONG
+from distlog.core.integers import MIN_LONG, whole_number, whole_numbers
 from distlog.core.read.time_lookup import EARLIEST, LATEST, start_by_index
 from distlog.core.segments import slices
-from distlog.core.segments.chunks import DEPTH
-from distlog.core.segments.open_transactions import Isolation, IsolationLevel
-from distlog.core.segments.pipeline import read
-from distlog.core.segments.segment_reader import INDEX_WORTH_BYTES, SegmentReader
+from distlog.core.segments.chunks import Isolation, IsolationLevel
+from distlog.core.segments.segment_parts import DEPTH
+from distlog.core.segments.segment_reader import INDEX_WORTH_BYTES, SegmentReader, read_slices
 from distlog.core.segments.slices import ALWAYS, OutOfRange, SegmentSlice, TimeRange
-from distlog.core.segments.stable_offset import aborted_transactions, last_stable_offset
+from distlog.core.segments.transactions import aborted_transactions, last_stable_offset
 from distlog.core.storage.parallel import in_order
 from distlog.core.times import Time
 
@@ -159,7 +157,7 @@ def count(reader: SegmentReader, slices: Sequence[SegmentSlice], isolation: Isol
     """The number of records; a segment is only read if its metadata does not say how many of them it has."""
     known = [known_count(piece) for piece in slices]
     unknown = [piece for piece, number in zip(slices, known, strict=True) if number is None]
-    looked_at = sum(len(batch) for batch in read(reader, unknown, ("offset",), isolation, max_workers))
+    looked_at = sum(len(batch) for batch in read_slices(reader, unknown, ("offset",), isolation, max_workers))
     return looked_at + sum(number for number in known if number is not None)
 
 

@@ -20,14 +20,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from distlog.core.arrays import numbers_of
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState
 from distlog.core.format.offset_and_time_index import TimestampOffset
 from distlog.core.format.record_batch import CONTROL, SCHEMA
 from distlog.core.paths import stem_read_version
 from distlog.core.read.point_read import first_at
-from distlog.core.segments.chunks import Chunk
-from distlog.core.segments.open_transactions import READ_UNCOMMITTED
+from distlog.core.segments.chunks import READ_UNCOMMITTED, Chunk
 from distlog.core.segments.segment_reader import INDEX_WORTH_BYTES, SegmentReader, spare_bytes
 from distlog.core.segments.slices import SegmentSlice
 from distlog.core.storage.parallel import in_parallel

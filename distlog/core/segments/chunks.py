@@ -5,23 +5,22 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from distlog.core.arrays import byte_array
-from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
+from distlog.core.commits.segment_table import UNKNOWN
 from distlog.core.errors import CorruptRecordError, StorageError
 from distlog.core.format.kernels.batch_scan import RUN, first_misplaced
 from distlog.core.format.record_batch import (
+    TRANSACTIONAL,
     Batches,
     Source,
     first_bad_crc,
@@ -31,86 +30,11 @@ from distlog.core.format.record_batch import (
     wrong_crc,
 )
 from distlog.core.format.record_decoder import BatchSelection, decode_parts
-from distlog.core.locks import process_lock
-from distlog.core.segments.open_transactions import Isolation, PerBatch
-from distlog.core.segments.segment_parts import HEAD_BYTES, IdentifiedLogs, another_log, part_of
+from distlog.core.format.transaction_index import AbortedTransaction
+from distlog.core.segments.segment_parts import another_log
 from distlog.core.segments.slices import SegmentSlice
 from distlog.core.storage.backend import Part
-from distlog.core.storage.durable_files import known_local_disk
-from distlog.core.storage.parallel import in_order
 from distlog.core.storage.storage import Storage
-
-#: The largest GET of a remote file that is read from end to end.
-WINDOW_BYTES = 8 << 20
-#: How many GETs are under way ahead of the reader; memory is bounded by this many windows.
-DEPTH = 3
-
-
-class LogFile:
-    """The bytes of one log, read forward to `end`, or now and then beyond it.
-
-    The first read of a remote file is one request, since it may be the only one. After a second read, windows are
-    fetched ahead, each twice as large as the one before. With `mapped`, the bytes of a local file, which must be
-    sealed, are mapped: a copy costs three times as much, but with a map a disk's error ends the process. Files on a
-    network are copied.
-    """
-
-    def __init__(self, storage: Storage, log: Part, end: int, *, mapped: bool) -> None:
-        self._storage, self._log, self._end = storage, log, end
-        folder = os.path.dirname(storage.local_path(log.name)) if storage.is_local else ""
-        self._is_mapped = mapped and storage.is_local and known_local_disk(folder)
-        self._held = memoryview(b"")
-        self._position = 0
-        self._windows: Iterator[memoryview] | None = None
-
-    def read(self, start: int, end: int) -> memoryview:
-        """Bytes [start, end); `start` must never go back. Raises StorageError if the log ends before `end`."""
-        if self._is_mapped:
-            return self._mapped(start, end)
-        if self._storage.is_local or end > self._end:
-            return self._get(start, end)
-        windows = self._windows or self._begin(self._get(start, end), start, end)
-        while self._position + len(self._held) < end:
-            remaining = self._held[max(0, start - self._position) :]
-            self._position += len(self._held) - len(remaining)
-            window = next(windows)
-            self._held = memoryview(b"".join([remaining, window])) if remaining else window
-        return self._held[start - self._position : end - self._position]
-
-    def read_with_head(self, size: int, start: int, end: int) -> tuple[memoryview, memoryview]:
-        """The first `size` bytes of the log, and bytes [start, end), read at once; replaces the first `read`."""
-        if self._is_mapped:
-            return self._mapped(0, size), self._mapped(start, end)
-        head, data = self._storage.read_ranges([self._log.range(0, size), self._log.range(start, end)])
-        if not self._storage.is_local and end <= self._end:
-            self._begin(data, start, end)
-        return head, data
-
-    def _begin(self, data: memoryview, start: int, end: int) -> Iterator[memoryview]:
-        self._held, self._position = data, start
-        self._windows = in_order(self._windows_after(end, 2 * (end - start)), DEPTH)
-        return self._windows
-
-    def _mapped(self, start: int, end: int) -> memoryview:
-        name, start, end = self._log.range(start, end)
-        mapped = self._storage.map(name, start, end)
-        if len(mapped) < end - start:
-            raise StorageError("a file is shorter than it should be", file=name, start=start, end=end)
-        return mapped
-
-    def _windows_after(self, start: int, size: int) -> Iterator[Callable[[], memoryview]]:
-        while start < self._end:
-            end = min(start + min(size, WINDOW_BYTES), self._end)
-            yield partial(self._get, start, end)
-            start, size = end, 2 * size
-
-    def _get(self, start: int, end: int) -> memoryview:
-        return self._storage.read_joined([self._log.range(start, end)])
-
-    def close(self) -> None:
-        if self._windows is not None:
-            self._windows.close()  # type: ignore[attr-defined]
-
 
 Longs = npt.NDArray[np.int64]
 
@@ -502,121 +426,50 @@ class StoredBatches:
 
 
 T = TypeVar("T")
-#: Inode, size and time of a file.
-_Identity = tuple[int, int, int]
 
 
-class OpenFiles(Generic[T]):
-    """Up to `limit` objects by key, each opened from one file; safe between threads, and empty after pickling.
+IsolationLevel = Literal["read_uncommitted", "read_committed"]
 
-    Opening and checking a file costs much more than a lookup in it. But files are replaced or damaged, so each use
-    asks the file system. With `timed`, a file with another modification time is another file. Copies in a cache are
-    not `timed`: the time of a copy is its last use.
-    """
-
-    def __init__(self, limit: int, *, timed: bool) -> None:
-        self._limit, self._timed = limit, timed
-        self._open: OrderedDict[Hashable, tuple[str, _Identity, T]] = OrderedDict()
-        self._lock = process_lock()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return partial(OpenFiles, timed=self._timed), (self._limit,)
-
-    def cached(self, key: Hashable) -> T | None:
-        file = self._open.get(key)
-        if file is None:
-            return None
-        path, identity, handle = file
-        with suppress(OSError):
-            if self._identity(path) == identity:
-                with self._lock:
-                    if key in self._open:
-                        self._open.move_to_end(key)
-                return handle
-        return None
-
-    def get(self, key: Hashable, path: str, open_file: Callable[[], T]) -> T:
-        handle = self.cached(key)
-        if handle is not None:
-            return handle
-        # identified before it is opened: if the file is replaced in between, the next use sees that
-        identity, handle = self._identity(path), open_file()
-        with self._lock:
-            self._open[key] = path, identity, handle
-            # not closed, since another thread may be using it; its memory is freed with the last reference
-            while len(self._open) > self._limit:
-                self._open.popitem(last=False)
-        return handle
-
-    def forget(self, key: Hashable) -> None:
-        with self._lock:
-            self._open.pop(key, None)
-
-    def forget_deleted(self) -> None:
-        with self._lock:
-            keys = list(self._open)
-        for key in keys:
-            if self.cached(key) is None:
-                self.forget(key)
-
-    def _identity(self, path: str) -> _Identity:
-        status = os.stat(path)
-        return status.st_ino, status.st_size, status.st_mtime_ns if self._timed else 0
-
-
-#: How many logs stay mapped. The disk space of a deleted one is free only when it is unmapped (`forget_deleted`).
-OPEN_LOGS = 16
-#: How much of an active log is read around a position: enough for small batches, for two of a writer, and for the
-#: largest usual ones. To copy 2 MiB for one record takes longer than all else.
-_PARTS_BYTES = (32 << 10, 512 << 10, 2 << 20)
+#: One value for all batches, or one value for each batch.
+PerBatch = int | npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class OpenLog:
-    view: memoryview
-    data: npt.NDArray[np.uint8]
-    start: int = 0
+class Isolation:
+    """Hides the data of aborted transactions (KIP-98). The decoder always hides control batches, as a Kafka
+    consumer does.
+
+    `aborted` has, by partition, a row per transaction: producer id, first offset, last offset.
+    """
+
+    aborted: Mapping[int, npt.NDArray[np.int64]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, aborted: Mapping[int, Iterable[AbortedTransaction]]) -> Isolation:
+        """The isolation that hides the transactions in `aborted`, given by partition."""
+        return cls({partition: _rows(transactions) for partition, transactions in aborted.items()})
+
+    def visible(self, batches: npt.NDArray[Any], shift: PerBatch, partition: PerBatch) -> npt.NDArray[np.bool_]:
+        """Flag the `batches` that a reader sees; their offsets are the stored ones + `shift`, in `partition`."""
+        visible = np.ones(len(batches), bool)
+        for number, transactions in self.aborted.items():
+            rows = np.flatnonzero((partition == number) & ((batches["attributes"] & TRANSACTIONAL) != 0))
+            base = (batches["base_offset"] + shift)[rows]
+            if len(rows):
+                reaching: list[list[int]] = transactions[
+                    (transactions[:, 1] <= int(base.max())) & (transactions[:, 2] >= int(base.min()))
+                ].tolist()
+                for producer, first, last in reaching:
+                    hidden = (batches["producer_id"][rows] == producer) & (base >= first) & (base <= last)
+                    visible[rows[hidden]] = False
+        return visible
 
 
-class OpenLogs:
-    """The mapped logs of one topic's segments on a local disk, for many small reads; thread-safe, and picklable."""
+READ_UNCOMMITTED = Isolation()
 
-    def __init__(self, storage: Storage, topic: str, identified: IdentifiedLogs) -> None:
-        self._storage, self._topic, self._identified = storage, topic, identified
-        self._open: OpenFiles[OpenLog] = OpenFiles(OPEN_LOGS, timed=True)
 
-    def get(self, segment: SegmentInfo) -> OpenLog:
-        """The segment's log, checked by its length and first batch; StorageError if it is active or too short."""
-        if segment.is_active:
-            raise StorageError("an active segment is not mapped", partition=segment.partition, stem=segment.stem)
-        key = segment.partition, segment.stem, segment.first_batch_crc
-        log = self._open.cached(key)
-        if log is None:
-            part = part_of(self._topic, segment)
-            log = self._open.get(key, self._storage.local_path(part.name), lambda: self._mapped(segment, part))
-        if len(log.view) < segment.log_bytes:
-            raise StorageError("a file is shorter than its segment", partition=segment.partition, stem=segment.stem)
-        return log
-
-    def around(self, segment: SegmentInfo, position: int) -> Iterator[OpenLog]:
-        """The log, as `get` gives it; of an active one, which is not mapped, a part from `position` on, then more."""
-        if not segment.is_active:
-            yield self.get(segment)
-            return
-        log = part_of(self._topic, segment)
-        for size in _PARTS_BYTES:
-            end = min(position + size, segment.log_bytes)
-            read = self._storage.read_joined([log.range(0, HEAD_BYTES), log.range(position, end)])
-            self._identified.check_head(segment, log, read[:HEAD_BYTES])
-            yield OpenLog(read[HEAD_BYTES:], byte_array(read[HEAD_BYTES:]), position)
-            if end == segment.log_bytes:
-                return
-
-    def forget_deleted(self) -> None:
-        self._open.forget_deleted()
-
-    def _mapped(self, segment: SegmentInfo, log: Part) -> OpenLog:
-        view = self._storage.map(*log.full_range)
-        if segment.first_batch_crc != UNKNOWN and len(view) >= HEAD_BYTES:
-            self._identified.check_head(segment, log, view[:HEAD_BYTES])
-        return OpenLog(view, byte_array(view))
+def _rows(transactions: Iterable[AbortedTransaction]) -> npt.NDArray[np.int64]:
+    rows = [
+        (transaction.producer_id, transaction.first_offset, transaction.last_offset) for transaction in transactions
+    ]
+    return np.array(rows, np.int64).reshape(-1, 3)

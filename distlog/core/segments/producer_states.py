@@ -33,7 +33,7 @@ from distlog.core.format.record_batch import (
     batch_fields,
     increment_sequence,
 )
-from distlog.core.segments.open_transactions import control_type, coordinator_epoch
+from distlog.core.segments.transactions import control_type, coordinator_epoch
 from distlog.core.times import NO_TIMESTAMP
 
 

@@ -2,16 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import logging
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 from crc32c import crc32c
 
 from distlog.core import paths
-from distlog.core.commits.segment_info import OWN_FILE, UNKNOWN, SegmentInfo
-from distlog.core.errors import CorruptIndexError, CorruptRecordError
+from distlog.core.arrays import byte_array
+from distlog.core.commits.segment_table import OWN_FILE, UNKNOWN, SegmentInfo
+from distlog.core.errors import (
+    CorruptIndexError,
+    CorruptRecordError,
+    SnapshotTooOldError,
+    StorageError,
+    UnsupportedVersionError,
+)
+from distlog.core.format.index_cache import IndexCache
+from distlog.core.format.offset_and_time_index import (
+    GrowingOffsetIndex,
+    GrowingTimeIndex,
+    MappedIndex,
+    OffsetIndex,
+    ReadBytes,
+    TimeIndex,
+)
 from distlog.core.format.record_batch import CRC_AT, CRC_START
+from distlog.core.format.transaction_index import (
+    AbortedTransaction,
+    decode_transactions,
+)
+from distlog.core.locks import process_lock
 from distlog.core.storage.backend import Part
+from distlog.core.storage.durable_files import known_local_disk
+from distlog.core.storage.parallel import in_order
+from distlog.core.storage.storage import Storage
 
 
 class IndexFields(NamedTuple):
@@ -130,3 +162,396 @@ def another_log(segment: SegmentInfo, file: str, position: int) -> CorruptRecord
         position=position,
         partition=segment.partition,
     )
+
+
+def check_log(storage: Storage, segment: SegmentInfo, log: Part) -> None:
+    """Raise SnapshotTooOldError if `log` is missing, CorruptRecordError if a sealed segment's log is cut short."""
+    try:
+        size = storage.size(log.name)
+    except FileNotFoundError:
+        raise missing_log(segment, log) from None
+    is_short = size < log.begin + log.size
+    if is_short and segment.is_active:
+        raise SnapshotTooOldError(
+            "the end of an active segment was cut off: refresh the topic, since a recovery cuts records that were "
+            "not durable; if that does not help, it was cut otherwise: verify",
+            file=log.name,
+            partition=segment.partition,
+        )
+    if is_short:
+        raise CorruptRecordError(
+            "the file is shorter than its segment: verify, then restore it from a copy",
+            file=log.name,
+            position=size,
+            partition=segment.partition,
+        )
+
+
+def missing_log(segment: SegmentInfo, part: Part) -> SnapshotTooOldError:
+    return missing_file_error(part.name, segment.partition)
+
+
+def missing_file_error(name: str, partition: int) -> SnapshotTooOldError:
+    return SnapshotTooOldError(
+        "a file of this version is missing: refresh the topic and read again: vacuum deletes what newer versions "
+        "do not have; if that does not help, it was deleted otherwise: verify, then restore it from a copy",
+        file=name,
+        partition=partition,
+    )
+
+
+_log = logging.getLogger("distlog")
+
+#: How many indexes stay open; each costs a mapping of its file.
+OPEN_INDEXES = 64
+
+_SUFFIXES = (".index", ".timeindex", ".txnindex")
+
+T = TypeVar("T")
+
+IndexT = TypeVar("IndexT", bound=MappedIndex)
+
+
+class SegmentIndexes:
+    """The indexes of one topic's segments, the last few open, remote ones cached. Thread-safe, and picklable."""
+
+    def __init__(self, storage: Storage, topic: str, cache: IndexCache) -> None:
+        self._storage, self._topic, self._cache = storage, topic, cache
+        self._open: OpenFiles[Any] = OpenFiles(OPEN_INDEXES, timed=storage.is_local)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SegmentIndexes, (self._storage, self._topic, self._cache)
+
+    def offsets(self, segment: SegmentInfo) -> OffsetIndex | GrowingOffsetIndex | None:
+        """The segment's offset index, or None without a usable one; a bad one gives a warning."""
+        if segment.is_active:
+            return GrowingOffsetIndex(*self._growing(segment, ".index"))
+
+        return self._usable(segment, ".index", OffsetIndex, lambda index: index.sanity_check(segment.log_bytes))
+
+    def times(self, segment: SegmentInfo) -> TimeIndex | GrowingTimeIndex | None:
+        if segment.is_active:
+            return GrowingTimeIndex(*self._growing(segment, ".timeindex"))
+
+        end = segment.next_offset - segment.shift
+        return self._usable(segment, ".timeindex", TimeIndex, lambda index: index.sanity_check(end))
+
+    def aborted_transactions(self, segment: SegmentInfo) -> list[AbortedTransaction]:
+        """The aborted transactions that end in the segment, at stored offsets; FileNotFoundError without the file."""
+
+        def read(path: str, _: int) -> list[AbortedTransaction]:
+            with open(path, "rb") as file:
+                return self._decoded(segment, part, file.read())
+
+        if not segment.txn_index_bytes:
+            return []
+        part = self._part(segment, ".txnindex")
+        if segment.is_active:
+            return self._decoded(segment, part, self._read(part.name, 0, part.size))
+        try:
+            return self._fetched(segment, ".txnindex", read)
+        except (FileNotFoundError, StorageError):
+            raise
+        except OSError as error:
+            if self._storage.is_local:
+                raise StorageError(f"cannot read: {error.strerror}", file=part.name) from error
+            # there is no place for a copy, as on a full disk
+            _log.warning("%s: the transaction index is read from the store each time", error)
+        return self._decoded(segment, part, self._storage.read(*part.full_range))
+
+    def _decoded(self, segment: SegmentInfo, part: Part, data: bytes) -> list[AbortedTransaction]:
+        error = checksum_error(segment, ".txnindex", part, crc32c(data))
+        if error is not None:
+            raise error
+        return decode_transactions(data, part.name, segment.stored_base_offset)
+
+    def forget(self, segment: SegmentInfo) -> None:
+        for suffix in _SUFFIXES:
+            self._drop(segment, suffix)
+
+    def forget_deleted(self) -> None:
+        self._open.forget_deleted()
+
+    def _usable(
+        self, segment: SegmentInfo, suffix: str, kind: type[IndexT], check: Callable[[IndexT], None]
+    ) -> IndexT | None:
+        if not index_size(segment, suffix):
+            return None
+        # not for a remote index: asking the cache for its copy marks that as used
+        cached: IndexT | None = self._open.cached(_index_key(segment, suffix)) if self._storage.is_local else None
+        if cached is not None:
+            return cached
+        try:
+            return self._fetched(segment, suffix, partial(self._open_index, segment, suffix, kind, check))
+        except (CorruptIndexError, OSError) as error:
+            _log.warning("%s: scanning the log instead; rebuild the indexes to be fast again", error)
+            return None
+
+    def _growing(self, segment: SegmentInfo, suffix: str) -> tuple[ReadBytes, int, int]:
+        part = self._part(segment, suffix)
+        return partial(self._read, part.name), part.size, segment.stored_base_offset
+
+    def _read(self, name: str, start: int, end: int) -> bytes:
+        # without an index the log is read from its start, which reports a missing log
+        try:
+            return self._storage.read(name, start, end)
+        except FileNotFoundError:
+            return b""
+
+    def _fetched(self, segment: SegmentInfo, suffix: str, use: Callable[[str, int], T]) -> T:
+        """The result of `use` for the index in a local file; a bad or lost copy is fetched again."""
+        try:
+            return use(*self._location(segment, suffix))
+        except (CorruptIndexError, UnsupportedVersionError, FileNotFoundError):
+            self._drop(segment, suffix)
+            if self._storage.is_local:
+                raise
+        return use(*self._location(segment, suffix))
+
+    def _location(self, segment: SegmentInfo, suffix: str) -> tuple[str, int]:
+        part = self._part(segment, suffix)
+        if not part.is_file and not self._storage.is_local:
+            # a lookup of a time needs both
+            self.fetch([segment])
+        return self._cache.local_file(self._storage, part, tag=_tag(segment, suffix))
+
+    def fetch(self, segments: Sequence[SegmentInfo]) -> None:
+        parts = [(self._part(segment, suffix), _tag(segment, suffix)) for segment in segments for suffix in _SUFFIXES]
+        in_bundles = [(part, tag) for part, tag in parts if part.size and not part.is_file]
+        if in_bundles and not self._storage.is_local:
+            self._cache.fetch(self._storage, in_bundles)
+
+    def _open_index(
+        self,
+        segment: SegmentInfo,
+        suffix: str,
+        kind: type[IndexT],
+        check: Callable[[IndexT], None],
+        path: str,
+        begin: int,
+    ) -> IndexT:
+        def open_index() -> IndexT:
+            index = kind(path, segment.stored_base_offset, begin, index_size(segment, suffix))
+            self._check_checksum(segment, suffix, index)
+            check(index)
+            return index
+
+        index: IndexT = self._open.get(_index_key(segment, suffix), path, open_index)
+        return index
+
+    def _check_checksum(self, segment: SegmentInfo, suffix: str, index: MappedIndex) -> None:
+        error = checksum_error(segment, suffix, self._part(segment, suffix), index.checksum())
+        if error is not None:
+            raise error
+
+    def _drop(self, segment: SegmentInfo, suffix: str) -> None:
+        self._cache.discard(self._storage, self._part(segment, suffix), tag=_tag(segment, suffix))
+        self._open.forget(_index_key(segment, suffix))
+
+    def _part(self, segment: SegmentInfo, suffix: str) -> Part:
+        return part_of(self._topic, segment, suffix)
+
+
+def _index_key(segment: SegmentInfo, suffix: str) -> tuple[Any, ...]:
+    """The key of an index: no other index of the topic has it, in any version."""
+    size, checksum = index_size(segment, suffix), index_checksum(segment, suffix)
+    return segment.partition, segment.stem, segment.crc32c, suffix, size, checksum
+
+
+def _tag(segment: SegmentInfo, suffix: str) -> str:
+    """The key of a copy: an index of the same name and size has another if its log differs, or if it was rebuilt."""
+    return f"{segment.crc32c:08x} {index_checksum(segment, suffix):x}"
+
+
+#: The largest GET of a remote file that is read from end to end.
+WINDOW_BYTES = 8 << 20
+
+#: How many GETs are under way ahead of the reader; memory is bounded by this many windows.
+DEPTH = 3
+
+
+class LogFile:
+    """The bytes of one log, read forward to `end`, or now and then beyond it.
+
+    The first read of a remote file is one request, since it may be the only one. After a second read, windows are
+    fetched ahead, each twice as large as the one before. With `mapped`, the bytes of a local file, which must be
+    sealed, are mapped: a copy costs three times as much, but with a map a disk's error ends the process. Files on a
+    network are copied.
+    """
+
+    def __init__(self, storage: Storage, log: Part, end: int, *, mapped: bool) -> None:
+        self._storage, self._log, self._end = storage, log, end
+        folder = os.path.dirname(storage.local_path(log.name)) if storage.is_local else ""
+        self._is_mapped = mapped and storage.is_local and known_local_disk(folder)
+        self._held = memoryview(b"")
+        self._position = 0
+        self._windows: Iterator[memoryview] | None = None
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Bytes [start, end); `start` must never go back. Raises StorageError if the log ends before `end`."""
+        if self._is_mapped:
+            return self._mapped(start, end)
+        if self._storage.is_local or end > self._end:
+            return self._get(start, end)
+        windows = self._windows or self._begin(self._get(start, end), start, end)
+        while self._position + len(self._held) < end:
+            remaining = self._held[max(0, start - self._position) :]
+            self._position += len(self._held) - len(remaining)
+            window = next(windows)
+            self._held = memoryview(b"".join([remaining, window])) if remaining else window
+        return self._held[start - self._position : end - self._position]
+
+    def read_with_head(self, size: int, start: int, end: int) -> tuple[memoryview, memoryview]:
+        """The first `size` bytes of the log, and bytes [start, end), read at once; replaces the first `read`."""
+        if self._is_mapped:
+            return self._mapped(0, size), self._mapped(start, end)
+        head, data = self._storage.read_ranges([self._log.range(0, size), self._log.range(start, end)])
+        if not self._storage.is_local and end <= self._end:
+            self._begin(data, start, end)
+        return head, data
+
+    def _begin(self, data: memoryview, start: int, end: int) -> Iterator[memoryview]:
+        self._held, self._position = data, start
+        self._windows = in_order(self._windows_after(end, 2 * (end - start)), DEPTH)
+        return self._windows
+
+    def _mapped(self, start: int, end: int) -> memoryview:
+        name, start, end = self._log.range(start, end)
+        mapped = self._storage.map(name, start, end)
+        if len(mapped) < end - start:
+            raise StorageError("a file is shorter than it should be", file=name, start=start, end=end)
+        return mapped
+
+    def _windows_after(self, start: int, size: int) -> Iterator[Callable[[], memoryview]]:
+        while start < self._end:
+            end = min(start + min(size, WINDOW_BYTES), self._end)
+            yield partial(self._get, start, end)
+            start, size = end, 2 * size
+
+    def _get(self, start: int, end: int) -> memoryview:
+        return self._storage.read_joined([self._log.range(start, end)])
+
+    def close(self) -> None:
+        if self._windows is not None:
+            self._windows.close()  # type: ignore[attr-defined]
+
+
+#: Inode, size and time of a file.
+_Identity = tuple[int, int, int]
+
+
+class OpenFiles(Generic[T]):
+    """Up to `limit` objects by key, each opened from one file; safe between threads, and empty after pickling.
+
+    Opening and checking a file costs much more than a lookup in it. But files are replaced or damaged, so each use
+    asks the file system. With `timed`, a file with another modification time is another file. Copies in a cache are
+    not `timed`: the time of a copy is its last use.
+    """
+
+    def __init__(self, limit: int, *, timed: bool) -> None:
+        self._limit, self._timed = limit, timed
+        self._open: OrderedDict[Hashable, tuple[str, _Identity, T]] = OrderedDict()
+        self._lock = process_lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(OpenFiles, timed=self._timed), (self._limit,)
+
+    def cached(self, key: Hashable) -> T | None:
+        file = self._open.get(key)
+        if file is None:
+            return None
+        path, identity, handle = file
+        with suppress(OSError):
+            if self._identity(path) == identity:
+                with self._lock:
+                    if key in self._open:
+                        self._open.move_to_end(key)
+                return handle
+        return None
+
+    def get(self, key: Hashable, path: str, open_file: Callable[[], T]) -> T:
+        handle = self.cached(key)
+        if handle is not None:
+            return handle
+        # identified before it is opened: if the file is replaced in between, the next use sees that
+        identity, handle = self._identity(path), open_file()
+        with self._lock:
+            self._open[key] = path, identity, handle
+            # not closed, since another thread may be using it; its memory is freed with the last reference
+            while len(self._open) > self._limit:
+                self._open.popitem(last=False)
+        return handle
+
+    def forget(self, key: Hashable) -> None:
+        with self._lock:
+            self._open.pop(key, None)
+
+    def forget_deleted(self) -> None:
+        with self._lock:
+            keys = list(self._open)
+        for key in keys:
+            if self.cached(key) is None:
+                self.forget(key)
+
+    def _identity(self, path: str) -> _Identity:
+        status = os.stat(path)
+        return status.st_ino, status.st_size, status.st_mtime_ns if self._timed else 0
+
+
+#: How many logs stay mapped. The disk space of a deleted one is free only when it is unmapped (`forget_deleted`).
+OPEN_LOGS = 16
+
+#: How much of an active log is read around a position: enough for small batches, for two of a writer, and for the
+#: largest usual ones. To copy 2 MiB for one record takes longer than all else.
+_PARTS_BYTES = (32 << 10, 512 << 10, 2 << 20)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLog:
+    view: memoryview
+    data: npt.NDArray[np.uint8]
+    start: int = 0
+
+
+class OpenLogs:
+    """The mapped logs of one topic's segments on a local disk, for many small reads; thread-safe, and picklable."""
+
+    def __init__(self, storage: Storage, topic: str, identified: IdentifiedLogs) -> None:
+        self._storage, self._topic, self._identified = storage, topic, identified
+        self._open: OpenFiles[OpenLog] = OpenFiles(OPEN_LOGS, timed=True)
+
+    def get(self, segment: SegmentInfo) -> OpenLog:
+        """The segment's log, checked by its length and first batch; StorageError if it is active or too short."""
+        if segment.is_active:
+            raise StorageError("an active segment is not mapped", partition=segment.partition, stem=segment.stem)
+        key = segment.partition, segment.stem, segment.first_batch_crc
+        log = self._open.cached(key)
+        if log is None:
+            part = part_of(self._topic, segment)
+            log = self._open.get(key, self._storage.local_path(part.name), lambda: self._mapped(segment, part))
+        if len(log.view) < segment.log_bytes:
+            raise StorageError("a file is shorter than its segment", partition=segment.partition, stem=segment.stem)
+        return log
+
+    def around(self, segment: SegmentInfo, position: int) -> Iterator[OpenLog]:
+        """The log, as `get` gives it; of an active one, which is not mapped, a part from `position` on, then more."""
+        if not segment.is_active:
+            yield self.get(segment)
+            return
+        log = part_of(self._topic, segment)
+        for size in _PARTS_BYTES:
+            end = min(position + size, segment.log_bytes)
+            read = self._storage.read_joined([log.range(0, HEAD_BYTES), log.range(position, end)])
+            self._identified.check_head(segment, log, read[:HEAD_BYTES])
+            yield OpenLog(read[HEAD_BYTES:], byte_array(read[HEAD_BYTES:]), position)
+            if end == segment.log_bytes:
+                return
+
+    def forget_deleted(self) -> None:
+        self._open.forget_deleted()
+
+    def _mapped(self, segment: SegmentInfo, log: Part) -> OpenLog:
+        view = self._storage.map(*log.full_range)
+        if segment.first_batch_crc != UNKNOWN and len(view) >= HEAD_BYTES:
+            self._identified.check_head(segment, log, view[:HEAD_BYTES])
+        return OpenLog(view, byte_array(view))

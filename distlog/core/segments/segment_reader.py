@@ -2,64 +2,60 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import chain
-from typing import Any, TypeVar
+from itertools import chain, islice
 
 import numpy as np
+import pyarrow as pa
 from crc32c import crc32c
 
-from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
+from distlog.core.commits.segment_table import UNKNOWN, SegmentInfo
 from distlog.core.errors import (
     CorruptIndexError,
     CorruptionError,
     CorruptRecordError,
-    SnapshotTooOldError,
     StorageError,
-    UnsupportedVersionError,
 )
 from distlog.core.format.index_cache import IndexCache
 from distlog.core.format.kernels.file_read import WINDOW_BYTES, find_batches
 from distlog.core.format.offset_and_time_index import (
     OFFSET_ENTRY,
     GrowingOffsetIndex,
-    GrowingTimeIndex,
-    MappedIndex,
     OffsetIndex,
-    ReadBytes,
-    TimeIndex,
     TimestampOffset,
 )
 from distlog.core.format.record_batch import BatchWalk, Headers, headers_before_damage
 from distlog.core.format.transaction_index import (
     AbortedTransaction,
-    decode_transactions,
 )
 from distlog.core.segments.chunks import (
     Chunk,
-    LogFile,
+    Isolation,
     LogRange,
-    OpenFiles,
-    OpenLogs,
     StoredBatches,
     chunk_of_batches,
     chunk_of_files,
     cut_short,
 )
 from distlog.core.segments.segment_parts import (
+    DEPTH,
     HEAD_BYTES,
     IdentifiedLogs,
-    checksum_error,
-    index_checksum,
-    index_size,
+    LogFile,
+    OpenLogs,
+    SegmentIndexes,
+    check_log,
+    missing_log,
     part_of,
 )
 from distlog.core.segments.slices import SegmentSlice, bounds_by
 from distlog.core.storage.backend import Part
+from distlog.core.storage.parallel import in_order, prefetched
 from distlog.core.storage.storage import Storage
 
 #: Log bytes read and decoded at once.
@@ -278,202 +274,7 @@ class SegmentReader:
             raise
 
 
-def check_log(storage: Storage, segment: SegmentInfo, log: Part) -> None:
-    """Raise SnapshotTooOldError if `log` is missing, CorruptRecordError if a sealed segment's log is cut short."""
-    try:
-        size = storage.size(log.name)
-    except FileNotFoundError:
-        raise missing_log(segment, log) from None
-    is_short = size < log.begin + log.size
-    if is_short and segment.is_active:
-        raise SnapshotTooOldError(
-            "the end of an active segment was cut off: refresh the topic, since a recovery cuts records that were "
-            "not durable; if that does not help, it was cut otherwise: verify",
-            file=log.name,
-            partition=segment.partition,
-        )
-    if is_short:
-        raise CorruptRecordError(
-            "the file is shorter than its segment: verify, then restore it from a copy",
-            file=log.name,
-            position=size,
-            partition=segment.partition,
-        )
-
-
-def missing_log(segment: SegmentInfo, part: Part) -> SnapshotTooOldError:
-    return missing_file_error(part.name, segment.partition)
-
-
-def missing_file_error(name: str, partition: int) -> SnapshotTooOldError:
-    return SnapshotTooOldError(
-        "a file of this version is missing: refresh the topic and read again: vacuum deletes what newer versions "
-        "do not have; if that does not help, it was deleted otherwise: verify, then restore it from a copy",
-        file=name,
-        partition=partition,
-    )
-
-
-#: How many indexes stay open; each costs a mapping of its file.
-OPEN_INDEXES = 64
-
-_SUFFIXES = (".index", ".timeindex", ".txnindex")
-
 _log = logging.getLogger("distlog")
-
-T = TypeVar("T")
-IndexT = TypeVar("IndexT", bound=MappedIndex)
-
-
-class SegmentIndexes:
-    """The indexes of one topic's segments, the last few open, remote ones cached. Thread-safe, and picklable."""
-
-    def __init__(self, storage: Storage, topic: str, cache: IndexCache) -> None:
-        self._storage, self._topic, self._cache = storage, topic, cache
-        self._open: OpenFiles[Any] = OpenFiles(OPEN_INDEXES, timed=storage.is_local)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return SegmentIndexes, (self._storage, self._topic, self._cache)
-
-    def offsets(self, segment: SegmentInfo) -> OffsetIndex | GrowingOffsetIndex | None:
-        """The segment's offset index, or None without a usable one; a bad one gives a warning."""
-        if segment.is_active:
-            return GrowingOffsetIndex(*self._growing(segment, ".index"))
-
-        return self._usable(segment, ".index", OffsetIndex, lambda index: index.sanity_check(segment.log_bytes))
-
-    def times(self, segment: SegmentInfo) -> TimeIndex | GrowingTimeIndex | None:
-        if segment.is_active:
-            return GrowingTimeIndex(*self._growing(segment, ".timeindex"))
-
-        end = segment.next_offset - segment.shift
-        return self._usable(segment, ".timeindex", TimeIndex, lambda index: index.sanity_check(end))
-
-    def aborted_transactions(self, segment: SegmentInfo) -> list[AbortedTransaction]:
-        """The aborted transactions that end in the segment, at stored offsets; FileNotFoundError without the file."""
-
-        def read(path: str, _: int) -> list[AbortedTransaction]:
-            with open(path, "rb") as file:
-                return self._decoded(segment, part, file.read())
-
-        if not segment.txn_index_bytes:
-            return []
-        part = self._part(segment, ".txnindex")
-        if segment.is_active:
-            return self._decoded(segment, part, self._read(part.name, 0, part.size))
-        try:
-            return self._fetched(segment, ".txnindex", read)
-        except (FileNotFoundError, StorageError):
-            raise
-        except OSError as error:
-            if self._storage.is_local:
-                raise StorageError(f"cannot read: {error.strerror}", file=part.name) from error
-            # there is no place for a copy, as on a full disk
-            _log.warning("%s: the transaction index is read from the store each time", error)
-        return self._decoded(segment, part, self._storage.read(*part.full_range))
-
-    def _decoded(self, segment: SegmentInfo, part: Part, data: bytes) -> list[AbortedTransaction]:
-        error = checksum_error(segment, ".txnindex", part, crc32c(data))
-        if error is not None:
-            raise error
-        return decode_transactions(data, part.name, segment.stored_base_offset)
-
-    def forget(self, segment: SegmentInfo) -> None:
-        for suffix in _SUFFIXES:
-            self._drop(segment, suffix)
-
-    def forget_deleted(self) -> None:
-        self._open.forget_deleted()
-
-    def _usable(
-        self, segment: SegmentInfo, suffix: str, kind: type[IndexT], check: Callable[[IndexT], None]
-    ) -> IndexT | None:
-        if not index_size(segment, suffix):
-            return None
-        # not for a remote index: asking the cache for its copy marks that as used
-        cached: IndexT | None = self._open.cached(_key(segment, suffix)) if self._storage.is_local else None
-        if cached is not None:
-            return cached
-        try:
-            return self._fetched(segment, suffix, partial(self._open_index, segment, suffix, kind, check))
-        except (CorruptIndexError, OSError) as error:
-            _log.warning("%s: scanning the log instead; rebuild the indexes to be fast again", error)
-            return None
-
-    def _growing(self, segment: SegmentInfo, suffix: str) -> tuple[ReadBytes, int, int]:
-        part = self._part(segment, suffix)
-        return partial(self._read, part.name), part.size, segment.stored_base_offset
-
-    def _read(self, name: str, start: int, end: int) -> bytes:
-        # without an index the log is read from its start, which reports a missing log
-        try:
-            return self._storage.read(name, start, end)
-        except FileNotFoundError:
-            return b""
-
-    def _fetched(self, segment: SegmentInfo, suffix: str, use: Callable[[str, int], T]) -> T:
-        """The result of `use` for the index in a local file; a bad or lost copy is fetched again."""
-        try:
-            return use(*self._location(segment, suffix))
-        except (CorruptIndexError, UnsupportedVersionError, FileNotFoundError):
-            self._drop(segment, suffix)
-            if self._storage.is_local:
-                raise
-        return use(*self._location(segment, suffix))
-
-    def _location(self, segment: SegmentInfo, suffix: str) -> tuple[str, int]:
-        part = self._part(segment, suffix)
-        if not part.is_file and not self._storage.is_local:
-            # a lookup of a time needs both
-            self.fetch([segment])
-        return self._cache.local_file(self._storage, part, tag=_tag(segment, suffix))
-
-    def fetch(self, segments: Sequence[SegmentInfo]) -> None:
-        parts = [(self._part(segment, suffix), _tag(segment, suffix)) for segment in segments for suffix in _SUFFIXES]
-        in_bundles = [(part, tag) for part, tag in parts if part.size and not part.is_file]
-        if in_bundles and not self._storage.is_local:
-            self._cache.fetch(self._storage, in_bundles)
-
-    def _open_index(
-        self,
-        segment: SegmentInfo,
-        suffix: str,
-        kind: type[IndexT],
-        check: Callable[[IndexT], None],
-        path: str,
-        begin: int,
-    ) -> IndexT:
-        def open_index() -> IndexT:
-            index = kind(path, segment.stored_base_offset, begin, index_size(segment, suffix))
-            self._check_checksum(segment, suffix, index)
-            check(index)
-            return index
-
-        index: IndexT = self._open.get(_key(segment, suffix), path, open_index)
-        return index
-
-    def _check_checksum(self, segment: SegmentInfo, suffix: str, index: MappedIndex) -> None:
-        error = checksum_error(segment, suffix, self._part(segment, suffix), index.checksum())
-        if error is not None:
-            raise error
-
-    def _drop(self, segment: SegmentInfo, suffix: str) -> None:
-        self._cache.discard(self._storage, self._part(segment, suffix), tag=_tag(segment, suffix))
-        self._open.forget(_key(segment, suffix))
-
-    def _part(self, segment: SegmentInfo, suffix: str) -> Part:
-        return part_of(self._topic, segment, suffix)
-
-
-def _key(segment: SegmentInfo, suffix: str) -> tuple[Any, ...]:
-    """The key of an index: no other index of the topic has it, in any version."""
-    size, checksum = index_size(segment, suffix), index_checksum(segment, suffix)
-    return segment.partition, segment.stem, segment.crc32c, suffix, size, checksum
-
-
-def _tag(segment: SegmentInfo, suffix: str) -> str:
-    """The key of a copy: an index of the same name and size has another if its log differs, or if it was rebuilt."""
-    return f"{segment.crc32c:08x} {index_checksum(segment, suffix):x}"
 
 
 #: The least extra bytes that are read, since an index leads to a position before the first batch.
@@ -516,3 +317,160 @@ def _owned(chunk: Chunk) -> Chunk | None:
         return chunk
     rows = np.flatnonzero(owned)
     return chunk.rows(int(rows[0]), int(rows[-1]) + 1) if len(rows) else None
+
+
+#: Segments up to this size are read whole and decoded together.
+SMALL_BYTES = 1 << 20
+#: The size up to which small segments are put into one chunk.
+GROUP_BYTES = CHUNK_BYTES
+#: The size of the first local chunk. It is small, since it is decoded before others and may be all that is wanted.
+FIRST_BYTES = 1 << 20
+#: How many batches of one chunk, of at most about OUTPUT_BYTES each, are decoded before they are asked for.
+AHEAD_BATCHES = 4
+
+Group = list[SegmentSlice]
+#: Returns a chunk: its bytes are in memory already, or they are local and are read by the call.
+ChunkLoader = Callable[[], Chunk]
+
+
+def read_slices(
+    reader: SegmentReader,
+    slices: Iterable[SegmentSlice],
+    columns: Sequence[str],
+    isolation: Isolation,
+    max_workers: int,
+) -> Iterator[pa.RecordBatch]:
+    """The records of `slices`, in order, in batches of some MB if there is that much.
+
+    Three stages: groups of small segments, which are read together; chunks, the bytes of some MB of whole batches,
+    fetched ahead if they are remote; record batches, decoded from a chunk. `max_workers` threads, including the
+    caller's, decode local files; the caller decodes remote files alone. Memory is bounded by a few chunks for each
+    thread.
+    """
+    is_local = reader.storage.is_local
+    # with remote files the requests take the time, and decoding ahead would need more to be fetched ahead
+    workers = max_workers if is_local else 1
+    chunks = _local_chunks(reader, slices) if is_local else _remote_chunks(reader, groups(slices, GROUP_BYTES))
+    # the first chunk may be all that is wanted: it is decoded before more is read
+    for chunk in islice(chunks, 1):
+        yield from chunk().records(columns, isolation)
+    tasks = (partial(_decoded, chunk, columns, isolation, workers) for chunk in chunks)
+    for batches in in_order(tasks, workers + 1, workers=workers, joined=True):
+        yield from batches
+
+
+def groups(slices: Iterable[SegmentSlice], room: int) -> Iterator[Group]:
+    """Group small segments into runs of a chunk's size, the first of up to `room` bytes; a large segment is alone."""
+    group: Group = []
+    held = 0
+    for part in slices:
+        size = part.segment.log_bytes
+        if group and (not _small(part) or held + size > room):
+            yield group
+            group, held, room = [], 0, GROUP_BYTES
+        if _small(part):
+            group.append(part)
+            held += size
+        else:
+            yield [part]
+    if group:
+        yield group
+
+
+def _small(part: SegmentSlice) -> bool:
+    size = part.segment.log_bytes
+    uncut = (part.start_position, part.end_position) == (0, size)
+    return uncut and (size <= INDEX_WORTH_BYTES or (part.covers_segment and size <= SMALL_BYTES))
+
+
+def _local_chunks(reader: SegmentReader, slices: Iterable[SegmentSlice]) -> Iterator[ChunkLoader]:
+    for number, group in enumerate(groups(slices, min(FIRST_BYTES, GROUP_BYTES))):
+        if _small(group[0]):
+            yield partial(reader.whole_chunk, group)
+        else:
+            chunks = reader.chunks(group[0])
+            yield from _loaders(chunks if number else _growing(chunks))
+
+
+def _growing(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    """The chunks of one segment, the first one cut in two after FIRST_BYTES."""
+    for chunk in islice(chunks, 1):
+        count = int(np.searchsorted(chunk.batches["position"], FIRST_BYTES))
+        yield chunk.rows(0, count)
+        if count < len(chunk.batches):
+            yield chunk.rows(count, len(chunk.batches))
+    yield from chunks
+
+
+def _remote_chunks(reader: SegmentReader, groups: Iterable[Group]) -> Iterator[ChunkLoader]:
+    for chunks in in_order((partial(_fetched, reader, group) for group in groups), DEPTH):
+        yield from chunks
+
+
+def _fetched(reader: SegmentReader, group: Group) -> Iterable[ChunkLoader]:
+    if _small(group[0]):
+        return [partial(_same, reader.whole_chunk(group))]
+    chunks = _loaders(reader.chunks(group[0]))
+    return chain(list(islice(chunks, 1)), chunks)
+
+
+def _loaders(chunks: Iterable[Chunk]) -> Iterator[ChunkLoader]:
+    return (partial(_same, chunk) for chunk in chunks)
+
+
+def _same(chunk: Chunk) -> Chunk:
+    return chunk
+
+
+def _decoded(
+    load_chunk: ChunkLoader, columns: Sequence[str], isolation: Isolation, workers: int
+) -> Iterator[pa.RecordBatch]:
+    """The records of one chunk; with several workers AHEAD_BATCHES are decoded now, the rest when they are needed."""
+    return prefetched(load_chunk().records(columns, isolation), AHEAD_BATCHES if workers > 1 else 0)
+
+
+def whole_log(reader: SegmentReader, segment: SegmentInfo) -> Iterator[Chunk]:
+    """The segment's chunks, with their checksums compared; the checksum of the whole file is compared at the end.
+
+    Nothing made from the chunks may be committed before the iterator has ended.
+    """
+    size = checksum = 0
+    for chunk in reader.chunks(_full_slice(segment)):
+        chunk.check()
+        size, checksum = size + len(chunk.data), crc32c(chunk.data, checksum)
+        yield chunk
+    _compare(reader, segment, size, checksum)
+
+
+def whole_logs(reader: SegmentReader, segments: Iterable[SegmentInfo]) -> Iterator[Chunk]:
+    """`whole_log` of each of `segments`, in their order; small ones are read at once, as one chunk."""
+    for group in groups(map(_full_slice, segments), GROUP_BYTES):
+        if len(group) == 1:
+            yield from whole_log(reader, group[0].segment)
+            continue
+        yield from whole_groups(reader, [[part.segment for part in group]])
+
+
+def whole_groups(reader: SegmentReader, groups: Sequence[Sequence[SegmentInfo]]) -> Iterator[Chunk]:
+    """A chunk for each of `groups`, whose segments are small: all are read at once, close ranges by one request."""
+    chunk = reader.whole_chunk([_full_slice(segment) for group in groups for segment in group])
+    chunk.check()
+    for log_range in chunk.ranges:
+        data = chunk.data[log_range.start : log_range.end]
+        _compare(reader, log_range.slice.segment, len(data), crc32c(data))
+    ends = list(itertools.accumulate(map(len, groups)))
+    return (chunk.part(end - len(group), end) for group, end in zip(groups, ends, strict=True))
+
+
+def _full_slice(segment: SegmentInfo) -> SegmentSlice:
+    return SegmentSlice(segment, segment.base_offset, segment.next_offset, 0, segment.log_bytes)
+
+
+def _compare(reader: SegmentReader, segment: SegmentInfo, size: int, checksum: int) -> None:
+    if (size, checksum) != (segment.log_bytes, segment.crc32c):
+        raise CorruptRecordError(
+            "the log file is not the one that was committed: verify, then restore it from a copy",
+            file=reader.name(segment),
+            position=reader.part(segment).begin,
+            partition=segment.partition,
+        )

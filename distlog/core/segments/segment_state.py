@@ -16,7 +16,7 @@ from crc32c import crc32c
 
 from distlog.core import paths
 from distlog.core.arrays import byte_array, integers, numbers_of, texts
-from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, UNKNOWN, SegmentInfo
+from distlog.core.commits.segment_table import NO_OFFSET, NOT_LOOKED, UNKNOWN, SegmentInfo
 from distlog.core.errors import CorruptRecordError
 from distlog.core.format.compression import CODEC_NAMES
 from distlog.core.format.kernels.crc import crcs_of_slices
@@ -45,7 +45,7 @@ from distlog.core.format.kernels.segment_fold import (
 from distlog.core.format.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY
 from distlog.core.format.transaction_index import TRANSACTION_ENTRY as TXN_ENTRY
 from distlog.core.format.transaction_index import AbortedTransaction, encode_transactions
-from distlog.core.limits import MAX_INT, MAX_LONG
+from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.times import NO_TIMESTAMP
 
 _MAX_CRC = 2**32 - 1

@@ -14,8 +14,7 @@ from crc32c import crc32c
 
 from distlog.core import paths
 from distlog.core.arrays import BLOCK_BYTES, PAGE_BYTES, byte_array
-from distlog.core.commits.segment_info import BY_COMMIT, NO_OFFSET, OWN_FILE, SegmentInfo
-from distlog.core.commits.segment_table import SegmentTable, of_numbers
+from distlog.core.commits.segment_table import BY_COMMIT, NO_OFFSET, OWN_FILE, SegmentInfo, SegmentTable, of_numbers
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError
 from distlog.core.format.compression import CODEC_NAMES
@@ -25,7 +24,7 @@ from distlog.core.format.offset_and_time_index import TIME_ENTRY
 from distlog.core.format.record_batch import BatchFormat, header_offsets, write_base_offsets
 from distlog.core.format.record_encoder import EncodedBatches, RecordEncoder, RecordInput
 from distlog.core.format.transaction_index import AbortedTransaction, encode_transactions
-from distlog.core.limits import MAX_INT, MAX_LONG
+from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.segments.segment_parts import INDEX_FIELDS, index_fields_of
 from distlog.core.segments.segment_state import LogDescription
 from distlog.core.storage.storage import ObjectWriter, Storage

@@ -9,12 +9,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.segment_table import SegmentTable
+from distlog.core.commits.segment_table import SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import OffsetOutOfRangeError
 from distlog.core.format.offset_and_time_index import GrowingOffsetIndex, OffsetIndex
-from distlog.core.limits import MAX_LONG, MIN_LONG
+from distlog.core.integers import MAX_LONG, MIN_LONG
 from distlog.core.times import Time, to_ms
 
 

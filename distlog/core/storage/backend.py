@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from distlog.core.errors import StorageError
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self

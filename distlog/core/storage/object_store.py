@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from distlog.core import paths, times
 from distlog.core.errors import DistlogError, StorageError
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG
 from distlog.core.locks import process_lock
 from distlog.core.storage import retry as storage_retry
 from distlog.core.storage.backend import (

@@ -12,11 +12,10 @@ import numpy as np
 
 from distlog.core import paths
 from distlog.core.commits.actions import MAX_PARTITIONS
-from distlog.core.commits.segment_info import NO_OFFSET, SegmentInfo
-from distlog.core.commits.segment_table import SegmentTable
+from distlog.core.commits.segment_table import NO_OFFSET, SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState
 from distlog.core.errors import CorruptMetadataError, InvalidConfigError, TopicNotFoundError
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG
 from distlog.core.segments.producer_states import read_producer_snapshot
 from distlog.core.segments.segment_reader import SegmentReader
 from distlog.core.segments.slices import SegmentSlice

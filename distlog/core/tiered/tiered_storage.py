@@ -26,7 +26,7 @@ from distlog.core.errors import (
     UnsupportedVersionError,
 )
 from distlog.core.format.compression import ZSTD, decompress
-from distlog.core.limits import MAX_INT, MAX_LONG
+from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.locks import process_lock
 from distlog.core.storage.backend import Entries, FileInfo, UnfinishedUpload
 from distlog.core.storage.parallel import Task

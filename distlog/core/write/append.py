@@ -18,10 +18,8 @@ from distlog.core.commits.actions import RESERVED_APPS, Action, Add, AddTable, S
 from distlog.core.commits.commit_json import TABLE_ROWS
 from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.commit_race import CommitRace
-from distlog.core.commits.pending_append import pending_append
-from distlog.core.commits.pending_queue import segments_of_append
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.segment_table import SegmentTable, moved
+from distlog.core.commits.pending_queue import pending_append, segments_of_append
+from distlog.core.commits.segment_table import SegmentInfo, SegmentTable, moved
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.display import Shown, counted

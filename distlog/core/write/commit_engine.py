@@ -20,8 +20,7 @@ from distlog.core import paths
 from distlog.core.commits.actions import Action, Add, ProducerBatches
 from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.commit_race import CommitRace
-from distlog.core.commits.pending_append import pending_append
-from distlog.core.commits.pending_queue import segments_of_append
+from distlog.core.commits.pending_queue import pending_append, segments_of_append
 from distlog.core.commits.producer_table import (
     NONE,
     PAUSE_MS,
@@ -31,7 +30,7 @@ from distlog.core.commits.producer_table import (
     ProducerTable,
     sufficient_batches,
 )
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import (
@@ -46,11 +45,10 @@ from distlog.core.format.record_encoder import EncodedBatches
 from distlog.core.log.active_seals import ActiveSeals
 from distlog.core.log.end_marker import WrittenSegment, effect, write_bundle
 from distlog.core.log.log_validator import ValidBatch
-from distlog.core.segments.open_transactions import OpenTransactions
-from distlog.core.segments.pipeline import whole_log
 from distlog.core.segments.producer_states import FirstBatch, ProducerStates, any_first, producer_batches
-from distlog.core.segments.stable_offset import last_stable_offset
+from distlog.core.segments.segment_reader import whole_log
 from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.segments.transactions import OpenTransactions, last_stable_offset
 from distlog.core.storage.parallel import in_order
 from distlog.core.storage.retry import Deadline
 from distlog.core.write.append import AppendResult, check_keyed, offsets_of, place, warn_of_times

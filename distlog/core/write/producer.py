@@ -14,7 +14,7 @@ import pyarrow as pa
 from distlog.core.commits.actions import PRODUCER_APP, SetTransaction
 from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.commit_race import CommitRace
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import (
     CommitConflictError,
@@ -26,7 +26,7 @@ from distlog.core.errors import (
     StorageError,
 )
 from distlog.core.format.record_batch import BatchFormat, increment_sequence
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG
 from distlog.core.log.active_seals import wait_for_appends
 from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.retry import Deadline

@@ -18,7 +18,7 @@ from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidRecordError
 from distlog.core.format.record_batch import HEADER_SIZE, HEADERS_TYPE
 from distlog.core.format.record_encoder import unfit
-from distlog.core.limits import MAX_INT, MAX_LONG, MIN_LONG
+from distlog.core.integers import MAX_INT, MAX_LONG, MIN_LONG
 from distlog.core.segments.segment_writer import largest_batch
 from distlog.core.times import NO_TIMESTAMP, WHOLE_TIME, in_ms, scale, to_ms, wrong_unit
 

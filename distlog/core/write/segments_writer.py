@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from distlog.core import paths
 from distlog.core.arrays import BLOCK_BYTES, flags_of, integers, join, numbers_of
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.config import TopicConfig
 from distlog.core.display import Progress
 from distlog.core.errors import InvalidRecordError, StorageError

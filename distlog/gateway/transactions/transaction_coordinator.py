@@ -14,6 +14,7 @@ from typing import Any
 
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import DistlogError, LockHeldError, ProducerFencedError, TopicNotFoundError
+from distlog.core.integers import MAX_LONG
 from distlog.core.kafka.transactions import (
     LAST_EPOCH,
     NONE,
@@ -22,7 +23,6 @@ from distlog.core.kafka.transactions import (
     TransactionState,
     TransactionStatus,
 )
-from distlog.core.limits import MAX_LONG
 from distlog.core.log.end_marker import marker
 from distlog.core.segments.topic_handle import new_id
 from distlog.core.storage.parallel import in_parallel

@@ -33,8 +33,8 @@ from distlog.core.log.flush import AppendInfo
 from distlog.core.log.log_validator import BatchRun
 from distlog.core.maintain.cleaning_plan import first_dirty_offset
 from distlog.core.read.consumer_offsets import offsets_partition
-from distlog.core.segments.open_transactions import READ_UNCOMMITTED
-from distlog.core.segments.pipeline import whole_logs
+from distlog.core.segments.chunks import READ_UNCOMMITTED
+from distlog.core.segments.segment_reader import whole_logs
 from distlog.core.storage.parallel import in_parallel
 from distlog.gateway.cluster import Leadership, OwnCompaction
 from distlog.gateway.event_log import FAILURES

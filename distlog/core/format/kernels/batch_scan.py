@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from distlog.core.format.kernels.native import fill_kernel, inlined, int_at, put_int_at
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG
 
 LOG_OVERHEAD = 12
 HEADER_SIZE = 61

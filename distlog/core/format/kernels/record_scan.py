@@ -24,7 +24,7 @@ from distlog.core.format.kernels.types import (
     Slices,
     TimeBounds,
 )
-from distlog.core.limits import MAX_LONG
+from distlog.core.integers import MAX_LONG
 
 # A reader returns `(value, next position)` and never reads a byte at or after `end`. A value that is cut off, or
 # longer than 5 (VARINT) or 10 (VARLONG) bytes, gives `end + 1` as the next position, and so do all later reads. A

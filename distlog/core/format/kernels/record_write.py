@@ -8,7 +8,7 @@ from distlog.core.format.kernels.batch_scan import HEADER_SIZE
 from distlog.core.format.kernels.native import copy_bytes, fill_kernel, inlined, item_at, prefetch, put_at
 from distlog.core.format.kernels.record_scan import VARINT, VARLONG, read_number, varlong_size, write_varlong
 from distlog.core.format.kernels.types import BatchLimits, ByteColumn, Columns, HeaderColumn
-from distlog.core.limits import MAX_INT, MAX_LONG
+from distlog.core.integers import MAX_INT, MAX_LONG
 
 # A record is a row of arrays: its timestamp, and its slots in a ByteColumn of keys, one of values and a
 # HeaderColumn.

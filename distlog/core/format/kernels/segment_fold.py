@@ -15,7 +15,7 @@ from distlog.core.format.kernels.batch_scan import (
 from distlog.core.format.kernels.crc import crc_with_batch
 from distlog.core.format.kernels.index import LAST_ENTRY_TIMESTAMP, MAX_OFFSET, MAX_TIMESTAMP, STATE_SIZE, add_batch
 from distlog.core.format.kernels.native import fill_kernel, inlined, put_int_at
-from distlog.core.limits import MAX_INT
+from distlog.core.integers import MAX_INT
 
 #: The numbers of a segment, int64, after the STATE_SIZE numbers of the index rule and before numbers that are not
 #: used here. MAX_OFFSET is relative to BASE_OFFSET.

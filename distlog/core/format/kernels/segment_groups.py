@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from distlog.core.format.kernels.native import fill_kernel, inlined
-from distlog.core.limits import MAX_INT
+from distlog.core.integers import MAX_INT
 
 #: The limits of a plan, an int64 each. A group fits into `SEGMENT_BYTES`, `SEGMENT_MS` of time, and fewer than
 #: `INDEX_ENTRIES` entries, at most one per `INTERVAL_BYTES`. It is worth merging with `GROWTH` times the bytes of its

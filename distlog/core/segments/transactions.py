@@ -1,19 +1,19 @@
-"""The last stable offset of a partition: every transaction that began below it is decided (KIP-98)."""
+"""The transactions of a partition (KIP-98): open ones, aborted ones, and the last stable offset."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo
+from distlog.core.commits.segment_table import NO_OFFSET, NOT_LOOKED, SegmentInfo
 from distlog.core.commits.snapshot import PartitionState
 from distlog.core.errors import CorruptIndexError
+from distlog.core.format.record_batch import ABORT, COMMIT, CONTROL, HEADER_SIZE, TRANSACTIONAL
 from distlog.core.format.transaction_index import AbortedTransaction, collect_aborted
-from distlog.core.segments.open_transactions import OpenTransactions
-from distlog.core.segments.pipeline import whole_log
-from distlog.core.segments.segment_reader import SegmentReader
+from distlog.core.segments.segment_reader import SegmentReader, whole_log
 
 
 def last_stable_offset(reader: SegmentReader, state: PartitionState) -> int:
@@ -85,3 +85,66 @@ def transactions_of(reader: SegmentReader, state: PartitionState) -> Iterator[Se
             rows = chunk.batches[chunk.batches["record_count"] > 0]
             aborted += transactions.observe(chunk.data, rows, segment.shift)
         yield SegmentTransactions(segment, aborted, transactions.first_offset)
+
+
+class OpenTransactions:
+    """The first offset of each open transaction, by producer id, after the batches seen so far, in their order."""
+
+    def __init__(self, first_offsets: Mapping[int, int] | None = None) -> None:
+        self._first_offsets = dict(first_offsets or {})
+
+    @property
+    def first_offsets(self) -> dict[int, int]:
+        return dict(self._first_offsets)
+
+    @property
+    def first_offset(self) -> int:
+        """The first offset of the earliest open transaction: the first unstable offset; NO_OFFSET if none is open."""
+        return min(self._first_offsets.values(), default=NO_OFFSET)
+
+    def observe(self, data: Any, batches: npt.NDArray[Any], shift: int = 0) -> list[AbortedTransaction]:
+        """Take the next batches (BATCH rows) of `data`; returns the transactions that their markers abort."""
+        aborted = []
+        for batch in batches[(batches["attributes"] & TRANSACTIONAL) != 0]:
+            producer, offset = int(batch["producer_id"]), int(batch["base_offset"]) + shift
+            if not batch["attributes"] & CONTROL:
+                self._first_offsets.setdefault(producer, offset)
+            elif (kind := control_type(data, batch)) in _MARKERS and producer in self._first_offsets:
+                first = self._first_offsets.pop(producer)
+                if kind == ABORT:
+                    # the earliest of the other transactions, as if this one had never been
+                    stable = min(self._first_offsets.values(), default=offset + 1)
+                    aborted.append(AbortedTransaction(producer, first, offset, stable))
+        return aborted
+
+
+_MARKERS = (ABORT, COMMIT)
+
+
+def control_type(data: Any, batch: Any) -> int:
+    """The type of the control record in the batch, which is never compressed; -1 if there is none."""
+    key, _ = _control_record(data, batch)
+    return int.from_bytes(key[2:4], "big") if len(key) == 4 else -1
+
+
+def coordinator_epoch(data: Any, batch: Any) -> int:
+    """The epoch of the coordinator that wrote the end marker in the batch; -1 if there is none."""
+    _, value = _control_record(data, batch)
+    return int.from_bytes(value[2:6], "big", signed=True) if len(value) >= 6 else -1
+
+
+def _control_record(data: Any, batch: Any) -> tuple[bytes, bytes]:
+    """The key (version, type: int16 each), and the value, which for an end marker is version int16, epoch int32."""
+    body = bytes(data[int(batch["position"]) + HEADER_SIZE : int(batch["position"] + batch["size"])])
+    # length, attributes, timestamp delta, offset delta, key length: varints but for the attributes
+    position = _after_varints(body, 0, 1) + 1
+    position = _after_varints(body, position, 3)
+    return body[position : position + 4], body[_after_varints(body, position + 4, 1) :][:6]
+
+
+def _after_varints(body: bytes, position: int, count: int) -> int:
+    for _ in range(count):
+        while position < len(body) and body[position] & 0x80:
+            position += 1
+        position += 1
+    return position
