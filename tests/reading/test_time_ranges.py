@@ -60,7 +60,8 @@ def each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     worth = 0 if request.param == "by-index" else 1 << 40
     for module in (segment_reader, scan_plan):
         monkeypatch.setattr(module, "INDEX_WORTH_BYTES", worth)
-    monkeypatch.setattr(segment_reader, "_small", lambda part: False)
+    monkeypatch.setattr(segment_reader, "SMALL_BYTES", 0)
+    monkeypatch.setattr(segment_reader, "GROUP_BYTES", 0)
 
 
 TIMES = st.integers(0, 25)
