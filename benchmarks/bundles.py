@@ -24,8 +24,7 @@ from distlog.core.segments.segment_writer import Bundles
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 from distlog.core.topic import Topic
-from distlog.core.write.append import commit_append
-from distlog.core.write.segments_writer import Appender
+from distlog.core.write.append import Appender, commit_append
 
 TASKS, PARTITIONS, VALUE_BYTES = 8, 200, 100
 #: Records of one task on a server, on a disk, and for the scans.

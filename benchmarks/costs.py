@@ -22,9 +22,8 @@ import numpy as np
 
 from distlog.core.config import TopicConfig
 from distlog.core.format.kernels.segment_groups import find_groups
-from distlog.core.maintain.merge import job_bytes_of
+from distlog.core.maintain.merge import job_bytes_of, limits_of
 from distlog.core.maintain.merge_job import JOB_BYTES, JOB_SEGMENTS, upload_bytes
-from distlog.core.maintain.merge_plan import limits_of
 from distlog.core.segments.segment_writer import HELD_BYTES, LARGEST_BUNDLE, LARGEST_PART
 from distlog.core.storage.backend import MAX_MERGED_BYTES as RANGE_BYTES
 from distlog.core.storage.object_store import PART_BYTES, SINGLE_PUT_BYTES

@@ -32,7 +32,7 @@ from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.partition_table import PartitionTable
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.transaction_table import TransactionTable
-from distlog.core.maintain.merge_plan import plan_merge
+from distlog.core.maintain.merge import plan_merge
 from distlog.core.maintain.retention import plan_retention
 from distlog.core.read import scan_plan
 

@@ -28,7 +28,7 @@ from distlog.core.commits.actions import Add
 from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.format.record_batch import check_crcs, read_headers
-from distlog.core.maintain.merge_plan import plan_merge
+from distlog.core.maintain.merge import plan_merge
 from distlog.core.maintain.retention import plan_retention
 from distlog.core.topic import Topic
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from kafka.partitioner.default import murmur2
 
-from distlog.core.write.segments_writer import StickyState, assign_partitions, group_by_partition
+from distlog.core.write.rows import StickyState, assign_partitions, group_by_partition
 
 ROWS = 2_000_000
 ROUNDS = 7

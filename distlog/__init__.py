@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from distlog.core.topic import Topic
     from distlog.core.warm_up import warm_up
     from distlog.core.write.append import AppendResult
-    from distlog.core.write.record_sender import Delivery
+    from distlog.core.write.writer import Delivery
 
 __all__ = [
     "EARLIEST",
@@ -152,7 +152,7 @@ _MODULES = {
     ),
     "distlog.core.tiered.tiered_topic": ("open_tiered",),
     "distlog.core.write.append": ("AppendResult",),
-    "distlog.core.write.record_sender": ("Delivery",),
+    "distlog.core.write.writer": ("Delivery",),
     "distlog.core.opening": (
         "AdoptReport",
         "adopt",

@@ -137,8 +137,6 @@ FEATURES = (
     Feature(
         "compaction and merging",
         (
-            "distlog/core/maintain/batch_join.py",
-            "distlog/core/maintain/cleaning_plan.py",
             "distlog/core/maintain/compaction.py",
             "distlog/core/maintain/group_rewrite.py",
             "distlog/core/maintain/merge*.py",

@@ -12,7 +12,7 @@ from distlog.cli.options import DryRun, Json, Storage, Url, usage
 from distlog.console import arguments, output
 from distlog.console.output import Report, print_report, status_of
 from distlog.core.display import Progress
-from distlog.core.maintain.rebuild import rebuild_indexes
+from distlog.core.maintain.repair import rebuild_indexes
 from distlog.core.maintain.vacuum import vacuum as vacuum_files
 from distlog.core.maintain.verify import verify as verify_all
 from distlog.core.opening import naming_topics

@@ -48,6 +48,10 @@ LONGEST = 60
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {9: "\\t", 10: "\\n", 13: "\\r"}
 
 
+def sums_of(rows: Sequence[dict[str, int]], *names: str) -> dict[str, int]:
+    return {name: sum(row[name] for row in rows) for name in names}
+
+
 def text(value: object) -> str:
     """A value as one line; a header is key=value. Control characters, and bytes that are not UTF-8, are \\xNN."""
     if isinstance(value, bytes):

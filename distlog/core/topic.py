@@ -41,17 +41,21 @@ from distlog.core.kafka.transactions import (
     list_producers,
     list_transactions,
 )
-from distlog.core.log.active_seals import ActiveSeals, seal_all
+from distlog.core.log.active_partition import ActiveSeals, seal_all
 from distlog.core.log.live_snapshot import LiveSnapshot, with_sound_tails
-from distlog.core.log.segment_recovery import DamagedLogError
+from distlog.core.log.segment_files import DamagedLogError
 from distlog.core.maintain.compaction import DEDUPE_BUFFER_BYTES, CompactionReport, compact
 from distlog.core.maintain.executor import Executor, LocalExecutor
 from distlog.core.maintain.merge import MergeReport, job_bytes_of, merge
-from distlog.core.maintain.rebuild import RebuildReport, rebuild_indexes
-from distlog.core.maintain.repair import RepairReport, repair
-from distlog.core.maintain.reports import DeleteRecordsReport, RestoreReport, RetentionReport
-from distlog.core.maintain.restore import restore
-from distlog.core.maintain.retention import delete_records, plan_retention, retention
+from distlog.core.maintain.repair import RebuildReport, RepairReport, rebuild_indexes, repair
+from distlog.core.maintain.restore import RestoreReport, restore
+from distlog.core.maintain.retention import (
+    DeleteRecordsReport,
+    RetentionReport,
+    delete_records,
+    plan_retention,
+    retention,
+)
 from distlog.core.maintain.vacuum import VacuumReport, vacuum
 from distlog.core.maintain.verify import VerifyReport, verify
 from distlog.core.plots import SegmentFacts, topic_figure
@@ -71,13 +75,11 @@ from distlog.core.segments.transactions import last_stable_offset
 from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, to_ms
 from distlog.core.topic_id import assign_new_id
-from distlog.core.write.append import AppendResult, BatchId, Transaction, check_batch, open_appender
+from distlog.core.write.append import Appender, AppendResult, BatchId, Transaction, check_batch, open_appender
 from distlog.core.write.engine import Engine
 from distlog.core.write.producer import Producer, producer_sender
-from distlog.core.write.record_sender import OnDelivery, RecordSender, engine_of
 from distlog.core.write.rows import Appendable
-from distlog.core.write.segments_writer import Appender
-from distlog.core.write.writer import Writer
+from distlog.core.write.writer import OnDelivery, RecordSender, Writer, engine_of
 
 
 class Topic:

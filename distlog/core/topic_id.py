@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from distlog.core.commits.actions import SetTopicId
-from distlog.core.log.active_seals import seal_all
+from distlog.core.log.active_partition import seal_all
 from distlog.core.read import group_admin
 from distlog.core.segments.topic_handle import TopicHandle
 

@@ -27,7 +27,7 @@ from distlog.core.kafka.log_dump import DumpedFile
 from distlog.core.opening import create
 from distlog.core.read.fetch import fetch_stored
 from distlog.core.topic import Topic
-from distlog.core.write.segments_writer import SMALL_PARTITIONS
+from distlog.core.write.append import SMALL_PARTITIONS
 
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _RECORDS = 200

@@ -21,11 +21,11 @@ from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import DistlogError, LeaderFencedError
-from distlog.core.log.active_seals import wait_for_appends
+from distlog.core.log.active_partition import wait_for_appends
 from distlog.core.log_manager.log_manager import STOP_TIMEOUT_S, LogManager, Metric
 from distlog.core.log_manager.log_tasks import Scheduler, TaskRun
-from distlog.core.maintain.cleaning_plan import first_dirty_offset
 from distlog.core.maintain.compaction import compact
+from distlog.core.maintain.group_rewrite import first_dirty_offset
 from distlog.core.read.group_log import GroupLog, Member
 from distlog.core.read.membership import FREQUENT, Membership
 from distlog.core.segments.topic_handle import TopicHandle, topic_log

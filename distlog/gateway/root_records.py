@@ -13,7 +13,7 @@ from distlog.core.display import text
 from distlog.core.errors import DistlogError, InvalidConfigError, TopicNotFoundError
 from distlog.core.format.record_batch import CONTROL
 from distlog.core.format.record_decoder import decode
-from distlog.core.maintain.cleaning_plan import first_dirty_offset
+from distlog.core.maintain.group_rewrite import first_dirty_offset
 from distlog.gateway.config import GroupConfigs, decode_setting, encode_setting
 from distlog.gateway.event_log import EventLog
 from distlog.gateway.security.acls import (

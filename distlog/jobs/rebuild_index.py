@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from distlog.core.maintain.rebuild import RebuildReport
+from distlog.core.maintain.repair import RebuildReport
 from distlog.core.opening import open as open_topic
 from distlog.jobs.job import job_session
 from distlog.jobs.maintenance import maintenance_parser, run_maintenance

@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from distlog.core.maintain.reports import RetentionReport
+from distlog.core.maintain.retention import RetentionReport
 from distlog.core.opening import open as open_topic
 from distlog.jobs.maintenance import maintenance_parser, run_maintenance
 

@@ -10,8 +10,7 @@ from typing import TypeVar
 from pyspark.sql import SparkSession
 
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.maintain.cleaning_plan import Cleanable
-from distlog.core.maintain.compaction import CleaningPlan, clean_or_failure
+from distlog.core.maintain.compaction import Cleanable, CleaningPlan, clean_or_failure
 from distlog.core.maintain.executor import Item
 from distlog.core.maintain.group_rewrite import RewriteFailure, RewrittenPartition
 from distlog.core.segments.topic_handle import TopicHandle

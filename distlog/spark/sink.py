@@ -28,8 +28,16 @@ from distlog.core.segments.segment_writer import codec_of
 from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.storage import Storage
 from distlog.core.times import check_unit, now_ms
-from distlog.core.write.append import AppendResult, BatchId, check_batch, check_room, commit_append, replayed
-from distlog.core.write.segments_writer import STICKY_BYTES, Appender, StickyState, assign_partitions
+from distlog.core.write.append import (
+    Appender,
+    AppendResult,
+    BatchId,
+    check_batch,
+    check_room,
+    commit_append,
+    replayed,
+)
+from distlog.core.write.rows import STICKY_BYTES, StickyState, assign_partitions
 from distlog.spark.batch_source import check_writable
 from distlog.spark.known_topics import KNOWN_TOPICS
 from distlog.spark.options import Options, freeze_objects, storage_of

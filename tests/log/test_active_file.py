@@ -18,8 +18,7 @@ from distlog.core.format.compression import compress
 from distlog.core.format.record_batch import read_headers
 from distlog.core.format.record_decoder import decode
 from distlog.core.integers import MAX_INT
-from distlog.core.log.segment_files import ActiveFile
-from distlog.core.log.segment_recovery import batches_from
+from distlog.core.log.segment_files import ActiveFile, batches_from
 from distlog.core.segments.segment_state import UnfitBatchError
 
 BATCHES = [records(0, [b"abcd"]), records(1, [b"efgh"]), records(2, [b"ijkl"])]

@@ -15,9 +15,9 @@ from partition_logs import Process, append, encoded, log, new_topic, release_dea
 
 import distlog
 from distlog.core.errors import CorruptRecordError, DistlogError, TopicNotFoundError
-from distlog.core.log.flush import LostRecordsError
 from distlog.core.log.live_snapshot import _warn_once
-from distlog.core.log.segment_recovery import DamagedLogError
+from distlog.core.log.partition_log import LostRecordsError
+from distlog.core.log.segment_files import DamagedLogError
 from distlog.core.storage.locks_and_pages import PAGE_BYTES
 
 SIZE = encoded(b"0")[0].nbytes

@@ -15,7 +15,7 @@ from partition_logs import Process, append, encoded, sealed
 from distlog.core import paths
 from distlog.core.commits.actions import Remove
 from distlog.core.errors import StorageError
-from distlog.core.log.flush import Appended
+from distlog.core.log.partition_log import Appended
 
 
 def test_a_flush_publishes_the_durable_end(folder: Path) -> None:

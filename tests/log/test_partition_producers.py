@@ -19,8 +19,7 @@ from topics import NOW, Clock
 from distlog.core.config import DAY_MS
 from distlog.core.errors import OutOfOrderSequenceError, ProducerFencedError
 from distlog.core.format.record_batch import read_headers
-from distlog.core.log.flush import LostRecordsError
-from distlog.core.log.partition_log import PartitionLog
+from distlog.core.log.partition_log import LostRecordsError, PartitionLog
 from distlog.core.segments.producer_states import read_producer_snapshot, write_producer_snapshot
 
 

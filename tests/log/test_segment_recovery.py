@@ -26,7 +26,7 @@ from producers import Producers
 from distlog.core.format.transaction_index import TRANSACTION_ENTRY as TXN_ENTRY
 from distlog.core.format.transaction_index import AbortedTransaction
 from distlog.core.log.log_segment import ReadableSegment
-from distlog.core.log.segment_recovery import DamagedLogError
+from distlog.core.log.segment_files import DamagedLogError
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.segments.transactions import OpenTransactions
 
@@ -202,7 +202,7 @@ def test_a_torn_batch_in_preallocated_space_is_truncated(tmp_path: Path) -> None
 def test_an_out_of_order_batch_at_a_step_of_the_walk_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    monkeypatch.setattr("distlog.core.log.segment_recovery.WALK_BYTES", step)
+    monkeypatch.setattr("distlog.core.log.segment_files.WALK_BYTES", step)
     new_segment(tmp_path).close()
     (tmp_path / f"{0:020d}.log").write_bytes(records(0) + records(1) + records(1) + records(2))
     segment = found_again(tmp_path)

@@ -18,7 +18,7 @@ from topics import NOW
 
 from distlog.core.errors import StorageError, StorageFullError
 from distlog.core.format.offset_and_time_index import TIME_ENTRY
-from distlog.core.log.flush import Appended, LostRecordsError
+from distlog.core.log.partition_log import Appended, LostRecordsError
 from distlog.core.storage.locks_and_pages import FileLock, SharedPage
 
 #: The size of a batch with one record of one byte.

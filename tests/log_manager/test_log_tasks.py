@@ -13,7 +13,7 @@ from topics import NOW, Clock, contents, files, named_files, values
 import distlog
 from distlog.core import paths
 from distlog.core.config import DAY_MS, HOUR_MS
-from distlog.core.log.flush import LogEnd
+from distlog.core.log.partition_log import LogEnd
 from distlog.core.log_manager.log_manager import LogManager
 from distlog.core.log_manager.log_tasks import TaskRun
 from distlog.core.segments.segment_state import packed_position

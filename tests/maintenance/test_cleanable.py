@@ -25,8 +25,7 @@ from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import StorageError
 from distlog.core.integers import MAX_INT
-from distlog.core.maintain.cleaning_plan import cleanable, group_segments, plan_compaction
-from distlog.core.maintain.compaction import CompactionReport
+from distlog.core.maintain.compaction import CompactionReport, cleanable, group_segments, plan_compaction
 from distlog.core.maintain.group_rewrite import RewriteFailure, result_or_failure
 
 NOW = 10_000

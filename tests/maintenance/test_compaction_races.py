@@ -16,8 +16,7 @@ from producers import Producers
 from distlog.core import paths
 from distlog.core.commits.actions import Add, Remove
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.maintain.cleaning_plan import plan_compaction
-from distlog.core.maintain.compaction import CleaningPlan, clean_partition, compact
+from distlog.core.maintain.compaction import CleaningPlan, clean_partition, compact, plan_compaction
 from distlog.core.maintain.group_rewrite import RewrittenPartition, commit_rewrite
 from distlog.core.maintain.retention import retention
 from distlog.core.segments.transactions import last_stable_offset

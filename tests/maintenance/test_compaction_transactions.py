@@ -22,8 +22,7 @@ from distlog.core.format.record_batch import (
     read_headers,
 )
 from distlog.core.format.transaction_index import AbortedTransaction
-from distlog.core.maintain.cleaning_plan import Cleanable
-from distlog.core.maintain.compaction import CleaningPlan, clean_partition
+from distlog.core.maintain.compaction import Cleanable, CleaningPlan, clean_partition
 from distlog.core.maintain.record_keys import SLOT_BYTES
 from distlog.core.maintain.retention import retention
 

@@ -25,9 +25,8 @@ from distlog.core.commits.segment_table import SegmentInfo, SegmentTable, with_n
 from distlog.core.errors import StorageError
 from distlog.core.maintain import merge_job
 from distlog.core.maintain.executor import LocalExecutor
-from distlog.core.maintain.merge import job_bytes_of, merge
+from distlog.core.maintain.merge import job_bytes_of, merge, plan_merge
 from distlog.core.maintain.merge_job import JOB_BYTES, MOST_UPLOAD_BYTES, MergedJob, do_job, jobs, upload_bytes
-from distlog.core.maintain.merge_plan import plan_merge
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 

@@ -15,7 +15,7 @@ from topics import contents, topic_on
 from distlog.core.commits import commit_json
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.errors import StorageError
-from distlog.core.maintain import merge, merge_job, merge_plan
+from distlog.core.maintain import merge, merge_job
 from distlog.core.maintain.group_rewrite import SegmentGroup
 from distlog.core.maintain.merge_job import JOB_BYTES, JOB_SEGMENTS, jobs
 from distlog.core.segments.segment_writer import LARGEST_PART
@@ -105,7 +105,7 @@ def test_merged_bundles_are_merged_again_until_their_parts_are_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(merge_job, "LARGEST_PART", 8000)
-    monkeypatch.setattr(merge_plan, "LARGEST_PART", 8000)
+    monkeypatch.setattr(merge, "LARGEST_PART", 8000)
     topic = bundled_topic(Storage(str(tmp_path / "t")), 0, partitions=3)
     are_bundled = []
     for round_ in range(16):

@@ -11,8 +11,7 @@ from small_segments import NOW, merged, topic_of
 from topics import Clock, topic_on
 
 import distlog
-from distlog.core.maintain.merge import merge_groups
-from distlog.core.maintain.merge_plan import plan_merge
+from distlog.core.maintain.merge import merge_groups, plan_merge
 
 
 def test_groups_stay_below_segment_bytes(tmp_path: Path) -> None:

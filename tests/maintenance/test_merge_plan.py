@@ -22,7 +22,7 @@ from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.commits.transaction_table import NO_TRANSACTIONS
 from distlog.core.config import TopicConfig
 from distlog.core.integers import MAX_INT
-from distlog.core.maintain.merge_plan import GROWTH, plan_merge
+from distlog.core.maintain.merge import GROWTH, plan_merge
 from distlog.core.segments.segment_writer import LARGEST_PART
 
 SEGMENT_BYTES = 1000

@@ -32,8 +32,8 @@ from distlog import Topic
 from distlog.core.commits import commit_json
 from distlog.core.commits.actions import Add, Remove
 from distlog.core.commits.segment_table import SegmentInfo
-from distlog.core.maintain import rebuild
-from distlog.core.maintain.rebuild import commit_index_fields, rebuild_segment, rebuild_segments
+from distlog.core.maintain import repair
+from distlog.core.maintain.repair import commit_index_fields, rebuild_segment, rebuild_segments
 from distlog.core.segments import segment_reader
 from distlog.core.segments.segment_parts import INDEX_FIELDS, index_fields_of
 
@@ -76,7 +76,7 @@ def test_many_rebuilt_segments_are_recorded_by_several_commits(
         for rebuilt in rebuild_segments(topic.handle, topic.snapshot)
     ]
     monkeypatch.setattr(commit_json, "MOST_ROWS", 600)
-    monkeypatch.setattr(rebuild, "MOST_SEGMENTS", 300)
+    monkeypatch.setattr(repair, "MOST_SEGMENTS", 300)
     after = commit_index_fields(topic.handle, topic.snapshot, learned)
     assert after.version == topic.version + 3
     assert {segment.leader_epoch for state in after.partitions for segment in state.segments} == {7}

@@ -27,7 +27,7 @@ from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.storage import Storage
 from distlog.core.times import NO_TIMESTAMP, now_ms
 from distlog.core.topic import Topic
-from distlog.core.write.record_sender import RecordSender
+from distlog.core.write.writer import RecordSender
 
 SIZE = 69 + 1
 """Bytes of a batch with one record, a null key and a value of two bytes."""

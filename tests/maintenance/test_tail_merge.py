@@ -24,8 +24,7 @@ from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitConflictError
 from distlog.core.maintain import merge
 from distlog.core.maintain.group_rewrite import SegmentGroup
-from distlog.core.maintain.merge import merge_tails
-from distlog.core.maintain.merge_plan import GROWTH, LARGEST_BYTES, WINDOW, plan_tail_merge
+from distlog.core.maintain.merge import GROWTH, LARGEST_BYTES, WINDOW, merge_tails, plan_tail_merge
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 from distlog.core.write.append import commit_append

@@ -24,7 +24,7 @@ from distlog.core.commits import checkpoint
 from distlog.core.commits.actions import Remove
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState
-from distlog.core.maintain.rebuild import rebuild_indexes
+from distlog.core.maintain.repair import rebuild_indexes
 from distlog.core.maintain.verify import verify, verify_table
 
 

@@ -23,8 +23,7 @@ from distlog.core.maintain.merge import job_bytes_of
 from distlog.core.maintain.merge_job import JOB_BYTES
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
-from distlog.core.write.append import commit_append
-from distlog.core.write.segments_writer import Appender
+from distlog.core.write.append import Appender, commit_append
 
 TEXT = (Path(__file__).parents[2] / "docs" / "costs.md").read_text(encoding="utf-8")
 TASKS, PARTITIONS, APPENDS = 2, 3, 4

@@ -19,7 +19,7 @@ from distlog.cli import app
 from distlog.core.kafka.transactions import TRANSACTIONS_TOPIC
 from distlog.core.log.log_validator import _MOST_EXPANSION, _SMALLEST_LIMIT
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC
-from distlog.core.write.commit_engine import REMEMBERED_MS
+from distlog.core.write.engine import REMEMBERED_MS
 from distlog.gateway.cluster import GATEWAYS_GROUP as GATEWAYS
 from distlog.gateway.cluster import LEASE_S, ROOT_ID
 from distlog.gateway.cluster import MAINTENANCE_GROUP as MAINTENANCE

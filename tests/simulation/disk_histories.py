@@ -11,7 +11,7 @@ from unittest import mock
 
 import distlog
 from distlog import CorruptionError
-from distlog.core.log import flush
+from distlog.core.log import partition_log
 from distlog.core.segments.segment_parts import part_of
 from simulation import actors, disk_actors
 from simulation.actors import PASSING, Actor, Memory
@@ -130,7 +130,7 @@ class DiskHistory:
         with disk, world, ExitStack() as patches:
             patches.enter_context(frequent_checkpoints())
             # so that these short logs have recovery points behind which there is something
-            patches.enter_context(mock.patch.object(flush, "_SPAN_BYTES", drawn.span_bytes))
+            patches.enter_context(mock.patch.object(partition_log, "_SPAN_BYTES", drawn.span_bytes))
             delay_s = int(str(drawn.config["file.delete.delay.ms"])) / 1000
             self.oracle = oracle = DiskOracle(world, disk, f"{disk.root}/clicks", delay_s)  # type: ignore[arg-type]
             oracle.flush_messages = int(str(drawn.config["flush.messages"]))

@@ -8,17 +8,17 @@ from typing import Any
 from unittest import mock
 
 from distlog.core.errors import StorageError
-from distlog.core.log import active_partition, live_snapshot, partition_log, segment_recovery
+from distlog.core.log import active_partition, live_snapshot, partition_log, segment_files
 from distlog.core.log.active_partition import ActivePartition
-from distlog.core.log.flush import PartitionFlush
 from distlog.core.log.log_segment import LogSegment
 from distlog.core.log.partition_lock import StateRecord
+from distlog.core.log.partition_log import PartitionFlush
 from distlog.core.log.producers import PartitionProducers
 from distlog.core.log.segment_files import ActiveFile, ActiveIndex, SegmentFiles
 from distlog.core.storage import durable_files, local_files
 from distlog.core.storage.local_files import LocalFiles
 from distlog.core.storage.locks_and_pages import FileLock
-from distlog.core.write import direct_engine
+from distlog.core.write import engine
 from simulation.local_disk import boot_id
 from simulation.planted import Bug, Plant, bug
 
@@ -75,12 +75,12 @@ def _other_boots_are_believed() -> Any:
 
 def _the_last_batch_is_cut() -> Any:
     """Recovery cuts off the last of the sound batches."""
-    real = segment_recovery._in_order
+    real = segment_files._in_order
 
     def in_order(rows: Any, next_offset: int) -> int:
         return max(real(rows, next_offset) - 1, 0)
 
-    return mock.patch.object(segment_recovery, "_in_order", in_order)
+    return mock.patch.object(segment_files, "_in_order", in_order)
 
 
 def _flushed_before_the_sync() -> Any:
@@ -101,7 +101,7 @@ def _flushes_wait_for_nothing() -> Any:
     def sync(self: Any) -> None:
         self._unflushed.clear()
 
-    return mock.patch.object(direct_engine.DirectEngine, "_sync", sync)
+    return mock.patch.object(engine.DirectEngine, "_sync", sync)
 
 
 def _indexes_are_trimmed_too_far() -> Any:

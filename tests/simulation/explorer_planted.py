@@ -11,7 +11,7 @@ from commits import put_commit
 
 from distlog.core.commits.actions import Action, SetTransaction
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.write.direct_engine import DirectEngine
+from distlog.core.write.engine import DirectEngine
 from distlog.gateway import cluster
 from distlog.gateway.cluster import Leadership
 from simulation.planted import Plant

@@ -46,7 +46,7 @@ MODULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("maintenance/test_vacuum*.py", "maintenance/test_log_floor.py", "maintenance/test_obsolete_files.py"),
     ),
     "active segments": (
-        ("log.active_partition", "log.partition_log", "log.flush", "log.log_segment", "log.active_seals"),
+        ("log.active_partition", "log.partition_log", "log.log_segment"),
         ("log/test_partition_*.py", "log/test_segment_*.py", "log/test_flush_policy.py", "log/test_active_seals.py"),
     ),
     "producers": (
@@ -58,7 +58,7 @@ MODULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("groups/test_*.py", "consuming/test_consume_groups.py", "consuming/test_consume_leases.py"),
     ),
     "compaction": (
-        ("maintain.compaction", "maintain.cleaning_plan", "maintain.group_rewrite"),
+        ("maintain.compaction", "maintain.group_rewrite"),
         ("maintenance/test_comp*.py", "maintenance/test_clean*.py"),
     ),
 }

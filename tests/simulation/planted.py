@@ -37,7 +37,7 @@ from distlog.core.maintain.log_floor import StemSet
 from distlog.core.read import group_log, membership
 from distlog.core.storage import object_store, retry
 from distlog.core.write import append as append_commit
-from distlog.core.write import commit_engine, producer
+from distlog.core.write import engine, producer
 from distlog.gateway import cluster
 from distlog.gateway.topics import gathered_appends
 from distlog.gateway.transactions import transaction_coordinator
@@ -351,12 +351,12 @@ def _an_abort_believes_in_itself() -> Any:
 
 def _a_producer_is_not_checked() -> Any:
     """Batches of a producer that are in the log already are appended again."""
-    return mock.patch.object(commit_engine.ProducerCheck, "check", return_value=None)
+    return mock.patch.object(engine.ProducerCheck, "check", return_value=None)
 
 
 def _a_commit_checks_producers_only_at_first() -> Any:
     """Batches of a producer are checked before the commit, and not behind commits that came first."""
-    return mock.patch.object(commit_engine, "_check_again", return_value=None)
+    return mock.patch.object(engine, "_check_again", return_value=None)
 
 
 def _a_checkpoint_lacks_producers() -> Any:

@@ -8,7 +8,7 @@ from unittest import mock
 
 from distlog.core import topic as topics
 from distlog.core.commits import snapshot_loader
-from distlog.core.maintain import cleaning_plan, compaction, retention
+from distlog.core.maintain import compaction, retention
 from distlog.core.read import scan_plan
 from distlog.core.read import time_lookup as times
 from distlog.gateway.topics import partition
@@ -30,7 +30,7 @@ def young_records_are_compacted() -> Any:
     def end(state: Any, start: int, config: Any, now_ms: int, last_stable_offset: int) -> int:
         return min(last_stable_offset, state.log_end_offset)
 
-    return mock.patch.object(cleaning_plan, "_first_uncleanable_offset", end)
+    return mock.patch.object(compaction, "_first_uncleanable_offset", end)
 
 
 def retention_takes_too_much() -> Any:

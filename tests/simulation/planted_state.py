@@ -10,7 +10,7 @@ import numpy as np
 
 from distlog.core.commits import checkpoint
 from distlog.core.maintain import log_floor, merge_job
-from distlog.core.maintain.batch_join import BatchJoin
+from distlog.core.maintain.merge_job import BatchJoin
 from distlog.gateway.topics import topic_index
 from distlog.gateway.topics.topic_index import TopicIndex
 from simulation.threads import current

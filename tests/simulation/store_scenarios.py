@@ -18,8 +18,7 @@ from distlog.core.commits.actions import LEADER_APP, Add, SetTransaction, withou
 from distlog.core.commits.commit_json import Commit
 from distlog.core.errors import FencedMemberError, LeaderFencedError
 from distlog.core.maintain.vacuum import LONGEST_PUT_MS
-from distlog.core.write.record_sender import RecordSender
-from distlog.core.write.writer import Writer
+from distlog.core.write.writer import RecordSender, Writer
 from distlog.gateway.cluster import Leadership
 from simulation.actors import PASSING, make
 from simulation.oracle import Batch

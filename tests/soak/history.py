@@ -15,7 +15,7 @@ from topics import NOW
 
 from distlog.core import paths
 from distlog.core.errors import DistlogError, StorageError
-from distlog.core.log.flush import Appended
+from distlog.core.log.partition_log import Appended
 from distlog.core.topic import Topic
 from soak.tally import Tally, demand
 

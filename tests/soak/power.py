@@ -99,7 +99,7 @@ class Lives:
         with pytest.MonkeyPatch.context() as patches:
             patches.setattr("distlog.core.log.partition_lock.boot_id", lambda: boot)
             # so that these short logs have recovery points behind which there is something
-            patches.setattr("distlog.core.log.flush._SPAN_BYTES", self._chance.choice([1, 300, 1 << 24]))
+            patches.setattr("distlog.core.log.partition_log._SPAN_BYTES", self._chance.choice([1, 300, 1 << 24]))
             yield patches
 
     def _check_left(self) -> None:

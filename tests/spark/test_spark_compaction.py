@@ -38,8 +38,7 @@ import distlog
 from distlog.core.commits.actions import Cleaned
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.config import TopicConfig
-from distlog.core.maintain.cleaning_plan import Cleanable
-from distlog.core.maintain.compaction import CleaningPlan, CompactionReport, GroupToClean, clean_partition
+from distlog.core.maintain.compaction import Cleanable, CleaningPlan, CompactionReport, GroupToClean, clean_partition
 from distlog.core.maintain.group_rewrite import SegmentGroup, commit_rewrite
 from distlog.core.maintain.record_keys import SLOT_BYTES, Verdicts
 from distlog.core.segments.topic_handle import TopicHandle

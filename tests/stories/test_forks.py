@@ -135,7 +135,7 @@ def test_a_fork_while_a_kernel_is_compiled_leaves_the_child_able_to_compile(loca
         """
 from numba.core.compiler_lock import global_compiler_lock
 import numpy as np
-from distlog.core.write.segments_writer import group_by_partition
+from distlog.core.write.rows import group_by_partition
 compiling = threading.Event()
 
 def compile():

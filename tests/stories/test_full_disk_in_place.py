@@ -17,8 +17,8 @@ from partition_logs import Process, append, encoded, new_topic, sealed
 
 import distlog
 from distlog.core.errors import StorageFullError
-from distlog.core.log.flush import LostRecordsError
 from distlog.core.log.partition_lock import PageStatus
+from distlog.core.log.partition_log import LostRecordsError
 
 SETTINGS = {"segment_index_bytes": 1200}
 

@@ -10,7 +10,7 @@ from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.log.active_seals import ActiveSeals
+from distlog.core.log.active_partition import ActiveSeals
 from distlog.core.read.group_log import GroupLog, GroupRace, GroupState
 from distlog.core.segments.topic_handle import TopicHandle
 

@@ -18,9 +18,9 @@ from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.config import TopicConfig
 from distlog.core.format.record_batch import BATCH, read_headers
 from distlog.core.format.transaction_index import AbortedTransaction, encode_transactions
-from distlog.core.maintain.cleaning_plan import Cleanable
 from distlog.core.maintain.compaction import (
     DEDUPE_BUFFER_BYTES,
+    Cleanable,
     CleaningPlan,
     PartitionCompaction,
     clean_partition,

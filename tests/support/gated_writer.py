@@ -14,8 +14,7 @@ from topics import contents, topic_on
 
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
-from distlog.core.write.record_sender import RecordSender, SendResult
-from distlog.core.write.writer import Writer
+from distlog.core.write.writer import RecordSender, SendResult, Writer
 
 NEVER_MS = 10**7
 TIMEOUT_S = 60

@@ -10,7 +10,7 @@ from topics import NOW
 
 import distlog
 from distlog.core.format.record_batch import read_headers
-from distlog.core.write.segments_writer import Partitioner
+from distlog.core.write.rows import Partitioner
 from distlog.core.write.writer import Writer
 
 KEYS = 40

@@ -19,8 +19,7 @@ from distlog.core.commits.actions import Add
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.format.record_batch import read_headers
 from distlog.core.format.transaction_index import AbortedTransaction, encode_transactions
-from distlog.core.maintain.cleaning_plan import Cleanable
-from distlog.core.maintain.compaction import CleaningPlan, CompactionReport
+from distlog.core.maintain.compaction import Cleanable, CleaningPlan, CompactionReport
 from distlog.core.maintain.compaction import compact as compact_here
 from distlog.core.maintain.group_rewrite import RewriteFailure, RewrittenPartition
 from distlog.core.segments.topic_handle import TopicHandle

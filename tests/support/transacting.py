@@ -10,13 +10,12 @@ import pyarrow as pa
 from partition_logs import Process
 
 from distlog.core.format.record_encoder import encode
-from distlog.core.log.end_marker import marker
-from distlog.core.log.log_validator import runs
+from distlog.core.log.log_validator import marker, runs
 from distlog.core.segments.chunks import IsolationLevel
 from distlog.core.topic import Topic
 from distlog.core.write.append import AppendResult
 from distlog.core.write.producer import TransactionSender, producer_sender
-from distlog.core.write.record_sender import engine_of
+from distlog.core.write.writer import engine_of
 
 
 class Sender:

@@ -19,7 +19,7 @@ from distlog.core.kafka.transactions import ProducerId
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, Position, encode_position
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
-from distlog.core.write import commit_engine
+from distlog.core.write import engine
 from distlog.gateway.broker import Broker
 from distlog.gateway.cluster import GatewayLease
 from distlog.gateway.config import GatewayConfig, GroupSettings
@@ -38,7 +38,7 @@ from distlog.gateway.transactions.transaction_log import own_batch
 NOW, TIMEOUT_MS, GROUP, ID = 1_700_000_000_000, 60_000, "billing", "payments"
 #: What a gateway does in logs, in the order of a transaction: in place, and in commits.
 DIRECT_APPENDS = [(Partition, name) for name in ("append", "append_run", "end_transaction", "sync")]
-IN_COMMITS: list[tuple[Any, str]] = [(commit_engine, name) for name in ("write_bundle", "CommitRace")]
+IN_COMMITS: list[tuple[Any, str]] = [(engine, name) for name in ("write_bundle", "CommitRace")]
 
 
 class Killed(BaseException):

@@ -15,8 +15,7 @@ from distlog.core.maintain.vacuum import VacuumReport, vacuum
 from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
-from distlog.core.write.append import commit_append
-from distlog.core.write.segments_writer import Appender
+from distlog.core.write.append import Appender, commit_append
 
 DELAY = 1000
 

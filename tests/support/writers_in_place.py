@@ -13,7 +13,7 @@ from topics import Clock, topic_on
 
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
-from distlog.core.write.record_sender import Delivery
+from distlog.core.write.writer import Delivery
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from distlog.core.errors import OffsetOutOfRangeError, StorageError
 from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.topic import Topic
-from distlog.core.write.record_sender import Delivery
+from distlog.core.write.writer import Delivery
 
 
 def test_what_is_acknowledged_is_on_the_device_with_one_sync_for_a_partition(topic: Topic, syncs: Syncs) -> None:

@@ -16,10 +16,9 @@ from topics import NOW, contents, files, named_files, topic_on
 from distlog.core.errors import InvalidRecordError, StorageError
 from distlog.core.format.record_encoder import RecordInput
 from distlog.core.storage.storage import Storage
+from distlog.core.write import append as appender_module
 from distlog.core.write import rows as appendable
-from distlog.core.write import segments_writer as appender_module
-from distlog.core.write.append import commit_append
-from distlog.core.write.segments_writer import Appender, PartitionQueue
+from distlog.core.write.append import Appender, PartitionQueue, commit_append
 
 ROWS = 20_000
 

@@ -15,7 +15,7 @@ from distlog.core.errors import (
     TopicNotFoundError,
     TransactionTooOldError,
 )
-from distlog.core.log.active_seals import ActiveSeals
+from distlog.core.log.active_partition import ActiveSeals
 from distlog.core.write.append import commit_append
 
 

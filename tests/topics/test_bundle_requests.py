@@ -12,8 +12,7 @@ from topics import NOW, contents, topic_on
 from distlog.core.config import TopicConfig
 from distlog.core.storage.storage import Storage, StorageCounters
 from distlog.core.topic import Topic
-from distlog.core.write.append import commit_append
-from distlog.core.write.segments_writer import Appender
+from distlog.core.write.append import Appender, commit_append
 
 TASKS = 4
 

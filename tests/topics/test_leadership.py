@@ -15,8 +15,7 @@ import distlog
 from distlog.core import paths
 from distlog.core.errors import LeaderFencedError, StorageError
 from distlog.core.storage.locks_and_pages import FileLock
-from distlog.core.write.record_sender import RecordSender
-from distlog.core.write.writer import Writer
+from distlog.core.write.writer import RecordSender, Writer
 from distlog.gateway import cluster
 from distlog.gateway.cluster import Leadership
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from distlog.core.errors import InvalidRecordError
-from distlog.core.write.segments_writer import STICKY_BYTES, Partitioner
+from distlog.core.write.rows import STICKY_BYTES, Partitioner
 
 TEXTS = ["21", "foobar", "a-little-bit-long-string", "abc", ""]
 

@@ -25,7 +25,7 @@ from distlog.core.errors import (
 )
 from distlog.core.format.record_batch import read_headers
 from distlog.core.integers import MAX_LONG
-from distlog.core.log.flush import LostRecordsError
+from distlog.core.log.partition_log import LostRecordsError
 from distlog.core.storage.storage import Storage
 from distlog.core.write.producer import Producer
 

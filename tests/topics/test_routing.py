@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from distlog.core.format.kernels import keys as routing
 from distlog.core.format.kernels.keys import first_out_of_range
-from distlog.core.write.segments_writer import StickyState, assign_partitions, group_by_partition
+from distlog.core.write.rows import StickyState, assign_partitions, group_by_partition
 
 FIRST = StickyState(0, 0)
 KEYS = st.lists(st.one_of(st.none(), st.binary(max_size=40)), max_size=40)

@@ -20,8 +20,8 @@ from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidRecordError
 from distlog.core.segments import segment_writer
 from distlog.core.storage.storage import Storage
-from distlog.core.write import segments_writer as appender_module
-from distlog.core.write.segments_writer import Appender
+from distlog.core.write import append as appender_module
+from distlog.core.write.append import Appender
 
 PARTITIONS = 100
 

@@ -20,8 +20,7 @@ from waiting import until
 from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
-from distlog.core.write.record_sender import Delivery, SendResult
-from distlog.core.write.writer import Writer
+from distlog.core.write.writer import Delivery, SendResult, Writer
 
 NEVER_MS = 10**7
 

@@ -24,10 +24,9 @@ from distlog.core.log.partition_log import PartitionLog
 from distlog.core.storage import durable_files
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
-from distlog.core.write import direct_engine
-from distlog.core.write.commit_engine import CommitEngine
-from distlog.core.write.direct_engine import DirectEngine
-from distlog.core.write.record_sender import Delivery
+from distlog.core.write import engine
+from distlog.core.write.engine import CommitEngine, DirectEngine
+from distlog.core.write.writer import Delivery
 
 # --- where buffers go
 
@@ -116,7 +115,7 @@ def test_a_full_index_rolls_within_a_buffer_too(topic: Topic) -> None:
 def test_the_files_of_some_partitions_only_stay_open(
     flush_messages: str, topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(direct_engine, "most_open_logs", lambda writer, logs: 3)
+    monkeypatch.setattr(engine, "most_open_logs", lambda writer, logs: 3)
     many = topic_on(Storage(str(tmp_path / "many")), 20)
     many.alter_config({"flush.messages": flush_messages})
     old_files = open_files(tmp_path)

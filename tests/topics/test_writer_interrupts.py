@@ -23,7 +23,7 @@ from distlog.core.errors import StorageError
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 from distlog.core.write import writer as accumulator
-from distlog.core.write.record_sender import Delivery
+from distlog.core.write.writer import Delivery
 
 
 def interrupted_at(line: int, work: Callable[[], None]) -> bool:

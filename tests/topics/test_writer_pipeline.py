@@ -17,7 +17,7 @@ from distlog.core.errors import CommitStateUnknownError, InvalidRecordError, Sto
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 from distlog.core.write.append import AppendResult
-from distlog.core.write.record_sender import Delivery
+from distlog.core.write.writer import Delivery
 
 # --- it goes on taking records
 

@@ -56,8 +56,8 @@ from distlog.core.kafka.partition_folder import (
     write_epochs,
 )
 from distlog.core.kafka.transactions import TransactionState, TransactionStatus
-from distlog.core.log.end_marker import marker
-from distlog.core.maintain.rebuild import complete_index
+from distlog.core.log.log_validator import marker
+from distlog.core.maintain.repair import complete_index
 from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
 from distlog.core.segments.producer_states import ProducerStates, read_producer_snapshot
 from distlog.core.segments.segment_parts import index_fields_of

@@ -56,7 +56,7 @@ from distlog.core.kafka.partition_folder import (
 )
 from distlog.core.log.live_snapshot import damage_of_tail, without_tails
 from distlog.core.log.producers import StoredProducers
-from distlog.core.log.segment_recovery import new_epochs
+from distlog.core.log.segment_files import new_epochs
 from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
 from distlog.core.segments.chunks import Chunk
 from distlog.core.segments.producer_states import ProducerStates, read_producer_snapshot

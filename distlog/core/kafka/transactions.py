@@ -18,9 +18,8 @@ from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.display import Shown, counted
 from distlog.core.errors import CommitConflictError, CorruptRecordError, TopicNotFoundError
-from distlog.core.log.end_marker import marker
 from distlog.core.log.live_snapshot import LiveSnapshot
-from distlog.core.log.log_validator import BatchRun, ValidBatch
+from distlog.core.log.log_validator import BatchRun, ValidBatch, marker
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.read.consumer_offsets import FieldReader, text_field
 from distlog.core.read.fetch import MAX_TIMEOUT_MS, OpenTransaction, open_transactions
@@ -28,7 +27,7 @@ from distlog.core.segments.chunks import READ_UNCOMMITTED
 from distlog.core.segments.segment_reader import whole_logs
 from distlog.core.segments.topic_handle import TopicHandle, topic_log
 from distlog.core.times import iso
-from distlog.core.write.commit_engine import (
+from distlog.core.write.engine import (
     ConcurrentAppendError,
     ProducerCheck,
     commit_batches,

@@ -20,7 +20,7 @@ from distlog.core.log.active_partition import active_folder, check_is_there
 from distlog.core.log.log_segment import ReadableSegment
 from distlog.core.log.partition_lock import PageStatus, StateRecord, durable_end, recovery_point, stored_value
 from distlog.core.log.producers import transactions_before
-from distlog.core.log.segment_recovery import DamagedLogError, DurableEnd
+from distlog.core.log.segment_files import DamagedLogError, DurableEnd
 from distlog.core.segments.segment_parts import missing_file_error
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.segments.topic_handle import TopicHandle

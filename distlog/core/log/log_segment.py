@@ -33,13 +33,14 @@ from distlog.core.format.record_batch import Batches, check_crcs
 from distlog.core.format.record_decoder import decode
 from distlog.core.format.transaction_index import AbortedTransaction
 from distlog.core.integers import MAX_INT, MAX_LONG
-from distlog.core.log import segment_recovery
-from distlog.core.log.segment_files import FileCalls, SegmentFiles
-from distlog.core.log.segment_recovery import (
+from distlog.core.log import segment_files
+from distlog.core.log.segment_files import (
     NOTHING_DURABLE,
     WALK_BYTES,
     DamagedLogError,
     DurableEnd,
+    FileCalls,
+    SegmentFiles,
     TrailingBytes,
     batches_from,
     sound_batches,
@@ -151,7 +152,7 @@ class ReadableSegment:
             return walk
         with suppress(CorruptRecordError):
             first = next(walk, None)
-            if first is not None and segment_recovery.next_offset_of(first.rows[:1]) == self.base_offset + delta + 1:
+            if first is not None and segment_files.next_offset_of(first.rows[:1]) == self.base_offset + delta + 1:
                 return chain([first], walk)
         # a recovery in another process may have dropped this entry or batch since
         return batches_from(self._files.log, 0, self.size, step)
@@ -160,19 +161,17 @@ class ReadableSegment:
         return batches_from(self._files.log, position, self.size, WALK_BYTES)
 
     def trailing(self) -> TrailingBytes:
-        return segment_recovery.trailing_bytes(self._files, self._numbers)
+        return segment_files.trailing_bytes(self._files, self._numbers)
 
     def damage(self, durable: DurableEnd, *, is_end_known: bool = False) -> DamagedLogError | None:
-        return segment_recovery.damage(
-            self._files, self._numbers, self.trailing(), durable, is_end_known=is_end_known
-        )
+        return segment_files.damage(self._files, self._numbers, self.trailing(), durable, is_end_known=is_end_known)
 
     def last_sound_offset(self) -> int:
         """Return the offset after the last sound batch past the state's end; 0 if there is none."""
         sound, end = self.trailing().sound, 0
         if sound is not None:
             for batches in sound_batches(self._files.log, sound[0], self._files.log.size(), sound[1]):
-                end = segment_recovery.next_offset_of(batches.rows)
+                end = segment_files.next_offset_of(batches.rows)
         return end
 
     def has_its_end(self) -> bool:
@@ -188,7 +187,7 @@ class ReadableSegment:
     def scan_tail(self, transactions: OpenTransactions, end: int | None = None) -> SegmentState:
         """The state that `LogSegment.recover_tail` would come to, up to the position `end`; nothing is cut."""
         transactions_at_end = self._open_at_end(transactions)
-        numbers = segment_recovery.scan_tail(self._files, self._numbers, self._interval, transactions_at_end, end)
+        numbers = segment_files.scan_tail(self._files, self._numbers, self._interval, transactions_at_end, end)
         return SegmentState.of_numbers(self.stem, numbers)
 
     def _open_at_end(self, transactions: OpenTransactions) -> OpenTransactions:
@@ -199,7 +198,7 @@ class ReadableSegment:
         return transactions
 
     def has_lost_its_end(self) -> bool:
-        return segment_recovery.has_lost_its_end(self._files, self._numbers)
+        return segment_files.has_lost_its_end(self._files, self._numbers)
 
     def has_its_bytes(self) -> bool:
         """True if the log is as long as the state says, and the indexes have its entries; does not read the log."""
@@ -209,7 +208,7 @@ class ReadableSegment:
         return self._files.seems_to_have_entries(self._numbers)
 
     def unknown_bytes(self) -> int:
-        return segment_recovery.unknown_bytes(self._files, self._numbers)
+        return segment_files.unknown_bytes(self._files, self._numbers)
 
     def close(self) -> None:
         self._files.close()
@@ -333,14 +332,14 @@ class LogSegment(ReadableSegment):
         `transactions` are those that were open before the segment.
         """
         numbers = self._usable()
-        written = segment_recovery.write_again(
+        written = segment_files.write_again(
             self._files, numbers, self._interval, transactions, *numbers[_FLUSHED].tolist(), only_read=only_read
         )
         return self._use_numbers(written)
 
     def make_indexes(self, transactions: OpenTransactions) -> bool:
-        """See `segment_recovery.with_new_indexes`; False if a batch is damaged, and then nothing is changed."""
-        indexed = segment_recovery.with_new_indexes(self._files, self._usable(), self._interval, transactions)
+        """See `segment_files.with_new_indexes`; False if a batch is damaged, and then nothing is changed."""
+        indexed = segment_files.with_new_indexes(self._files, self._usable(), self._interval, transactions)
         return self._use_numbers(indexed)
 
     def open(self) -> None:
@@ -353,7 +352,7 @@ class LogSegment(ReadableSegment):
 
     def drop_uncounted(self) -> None:
         """Cut off everything after the state's end, also whole batches: their append failed."""
-        segment_recovery.log_cut(self._files, self._numbers, self.trailing())
+        segment_files.log_cut(self._files, self._numbers, self.trailing())
         self._files.cut(self._numbers)
         self._refusal = None
 
@@ -370,7 +369,7 @@ class LogSegment(ReadableSegment):
         counted, flushed = self._numbers, self._numbers[_FLUSHED]
         durable = DurableEnd(*flushed.tolist())
         self._recover(emptied(self.stem, counted), transactions, durable, durable.position)
-        segment_recovery.log_lost(self._files, self._numbers, counted)
+        segment_files.log_lost(self._files, self._numbers, counted)
         self._numbers[_FLUSHED] = np.minimum(flushed, self._numbers[[NEXT_OFFSET, POSITION]])
         self._numbers[_FLUSHED_MS] = counted[_FLUSHED_MS]
 
@@ -414,7 +413,7 @@ class LogSegment(ReadableSegment):
     def _recover(
         self, numbers: Numbers, transactions: OpenTransactions, durable: DurableEnd, end: int | None = None
     ) -> None:
-        self._numbers = segment_recovery.recover(self._files, numbers, self._interval, transactions, durable, end)
+        self._numbers = segment_files.recover(self._files, numbers, self._interval, transactions, durable, end)
         self._refusal = None
 
     def _sync(self) -> None:

@@ -24,8 +24,7 @@ from distlog.core.errors import (
 from distlog.core.format.record_batch import TRANSACTIONAL, BatchFields, increment_sequence
 from distlog.core.format.transaction_index import AbortedTransaction
 from distlog.core.log.log_segment import LogSegment
-from distlog.core.log.segment_files import ActiveFile
-from distlog.core.log.segment_recovery import WALK_BYTES, batches_from
+from distlog.core.log.segment_files import WALK_BYTES, ActiveFile, batches_from
 from distlog.core.segments.producer_states import (
     EXPIRATION_CHECK_MS,
     FirstBatch,

@@ -26,10 +26,8 @@ from distlog.core.kafka.partition_folder import (
 )
 from distlog.core.locks import process_lock
 from distlog.core.log.partition_log import PartitionLog
-from distlog.core.maintain.cleaning_plan import plan_compaction
-from distlog.core.maintain.compaction import CompactionReport, compact
-from distlog.core.maintain.merge import merge
-from distlog.core.maintain.merge_plan import plan_merge
+from distlog.core.maintain.compaction import CompactionReport, compact, plan_compaction
+from distlog.core.maintain.merge import merge, plan_merge
 from distlog.core.maintain.vacuum import VacuumReport, vacuum
 from distlog.core.opening import copies_in
 from distlog.core.segments.topic_handle import TopicHandle, topic_log

@@ -9,8 +9,7 @@ from typing import Protocol, TypeVar
 
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.maintain.cleaning_plan import Cleanable
-from distlog.core.maintain.compaction import clean_dirtiest
+from distlog.core.maintain.compaction import Cleanable, clean_dirtiest
 from distlog.core.maintain.group_rewrite import RewriteFailure, RewrittenPartition
 from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.parallel import in_order

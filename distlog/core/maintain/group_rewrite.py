@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from distlog.core.commits.action_table import MOST_ROWS
 from distlog.core.commits.actions import Action, Add, Cleaned, Remove
 from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.segment_table import SegmentInfo, SegmentTable
@@ -19,7 +20,6 @@ from distlog.core.errors import CorruptionError, SnapshotTooOldError, Unsupporte
 from distlog.core.format.rewritten_batches import Bytes, Longs
 from distlog.core.format.transaction_index import AbortedTransaction
 from distlog.core.log.producers import ProducerSnapshots
-from distlog.core.maintain.cleaning_plan import MOST_SEGMENTS, first_dirty_offset
 from distlog.core.segments.chunks import Chunk
 from distlog.core.segments.segment_writer import SegmentFile, with_aborted
 from distlog.core.segments.topic_handle import TopicHandle
@@ -273,6 +273,10 @@ class _Output:
         self._base_offset = next_offset
 
 
+#: Segments that a commit replaces: it takes no more rows for both the old and the new ones.
+MOST_SEGMENTS = MOST_ROWS // 2
+
+
 # Where nothing of the first segments stays, the log begins later: the states of producers are stored there
 # before.
 
@@ -387,3 +391,10 @@ def _emptied(state: PartitionState, groups: Sequence[RewrittenGroup]) -> int:
     begin = min((group.base_offset for group in groups if group.outputs), default=state.log_end_offset)
     emptied = takewhile(lambda segment: segment.base_offset < begin and segment.stem in removed, state.segments)
     return sum(1 for _ in emptied)
+
+
+def first_dirty_offset(state: PartitionState) -> int:
+    """The offset from which the partition is dirty; the log start if the noted offset lies outside of the log."""
+    if state.log_start_offset <= state.first_dirty_offset <= state.log_end_offset:
+        return state.first_dirty_offset
+    return state.log_start_offset

@@ -1,22 +1,38 @@
-"""Cuts active segments where damage begins that no crash explains, and reports the lost records.
-
-Appends refuse a damaged log without changing it: acknowledged records are never cut automatically. Restoring the file
-is better, since the offsets that are cut off are assigned again. A sealed segment is not repaired but restored.
-"""
+"""Rebuilds wrong index files from logs, and cuts active segments where damage begins."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from crc32c import crc32c
 
 from distlog.core.arrays import table_of_rows
+from distlog.core.commits.actions import Action, Add, Remove
 from distlog.core.commits.commit_log import CurrentSnapshot
+from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.segment_table import NOT_LOOKED, OWN_FILE, UNKNOWN, SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import TopicConfig
 from distlog.core.display import Shown, counted
+from distlog.core.errors import CorruptionError, CorruptRecordError, SnapshotTooOldError
+from distlog.core.format.transaction_index import TRANSACTION_ENTRY, AbortedTransaction, encode_transactions
 from distlog.core.log.active_partition import ActivePartition, TruncatedTail
+from distlog.core.maintain.executor import Executor, LocalExecutor, OnProgress, ignore_progress, map_segments
+from distlog.core.maintain.group_rewrite import MOST_SEGMENTS
+from distlog.core.maintain.verify_segment import Anomaly, IndexFile, SegmentVerdict, State, find_indexes
+from distlog.core.segments.segment_parts import INDEX_FIELDS, index_checksum, index_fields_of, index_size
+from distlog.core.segments.segment_reader import SegmentReader, whole_log
+from distlog.core.segments.segment_state import LogDescription
 from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.segments.transactions import SegmentTransactions, transactional_segments, transactions_of
 
 
 def repair(handle: TopicHandle, snapshot: Snapshot, *, dry_run: bool = False) -> tuple[RepairReport, Snapshot]:
@@ -73,3 +89,303 @@ class RepairReport(Shown):
 def _row(tail: TruncatedTail) -> dict[str, Any]:
     numbers = {name: getattr(tail, "size" if name == "bytes" else name) for name in _NUMBERS}
     return {**numbers, "file": tail.file, "reason": tail.reason.message}
+
+
+_SEGMENT_FIELDS = {"partition": pa.int64(), "base_offset": pa.int64(), "stem": pa.string(), "log_bytes": pa.int64()}
+_STATES = {".index": "offset_index", ".timeindex": "time_index", ".txnindex": "transaction_index"}
+_REPORT = pa.schema(
+    {
+        **_SEGMENT_FIELDS,
+        **dict.fromkeys(_STATES.values(), pa.string()),
+        "files_written": pa.int64(),
+        "bytes_written": pa.int64(),
+        "error": pa.string(),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRebuild:
+    """The rebuild of one segment: the former states and the new sizes of its index files, both by suffix.
+
+    `fields` are the right values of SegmentInfo's fields, changed or not. With an `error` the log itself cannot be
+    trusted, and nothing is written.
+    """
+
+    segment: SegmentInfo
+    states: Mapping[str, State]
+    written: Mapping[str, int]
+    fields: Mapping[str, int]
+    error: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """True if all indexes are right now."""
+        return self.error is None and (self.states[".txnindex"] == "fine" or ".txnindex" in self.written)
+
+    def row(self) -> dict[str, Any]:
+        """The row of `RebuildReport.to_table`."""
+        return {
+            **{name: getattr(self.segment, name) for name in _SEGMENT_FIELDS},
+            **{name: self.states[suffix] for suffix, name in _STATES.items()},
+            "files_written": len(self.written),
+            "bytes_written": sum(self.written.values()),
+            "error": self.error,
+        }
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RebuildReport(Shown):
+    """The rebuild of every segment of a topic; with `dry_run`, `written` is what would be written."""
+
+    version: int
+    segments: tuple[SegmentRebuild, ...]
+    dry_run: bool
+
+    @property
+    def ok(self) -> bool:
+        """True if all indexes of the topic are right now."""
+        return all(segment.ok for segment in self.segments)
+
+    @property
+    def rebuilt(self) -> tuple[SegmentRebuild, ...]:
+        """The segments that got a new index file."""
+        return tuple(segment for segment in self.segments if segment.written)
+
+    def __str__(self) -> str:
+        size = sum(sum(partition.written.values()) for partition in self.rebuilt)
+        verb = "would rebuild" if self.dry_run else "rebuilt"
+        damaged = sum(not segment.ok for segment in self.segments)
+        failed_text = f"; {damaged:,} cannot be rebuilt" if damaged else ""
+        segments = f"{len(self.rebuilt):,} of {counted(len(self.segments), 'segment')}"
+        return f"{verb} the indexes of {segments}, {counted(size, 'byte')}{failed_text}"
+
+    def to_table(self) -> pa.Table:
+        """A row per segment, by partition and base offset."""
+        return table_of_rows([segment.row() for segment in self.segments], _REPORT)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The totals, and a row for each segment that was not fine."""
+        rows = self.to_table().to_pylist()
+        shown = [row for row, segment in zip(rows, self.segments, strict=True) if segment.written or not segment.ok]
+        return {
+            **{"version": self.version, "dry_run": self.dry_run, "ok": self.ok},
+            **{"segments_checked": len(rows), "segments_rebuilt": len(self.rebuilt)},
+            "bytes_checked": sum(row["log_bytes"] for row in rows),
+            "bytes_written": sum(row["bytes_written"] for row in rows),
+            "segments": shown,
+        }
+
+
+# A transaction may begin in an earlier segment than it ends, so one segment's log is not enough for its index.
+
+
+_SUFFIX = ".txnindex"
+
+
+def complete_index(present: bytes, aborted: Iterable[AbortedTransaction]) -> bytes:
+    """The right content of a transaction index whose sound file holds `present`, when its log aborts `aborted`.
+
+    A file that names all these transactions is right, even if it names more: compaction dropped the others' data.
+    """
+    needed = list(aborted)
+    entries = np.frombuffer(
+        present[: len(present) // TRANSACTION_ENTRY.itemsize * TRANSACTION_ENTRY.itemsize], TRANSACTION_ENTRY
+    )
+    named = set(zip(entries["producer_id"].tolist(), entries["last_offset"].tolist(), strict=True))
+    if named.issuperset((transaction.producer_id, transaction.last_offset) for transaction in needed):
+        return present
+    return encode_transactions(needed)
+
+
+def rebuild_transactions(
+    reader: SegmentReader, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild], *, dry_run: bool
+) -> list[SegmentRebuild]:
+    """Rebuild what a segment cannot by itself: transaction indexes, and unknown first unstable offsets."""
+    by_segment = {(partition.segment.partition, partition.segment.stem): partition for partition in rebuilt}
+    sound = Counter(partition.segment.partition for partition in rebuilt if not partition.error)
+    for number, state in enumerate(snapshot.partitions):
+        if sound[number] == len(state.segments) and transactional_segments(state):
+            for transactions in transactions_of(reader, state):
+                key = number, transactions.segment.stem
+                by_segment[key] = _rebuild_transactions_of(reader, by_segment[key], transactions, dry_run=dry_run)
+    return list(by_segment.values())
+
+
+def _rebuild_transactions_of(
+    reader: SegmentReader, rebuilt: SegmentRebuild, transactions: SegmentTransactions, *, dry_run: bool
+) -> SegmentRebuild:
+    segment, fields = rebuilt.segment, dict(rebuilt.fields)
+    if segment.first_unstable_offset == NOT_LOOKED:
+        fields["first_unstable_offset"] = transactions.first_unstable_offset
+    is_sound = rebuilt.states[_SUFFIX] == "fine"
+    present = _read(reader, segment) if is_sound else b""
+    right = complete_index(present, _stored(transactions))
+    if is_sound and right == present:
+        return dataclasses.replace(rebuilt, fields=fields)
+    if right and not dry_run:
+        reader.storage.put(reader.name(segment, _SUFFIX), right)
+        reader.forget_indexes(segment)
+    fields |= {"txn_index_bytes": len(right), "txn_index_crc32c": crc32c(right)}
+    state = {**rebuilt.states, _SUFFIX: "stale" if is_sound else rebuilt.states[_SUFFIX]}
+    return dataclasses.replace(rebuilt, states=state, fields=fields, written={**rebuilt.written, _SUFFIX: len(right)})
+
+
+def _read(reader: SegmentReader, segment: SegmentInfo) -> bytes:
+    size = index_size(segment, _SUFFIX)
+    return reader.storage.read(reader.name(segment, _SUFFIX), 0, size) if size else b""
+
+
+def _stored(transactions: SegmentTransactions) -> Iterator[AbortedTransaction]:
+    """The aborted transactions at the offsets that the segment's files have."""
+    return (transaction.moved(-transactions.segment.shift) for transaction in transactions.aborted)
+
+
+def with_missing_transactions(
+    reader: SegmentReader, snapshot: Snapshot, verdicts: Sequence[SegmentVerdict]
+) -> list[SegmentVerdict]:
+    """The verdicts, with an anomaly for each transaction index that lacks aborted transactions of its log."""
+    by_segment = {(verdict.segment.partition, verdict.segment.stem): verdict for verdict in verdicts}
+    unsound = {verdict.segment.partition for verdict in verdicts if not verdict.ok}
+    for number, state in enumerate(snapshot.partitions):
+        if number not in unsound:
+            # files may be replaced and vacuumed concurrently
+            with suppress(CorruptionError, SnapshotTooOldError, FileNotFoundError):
+                for transactions in transactions_of(reader, state):
+                    key = number, transactions.segment.stem
+                    by_segment[key] = _verdict(reader, by_segment[key], transactions)
+    return list(by_segment.values())
+
+
+def _verdict(reader: SegmentReader, verdict: SegmentVerdict, transactions: SegmentTransactions) -> SegmentVerdict:
+    present = _read(reader, transactions.segment)
+    if complete_index(present, _stored(transactions)) == present:
+        return verdict
+    message = "aborted transactions are missing from the transaction index: rebuild the index"
+    file, partition = reader.name(transactions.segment, _SUFFIX), transactions.segment.partition
+    return dataclasses.replace(verdict, anomalies=(Anomaly("index_mismatch", message, file, partition),))
+
+
+# An index that is right is left alone, even one of another `index.interval.bytes` unless `force` is given. Each
+# file is replaced in one step, under its old name; an index in a bundle gets a file instead. Then a commit records
+# the new sizes, checksums and places, and facts of the log that no commit recorded before. A reader in between
+# finds an index with an unexpected checksum and scans the log instead. Transaction indexes are made from the logs
+# of the whole partition, since a transaction may begin in another segment.
+
+
+def rebuild_segment(
+    reader: SegmentReader, segment: SegmentInfo, config: TopicConfig, *, force: bool = False, dry_run: bool = False
+) -> SegmentRebuild:
+    """Write the index files of the segment that are wrong, from its log."""
+    indexes = find_indexes(reader, segment)
+    log = LogDescription(segment.stored_base_offset, interval_bytes=config.index_interval_bytes)
+    try:
+        position = 0
+        # a time index has the times in the log, even if the commit gave the records another time
+        for chunk in whole_log(reader, dataclasses.replace(segment, append_time_ms=-1)):
+            log.add(chunk.data, chunk.batches)
+            for index_file in indexes:
+                index_file.add(chunk.batches, position)
+            position += len(chunk.data)
+    except (CorruptRecordError, SnapshotTooOldError) as error:
+        return SegmentRebuild(segment, {index.suffix: index.state for index in indexes}, {}, {}, str(error))
+    files = log.finish()
+    for index in indexes:
+        index.finish()
+        if index.state == "fine" and not index.data and files.get(index.suffix):
+            index.state = "missing"
+    by_suffix = {index.suffix: index for index in indexes}
+    changed = {name: data for name, data in files.items() if force or by_suffix[name].state != "fine"}
+    wrong = {name: data for name, data in changed.items() if _must_be_written(segment, by_suffix[name], data)}
+    index_fields = index_fields_of({name: wrong.get(name, by_suffix[name].data) for name in files})
+    if log.state.batches:
+        index_fields |= {"first_batch_crc": log.state.first_batch_crc, "last_batch_crc": log.state.last_batch_crc}
+    # the indexes that are written are files, the others stay where they are
+    fields = [(suffix, field) for suffix in files if (field := INDEX_FIELDS[suffix].position)]
+    index_fields |= {field: OWN_FILE if suffix in wrong else getattr(segment, field) for suffix, field in fields}
+    if not dry_run:
+        after = dataclasses.replace(segment, **index_fields)
+        # an empty index is forgotten, not written
+        reader.storage.put_many({reader.name(after, suffix): data for suffix, data in wrong.items() if data})
+        reader.forget_indexes(segment)
+    sizes = {suffix: len(data) for suffix, data in wrong.items()}
+    return SegmentRebuild(segment, {index.suffix: index.state for index in indexes}, sizes, index_fields)
+
+
+def _must_be_written(segment: SegmentInfo, index: IndexFile, data: bytes) -> bool:
+    """True if the file differs from `data`, its right content, or from the size or checksum that its segment has."""
+    recorded = index_size(segment, index.suffix), index_checksum(segment, index.suffix)
+    return index.data != data or recorded not in ((len(data), crc32c(data)), (len(data), UNKNOWN))
+
+
+def rebuild_segments(
+    handle: TopicHandle,
+    snapshot: Snapshot,
+    executor: Executor | None = None,
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+    on_progress: OnProgress = ignore_progress,
+) -> Iterator[SegmentRebuild]:
+    """Rebuild the indexes of every segment, without the commit that records the new sizes and checksums."""
+    work = partial(rebuild_segment, handle.reader, config=snapshot.config, force=force, dry_run=dry_run)
+    return map_segments(executor or LocalExecutor(handle.storage), work, snapshot, on_progress)
+
+
+def commit_index_fields(handle: TopicHandle, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild]) -> Snapshot:
+    """Commit the changed fields of the segments that are still live."""
+    after = snapshot
+    for start in range(0, max(len(rebuilt), 1), MOST_SEGMENTS):
+        with CommitRace(handle.log, after, "rebuild") as race:
+            for head in race:
+                segments = rebuilt[start : start + MOST_SEGMENTS]
+                actions = [action for segment in segments for action in _describe(head, segment)]
+                if not actions:
+                    break
+                race.put(actions)
+        after = race.after
+    return after
+
+
+def _describe(snapshot: Snapshot, rebuilt: SegmentRebuild) -> list[Action]:
+    now = live_segment(snapshot, rebuilt.segment)
+    if now is None:
+        return []
+    described = dataclasses.replace(now, **rebuilt.fields)  # type: ignore[arg-type]
+    return [] if described == now else [Remove(now.partition, now.stem), Add(described)]
+
+
+def live_segment(snapshot: Snapshot, segment: SegmentInfo) -> SegmentInfo | None:
+    """Return the segment's entry in `snapshot`, or None if it is no longer live."""
+    table = snapshot.partitions[segment.partition].segments
+    index = table.find(segment.base_offset)
+    return table[index] if index < len(table) and table[index].stem == segment.stem else None
+
+
+def rebuild_indexes(
+    handle: TopicHandle,
+    snapshot: Snapshot,
+    executor: Executor | None = None,
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+    on_progress: OnProgress = ignore_progress,
+) -> tuple[RebuildReport, Snapshot]:
+    """Make the index files of all segments right; returns the report and the new state.
+
+    `force` rewrites every index by the topic's present config. A segment with a damaged log is reported and not
+    changed. Raises CommitStateUnknownError: then the indexes are right, but their sizes and checksums may not be
+    recorded yet.
+    """
+    after = snapshot = handle.log.refresh(snapshot)
+    segments = rebuild_segments(handle, snapshot, executor, force=force, dry_run=dry_run, on_progress=on_progress)
+    rebuilt = rebuild_transactions(handle.reader, snapshot, list(segments), dry_run=dry_run)
+    if not dry_run:
+        after = commit_index_fields(handle, snapshot, rebuilt)
+    if any(partition.error for partition in rebuilt):
+        # a segment that was removed and vacuumed since is not damaged
+        after = handle.log.refresh(after)
+        rebuilt = [
+            partition for partition in rebuilt if not partition.error or live_segment(after, partition.segment)
+        ]
+    return RebuildReport(after.version, tuple(rebuilt), dry_run), after

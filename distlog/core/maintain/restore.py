@@ -18,16 +18,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distlog.core.arrays import table_of_numbers
 from distlog.core.commits.action_table import MOST_ROWS
 from distlog.core.commits.actions import Action, Add, Cleaned, Remove, Restore, SetLogStartOffset
 from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.segment_table import SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.display import Shown, counted, sums_of
 from distlog.core.errors import CommitConflictError, OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.maintain.vacuum import RemovedSegments, removed_files_held
 from distlog.core.segments.segment_parts import part_of
@@ -117,6 +120,68 @@ class PartitionRestore:
     def offsets(self) -> int:
         """The number of offsets that are above the log start again."""
         return self.start_before - self.log_start_offset
+
+
+_COLUMNS = ("partition", "segments", "records", "bytes", "lost", "offsets", "log_start_offset")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RestoreReport(Shown):
+    """The segments of version `restored` that came back, or would with `dry_run`."""
+
+    version: int
+    restored: int
+    partitions: tuple[PartitionRestore, ...]
+    expired: int
+    dry_run: bool
+
+    def __str__(self) -> str:
+        sums = sums_of(self._rows(), "segments", "records", "bytes", "lost")
+        missing, verb = sums.pop("lost"), "would restore" if self.dry_run else "restored"
+        parts = [f"{verb} {', '.join(counted(number, name[:-1]) for name, number in sums.items())}"]
+        uncut = [plan.offsets for plan in self.partitions if plan.offsets and not plan.segments]
+        if uncut:
+            where = f"{counted(sum(uncut), 'offset')} of {counted(len(uncut), 'partition')}"
+            parts.append(f"{where} can be read again: only the log start had moved")
+        if missing:
+            reasons = "their files were deleted, or they were merged into segments that have later records"
+            reasons += ", or some of their keys were deleted later, and compaction dropped the deletes"
+            parts.append(f"{counted(missing, 'segment')} cannot come back: {reasons}")
+        if self.partitions == ():
+            parts = [f"nothing to restore: version {self.restored} had no record that is not there"]
+        if self.expired:
+            segments = counted(self.expired, "segment")
+            parts.append(f"the next retention deletes {segments}: first set retention.ms and retention.bytes higher")
+        return "; ".join(parts)
+
+    def to_table(self) -> pa.Table:
+        """A row per partition: segments that came back or did not, offsets above the log start again, and it."""
+        return table_of_numbers(self._rows(), _COLUMNS)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The totals, and the rows of the table."""
+        rows = self._rows()
+        fields = {
+            "version": self.version,
+            "restored": self.restored,
+            "dry_run": self.dry_run,
+            "expired": self.expired,
+        }
+        return {**fields, **sums_of(rows, "segments", "records", "bytes", "lost", "offsets"), "partitions": rows}
+
+    def _rows(self) -> list[dict[str, int]]:
+        return [
+            {
+                "partition": plan.partition,
+                "segments": len(plan.segments),
+                "records": plan.records,
+                "bytes": plan.log_bytes,
+                "lost": plan.lost_segments,
+                "offsets": plan.offsets,
+                "log_start_offset": plan.log_start_offset,
+            }
+            for plan in self.partitions
+        ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from distlog.core.arrays import table_of_numbers
 from distlog.core.commits.action_table import MOST_ROWS
 from distlog.core.commits.actions import Action, Remove, SetLogStartOffset
 from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
+from distlog.core.display import Shown, counted, sums_of
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.integers import MAX_LONG, whole_number
-from distlog.core.log.active_seals import ActiveSeals
+from distlog.core.log.active_partition import ActiveSeals
 from distlog.core.log.live_snapshot import with_tails
 from distlog.core.log.producers import ProducerSnapshots
 from distlog.core.segments.topic_handle import TopicHandle
-from distlog.core.times import NO_TIMESTAMP
+from distlog.core.times import NO_TIMESTAMP, iso
 
 
 def retention(
@@ -84,6 +88,65 @@ class PartitionRetention:
     def records(self) -> int:
         """The number of records to delete."""
         return int(self.segments.record_counts.sum())
+
+
+_COLUMNS = (
+    *("partition", "segments", "bytes", "records"),
+    *("below_log_start", "above_size", "too_old", "log_start_offset"),
+)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RetentionReport(Shown):
+    """The segments that retention deleted, or would delete with `dry_run`. Holds only partitions that lose some."""
+
+    version: int
+    partitions: tuple[PartitionRetention, ...]
+    dry_run: bool
+    config: TopicConfig = field(default_factory=TopicConfig)
+
+    def __str__(self) -> str:
+        sums = sums_of(self._rows(), "segments", "bytes", "records")
+        verb = "would delete" if self.dry_run else "deleted"
+        return "; ".join([f"{verb} {', '.join(counted(n, name[:-1]) for name, n in sums.items())}", *self._reasons()])
+
+    def _reasons(self) -> Iterator[str]:
+        """Name each rule, the number of segments that go by it, and the reason."""
+        sums = sums_of(self._rows(), "too_old", "above_size", "below_log_start")
+        if sums["too_old"]:
+            newest = iso(max(partition.newest_ms for partition in self.partitions))
+            yield f"{sums['too_old']:,} by retention.ms={self.config.retention_ms} (the newest record is of {newest})"
+        if sums["above_size"]:
+            yield f"{sums['above_size']:,} by retention.bytes={self.config.retention_bytes}"
+        if sums["below_log_start"]:
+            yield f"{sums['below_log_start']:,} below the log start offset, where records were deleted"
+
+    def to_table(self) -> pa.Table:
+        """A row per partition that loses something: its losses, segments by rule, its new log start offset."""
+        return table_of_numbers(self._rows(), _COLUMNS)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The totals, and the rows of the table."""
+        rows = self._rows()
+        sums = sums_of(rows, "segments", "bytes", "records")
+        limits = {name: self.config.all()[name] for name in ("retention.ms", "retention.bytes")}
+        return {"version": self.version, "dry_run": self.dry_run, **sums, "config": limits, "partitions": rows}
+
+    def _rows(self) -> list[dict[str, int]]:
+        return [
+            {
+                "partition": plan.partition,
+                "segments": len(plan.segments),
+                "bytes": plan.log_bytes,
+                "records": plan.records,
+                "below_log_start": plan.below_log_start,
+                "above_size": plan.above_size,
+                "too_old": plan.too_old,
+                "newest_ms": plan.newest_ms,
+                "log_start_offset": plan.log_start_offset,
+            }
+            for plan in self.partitions
+        ]
 
 
 #: Segments that one commit removes: it takes no more rows. The next run removes more.
@@ -248,6 +311,30 @@ def delete_records(
             race.put([*seals.actions, *(SetLogStartOffset(*item) for item in sorted(raised.items()))])
     after = race.after
     return {number: after.partitions[number].log_start_offset for number in sorted(offsets)}, after
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class DeleteRecordsReport(Shown):
+    """The new log start offsets of the partitions in the request: {partition: log start offset}."""
+
+    version: int
+    log_start_offsets: Mapping[int, int]
+
+    def __str__(self) -> str:
+        starts = (f"partition {number} starts at {offset}" for number, offset in self.log_start_offsets.items())
+        return ", ".join(starts) or "nothing was asked for"
+
+    def to_table(self) -> pa.Table:
+        """A row per partition."""
+        return table_of_numbers(self._rows(), ("partition", "log_start_offset"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The version, and the rows of the table."""
+        return {"version": self.version, "partitions": self._rows()}
+
+    def _rows(self) -> list[dict[str, int]]:
+        starts = self.log_start_offsets.items()
+        return [{"partition": number, "log_start_offset": offset} for number, offset in starts]
 
 
 def _resolved(snapshot: Snapshot, offsets: Mapping[int, int]) -> dict[int, int]:

@@ -23,7 +23,7 @@ from distlog.core.errors import CorruptMetadataError, DistlogError
 from distlog.core.log.live_snapshot import damage_of_tail, is_counted, with_sound_tails, without_tails
 from distlog.core.maintain.executor import Executor, LocalExecutor, OnProgress, ignore_progress, map_segments
 from distlog.core.maintain.log_floor import is_sound
-from distlog.core.maintain.rebuild import live_segment, with_missing_transactions
+from distlog.core.maintain.repair import live_segment, with_missing_transactions
 from distlog.core.maintain.verify_segment import (
     CHECKS,
     Anomaly,

@@ -1,18 +1,29 @@
-"""The second half of an append: adds the segments that an Appender has written, all in one commit."""
+"""Appends in bulk: an Appender writes rows as segments, and one commit adds them all."""
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
+import threading
+import uuid
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
+from random import Random
 from types import TracebackType
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from distlog.core.arrays import integers, numbers_of
+from distlog.core import paths
+from distlog.core.arrays import BLOCK_BYTES, integers, join, numbers_of
 from distlog.core.commits import fields
 from distlog.core.commits.actions import RESERVED_APPS, Action, Add, AddTable, SetTransaction
 from distlog.core.commits.commit_json import TABLE_ROWS
@@ -22,19 +33,23 @@ from distlog.core.commits.pending_queue import pending_append, segments_of_appen
 from distlog.core.commits.segment_table import SegmentInfo, SegmentTable, moved
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.display import Shown, counted
+from distlog.core.display import Progress, Shown, counted
 from distlog.core.errors import (
     CommitConflictError,
     InvalidRecordError,
     RetentionWarning,
+    StorageError,
     StorageFullError,
     TimestampWarning,
 )
-from distlog.core.log.active_seals import ActiveSeals
+from distlog.core.format.record_encoder import RecordInput
+from distlog.core.log.active_partition import ActiveSeals
+from distlog.core.segments.segment_writer import Bundles, SegmentWriter, SmallSegments, batch_format, codec_of
 from distlog.core.segments.topic_handle import TopicHandle
-from distlog.core.times import NO_TIMESTAMP, in_ms, iso, wrong_unit
-from distlog.core.write.rows import Appendable
-from distlog.core.write.segments_writer import Appender
+from distlog.core.storage.parallel import Task, WorkerThreads, cores, in_order
+from distlog.core.storage.storage import Storage
+from distlog.core.times import NO_TIMESTAMP, check_unit, in_ms, iso, wrong_unit
+from distlog.core.write.rows import Appendable, Longs, Partitioner, batches, normalize, parts_of, rows_of
 
 
 def place(snapshot: Snapshot, segments: Sequence[SegmentInfo]) -> list[SegmentInfo]:
@@ -422,3 +437,258 @@ def _records_beyond(segments: Sequence[SegmentInfo], config: TopicConfig, now_ms
         newest = segments.max_timestamps
         return int(segments.record_counts[(newest >= 0) & (newest < limit)].sum())
     return sum(segment.record_count for segment in segments if 0 <= segment.max_timestamp < limit)
+
+
+class PartitionQueue:
+    """A SegmentWriter for many threads: one at a time writes the rows, in the order of `put`."""
+
+    def __init__(self, writer: SegmentWriter) -> None:
+        self._writer, self._lock = writer, threading.Lock()
+        self._waiting = deque[tuple[RecordInput, npt.NDArray[np.int64]]]()
+        self._put = self._written = 0
+        self._is_aborted = False
+        self._error: BaseException | None = None
+        self._trace: TracebackType | None = None
+
+    def put(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> Callable[[], None]:
+        """Queue the `rows` of `source`; returns a call that writes them, and all earlier ones.
+
+        The call raises the writer's error, and so do the calls for all later rows; then only `abort` may be called.
+        """
+        self._waiting.append((source, rows))
+        self._put += 1
+        return partial(self._write_up_to, self._put)
+
+    def _write_up_to(self, count: int) -> None:
+        try:
+            with self._lock:
+                while self._written < count:
+                    self._write_next()
+        finally:
+            if self._is_aborted:
+                self.abort()
+
+    def _write_next(self) -> None:
+        if self._is_aborted:
+            raise StorageError("cannot write: the append was aborted")
+        if self._error is not None:
+            # with its first traceback: each raise adds to it, and so would keep the caller's objects alive
+            raise self._error.with_traceback(self._trace)
+        try:
+            self._writer.append(*self._waiting[0])
+        except BaseException as error:
+            self._error, self._trace = error, error.__traceback__
+            raise
+        self._waiting.popleft()
+        self._written += 1
+
+    def close(self) -> list[SegmentInfo]:
+        return self._writer.close()
+
+    @property
+    def is_uploading(self) -> bool:
+        return self._writer.is_uploading
+
+    def abort(self) -> None:
+        """Abort the segments, now or when the thread that writes them has finished its rows."""
+        self._is_aborted = True
+        if self._lock.acquire(blocking=False):
+            try:
+                self._writer.abort()
+            finally:
+                self._lock.release()
+
+
+#: How many partitions' files are closed, that is uploaded, at the same time. Parts of bundles take no time.
+_CLOSERS = 8
+#: A slice of fewer bytes is written faster than threads can share it.
+_SHARED_BYTES = 1 << 20
+#: An append to this many partitions may write their segments without a writer for each, if the rows of a partition
+#: have at most this many bytes on average.
+SMALL_PARTITIONS, SMALL_PART = 64, 1 << 14
+#: All rows are gathered for that if they have at most the first, or if they may be small, the second. That takes
+#: twice their bytes, where a writer takes 90 kB.
+SMALL_BYTES, MOST_SMALL_BYTES = 32 << 20, 256 << 20
+#: The least that a writer gathers before it hands batches on: it can be written past the page cache.
+LEAST_GATHERED = 256 << 10
+
+
+class _Small(NamedTuple):
+    source: RecordInput
+    order: Longs
+    counts: Longs
+    segments: SmallSegments
+
+
+class Appender:
+    """Writes rows as segments of one topic that wait for a commit; not thread-safe.
+
+    `read_version` is the version from before the first byte was written; records without a key start at
+    `first_partition`. Up to `workers` threads, including the caller's, write partitions in parallel, and call `clock`
+    and `new_id`. `held_bytes` limits the small segments that are held until they are written together: by default
+    LARGEST_BUNDLE.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        topic: str,
+        config: TopicConfig,
+        partitions: int,
+        *,
+        read_version: int,
+        first_partition: int,
+        clock: Callable[[], int],
+        random: Random,
+        compression: str | None = None,
+        timestamp_unit: str = "ms",
+        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+        workers: int | None = None,
+        held_bytes: int | None = None,
+    ) -> None:
+        self._storage, self._topic, self._read_version = storage, topic, read_version
+        #: The settings by which records are checked and written.
+        self.config = config
+        self._workers = workers or cores()
+        self._clock, self._random, self._new_id = clock, random, new_id
+        self._codec, self._unit = codec_of(config, compression), check_unit(timestamp_unit)
+        self._partitioner = Partitioner(partitions, first_partition)
+        self._queues: dict[int, PartitionQueue] = {}
+        self._new_stem: Callable[[], str] = lambda: paths.new_stem(read_version, new_id())
+        self._bundles = Bundles(storage, self._new_stem, held_bytes)
+        share = BLOCK_BYTES if held_bytes is None else held_bytes // (4 * partitions)
+        self._gather_bytes = min(max(share, LEAST_GATHERED), BLOCK_BYTES)
+        self._count = partitions
+        self._small: _Small | None = None
+        self._is_closing = False
+
+    def append(self, data: Appendable, partition: int | None = None, progress: bool | None = False) -> int:
+        """Append the rows, and return their number. After an error only `abort` may be called."""
+        tasks_ahead = 2 * self._workers if self._workers > 1 else 0
+        with (
+            closing(batches(data, self._unit)) as slices,
+            Progress("appending", total_rows=rows_of(data), shown=progress) as bar,
+        ):
+            for rows in in_order(self._tasks(slices, partition), tasks_ahead, workers=self._workers, joined=True):
+                bar.add(rows)
+        return bar.rows
+
+    def _tasks(self, slices: Iterator[pa.RecordBatch], partition: int | None) -> Iterator[Callable[[], int]]:
+        rows = 0
+        if self._small is not None:
+            small, self._small = self._small, None
+            parts = list(parts_of(small.order, small.counts))
+            for number, _ in parts:
+                self._open(number)
+            write = self._task(small.source, parts)
+            # their rows were counted before
+            yield lambda: 0 * write()
+        elif not self._queues and partition is None and self._count >= SMALL_PARTITIONS:
+            self._small, slices = self._gathered(slices)
+            if self._small is not None:
+                count = len(self._small.order)
+                yield lambda: count
+                return
+        for batch in slices:
+            records = normalize(batch, self.config, self._clock(), rows, self._unit)
+            source = RecordInput.from_arrow(records)
+            parts = list(self._partitioner.split(records, partition, rows))
+            rows += records.num_rows
+            # all at once: a segment that shares a bundle is held longer
+            for number, _ in parts:
+                self._open(number)
+            if self._workers > 1 and records.nbytes >= _SHARED_BYTES:
+                yield from (self._task(source, [part]) for part in parts)
+            else:
+                yield self._task(source, parts)
+
+    def _gathered(self, slices: Iterator[pa.RecordBatch]) -> tuple[_Small | None, Iterator[pa.RecordBatch]]:
+        """(all rows, if they are few and meet many partitions, the slices that were not taken)."""
+        gathered, size = list[pa.RecordBatch](), 0
+        most = max(SMALL_BYTES, min(SMALL_PART * self._count, MOST_SMALL_BYTES))
+        for batch in slices:
+            gathered.append(batch)
+            size += batch.nbytes
+            if size > most:
+                return None, chain(gathered, slices)
+        rows, size, normal, partitioner = 0, 0, list[pa.RecordBatch](), copy.copy(self._partitioner)
+        for batch in gathered:
+            normal.append(normalize(batch, self.config, self._clock(), rows, self._unit))
+            rows += batch.num_rows
+            # a dictionary's values are repeated here, so the records may be far larger than what was given
+            size += normal[-1].nbytes
+            if size > SMALL_PART * self._count:
+                return None, iter(gathered)
+        if rows >= SMALL_PARTITIONS and all(batch.schema == normal[0].schema for batch in normal):
+            records = join(normal)
+            order, counts = partitioner.group(records)
+            partitions = np.flatnonzero(counts)
+            if len(partitions) >= SMALL_PARTITIONS and records.nbytes <= SMALL_PART * len(partitions):
+                source = RecordInput.from_arrow(records)
+                form = batch_format(self.config, self._codec, self._clock, self._random)
+                row_counts = counts[partitions]
+                segments = SmallSegments.of(source, records.nbytes, order, partitions, row_counts, form)
+                if segments is not None:
+                    self._partitioner = partitioner
+                    return _Small(source, order, counts, segments), iter(())
+        return None, iter(gathered)
+
+    def _task(self, source: RecordInput, parts: Sequence[tuple[int, Longs]]) -> Callable[[], int]:
+        writes = [self._queues[number].put(source, rows) for number, rows in parts]
+        return partial(_write, writes, sum(len(rows) for _, rows in parts))
+
+    def _open(self, partition: int) -> None:
+        if partition not in self._queues:
+            self._bundles.join(partition)
+            self._queues[partition] = PartitionQueue(self._writer(partition))
+
+    def _writer(self, partition: int) -> SegmentWriter:
+        return SegmentWriter(
+            self._storage,
+            self._topic,
+            partition,
+            self._read_version,
+            self.config,
+            codec=self._codec,
+            clock=self._clock,
+            new_id=self._new_id,
+            random=self._random,
+            bundles=self._bundles,
+            gather_bytes=self._gather_bytes,
+        )
+
+    def close(self) -> Sequence[SegmentInfo]:
+        """Make all files durable; returns the segments by partition, in order. An error leaves nothing open."""
+        self._is_closing = True
+        if self._small is not None:
+            return self._small.segments.write(self._storage, self._new_stem(), self._clock())
+        queues = [self._queues[partition] for partition in sorted(self._queues)]
+        uploads = any(queue.is_uploading for queue in queues)
+        closers = WorkerThreads(_CLOSERS if uploads else self._workers - 1, "distlog-close")
+        closing = [Task(queue.close) for queue in queues]
+        try:
+            for queue, task in zip(queues, closing, strict=True):
+                if queue.is_uploading or not uploads:
+                    closers.put(task.run)
+            segments = [segment for task in closing for segment in task.wait()]
+            self._bundles.close()
+            return [self._bundles.placed(segment) for segment in segments]
+        except BaseException:
+            for queue, task in zip(queues, closing, strict=True):
+                # aborted only when its thread has left it; a second interrupt does not wait for that
+                task.when_over(queue.abort)
+            raise
+        finally:
+            closers.end(joined=True)
+
+    def abort(self) -> None:
+        """Abort; vacuum deletes the written files. A `close` that fails aborts by itself."""
+        if not self._is_closing:
+            for queue in list(self._queues.values()):
+                queue.abort()
+
+
+def _write(writes: Sequence[Callable[[], None]], rows: int) -> int:
+    for write in writes:
+        write()
+    return rows

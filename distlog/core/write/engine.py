@@ -1,21 +1,68 @@
-"""Engines take batches into a topic: directly into active segments, or by a commit."""
+"""Engines append batches to a topic: directly to active segments on a local disk, or by a commit."""
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from distlog.core.commits.snapshot import Snapshot
-from distlog.core.config import TopicConfig
-from distlog.core.format.record_batch import BatchFormat
+from distlog.core import paths
+from distlog.core.commits.actions import Action, Add, ProducerBatches
+from distlog.core.commits.commit_log import CurrentSnapshot
+from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.pending_queue import pending_append, segments_of_append
+from distlog.core.commits.producer_table import (
+    NONE,
+    PAUSE_MS,
+    KnownBatch,
+    ProducerBatch,
+    ProducerState,
+    ProducerTable,
+    sufficient_batches,
+)
+from distlog.core.commits.segment_table import SegmentInfo
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.config import DAY_MS, TopicConfig
+from distlog.core.errors import (
+    CommitStateUnknownError,
+    DistlogError,
+    InvalidRecordError,
+    OffsetOutOfRangeError,
+    ProducerFencedError,
+    StorageError,
+    TopicNotFoundError,
+    TransactionTooOldError,
+)
+from distlog.core.format.record_batch import BatchFormat, batch_fields
 from distlog.core.format.record_encoder import EncodedBatches, RecordEncoder, RecordInput
-from distlog.core.storage.parallel import cores
-from distlog.core.write.append import AppendResult
+from distlog.core.log.active_partition import ActiveSeals
+from distlog.core.log.log_validator import ValidBatch, WrittenSegment, effect, runs, write_bundle
+from distlog.core.log.partition_log import (
+    Appended,
+    LostRecordsError,
+    PartitionLog,
+    most_open_logs,
+    open_together,
+    without_open_logs,
+)
+from distlog.core.segments.producer_states import FirstBatch, ProducerStates, any_first, producer_batches
+from distlog.core.segments.segment_reader import whole_log
+from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.segments.transactions import OpenTransactions, last_stable_offset
+from distlog.core.storage.parallel import cores, in_order, in_parallel
+from distlog.core.storage.retry import Deadline
+from distlog.core.write.append import AppendResult, check_keyed, offsets_of, place, warn_of_times
 
 #: How long batches of a producer are tried again, in seconds (Kafka's delivery.timeout.ms).
 DELIVERY_TIMEOUT_S = 120.0
@@ -107,3 +154,553 @@ class Failure(NamedTuple):
     record_count: int
     error: BaseException
     in_doubt: bool
+
+
+#: With a longer `flush.ms` there is no sync in the background.
+_LONGEST_MS = DAY_MS
+
+Item = TypeVar("Item")
+
+
+class DirectEngine:
+    """Appends to the active segments of partitions; then calls `on_append`.
+
+    Partitions succeed or fail by themselves. By default, records are acknowledged when they are durable; readers may
+    see them earlier. A topic's flush policy may leave syncs to later, to `flush` and `close` at the latest.
+    `lock_timeout_s` limits the wait for each lock.
+    """
+
+    def __init__(
+        self,
+        handle: TopicHandle,
+        current: CurrentSnapshot,
+        on_append: Callable[[], None],
+        lock_timeout_s: float | None = None,
+    ) -> None:
+        self._handle, self._current, self._on_append = handle, current, on_append
+        self._lock_timeout_s = lock_timeout_s
+        self._logs: OrderedDict[int, PartitionLog] = OrderedDict()
+        self._group_size = 1
+        self.begin_child()
+        weakref.finalize(self, _close, self._logs, os.getpid()).atexit = False
+
+    def begin_child(self) -> None:
+        """Become usable in a forked child: no thread there holds the lock, and unflushed records are the parent's."""
+        self._lock = threading.RLock()
+        # by partition and segment: the last records that were acknowledged before they were synced
+        self._unflushed: dict[int, dict[str, Appended]] = {}
+        self._timer: threading.Timer | None = None
+        self._loss: DistlogError | None = None
+        # the partitions that were appended to since the last `close`
+        self._used = set[int]()
+
+    def append(self, parts: Sequence[PartitionBatches], fence: Fence | None = None) -> Appends:
+        """Append the batches, each partition's in their order."""
+        appends = [_PartAppend(part, fence) for part in parts]
+        with self._lock:
+            try:
+                for group in self._in_groups(appends):
+                    self._append(group)
+                    deadline = Deadline(DELIVERY_TIMEOUT_S)
+                    while (retries := [append for append in group if append.is_retriable]) and deadline.pause():
+                        for append in retries:
+                            append.reset()
+                        self._append(retries)
+            except BaseException as error:
+                for append in appends:
+                    append.fail_remaining(error)
+            finally:
+                self._on_append()
+        offsets = {
+            append.partition: (append.acknowledged[0].first_offset, append.acknowledged[-1].end_offset)
+            for append in appends
+            if append.acknowledged
+        }
+        return Appends(AppendResult(None, offsets), [failure for append in appends for failure in append.failures])
+
+    def _append(self, appends: Sequence[_PartAppend]) -> None:
+        """Append while threads encode the next partitions; then flush all partitions in parallel."""
+        workers = workers_for([append.part for append in appends])
+        try:
+            self._open([append.partition for append in appends])
+            encodings, queued = (append.encode for append in appends), 2 * workers if workers > 1 else 0
+            for append in in_order(encodings, queued, workers=workers, joined=True):
+                append.append(self._log(append.partition), self._lock_timeout_s)
+            logs = [(append, self._log(append.partition)) for append in appends]
+            in_parallel(lambda pair: pair[0].flush(pair[1], self._lock_timeout_s), logs)
+        finally:
+            # an interrupt may come when some records are acknowledged already
+            self._note_unflushed(appends)
+        self._sync_sealed(appends)
+
+    def _in_groups(self, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+        """The items in groups of as many partitions as may have open files; a group's logs stay open."""
+        self._group_size = size = most_open_logs(self, len(self._logs))
+        return (items[first : first + size] for first in range(0, len(items), size))
+
+    def _open(self, partitions: Sequence[int]) -> None:
+        """Create the missing active segments in one commit, since each commit costs several syncs."""
+        self._used.update(partitions)
+        states = self._current.snapshot.partitions
+        missing = [partition for partition in partitions if states[partition].active is None]
+        if len(missing) > 1:
+            # a partition that cannot be opened raises that itself, and keeps no other from it
+            with suppress(DistlogError):
+                open_together([self._log(partition) for partition in missing])
+
+    def _note_unflushed(self, appends: Sequence[_PartAppend]) -> None:
+        for append in appends:
+            for appended in append.acknowledged:
+                if appended.flush_due:
+                    self._forget(append.partition, appended.stem)
+                else:
+                    self._unflushed.setdefault(append.partition, {})[appended.stem] = appended
+        self._sync_later()
+
+    def _forget(self, partition: int, stem: str) -> None:
+        stems = self._unflushed.get(partition, {})
+        stems.pop(stem, None)
+        if not stems:
+            self._unflushed.pop(partition, None)
+
+    def _sync_sealed(self, appends: Sequence[_PartAppend]) -> None:
+        """Sync earlier segments, which seals did or records are lost: later their commits may be deleted."""
+        for append in appends:
+            for stem in list(self._unflushed.get(append.partition, ())):
+                if append.acknowledged and stem != append.acknowledged[-1].stem:
+                    self._sync_one(append.partition, stem, 0)
+
+    def _log(self, partition: int) -> PartitionLog:
+        """The partition's log; other logs stay open, the last used ones, as many as may."""
+        if partition not in self._logs:
+            most = max(most_open_logs(self, len(self._logs)), self._group_size)
+            # they may have records that the flush policy left unflushed; if that cannot be noted now, they stay open
+            for oldest in list(islice(self._logs, max(0, len(self._logs) - most + 1))):
+                with suppress(StorageError):
+                    self._logs[oldest].close(flushed=False, timeout_s=0)
+                    del self._logs[oldest]
+            self._logs[partition] = PartitionLog(self._handle, partition, self._current)
+        self._logs.move_to_end(partition)
+        return self._logs[partition]
+
+    @property
+    def is_flushed(self) -> bool:
+        return not self._unflushed
+
+    def flush(self) -> None:
+        """Return when all appended records are durable, also records that the flush policy left unsynced.
+
+        Raises LostRecordsError if a sync failed, now or in the background, so that acknowledged records are lost, and
+        OffsetOutOfRangeError if they are so old that it is unknown; each is raised once. After other errors, the next
+        flush tries again.
+        """
+        with self._lock:
+            failure = self._sync()
+            error, self._loss = self._loss or failure, None
+        if error is not None:
+            raise error
+
+    def _sync(self) -> DistlogError | None:
+        """Sync each partition; returns an error after which a sync may still succeed."""
+        failure: DistlogError | None = None
+        for partition, stem in [(partition, stem) for partition, stems in self._unflushed.items() for stem in stems]:
+            failure = self._sync_one(partition, stem, self._lock_timeout_s) or failure
+        return failure
+
+    def _sync_one(self, partition: int, stem: str, timeout_s: float | None) -> DistlogError | None:
+        try:
+            self._log(partition).flush(self._unflushed[partition][stem], timeout_s=timeout_s)
+        except (LostRecordsError, TopicNotFoundError, OffsetOutOfRangeError) as error:
+            # the commits that would show it will not come back either
+            self._loss = self._loss or error
+        except DistlogError as error:
+            return error
+        # only now: after an interrupt or an error, the next flush must know the records
+        self._forget(partition, stem)
+        return None
+
+    def _sync_later(self) -> None:
+        flush_ms = self._current.snapshot.config.flush_ms
+        if self._timer is None and self._unflushed and flush_ms <= _LONGEST_MS:
+            timer = threading.Timer(flush_ms / 1000, self._sync_in_background)
+            timer.daemon = True
+            with suppress(RuntimeError):  # there can be no more threads: `close` syncs
+                timer.start()
+                self._timer = timer
+
+    def _sync_in_background(self) -> None:
+        with self._lock:
+            self._timer = None
+            try:
+                self._sync()
+            finally:
+                self._sync_later()
+
+    def close(self) -> None:
+        """Flush, and close the files; opened again, no byte of the logs is read, even after a reboot."""
+        with self._lock:
+            try:
+                self.flush()
+                partitions = sorted(self._used)
+                self._used.clear()
+                for group in self._in_groups(partitions):
+                    in_parallel(self._checkpoint_of, [self._log(partition) for partition in group])
+            finally:
+                _close(self._logs, os.getpid())
+                without_open_logs(self)
+
+    def _checkpoint_of(self, log: PartitionLog) -> None:
+        # the records are durable already
+        with suppress(DistlogError):
+            log.checkpoint(timeout_s=self._lock_timeout_s)
+
+
+def _close(logs: OrderedDict[int, PartitionLog], process: int) -> None:
+    # a forked child must not wait for the locks of its parent
+    while logs and process == os.getpid():
+        logs.popitem(last=False)[1].close()
+
+
+#: The errors after which batches of a producer are tried again.
+_RETRIABLE = (StorageError, CommitStateUnknownError, TransactionTooOldError)
+
+
+class _PartAppend:
+    """The append of one partition's batches; an error stops this partition alone."""
+
+    def __init__(self, part: PartitionBatches, fence: Fence | None) -> None:
+        self.part, self.partition = part, part.partition
+        self._fence = None if fence is None else partial(fence.check, partitions=(part.partition,))
+        self._batches: EncodedBatches | None = None
+        self._appended: list[Appended] = []
+        self._acknowledged = 0
+        self._error: BaseException | None = None
+        self._is_rest_in_doubt = False
+
+    def encode(self) -> _PartAppend:
+        try:
+            self._batches = self.part.encode()
+        except BaseException as error:
+            self._error = error
+        return self
+
+    def append(self, log: PartitionLog, timeout_s: float | None) -> None:
+        """Append the batches that are not appended, with no record of others between them; see `append_runs`."""
+        batches, self._batches = self._batches, None
+        if batches is None:
+            return
+        try:
+            part = self.part
+            every_run = runs(batches, part.config, part.now_ms, in_transaction=part.form.transactional)
+            missing = islice(every_run, len(self._appended), None)
+            # closed at once, since it holds the partition's lock
+            with closing(log.append_runs(missing, self._fence, timeout_s=timeout_s)) as appends:
+                for appended in appends:
+                    self._appended.append(appended)
+        except DistlogError as error:
+            self._error = error
+        except BaseException as error:
+            # only distlog's errors promise that nothing was appended
+            self._error, self._is_rest_in_doubt = error, True
+            raise
+
+    def flush(self, log: PartitionLog, timeout_s: float | None = None) -> None:
+        """Acknowledge the appended records, after a sync if the topic's flush policy wants one."""
+        try:
+            for appended in self._appended[self._acknowledged :]:
+                if appended.flush_due:
+                    log.flush(appended, timeout_s=timeout_s)
+                self._acknowledged += 1
+        except BaseException as error:
+            # it may still be flushed by another process
+            self._error = self._error or error
+
+    def fail_remaining(self, error: BaseException) -> None:
+        if sum(map(_count, self.acknowledged)) < self.part.record_count:
+            self._error = self._error or error
+
+    @property
+    def is_retriable(self) -> bool:
+        return self.part.has_producer and isinstance(self._error, _RETRIABLE) and not self._is_rest_in_doubt
+
+    def reset(self) -> None:
+        """Forget the error before the next try."""
+        if isinstance(self._error, LostRecordsError):
+            del self._appended[self._acknowledged :]
+        self._error = None
+
+    @property
+    def acknowledged(self) -> list[Appended]:
+        """The records that were appended, and are as safe as the topic wants it; the offsets follow each other."""
+        return self._appended[: self._acknowledged]
+
+    @property
+    def failures(self) -> list[Failure]:
+        """The records without acknowledgement: the ones that may be in the log, and the ones that are not."""
+        if self._error is None:
+            return []
+        doubtful = sum(map(_count, self._appended[self._acknowledged :]))
+        missing = self.part.record_count - sum(map(_count, self._appended))
+        if self._is_rest_in_doubt:
+            doubtful, missing = doubtful + missing, 0
+        counts = ((doubtful, True), (missing, False))
+        return [Failure(self.partition, count, self._error, in_doubt) for count, in_doubt in counts if count]
+
+
+def _count(appended: Appended) -> int:
+    return appended.end_offset - appended.first_offset
+
+
+class CommitEngine:
+    """Commits the batches of each append together. A commit is durable, so there is nothing to flush."""
+
+    is_flushed = True
+
+    def __init__(self, handle: TopicHandle, current: CurrentSnapshot) -> None:
+        self._handle, self._current = handle, current
+
+    def append(self, parts: Sequence[PartitionBatches], fence: Fence | None = None) -> Appends:
+        """Commit the batches, all or none."""
+        workers = workers_for(parts)
+        encodings = (part.encode for part in parts)
+        encoded = in_order(encodings, 2 * workers if workers > 1 else 0, workers=workers, joined=True)
+        batches = {part.partition: valid_batches(data) for part, data in zip(parts, encoded, strict=True)}
+        config, has_producer = parts[0].config, any(part.has_producer for part in parts)
+        snapshot, deadline = self._current.snapshot, Deadline(DELIVERY_TIMEOUT_S)
+        while True:
+            try:
+                return Appends(self._commit(snapshot, batches, config, fence))
+            except ConcurrentAppendError:
+                # they are in the log already, or a newer producer has started: the next check shows which
+                pass
+            except (StorageError, CommitStateUnknownError):
+                if not has_producer or not deadline.pause():
+                    raise
+            snapshot = self._current.refresh()
+
+    def _commit(self, snapshot: Snapshot, batches: Parts, config: TopicConfig, fence: Fence | None) -> AppendResult:
+        check = ProducerCheck(self._handle, snapshot)
+        try:
+            in_log = {number: check.check(number, batch) for number, batch in batches.items()}
+        except ProducerFencedError:
+            if fence is not None:
+                fence.check(snapshot, batches)
+            raise
+        offsets = dict[int, tuple[int, int]]()
+        for number, last in in_log.items():
+            if last is not None:
+                end = last.last_offset + 1
+                offsets[number] = end - sum(batch.offset_count for batch in batches[number]), end
+        if offsets:
+            # one commit has all of them
+            return AppendResult(None, offsets, replayed=True)
+        fences = None if fence is None else lambda head: fence.check(head, batches)
+        result, after = commit_batches(check, batches, config, fences)
+        self._current.advance(after)
+        return result
+
+    def flush(self) -> None:
+        """There is nothing to flush."""
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    def begin_child(self) -> None:
+        """There is nothing that a fork could harm."""
+
+
+def valid_batches(encoded: EncodedBatches) -> list[ValidBatch]:
+    """Each batch by itself."""
+    data = np.frombuffer(encoded.data, np.uint8)
+    rows, firsts = encoded.batches.copy(), encoded.batches["base_offset"]
+    ends = rows["position"] + rows["size"]
+    newest = np.where(encoded.offsets_of_max_timestamp < 0, -1, encoded.offsets_of_max_timestamp - firsts)
+    parts = [data[start:end] for start, end in zip(rows["position"].tolist(), ends.tolist(), strict=True)]
+    rows["position"] = rows["base_offset"] = 0
+    times = zip(parts, newest.tolist(), encoded.min_timestamps.tolist(), strict=True)
+    return [ValidBatch(part, rows[row : row + 1], *numbers) for row, (part, *numbers) in enumerate(times)]
+
+
+def commit_batches(
+    checked: ProducerCheck, parts: Parts, written_by: TopicConfig, fence: Callable[[Snapshot], None] | None = None
+) -> tuple[AppendResult, Snapshot]:
+    """Commit the batches of `parts`, which were `checked`, all or none.
+
+    `fence` may refuse each head after which they would be committed; then nothing is. Raises ConcurrentAppendError
+    if the batches do not come next any more.
+    """
+    handle, snapshot = checked.handle, checked.snapshot
+    numbered = [number for number, batches in parts.items() if any(batch.has_producer for batch in batches)]
+    open_transactions = {number: checked.producers_of(number)[0].open_transactions for number in numbered}
+    written = write_bundle(handle, snapshot, parts, open_transactions)
+    segments, placed = [segment.info for segment in written], list[SegmentInfo]()
+    warn_of_times(handle.storage.name, snapshot, segments, handle.clock())
+    pending = None
+    if fence is None:
+        is_keyed = "compact" in written_by.cleanup_policy
+        pending = pending_append(handle.storage, snapshot, segments, None, is_keyed=is_keyed)
+    ticket = handle.log.queue.ticket(pending, snapshot)
+    race = CommitRace(handle.log, snapshot, "append", read_version=snapshot.version, ticket=ticket)
+    with race, ActiveSeals(handle, race) as seals:
+        for head in race:
+            sealed = seals.seal(head, parts)
+            if sealed is None:
+                continue
+            check_keyed(sealed.config, written_by)
+            if fence is not None:
+                fence(sealed)
+            check = checked.after(sealed, {number: parts[number] for number in numbered})
+            placed, actions = _with_producers(check, numbered, written, place(sealed, segments))
+            race.put([*seals.actions, *map(Add, placed), *actions])
+    assert race.commit is not None
+    if ticket is not None and ticket.group_commit is not None:
+        placed = segments_of_append(ticket.group_commit, segments)
+    return AppendResult(race.commit.version, offsets_of(placed)), race.after
+
+
+def _with_producers(
+    check: ProducerCheck, numbered: Sequence[int], written: Sequence[WrittenSegment], placed: Sequence[SegmentInfo]
+) -> tuple[list[SegmentInfo], list[Action]]:
+    """The segments with their first unstable offsets, and the actions that name their producers."""
+    transactions, segments = dict[int, OpenTransactions](), list[SegmentInfo]()
+    named = {number: list[ProducerBatch]() for number in numbered}
+    for result, segment in zip(written, placed, strict=True):
+        number, offset = segment.partition, segment.base_offset
+        if segment.has_transactions:
+            producers = check.producers_of(number)[0]
+            open_transactions = transactions.setdefault(number, OpenTransactions(producers.open_transactions))
+            aborted, first_unstable = effect(result, offset, open_transactions)
+            if aborted != list(result.aborted):
+                # the index that was written is of other offsets
+                raise ConcurrentAppendError
+            segment = replace(segment, first_unstable_offset=first_unstable)
+        segments.append(segment)
+        for batch in result.batches if number in named else ():
+            named[number] += producer_batches(batch.data, batch.rows, offset)
+            offset += batch.offset_count
+    batches = {
+        number: (*check.producers_of(number)[1], *sufficient_batches(new_batches))
+        for number, new_batches in sorted(named.items())
+        if new_batches
+    }
+    return segments, [ProducerBatches(batches)] if batches else []
+
+
+#: Batches by partition.
+Parts = Mapping[int, Sequence[ValidBatch]]
+
+#: The age up to which segments are read that no commit names producers of, as active segments leave them.
+REMEMBERED_MS = 15 * 60_000
+
+
+def known_producers(
+    handle: TopicHandle, state: PartitionState, passed_ms: int = 0
+) -> tuple[ProducerTable, Sequence[ProducerBatch]]:
+    """The producers that a partition's commits name; and the earlier batches that its next commit must name.
+
+    The second is empty, unless no commit has named a producer yet: then young segments that may have some are read,
+    and all from the first open transaction on.
+    """
+    if state.producers or not len(state.segments):
+        return state.producers, ()
+    young = np.flatnonzero(state.segments.array("created_ms") >= handle.clock() - REMEMBERED_MS)
+    # not the last old one: a job may have committed now a segment that it wrote long ago
+    first = int(young[0]) if len(young) else len(state.segments)
+    first = min(first, state.segments.find(last_stable_offset(handle.reader, state)))
+    batches, numbered = list[ProducerBatch](), set[int]()
+    for segment in state.segments[first:]:
+        for chunk in whole_log(handle.reader, segment) if segment.may_have_producers else ():
+            for batch in producer_batches(chunk.data, chunk.batches, segment.shift):
+                # a marker alone has no sequence number of its producer
+                if not batch.is_marker or batch.producer_id in numbered:
+                    numbered.add(batch.producer_id)
+                    batches.append(batch)
+    entries = sufficient_batches(batches)
+    return ProducerTable().updated(entries, passed_ms), entries
+
+
+def producer_entries(handle: TopicHandle, state: PartitionState) -> npt.NDArray[np.void]:
+    """The state of each producer, as a producer snapshot has it (ENTRY rows)."""
+    return ProducerStates(dict(known_producers(handle, state)[0].items())).entries()
+
+
+class ProducerCheck:
+    """Checks batches against the producers at the end of `snapshot`; `first` may refuse a producer's first batch."""
+
+    def __init__(
+        self, handle: TopicHandle, snapshot: Snapshot, first: Callable[[int], FirstBatch] = lambda _: any_first
+    ) -> None:
+        self.handle, self.snapshot, self.first = handle, snapshot, first
+        self._producers = dict[int, tuple[ProducerTable, Sequence[ProducerBatch]]]()
+        # the states after the batches that were checked, and their end offsets
+        self._states = dict[int, tuple[ProducerStates, int]]()
+
+    def after(self, head: Snapshot, parts: Parts) -> ProducerCheck:
+        """The check of the batches of `parts`, which were checked here, at a newer `head`.
+
+        Raises ConcurrentAppendError if a batch does not come next there.
+        """
+        if head is self.snapshot:
+            return self
+        check = ProducerCheck(self.handle, head, self.first)
+        for number, batches in parts.items():
+            earlier, later = self.snapshot.partitions[number], head.partitions[number]
+            if later is not earlier and (later.producers is not earlier.producers or not earlier.producers):
+                _check_again(check, number, batches)
+        return check
+
+    def producers_of(self, partition: int) -> tuple[ProducerTable, Sequence[ProducerBatch]]:
+        if partition not in self._producers:
+            if partition >= len(self.snapshot.partitions):
+                raise InvalidRecordError("the topic no longer has this partition", partition=partition)
+            self._producers[partition] = known_producers(
+                self.handle, self.snapshot.partitions[partition], self.snapshot.passed_ms
+            )
+        return self._producers[partition]
+
+    def check(self, partition: int, batches: Sequence[ValidBatch]) -> KnownBatch | None:
+        """Check batches that come together, after the batches that were checked before.
+
+        Returns the last batch as the partition has it, if it has it already; then the log has all.
+        """
+        if not any(batch.has_producer for batch in batches):
+            return None
+        table, _ = self.producers_of(partition)
+        end = self.snapshot.partitions[partition].log_end_offset
+        states, end = self._states.setdefault(partition, (ProducerStates(), end))
+        rows = np.concatenate([batch.rows for batch in batches])
+        for producer in {*rows["producer_id"].tolist()}:
+            state = table.get(producer, self.snapshot.passed_ms)
+            if state is not None and not self._has_expired(state):
+                states.add_if_missing(producer, state)
+        spans = rows["last_offset_delta"].astype(np.int64) + 1
+        rows["base_offset"] = np.cumsum(spans) - spans
+        duplicate = states.check(batch_fields(rows), self.first(partition))
+        if duplicate is None:
+            for batch in batches:
+                states.observe(batch.data, batch.rows, end)
+                end += batch.offset_count
+            self._states[partition] = states, end
+        else:
+            # its commit is visible, and may not be durable yet
+            self.handle.storage.sync(paths.COMMITS_DIR)
+        return duplicate
+
+    def _has_expired(self, state: ProducerState) -> bool:
+        since_ms = min(max(0, self.handle.clock() - self.snapshot.timestamp_ms), PAUSE_MS)
+        silent_ms = self.snapshot.passed_ms + since_ms - state.heard_ms
+        return state.transaction_first_offset == NONE and silent_ms >= self.handle.producer_expiration_ms
+
+
+class ConcurrentAppendError(Exception):
+    """The batches cannot be committed, or not like this: another process has committed concurrently."""
+
+
+def _check_again(check: ProducerCheck, partition: int, batches: Sequence[ValidBatch]) -> None:
+    for batch in batches:
+        try:
+            duplicate = check.check(partition, [batch])
+        except DistlogError as error:
+            raise ConcurrentAppendError from error
+        if duplicate is not None:
+            raise ConcurrentAppendError

@@ -1,4 +1,4 @@
-"""Makes columns of a caller's data: `normalize` turns Arrow, pandas or dicts into one Arrow batch."""
+"""Rows: checks a caller's data, makes Arrow columns, and splits them by partition."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from sys import getsizeof
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import column_of, integers, numbers_of
+from distlog.core.arrays import column_of, flags_of, integers, numbers_of
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidRecordError
+from distlog.core.format.kernels import keys as kernels
+from distlog.core.format.kernels.keys import first_out_of_range
 from distlog.core.format.record_batch import HEADER_SIZE, HEADERS_TYPE
 from distlog.core.format.record_encoder import unfit
 from distlog.core.integers import MAX_INT, MAX_LONG, MIN_LONG
@@ -549,3 +552,116 @@ def _binary(batch: pa.RecordBatch, name: str) -> pa.Array:
     if pa.types.is_string_view(column.type):
         return _cast(batch, name, pa.string()).cast(pa.binary())
     return _cast(batch, name, pa.binary())
+
+
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+
+_BYTE = np.dtype(np.uint8)
+
+
+class StickyState(NamedTuple):
+    """The partition that records without a key go to now, and the bytes that it got in this run."""
+
+    partition: int
+    used_bytes: int
+
+
+def assign_partitions(
+    keys: pa.Array[Any], values: pa.Array[Any], partitions: int, sticky: StickyState, run_bytes: int
+) -> tuple[Ints, StickyState]:
+    """The partition of each record, by its key or by sticky runs of about `run_bytes`; and the next state."""
+    if len(keys) != len(values):
+        raise ValueError(f"{len(keys)} keys and {len(values)} values")
+    key_offsets, key_data, valid = _buffers(keys)
+    value_offsets, _, _ = _buffers(values)
+    assigned = np.empty(len(keys), np.int32)
+    partition, used_bytes = kernels.assign(
+        key_offsets, key_data, valid, keys.offset, value_offsets, partitions, *sticky, run_bytes, assigned
+    )
+    if partition < 0:
+        raise ValueError("the offsets of the key column do not fit its data")
+    return assigned, StickyState(partition, used_bytes)
+
+
+def group_by_partition(partitions: Ints, count: int) -> tuple[Longs, Longs]:
+    """(the row numbers, grouped by partition and in order within each; the number of rows of each partition)."""
+    order = np.empty(len(partitions), np.int64)
+    counts = np.zeros(count, np.int64)
+    if kernels.group(partitions, order, counts, np.empty(count, np.int64)) >= 0:
+        raise ValueError(f"a partition is not between 0 and {count - 1}")
+    return order, counts
+
+
+def _buffers(array: pa.Array[Any]) -> tuple[Ints | Longs, Bytes, Bytes]:
+    # (the offsets of this slice, the data, the validity bits of the whole array, or nothing if all are valid)
+    valid, offsets, data = array.buffers()
+    kind = np.dtype(np.int64 if pa.types.is_large_binary(array.type) else np.int32)
+    slice_offsets = _view(offsets, kind)[array.offset : array.offset + len(array) + 1]
+    return slice_offsets, _view(data), _view(valid if array.null_count else None)
+
+
+def _view(buffer: pa.Buffer | None, kind: np.dtype[Any] = _BYTE) -> npt.NDArray[Any]:
+    return np.frombuffer(memoryview(buffer) if buffer else b"", kind)
+
+
+#: Bytes of keys and values after which records without a key go to the next partition.
+STICKY_BYTES = 131_072
+
+
+class Partitioner:
+    """Splits batches of records by partition, as Kafka's `BuiltInPartitioner`.
+
+    A record without a partition goes to `(murmur2(key) & 0x7fffffff) % partitions`; without a key, to one partition
+    for a run of bytes, `first` at first, then to the next. The state stays from batch to batch.
+    """
+
+    def __init__(self, partitions: int, first: int) -> None:
+        self._partitions = partitions
+        self._sticky = StickyState(first % partitions, 0)
+
+    def group(self, records: pa.RecordBatch, first_row: int = 0) -> tuple[Longs, Longs]:
+        return group_by_partition(self._assign(records, first_row), self._partitions)
+
+    def split(
+        self, records: pa.RecordBatch, partition: int | None = None, first_row: int = 0
+    ) -> Iterator[tuple[int, Longs]]:
+        """Yield (partition, its row numbers in order). InvalidRecordError counts rows from `first_row`."""
+        if partition is not None:
+            yield self._checked(partition), np.arange(records.num_rows)
+        elif self._partitions == 1 and "partition" not in records.schema.names:
+            yield 0, np.arange(records.num_rows)
+        elif records.num_rows:
+            yield from parts_of(*self.group(records, first_row))
+
+    def _assign(self, records: pa.RecordBatch, first_row: int) -> npt.NDArray[np.int32]:
+        assigned, self._sticky = assign_partitions(
+            records.column("key"), records.column("value"), self._partitions, self._sticky, STICKY_BYTES
+        )
+        if "partition" not in records.schema.names:
+            return assigned
+        column = records.column("partition")
+        partitions = np.where(
+            flags_of(column.is_valid()), numbers_of(column.fill_null(integers([0], column.type)[0])), assigned
+        )
+        partitions = partitions.astype(np.int32)
+        bad = first_out_of_range(partitions, self._partitions)
+        if bad >= 0:
+            self._checked(int(partitions[bad]), first_row + bad)
+        return partitions
+
+    def _checked(self, partition: int, row: int | None = None) -> int:
+        if isinstance(partition, bool) or not hasattr(partition, "__index__"):
+            raise InvalidRecordError("a partition must be an integer", got=type(partition).__name__)
+        if not 0 <= partition < self._partitions:
+            raise InvalidRecordError(
+                f"the topic has partitions 0 to {self._partitions - 1}", partition=partition, row=row
+            )
+        return operator.index(partition)
+
+
+def parts_of(order: Longs, counts: Longs) -> Iterator[tuple[int, Longs]]:
+    ends = np.cumsum(counts)
+    for number in np.flatnonzero(counts).tolist():
+        yield number, order[ends[number] - counts[number] : ends[number]]

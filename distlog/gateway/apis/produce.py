@@ -17,8 +17,7 @@ from typing import Any
 from distlog.core.errors import DistlogError, InvalidRecordError, LockHeldError, RecordValidationError
 from distlog.core.format.record_batch import CODEC_MASK, TRANSACTIONAL, attributes_of
 from distlog.core.kafka.transactions import ProducerId
-from distlog.core.log.flush import AppendInfo
-from distlog.core.log.partition_log import WouldWaitError
+from distlog.core.log.partition_log import AppendInfo, WouldWaitError
 from distlog.core.storage.locks_and_pages import TIMEOUT_S
 from distlog.core.storage.parallel import PARALLEL_REQUESTS, in_parallel
 from distlog.core.times import NO_TIMESTAMP

@@ -10,7 +10,7 @@ from typing import Any
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import DistlogError, LeaderFencedError
 from distlog.core.kafka.transactions import ProducerId, TransactionState, TransactionStatus
-from distlog.core.log.end_marker import marker
+from distlog.core.log.log_validator import marker
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, encode_position
 from distlog.gateway.apis.cluster import attempted, by_topic, grouped
 from distlog.gateway.apis.groups import RequestedPositions, partition_code

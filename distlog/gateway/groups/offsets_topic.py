@@ -38,8 +38,7 @@ from distlog.core.segments.transactions import control_type
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
-from distlog.core.write.record_sender import Delivery, RecordSender, engine_of
-from distlog.core.write.writer import Writer
+from distlog.core.write.writer import Delivery, RecordSender, Writer, engine_of
 from distlog.gateway.cluster import Leadership, OwnCompaction
 from distlog.gateway.event_log import FAILURES
 from distlog.gateway.groups.classic_group import GroupRecord, Stored

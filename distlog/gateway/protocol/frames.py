@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from distlog.core import errors
-from distlog.core.log.flush import LostRecordsError
-from distlog.core.log.segment_recovery import DamagedLogError
+from distlog.core.log.partition_log import LostRecordsError
+from distlog.core.log.segment_files import DamagedLogError
 from distlog.gateway.event_log import FAILURES
 from distlog.gateway.protocol.messages import (
     MAX_ITEMS,

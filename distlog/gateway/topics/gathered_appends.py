@@ -19,11 +19,11 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidRecordError, StorageError, TopicNotFoundError
 from distlog.core.format.record_batch import TRANSACTIONAL
-from distlog.core.log.flush import SEALED, Appended, AppendInfo
 from distlog.core.log.log_validator import BatchRun, ValidBatch, validate
+from distlog.core.log.partition_log import SEALED, Appended, AppendInfo
 from distlog.core.segments.producer_states import FirstBatch
 from distlog.core.times import NO_TIMESTAMP
-from distlog.core.write.commit_engine import ConcurrentAppendError, ProducerCheck, commit_batches
+from distlog.core.write.engine import ConcurrentAppendError, ProducerCheck, commit_batches
 from distlog.gateway.topics.partition import Fence, RefreshingTopic
 
 
@@ -273,7 +273,7 @@ def _info(snapshot: Snapshot, partition: int, first: int, end: int) -> AppendInf
 
 
 # Each gathering is one bundle and one commit. A batch is acknowledged when its commit is stored. The snapshot has the
-# last batches of each producer, so no log is read (see `commit_engine`).
+# last batches of each producer, so no log is read (see `ProducerCheck`).
 
 #: The results of batches, by partition.
 Results = dict[int, Future[AppendInfo]]

@@ -29,10 +29,9 @@ from distlog.core.errors import (
 from distlog.core.format.record_batch import BatchFields, check_crcs, read_headers
 from distlog.core.format.transaction_index import AbortedTransaction
 from distlog.core.kafka.partition_folder import read_epochs
-from distlog.core.log.flush import Appended, AppendInfo
 from distlog.core.log.live_snapshot import with_tail
 from distlog.core.log.log_validator import BatchRun
-from distlog.core.log.partition_log import PartitionLog, WouldWaitError, most_open_logs
+from distlog.core.log.partition_log import Appended, AppendInfo, PartitionLog, WouldWaitError, most_open_logs
 from distlog.core.read.fetch import FetchedBatches, fetch, fetch_committed, fetch_stored
 from distlog.core.segments.chunks import StoredBatches
 from distlog.core.segments.producer_states import FirstBatch
@@ -40,7 +39,7 @@ from distlog.core.segments.transactions import aborted_between, last_stable_offs
 from distlog.core.storage.locks_and_pages import WatchedPage
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
-from distlog.core.write.commit_engine import producer_entries
+from distlog.core.write.engine import producer_entries
 
 
 class Partition:

@@ -23,7 +23,7 @@ from distlog.core.kafka.transactions import (
     TransactionState,
     TransactionStatus,
 )
-from distlog.core.log.end_marker import marker
+from distlog.core.log.log_validator import marker
 from distlog.core.segments.topic_handle import new_id
 from distlog.core.storage.parallel import in_parallel
 from distlog.gateway.cluster import GatewayLease
