@@ -1,4 +1,4 @@
-"""`python -m simulation`: run histories, tell one as a story, or look how soon planted bugs are found."""
+"""`python -m simulation`: run histories, print the story of one, or find out which seeds catch planted bugs."""
 
 from __future__ import annotations
 
@@ -22,17 +22,21 @@ if TYPE_CHECKING:
 
 
 def main() -> int:
-    """Run what the arguments ask for; 1 if a promise was broken, or a planted bug was not found."""
+    """Run what the arguments ask for; return 1 if a promise was broken or a planted bug was not found."""
     parser = argparse.ArgumentParser(prog="simulation", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
-    parser.add_argument("--histories", type=int, default=1, help="how many seeds, at most")
-    parser.add_argument("--seeds", metavar="N,...", help="these, in place of those from the first one on")
+    parser.add_argument("--histories", type=int, default=1, help="the number of seeds")
+    parser.add_argument("--seeds", metavar="N,...", help="run these seeds instead of a range")
     parser.add_argument("--disk", action="store_true", help="on a local disk")
     parser.add_argument("--short", action="store_true", help="of few actors and requests")
-    parser.add_argument("--mixed", action="store_true", help="short ones, and a twentieth as many of the others")
-    parser.add_argument("--cores", type=int, default=1, help="so many at once, 0 for all, until a promise is broken")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no history after so long")
-    parser.add_argument("--trace", action="store_true", help="tell the histories")
+    parser.add_argument(
+        "--mixed", action="store_true", help="short histories, and a twentieth as many of other kinds"
+    )
+    parser.add_argument(
+        "--cores", type=int, default=1, help="run in N processes, 0 for all, until a promise is broken"
+    )
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="start no history after this time")
+    parser.add_argument("--trace", action="store_true", help="print the story of each history")
     parser.add_argument("--digest", action="store_true", help="print a checksum of all that happens in each")
     parser.add_argument(
         "--planted", metavar="BUG", action="append", help="with a bug, or `all`; `found`: its seed first"
@@ -40,22 +44,22 @@ def main() -> int:
     parser.add_argument("--listing-lag", type=float, default=0.0, metavar="S", help="listings are as old as this")
     parser.add_argument("--shrink", type=int, metavar="SEED", help="make its history as small as it breaks a promise")
     parser.add_argument("--cast", metavar="N,...", help="have only these actors act, by their numbers")
-    parser.add_argument("--length", type=float, metavar="S", help="let the history last so long")
+    parser.add_argument("--length", type=float, metavar="S", help="the seconds that the history lasts")
     parser.add_argument("--fate", type=int, default=0, metavar="N", help="another history of the same plan")
-    parser.add_argument("--without", metavar="FAULT", action="append", help="a kind of fault that does not happen")
+    parser.add_argument("--without", metavar="FAULT", action="append", help="leave out a kind of fault")
     parser.add_argument("--explore", metavar="SCENARIO", help="run the schedules of a scenario, or of `all`")
     parser.add_argument("--schedules", type=int, metavar="N", help="run at most N schedules of each, cheapest first")
-    parser.add_argument("--schedule", metavar="POINT:KIND,...", help="run this schedule of the scenario, and tell it")
+    parser.add_argument("--schedule", metavar="POINT:KIND,...", help="run one schedule, and print its story")
     parser.add_argument("--keep", action="store_true", help="keep the seeds that find planted bugs")
     arguments = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":
-        # the order of a set of texts is a part of a history
+        # the order of a set of strings is a part of a history
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     from simulation.kinds import ON_DISK, ON_STORE, SHORT
 
-    # a collection need not look at what was imported
+    # what was imported takes no part in later collections
     gc.collect()
     gc.freeze()
     kind = ON_DISK if arguments.disk else SHORT if arguments.short else ON_STORE
@@ -64,7 +68,7 @@ def main() -> int:
     if arguments.mixed:
         return _run_mixed(arguments) or _explore(arguments)
     if arguments.planted:
-        return _look_for(arguments, kind)
+        return _find_planted(arguments, kind)
     if arguments.shrink is not None:
         arguments.seed = arguments.shrink
     return _run(arguments, kind) if arguments.cores == 1 else _run_on_cores(arguments, kind)
@@ -74,11 +78,11 @@ def _run(arguments: argparse.Namespace, kind: Kind) -> int:
     from simulation.object_store import Flaws
     from simulation.shrinking import smaller
 
-    begun, calls, broken, count = time.perf_counter(), 0, 0, 0
+    start_s, calls, broken, count = time.perf_counter(), 0, 0, 0
     flaws = Flaws(listing_lag_s=arguments.listing_lag)
     span = range(arguments.seed, arguments.seed + arguments.histories)
     for seed in map(int, arguments.seeds.split(",")) if arguments.seeds else span:
-        if time.perf_counter() - begun > 60 * arguments.minutes:
+        if time.perf_counter() - start_s > 60 * arguments.minutes:
             break
         count += 1
         drawn = smaller(
@@ -100,7 +104,7 @@ def _run(arguments: argparse.Namespace, kind: Kind) -> int:
             is_asked = arguments.shrink is not None or arguments.minutes < float("inf")
             if is_asked and broken == 1:
                 _shrink(kind, drawn, str(error), flaws)
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - start_s
     print(f"{count} histories, {calls} requests, {seconds:.1f} s; {broken} broke a promise")
     return 1 if broken else 0
 
@@ -109,20 +113,20 @@ def _run_on_cores(arguments: argparse.Namespace, kind: Kind) -> int:
     from simulation.campaign import Campaign
     from simulation.object_store import Flaws
 
-    cores, begun = arguments.cores or os.cpu_count() or 1, time.monotonic()
-    done = Campaign(kind, arguments.seed, arguments.histories, 60 * arguments.minutes, cores).run()
-    if done.broken is not None:
-        seed, text = done.broken
+    cores, start_s = arguments.cores or os.cpu_count() or 1, time.monotonic()
+    campaign = Campaign(kind, arguments.seed, arguments.histories, 60 * arguments.minutes, cores).run()
+    if campaign.broken is not None:
+        seed, text = campaign.broken
         print(f"broken by seed {seed}: {text}", flush=True)
         _shrink(kind, kind.plan(seed), text, Flaws())
-    seconds = time.monotonic() - begun
-    print(f"{done.histories} histories, {done.requests} requests, {seconds:.1f} s", end="; ")
-    print(f"{int(done.broken is not None)} broke a promise; to go on from here: --seed {done.end}")
-    return 1 if done.broken is not None else 0
+    seconds = time.monotonic() - start_s
+    print(f"{campaign.histories} histories, {campaign.requests} requests, {seconds:.1f} s", end="; ")
+    print(f"{int(campaign.broken is not None)} broke a promise; to continue: --seed {campaign.end}")
+    return 1 if campaign.broken is not None else 0
 
 
 def _run_mixed(arguments: argparse.Namespace) -> int:
-    """Run histories of all kinds, one kind after the other, until a promise is broken."""
+    """Run histories of every kind until a promise is broken."""
     from simulation.kinds import ON_DISK, ON_STORE, SHORT
 
     count = arguments.histories
@@ -134,7 +138,7 @@ def _run_mixed(arguments: argparse.Namespace) -> int:
 
 
 def _explore(arguments: argparse.Namespace) -> int:
-    """Run the schedules of scenarios, or one of them, until a promise is broken."""
+    """Run the schedules of one scenario, or of all, until a promise is broken."""
     from simulation.explorer import happens, parse
     from simulation.explorer_planted import EXPLORED_BUGS
     from simulation.kinds import SCENARIOS
@@ -148,7 +152,7 @@ def _explore(arguments: argparse.Namespace) -> int:
             world, _, error = happens(SCENARIOS[arguments.explore], parse(arguments.schedule), traced=True)
             print(*world.story or (), f"broken: {error}" if error else "", sep="\n")
             return 1 if error else 0
-        # each scenario has its part of the time; in `make soak` as many schedules as there are long histories
+        # the scenarios share the time; `make soak` runs as many schedules as long histories
         most = arguments.schedules or (arguments.histories if arguments.mixed else float("inf"))
         run = partial(_explored, most=most, cpu_s=60 * arguments.minutes / len(names))
         with multiprocessing.get_context("fork").Pool(arguments.cores or None) as pool:
@@ -169,31 +173,31 @@ def _explored(name: str, most: float, cpu_s: float) -> Explored:
 def _shrink(kind: Kind, drawn: Drawn, broken: str, flaws: Flaws) -> None:
     from simulation.shrinking import arguments_of, as_test, shrink
 
-    def attempt(made: Drawn) -> str | None:
-        error = kind.history(made, flaws=flaws)[1]
+    def attempt(plan: Drawn) -> str | None:
+        error = kind.history(plan, flaws=flaws)[1]
         return None if error is None else str(error)
 
-    made = shrink(drawn, broken, attempt)
-    print(as_test([*kind.arguments, *arguments_of(kind.plan(drawn.seed), made)], broken), flush=True)
+    smallest = shrink(drawn, broken, attempt)
+    print(as_test([*kind.arguments, *arguments_of(kind.plan(drawn.seed), smallest)], broken), flush=True)
 
 
-def _look_for(arguments: argparse.Namespace, kind: Kind) -> int:
-    found = kind.found()
+def _find_planted(arguments: argparse.Namespace, kind: Kind) -> int:
+    kept_seeds = kind.kept_seeds()
     names = [name for name in arguments.planted if name not in ("all", "found")] or list(kind.bugs)
     if arguments.planted == ["found"] and arguments.histories == 1:
-        names = [name for name in names if found.get(name) is not None]
+        names = [name for name in names if kept_seeds.get(name) is not None]
     missed = 0
     for name in names:
-        known = found.get(name) if "found" in arguments.planted else None
+        kept_seed = kept_seeds.get(name) if "found" in arguments.planted else None
         span = range(arguments.seed, arguments.seed + arguments.histories)
-        # a second history of one seed would meet what the bug remembers of the first
-        others = [seed for seed in span if seed != known]
-        first, error = kind.first(name, others if known is None else [known, *others])
+        # a patch may remember the first history of a seed, so no seed runs twice
+        seeds = [seed for seed in span if seed != kept_seed]
+        first, error = kind.first(name, seeds if kept_seed is None else [kept_seed, *seeds])
         missed += first is None
-        found[name] = first
+        kept_seeds[name] = first
         print(f"{name}: {'not found' if first is None else f'by seed {first}: {error}'}"[:300], flush=True)
         if arguments.keep:
-            kind.keep(found)
+            kind.keep(kept_seeds)
     return 1 if missed else 0
 
 

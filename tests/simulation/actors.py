@@ -1,4 +1,4 @@
-"""What the processes of a history do: each actor is a function that works on one topic until its time is over."""
+"""The processes of a history: each actor is a function that works on one topic until its time is over."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from distlog.core.log_manager.log_manager import LogManager
 from distlog.core.opening import make_topic
 from distlog.core.storage.storage import Storage
 from simulation.gateways import Gateway, Register, registers
-from simulation.oracle import ID_HEADER, Batch, Given, Oracle, Rows, rows_of
+from simulation.oracle import ID_HEADER, Batch, NewRecord, Oracle, Rows, rows_of
 from simulation.world import Process
 
 if TYPE_CHECKING:
     from simulation.kafka_directories import Broker
     from simulation.roots import Root
 
-#: What an actor may meet without a broken promise.
+#: Errors that an actor may get without a broken promise.
 PASSING = (StorageError, CommitStateUnknownError, CommitConflictError, TopicNotFoundError)
 
 
 @dataclass
 class Stage:
-    """Where the actors of one history act: until `end_s`, with pauses of `pause_s` on average."""
+    """The setting of the actors of one history: they act until `end_s`, with pauses of `pause_s` on average."""
 
     oracle: Oracle
     url: str
@@ -54,49 +54,45 @@ class Stage:
     keys: int
     partitions: int
     config: dict[str, object] = field(default_factory=dict)
-    #: The jobs of maintenance that there are.
+    #: The jobs of maintenance in this history.
     jobs: frozenset[str] = frozenset()
     names: itertools.count = field(default_factory=itertools.count)
-    #: The gateways by their names, and the positions of their groups.
+    #: The gateways by their names, and the committed offsets of their groups.
     gateways: dict[str, Gateway] = field(default_factory=dict)
     registers: Mapping[str, Register] = field(default_factory=registers)
-    #: What is adopted, and exported to.
+    #: The directory to import from and to export to.
     kafka: Broker | None = None
-    #: The other topics of the root, if there are any.
+    #: The other topics of the root.
     root: Root | None = None
-    #: Of the group of followers, by topic id and partition: up to where its members got records, and committed
-    #: positions.
-    handed_out: dict[tuple[str, int], int] = field(default_factory=dict)
+    #: By topic id and partition: the end of the delivered records of the consumer group, and the committed offsets.
+    delivered: dict[tuple[str, int], int] = field(default_factory=dict)
     committed: dict[tuple[str, int], int] = field(default_factory=dict)
-    #: How old listings are: for as long the checkpoint that vacuum writes before it deletes may not be found.
+    #: The age of listings, in s: they may lack the checkpoint that vacuum writes before it deletes.
     lag_s: float = 0.0
     #: Whether most pauses are short, and a few long.
     in_bursts: bool = False
-    #: Draws what is more than values: times, headers, tombstones, and what actors do with them; whether some may lack
-    #: a key. It is apart from the processes' own draws, so that these are the same with and without it.
+    #: Draws times, headers, tombstones and rare actions. It is separate from the draws of the processes, so that
+    #: these are the same with and without it.
     more: Random | None = None
     may_lack_keys: bool = False
 
     def offsets_may_go(self) -> bool:
-        """Whether the log may lose what followers have read: at its start by deletes, at its end by a restore."""
+        """Whether the log may lose delivered records: at its start by deletes, at its end by a restore."""
         return bool({"delete-records", "restore", "retention", "manage"} & self.jobs)
 
     @property
     def passing(self) -> tuple[type[Exception], ...]:
-        """What an actor may meet; where listings are old, that a checkpoint is not found, too."""
+        """The errors that an actor may get. With old listings a checkpoint may be missing."""
         return (*PASSING, CorruptionError) if self.lag_s else PASSING
 
     def goes_on(self) -> bool:
-        """Whether there is time left."""
         return self.oracle.world.now < self.end_s
 
-    def rest(self, random: Random) -> None:
-        """Let a while pass."""
+    def pause(self, random: Random) -> None:
         pause_s = self.pause_s * random.choice((0.1, 0.1, 2.8)) if self.in_bursts else self.pause_s
         self.oracle.world.pause(random.expovariate(1 / pause_s))
 
     def open(self) -> distlog.Topic:
-        """The topic."""
         while True:
             head = self.oracle.head
             with suppress(*self.passing):
@@ -106,14 +102,14 @@ class Stage:
             self.oracle.world.pause(5.0)
 
     def refreshed(self, topic: distlog.Topic) -> distlog.Topic:
-        """The topic at its newest version; raises as `Topic.refresh`."""
+        """Refresh and return the topic; raises as `Topic.refresh`."""
         head = self.oracle.head
         topic.refresh()
         self.oracle.observes(topic, head)
         return topic
 
     def records(self, random: Random, sender: str, *, atomic: bool = True) -> tuple[Batch, pa.Table]:
-        """A few new records, each with a value or a header that no other has."""
+        """Return a few new records, each with a unique value or header."""
         count = random.choice((1, 1, 2, 5))
         keys = [b"k%d" % random.randrange(self.keys) if self.keys else None for _ in range(count)]
         if self.more is None:
@@ -121,29 +117,29 @@ class Stage:
         return self._batch_of([self._drawn(key, self.more) for key in keys], sender, atomic=atomic)
 
     def chance(self, share: float) -> bool:
-        """Whether an actor does what is more, in such a share of the cases."""
+        """Draw from `more`; False if there is none."""
         return self.more is not None and self.more.random() < share
 
-    def _drawn(self, key: bytes | None, random: Random) -> Given:
-        """A new record: with a time, headers or no value, as is drawn."""
+    def _drawn(self, key: bytes | None, random: Random) -> NewRecord:
+        """Return a new record, perhaps with a time, with headers or without a value."""
         number = b"%d" % next(self.names)
         time_ms = int(time.time() * 1000) - random.choice((0, 0, 1000, 7_200_000)) if random.random() < 0.3 else None
         if key is not None and random.random() < 0.25:
-            return Given(time_ms, key, None, ((ID_HEADER, number),))
+            return NewRecord(time_ms, key, None, ((ID_HEADER, number),))
         headers = (("h", b"%d" % random.randrange(3)), ("h", None)) if random.random() < 0.2 else ()
-        return Given(time_ms, None if self.may_lack_keys and random.random() < 0.2 else key, number, headers)
+        return NewRecord(time_ms, None if self.may_lack_keys and random.random() < 0.2 else key, number, headers)
 
     def records_of(self, keys: Sequence[bytes | None], sender: str, *, atomic: bool = True) -> tuple[Batch, pa.Table]:
-        """New records with these keys, and with nothing else but values."""
+        """Return new records with keys and values only."""
         number = next(self.names)
-        given = [Given(None, key, b"%d.%d" % (number, at), ()) for at, key in enumerate(keys)]
-        return self._batch_of(given, sender, atomic=atomic)
+        records = [NewRecord(None, key, b"%d.%d" % (number, index), ()) for index, key in enumerate(keys)]
+        return self._batch_of(records, sender, atomic=atomic)
 
-    def _batch_of(self, records: Sequence[Given], sender: str, *, atomic: bool = True) -> tuple[Batch, pa.Table]:
-        """A batch of these records, and the table to append."""
+    def _batch_of(self, records: Sequence[NewRecord], sender: str, *, atomic: bool = True) -> tuple[Batch, pa.Table]:
+        """Return the batch of the records, and the table to append."""
         batch = self.oracle.new_batch(records, atomic=atomic, sender=sender)
         times, keys, values, headers = zip(*records, strict=True)
-        named = [[{"key": name, "value": value} for name, value in each] for each in headers]
+        named = [[{"key": name, "value": value} for name, value in pairs] for pairs in headers]
         columns = {"key": column_of(keys, pa.binary()), "value": column_of(values, pa.binary())}
         if any(time_ms is not None for time_ms in times):
             columns["timestamp"] = column_of(times, pa.int64())
@@ -157,23 +153,23 @@ Actor = Callable[[Stage, Process, "Memory"], None]
 
 @dataclass
 class Memory:
-    """What an actor remembers beyond the death of its process, as a job's checkpoint does."""
+    """The state of an actor that survives the death of its process, as a job's checkpoint does."""
 
     name: str
     number: int = 0
     pending: tuple[Batch, pa.Table] | None = None
     #: The last batches with a number: the topic that acknowledged them, their offsets there, and when, in s.
     sent: list[tuple[int, pa.Table, str, Mapping[int, tuple[int, int]], float]] = field(default_factory=list)
-    #: Whether another process has taken its place, as it was taken for dead.
+    #: Whether another process took over, since this one was taken for dead.
     is_replaced: bool = False
-    #: Of a stream that reads: the ends of its micro-batches, their records by number, and how far it got.
+    #: For a stream that reads: the ends of its micro-batches, their records by number, and its offsets.
     log: list[str] = field(default_factory=list)
     batches: dict[int, list[tuple[int, int, bytes]]] = field(default_factory=dict)
     positions: dict[int, int] = field(default_factory=dict)
 
 
 def appends(stage: Stage, process: Process, memory: Memory) -> None:
-    """Append batches with an app id; one whose outcome is unknown, or that a death cut off, is sent again."""
+    """Append batches with an app id; send a batch again after a death or an unknown outcome."""
     topic = stage.open()
     while stage.goes_on():
         if memory.pending is None:
@@ -192,31 +188,31 @@ def appends(stage: Stage, process: Process, memory: Memory) -> None:
             continue
         batch.acknowledge(topic_id, result.offsets)
         if is_full and not result.replayed and topic.snapshot.topic_id == topic_id:
-            stage.oracle.says(f"batch {memory.number} of {memory.name} was taken, above batch.ids.bytes")
+            stage.oracle.says(f"batch {memory.number} of {memory.name} was appended, above batch.ids.bytes")
         memory.pending = None
         if memory.is_replaced:
             return
         memory.sent.append((memory.number, table, topic_id, result.offsets, stage.oracle.world.now))
         if process.random.random() < 0.1:
             _replay(stage, topic, memory)
-        stage.rest(process.random)
+        stage.pause(process.random)
 
 
 def _replay(stage: Stage, topic: distlog.Topic, memory: Memory) -> None:
-    """Append one of the last batches again, as a job does that restarts from an older checkpoint."""
+    """Append one of the last batches again, as a job does after a restart from an older checkpoint."""
     number, table, topic_id, offsets, sent_s = stage.more.choice(memory.sent[-8:]) if stage.more else memory.sent[-1]
-    # some time goes by until it is committed
+    # it takes some time until it is committed
     if topic.snapshot.topic_id != topic_id or stage.oracle.world.now - sent_s > 20 * 86_400:
         return
     again = _or_none(partial(topic.append, table, app_id=memory.name, batch_id=number))
     if again is not None and not again.replayed:
         stage.oracle.says(f"batch {number} of {memory.name} was appended again")
     if again is not None and again.replayed and again.offsets != offsets:
-        stage.oracle.says(f"a replay of batch {number} of {memory.name} is told other offsets")
+        stage.oracle.says(f"a replay of batch {number} of {memory.name} reports other offsets")
 
 
 def _check_may_fail(stage: Stage, memory: Memory, error: Exception) -> None:
-    """A batch that is sent again is a replay, and no conflict."""
+    """A batch that is sent again is a replay and not a conflict."""
     is_conflict = isinstance(error, CommitConflictError) and not isinstance(error, distlog.TransactionTooOldError)
     texts = ("until the deadline", "was dropped", "is compacted since")
     if is_conflict and not any(text in str(error) for text in texts):
@@ -224,7 +220,7 @@ def _check_may_fail(stage: Stage, memory: Memory, error: Exception) -> None:
 
 
 def appends_plainly(stage: Stage, process: Process, memory: Memory) -> None:
-    """Append without an app id, in transactions of several appends now and then."""
+    """Append without an app id, sometimes in transactions of several appends."""
     topic = stage.open()
     while stage.goes_on():
         batch, table = stage.records(process.random, memory.name)
@@ -241,7 +237,7 @@ def appends_plainly(stage: Stage, process: Process, memory: Memory) -> None:
         except PASSING as error:
             batch.refused = True
             topic = stage.open() if isinstance(error, TopicNotFoundError) else topic
-        stage.rest(process.random)
+        stage.pause(process.random)
 
 
 def writes(stage: Stage, process: Process, memory: Memory) -> None:
@@ -262,11 +258,11 @@ def writes(stage: Stage, process: Process, memory: Memory) -> None:
                 batch.acknowledge(topic.snapshot.topic_id)
         except PASSING:
             topic = stage.open()
-        stage.rest(process.random)
+        stage.pause(process.random)
 
 
 def produces(stage: Stage, process: Process, memory: Memory) -> None:
-    """Send records through a transactional producer; several processes have the same id, and end each other."""
+    """Send records through a transactional producer; several processes share an id, and fence each other."""
     id_ = f"id-{process.random.randrange(2)}"
     while stage.goes_on():
         topic = stage.open()
@@ -278,16 +274,16 @@ def produces(stage: Stage, process: Process, memory: Memory) -> None:
                         break
                     if process.random.random() < 0.2:
                         _nothing(stage, process, producer, id_, generation)
-                    stage.rest(process.random)
+                    stage.pause(process.random)
         except (*PASSING, ProducerFencedError):
-            stage.rest(process.random)
+            stage.pause(process.random)
 
 
 def _one_transaction(stage: Stage, process: Process, producer: distlog.Producer, sender: str, topic_id: str) -> bool:
     batches = [stage.records(process.random, sender)[0] for _ in range(process.random.randrange(1, 4))]
     for batch in batches:
         batch.tried.add(topic_id)
-        # as long as nobody has asked for its commit
+        # until its commit is requested
         batch.refused = True
     try:
         producer.begin()
@@ -313,7 +309,7 @@ def _one_transaction(stage: Stage, process: Process, producer: distlog.Producer,
 
 
 def _abort(producer: distlog.Producer, batches: Sequence[Batch], topic_id: str) -> None:
-    """Abort; if it was committed after all, it says so."""
+    """Abort; the producer raises if the transaction was committed."""
     try:
         producer.abort()
     except CommitConflictError as error:
@@ -327,17 +323,17 @@ def _abort(producer: distlog.Producer, batches: Sequence[Batch], topic_id: str) 
 
 
 def _nothing(stage: Stage, process: Process, producer: distlog.Producer, id_: str, generation: int) -> None:
-    """Commit a transaction without records: a producer that was ended learns of it."""
+    """Commit a transaction without records: a fenced producer must raise."""
     producer.begin()
-    stage.rest(process.random)
+    stage.pause(process.random)
     is_ended = stage.oracle.generations.get(f"producer:{id_}", -1) > generation
     producer.commit()
     if is_ended:
-        stage.oracle.says(f"a producer with the id {id_} committed nothing, after a newer one had begun")
+        stage.oracle.says(f"a producer with the id {id_} committed nothing, after a newer one had started")
 
 
 def follows(stage: Stage, process: Process, memory: Memory, *, slow_s: float = 20.0, goes_on: bool = False) -> None:
-    """Follow the topic as a member of a group, and commit now and then.
+    """Consume the topic as a member of a group, and commit now and then.
 
     Some records take up to `slow_s`. A member that `goes_on` after a failed commit commits more the next time.
     """
@@ -347,9 +343,9 @@ def follows(stage: Stage, process: Process, memory: Memory, *, slow_s: float = 2
             with topic.consume(group="readers", start=distlog.EARLIEST, timeout=60.0, lease=10.0) as follower:
                 topic_id = topic.snapshot.topic_id
                 for rows in follower:
-                    _take(stage, rows, topic_id)
+                    _check_delivered(stage, rows, topic_id)
                     if process.random.random() < 0.2:
-                        # as if it took long to process them
+                        # a slow application
                         stage.oracle.world.pause(process.random.uniform(0, slow_s))
                     if stage.chance(0.4):
                         # several batches before a commit
@@ -363,48 +359,48 @@ def follows(stage: Stage, process: Process, memory: Memory, *, slow_s: float = 2
                         raise
                     stage.oracle.check_committed(topic_id, "readers", positions)
                     for partition, offset in positions.items():
-                        place = topic_id, partition
-                        stage.committed[place] = max(stage.committed.get(place, 0), offset)
+                        key = topic_id, partition
+                        stage.committed[key] = max(stage.committed.get(key, 0), offset)
                     if not stage.goes_on() or process.random.random() < 0.05:
                         break
         except (*PASSING, OffsetOutOfRangeError, SnapshotTooOldError) as error:
             if isinstance(error, OffsetOutOfRangeError) and not stage.offsets_may_go():
-                stage.oracle.says(f"a follower is outside of a log of which nothing was deleted: {error}")
+                stage.oracle.says(f"a consumer is outside of a log of which nothing was deleted: {error}")
             topic = stage.open()
-        stage.rest(process.random)
+        stage.pause(process.random)
 
 
 def follows_often(stage: Stage, process: Process, memory: Memory) -> None:
-    """The same with records that take less time, and commits that may fail."""
+    """Consume with records that take less time, and commits that may fail."""
     follows(stage, process, memory, slow_s=1.0, goes_on=True)
 
 
-def _take(stage: Stage, rows: pa.RecordBatch, topic_id: str) -> None:
-    """Take records that a member of the group got: none is skipped, and none is behind what was committed."""
+def _check_delivered(stage: Stage, rows: pa.RecordBatch, topic_id: str) -> None:
+    """A member of the group skips no record, and gets none before the committed offset."""
     stage.oracle.read(topic_id, rows)
     for partition, offset in zip(*(rows[name].to_pylist() for name in ("partition", "offset")), strict=True):
-        place = topic_id, partition
-        # vacuum deletes the groups of a dropped topic, which its followers may still read
-        if offset < stage.committed.get(place, 0) and stage.oracle.is_live(topic_id):
-            text = f"a follower got offset {offset} of partition {partition} behind the committed position"
-            stage.oracle.says(f"{text} {stage.committed[place]}")
-        expected = stage.handed_out.get(place, 0)
+        key = topic_id, partition
+        # vacuum deletes the groups of a dropped topic, which its consumers may still read
+        if offset < stage.committed.get(key, 0) and stage.oracle.is_live(topic_id):
+            text = f"a consumer got offset {offset} of partition {partition} before the committed offset"
+            stage.oracle.says(f"{text} {stage.committed[key]}")
+        expected = stage.delivered.get(key, 0)
         if offset > expected and (skipped := stage.oracle.live_between(topic_id, partition, expected, offset)):
-            stage.oracle.says(f"followers skipped offsets {skipped} of partition {partition}")
-        stage.handed_out[place] = max(stage.handed_out.get(place, 0), offset + 1)
+            stage.oracle.says(f"consumers skipped offsets {skipped} of partition {partition}")
+        stage.delivered[key] = max(stage.delivered.get(key, 0), offset + 1)
 
 
 def holds_snapshots(stage: Stage, process: Process, memory: Memory) -> None:
-    """Read a snapshot, and again later: it is the same, or too old."""
+    """Read a snapshot twice: the second read returns the same records, or the snapshot is too old."""
     while stage.goes_on():
-        # a process may stand still after it has read the last commit
+        # a process may be paused after it has read the last commit
         asked_s = stage.oracle.world.now
         topic = stage.open()
         try:
             first = stage.oracle.check_rows(topic)
             stage.oracle.world.pause(process.random.uniform(0, 1.5 * stage.oracle.delay_s))
             if stage.oracle.check_rows(topic) != first:
-                stage.oracle.says(f"version {topic.version} did not read the same again")
+                stage.oracle.says(f"version {topic.version} returned other records the second time")
         except SnapshotTooOldError:
             if stage.oracle.world.now - asked_s < stage.oracle.delay_s - 1:
                 stage.oracle.says(f"version {topic.version} could not be read {stage.oracle.delay_s:.0f} s long")
@@ -412,7 +408,7 @@ def holds_snapshots(stage: Stage, process: Process, memory: Memory) -> None:
             stage.oracle.says(f"a reader found damage: {error}")
         except PASSING:
             pass
-        stage.rest(process.random)
+        stage.pause(process.random)
 
 
 def travels(stage: Stage, process: Process, memory: Memory) -> None:
@@ -421,7 +417,7 @@ def travels(stage: Stage, process: Process, memory: Memory) -> None:
 
 
 def opens(stage: Stage, process: Process, memory: Memory) -> None:
-    """Load any of the versions that are kept, again and again."""
+    """Load any kept version, again and again."""
     _load_again_and_again(stage, process, lambda floor, head: process.random.randrange(floor, head + 1))
 
 
@@ -435,14 +431,14 @@ def _load_again_and_again(stage: Stage, process: Process, version_of: Callable[[
                 _check_version(stage, topic, version)
             except (CorruptionError, OffsetOutOfRangeError) as error:
                 if stage.refreshed(topic).snapshot.log_floor <= version:
-                    stage.oracle.says(f"version {version}, at or above the log floor, is not loaded: {error}")
+                    stage.oracle.says(f"version {version}, not older than the log retention horizon, fails: {error}")
         except PASSING:
             topic = stage.open()
-        stage.rest(process.random)
+        stage.pause(process.random)
 
 
 def _check_version(stage: Stage, topic: distlog.Topic, version: int) -> None:
-    """As `Oracle.check_version`; a listing may not have the checkpoint yet that vacuum has written."""
+    """Like `Oracle.check_version`; a listing may lack the newest checkpoint of vacuum."""
     try:
         stage.oracle.check_version(topic, version)
     except CorruptionError:
@@ -453,7 +449,7 @@ def _check_version(stage: Stage, topic: distlog.Topic, version: int) -> None:
 
 
 def maintains(work: Sequence[str]) -> Actor:
-    """An actor that does some of the jobs of maintenance, one after the other."""
+    """Return an actor that does these jobs of maintenance in random order."""
 
     def maintain(stage: Stage, process: Process, memory: Memory) -> None:
         topic = stage.open()
@@ -462,7 +458,7 @@ def maintains(work: Sequence[str]) -> Actor:
                 _job(stage, process, stage.refreshed(topic), process.random.choice(work))
             except (*stage.passing, SnapshotTooOldError, OffsetOutOfRangeError):
                 topic = stage.open()
-            stage.rest(process.random)
+            stage.pause(process.random)
 
     return maintain
 
@@ -479,9 +475,9 @@ def _job(stage: Stage, process: Process, topic: distlog.Topic, job: str) -> None
                     }
                 )
             _retain(stage, topic, process)
-        case "retention by age":  # the settings of the topic stay, so that it is known what must not go
+        case "retention by age":  # the settings of the topic stay, so that the oracle can compute what must remain
             _retain(stage, topic, process)
-        case "manage" if stage.kafka is None:  # what is adopted must not be merged, or it takes nothing more
+        case "manage" if stage.kafka is None:  # an imported log that was merged takes no more imports
             LogManager(stage.url.rpartition("/")[0]).run_once()
         case "compact":
             topic.compact()
@@ -493,12 +489,12 @@ def _job(stage: Stage, process: Process, topic: distlog.Topic, job: str) -> None
         case "delete-records":
             ends = topic.end_offsets()
             partition = random.choice(sorted(ends))
-            before = random.randrange(ends[partition] + 1)
-            known = stage.oracle.may_begin_at
-            known[partition] = max(known.get(partition, 0), before)
-            topic.delete_records({partition: before})
-            if topic.start_offsets()[partition] < before and "restore" not in stage.jobs:
-                stage.oracle.says(f"offsets below {before} of partition {partition} are there after their deletion")
+            offset = random.randrange(ends[partition] + 1)
+            limits = stage.oracle.may_begin_at
+            limits[partition] = max(limits.get(partition, 0), offset)
+            topic.delete_records({partition: offset})
+            if topic.start_offsets()[partition] < offset and "restore" not in stage.jobs:
+                stage.oracle.says(f"offsets below {offset} of partition {partition} exist after their deletion")
         case "config":
             size = {"segment.bytes": random.choice((1 << 20, 1 << 24, None))}
             topic.alter_config(_other_settings(stage, stage.more) if stage.more and stage.chance(0.7) else size)
@@ -515,7 +511,7 @@ def _job(stage: Stage, process: Process, topic: distlog.Topic, job: str) -> None
 
 
 def _other_settings(stage: Stage, random: Random) -> dict[str, object]:
-    """Settings that change how records are written, compacted, and how long commits are kept."""
+    """Draw a setting of how records are written and compacted, and how long commits are kept."""
     changed: list[dict[str, object]] = [
         {"compression.type": random.choice(("gzip", "lz4", "zstd", None))},
         {"index.interval.bytes": random.choice((0, 100, None))},
@@ -529,36 +525,36 @@ def _other_settings(stage: Stage, random: Random) -> dict[str, object]:
 
 
 def _retain(stage: Stage, topic: distlog.Topic, process: Process) -> None:
-    """Delete what is too old, or too much: nothing is left that the settings say is to go."""
-    begun_ms = process.now_ns() / 1e6
+    """Run retention: no segment remains that the settings delete."""
+    start_ms = process.now_ns() / 1e6
     topic.retention()
     if stage.more and stage.oracle.topic_id == topic.snapshot.topic_id and process.skew_ms <= 0:
-        for text in stage.oracle.kept_too_long(topic.version, begun_ms):
+        for text in stage.oracle.kept_too_long(topic.version, start_ms):
             stage.oracle.says(f"after retention, version {topic.version}: {text}")
 
 
 def _restore(stage: Stage, topic: distlog.Topic, version: int) -> None:
-    """Restore a version: unless something of it is lost, all of its records are there again, each at its offset."""
-    before: Rows = {}
+    """Restore a version: all of its records are at their offsets again, unless segments were lost."""
+    rows: Rows = {}
     with suppress(SnapshotTooOldError):
-        before = rows_of(distlog.open(stage.url, version=version))
+        rows = rows_of(distlog.open(stage.url, version=version))
     report = topic.restore(version)
     is_whole = not any(partition.lost_segments for partition in report.partitions)
-    # another process may have deleted records meanwhile
+    # another process may have deleted records since then
     is_alone = topic.version == report.version
-    if is_whole and is_alone and (missing := {*before} - {*rows_of(topic)}):
+    if is_whole and is_alone and (missing := {*rows} - {*rows_of(topic)}):
         stage.oracle.says(f"version {version} was restored without {sorted(missing)[:3]}")
 
 
 def streams(stage: Stage, process: Process, memory: Memory) -> None:
-    """Write micro-batches as the driver of Spark does; `history.run` has imported pyspark before."""
+    """Write micro-batches as Spark's driver does; `history.run` has imported pyspark."""
     from simulation.spark_driver import drive
 
     drive(stage, process, memory, stage.passing)
 
 
 def reads_stream(stage: Stage, process: Process, memory: Memory) -> None:
-    """Read micro-batches as the driver and the tasks of Spark do."""
+    """Read micro-batches as Spark's driver and tasks do."""
     from simulation.spark_driver import read
 
     read(stage, process, memory, stage.passing)
@@ -576,7 +572,7 @@ def recreates(stage: Stage, process: Process, memory: Memory) -> None:
 
 
 def make(url: str, partitions: int, config: Mapping[str, object] | None) -> None:
-    """Create a topic as a gateway does: without a look at the folders around, which is for people."""
+    """Create a topic as a gateway does: without the checks of the folders around it."""
     make_topic(Storage(url), partitions, TopicConfig.parse(config or {}))
 
 
@@ -591,9 +587,9 @@ def create(stage: Stage, config: dict[str, object] | None = None) -> None:
 
 
 def create_with_holes(stage: Stage, config: dict[str, object]) -> None:
-    """Create the topic with batches of one record each, of which compaction has removed some, and others behind them.
+    """Create a topic whose single-record batches have holes made by compaction, followed by other batches.
 
-    Its policy is `delete` then: so a merge meets batches with a hole between them.
+    Its policy is `delete` from then on, so a merge meets batches with holes between them.
     """
     create(stage, {**config, "cleanup.policy": "compact"})
     topic = stage.open()

@@ -1,4 +1,4 @@
-"""Runs the histories of many seeds in several processes, and tells how far it is, until a promise is broken."""
+"""Runs the histories of many seeds in several processes, with reports of progress, until a promise is broken."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from functools import partial
 
 from simulation.kinds import KINDS, Kind
 
-#: Histories that a process takes at once, after how many takings another process begins, with an empty memory.
+#: The histories that a process gets at once, and the batches after which a process with an empty memory replaces it.
 AT_ONCE, LIVES = 5, 100
-#: Seconds between two lines that say how far it is.
-SAID_EVERY_S = 10.0
+#: The seconds between two lines of progress.
+PROGRESS_EVERY_S = 10.0
 
 
 @dataclass(slots=True)
-class Done:
-    """What was done of the seeds `first` to `end`: histories, requests, and the first seed that broke a promise."""
+class Report:
+    """The histories and requests of the seeds `first` to `end`, and the first seed that broke a promise."""
 
     first: int
     end: int
@@ -31,7 +31,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """The seeds from `first` on, `count` of them, begun within `seconds`, on so many `cores`."""
+    """`count` seeds from `first` on, started within `seconds`, in `cores` processes."""
 
     kind: Kind
     first: int
@@ -39,57 +39,57 @@ class Campaign:
     seconds: float
     cores: int
 
-    def run(self) -> Done:
-        """Run them; every history of a seed below the `end` of what is returned was run."""
-        done, begun = Done(self.first, self.first), time.monotonic()
-        said = begun
-        # Ctrl-C is an end as that of the time is
+    def run(self) -> Report:
+        """Run the seeds; every history before the `end` of the returned report was run."""
+        report, start_s = Report(self.first, self.first), time.monotonic()
+        printed_s = start_s
+        # Ctrl-C ends it like the end of the time
         with closing(self._parts()) as parts, suppress(KeyboardInterrupt):
             for part in parts:
                 now = time.monotonic()
-                done.histories += part.histories
-                done.requests += part.requests
+                report.histories += part.histories
+                report.requests += part.requests
                 if part.broken is not None:
-                    done.end, done.broken = part.broken[0], part.broken
+                    report.end, report.broken = part.broken[0], part.broken
                     break
-                done.end = part.end
-                if now > said + SAID_EVERY_S:
-                    said = now
-                    print(self.progress(done, now - begun), flush=True)
-                if now - begun > self.seconds:
+                report.end = part.end
+                if now > printed_s + PROGRESS_EVERY_S:
+                    printed_s = now
+                    print(self.progress(report, now - start_s), flush=True)
+                if now - start_s > self.seconds:
                     break
-        return done
+        return report
 
-    def progress(self, done: Done, took_s: float) -> str:
-        """A line that says how far it is, how fast, when it ends, and how to go on from here."""
-        rate = done.histories / took_s
-        left_s = min((self.count - done.histories) / rate if rate else float("inf"), self.seconds - took_s)
-        left = f"{left_s / 3600:.1f} h" if left_s > 5400 else f"{left_s / 60:.0f} min"
-        how_far = f"{done.histories:,} of {self.count:,} histories, {rate:.1f} a second, {left} left"
-        return f"{how_far}; to go on from here: {' '.join([*self.kind.arguments, '--seed', str(done.end)])}"
+    def progress(self, report: Report, elapsed_s: float) -> str:
+        """Return a line with the progress, the rate, the time left, and the arguments to continue."""
+        rate = report.histories / elapsed_s
+        seconds_left = min((self.count - report.histories) / rate if rate else float("inf"), self.seconds - elapsed_s)
+        time_left = f"{seconds_left / 3600:.1f} h" if seconds_left > 5400 else f"{seconds_left / 60:.0f} min"
+        text = f"{report.histories:,} of {self.count:,} histories, {rate:.1f} a second, {time_left} left"
+        return f"{text}; to continue: {' '.join([*self.kind.arguments, '--seed', str(report.end)])}"
 
-    def _parts(self) -> Generator[Done, None, None]:
-        """What each process has done, in the order of seeds."""
+    def _parts(self) -> Generator[Report, None, None]:
+        """Yield the report of each part, in the order of seeds."""
         end = self.first + self.count
         spans = [(first, min(first + AT_ONCE, end)) for first in range(self.first, end, AT_ONCE)]
         work = partial(_run, self.kind.name)
-        # a fork has imported all, and no seed depends on what another one left behind
-        with multiprocessing.get_context("fork").Pool(self.cores, _begin, maxtasksperchild=LIVES) as pool:
+        # a fork has all imports, and no seed depends on another one
+        with multiprocessing.get_context("fork").Pool(self.cores, _ignore_interrupt, maxtasksperchild=LIVES) as pool:
             yield from pool.imap(work, spans)
 
 
-def _begin() -> None:
-    # Ctrl-C is for the one that started this
+def _ignore_interrupt() -> None:
+    # Ctrl-C is for the parent
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _run(name: str, span: tuple[int, int]) -> Done:
-    kind, done = KINDS[name], Done(*span)
+def _run(name: str, span: tuple[int, int]) -> Report:
+    kind, report = KINDS[name], Report(*span)
     for seed in range(*span):
         world, error = kind.history(kind.plan(seed))
-        done.histories += 1
-        done.requests += world.calls
+        report.histories += 1
+        report.requests += world.calls
         if error is not None:
-            done.broken = seed, str(error)
+            report.broken = seed, str(error)
             break
-    return done
+    return report

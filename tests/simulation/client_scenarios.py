@@ -1,4 +1,4 @@
-"""The scenarios of the explorer whose processes are Spark's driver, or gateways and their clients."""
+"""The scenarios of the explorer with Spark's driver, or gateways and their clients."""
 
 from __future__ import annotations
 
@@ -23,27 +23,24 @@ if TYPE_CHECKING:
 
 
 class SinkReplay(StoreScenario):
-    """Spark's driver commits a micro-batch that another run commits again, beside an append."""
+    """Spark's driver commits a micro-batch that another run commits again, during an append."""
 
     name = "the sink's replay"
     restarted = frozenset({"driver"})
 
     def run(self, schedule: Schedule) -> None:
-        """Let it happen; raises BrokenPromiseError if a promise was broken."""
-        # it takes seconds, and none within a world
+        # the import takes seconds, and none inside of a world
         importlib.import_module("simulation.spark_driver")
         super().run(schedule)
 
     def prepare(self) -> None:
-        """Make two micro-batches, which every run of the query writes."""
         self.batches = [self.stage.records_of([b"a", b"b"], "query") for _ in range(2)]
 
     def actors(self) -> Mapping[str, Callable[[], None]]:
-        """What each actor does, by its name."""
         return {"driver": self.drive, "second run": self.drive, "appender": lambda: self.append(None)}
 
     def drive(self) -> None:
-        """Commit both micro-batches, one after the other; begin anew after an error."""
+        """Commit both micro-batches, one after the other, with retries."""
         for number in range(len(self.batches)):
             self.until_done(lambda number=number: self._write(number))  # type: ignore[misc]
 
@@ -60,39 +57,36 @@ class SinkReplay(StoreScenario):
 
         batch, table = self.batches[number]
         storage, rows = Storage(self.stage.url, {}), table.to_batches()[0]
-        facts = PlannedTopic.of(KNOWN_TOPICS.load(storage, recent_ms=RECENT_MS)[1], "query", number)
-        writer, messages = DistlogWriter(WriteOptions(storage, "query", number), facts), list[WrittenSegments]()
+        planned = PlannedTopic.of(KNOWN_TOPICS.load(storage, recent_ms=RECENT_MS)[1], "query", number)
+        writer, messages = DistlogWriter(WriteOptions(storage, "query", number), planned), list[WrittenSegments]()
         for part in (rows.slice(0, 1), rows.slice(1)):
             message = writer.write(iter([part]))
             assert isinstance(message, WrittenSegments)
             messages.append(replace(message, micro_batch=MicroBatch("query", number)))
         writer.commit(messages)  # type: ignore[arg-type]
-        batch.acknowledge(facts.topic_id)
+        batch.acknowledge(planned.topic_id)
 
     def check(self) -> None:
-        """Say what is broken, when all actors have ended."""
         topic = distlog.open(self.stage.url)
         self.check_records(topic)
         self.check_versions(topic)
 
 
 class TransactionTimeout(StoreScenario):
-    """A client's transaction on a gateway, a second one with its id, and a coordinator that aborts what is late."""
+    """A client's transaction on a gateway, a second one with its id, and a coordinator that aborts late ones."""
 
     name = "a transaction with timeout and a second producer"
     is_compacted = True  # offsets of end markers are not read
 
     def actors(self) -> Mapping[str, Callable[[], None]]:
-        """What each actor does, by its name."""
         return {"gateway": self.serve, "first": self.transact, "second": self.transact}
 
     def prepare(self) -> None:
-        """Nobody has ended yet."""
         self.stage.end_s = self.world.now + 12.0
         self.oracle.has_markers = True
 
     def serve(self) -> None:
-        """Be the gateway until the transactions are over, or too late."""
+        """Run a gateway until the transactions are over, or too late."""
         gateway = Gateway(self.stage, living().process, 9092)
         self.stage.gateways["gateway"] = gateway
         gateway.start()
@@ -100,7 +94,6 @@ class TransactionTimeout(StoreScenario):
         gateway.stop()
 
     def transact(self) -> None:
-        """Do transactions while there is time."""
         process = living().process
         self.world.pause(3.0)
         with suppress(NoAnswerError, DistlogError, TransactionRefusedError, GroupRefusedError):
@@ -116,7 +109,6 @@ class TransactionTimeout(StoreScenario):
                     self.world.pause(1.0)
 
     def check(self) -> None:
-        """Say what is broken, when all actors have ended."""
         gateways.finish(self.stage, living().process)
         topic = distlog.open(self.stage.url)
         self.check_records(topic, self.rows(topic, isolation="read_committed"))

@@ -1,4 +1,4 @@
-"""Reads commits from their bytes as docs/formats.md describes them, with no code of the library."""
+"""Reads commits from their bytes as docs/formats.md describes them, without the library's code."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Body = Mapping[str, Any]
 
 
 class UnreadableError(Exception):
-    """Bytes that are not what their name says."""
+    """Bytes that are not what their name promises."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadCommit:
-    """A commit; each of its `actions` is (name, body), those in tables one by one."""
+    """A commit; each of its `actions` is (name, body), also those from tables."""
 
     version: int
     id: str
@@ -34,15 +34,14 @@ class ReadCommit:
     requires: Body
 
     def bodies(self, name: str) -> Iterator[Body]:
-        """The bodies of the actions with this name."""
         return (body for other, body in self.actions if other == name)
 
 
 def read_commit(data: bytes) -> ReadCommit:
-    """The commit that `data` holds. Raises UnreadableError."""
-    at = data.rindex(b',"crc32c":')
+    """Decode a commit; raises UnreadableError."""
+    end = data.rindex(b',"crc32c":')
     body = json.loads(data)
-    if crc32c(data[:at]) != body["crc32c"]:
+    if crc32c(data[:end]) != body["crc32c"]:
         raise UnreadableError("the checksum of a commit is wrong")
     return ReadCommit(
         body["version"],
@@ -56,7 +55,7 @@ def read_commit(data: bytes) -> ReadCommit:
     )
 
 
-#: The fields of a segment that are left out where they have these values.
+#: The defaults of a segment's optional fields.
 DEFAULTS: Body = {
     "leader_epoch": -1,
     "compacted": False,
@@ -94,7 +93,7 @@ def _actions(item: Body) -> Iterator[tuple[str, Body]]:
 
 
 _STEPS = frozenset({"partition", "base_offset", "created_ms"})
-#: Columns of differences to another one, in the order in which they are read.
+#: Columns of differences to another column, in the order in which they are read.
 _RELATIVE = {
     "next_offset": "base_offset",
     "offset_of_max_timestamp": "base_offset",
@@ -103,9 +102,9 @@ _RELATIVE = {
     "min_timestamp": "max_timestamp",
     "last_batch_crc": "first_batch_crc",
 }
-#: Columns of a table that are differences to what the others tell.
+#: Columns of a table that are differences to a computed value.
 _COMPUTED = frozenset({"crc32c", "time_index_crc32c"})
-#: Columns of a table that tell the gap after the part in the row before, whose size is in the other column.
+#: Columns with the gap to the end in the previous row, whose size is in the other column.
 _GAPS = {
     "log_position": "log_bytes",
     "offset_index_position": "offset_index_bytes",
@@ -114,21 +113,21 @@ _GAPS = {
 
 
 def _rows_of_table(body: Body) -> list[dict[str, Any]]:
-    """The rows of a table; its two checksums are differences to computed ones."""
+    """Return the rows of a table; its two checksums stay differences to computed ones."""
     count, packed = body["rows"], base64.b64decode(body["data"])
     plain = pa.Codec("zstd").decompress(packed, decompressed_size=body["size"], asbytes=True)
     (size,) = struct.unpack_from("<q", plain)
-    text, at = json.loads(plain[8 : 8 + size]), 8 + size
+    text, position = json.loads(plain[8 : 8 + size]), 8 + size
     columns: dict[str, list[Any]] = {name: [value] * count for name, value in text["same"].items()}
     for name, width in text["columns"].items():
         letter = {1: "b", 2: "h", 4: "i", 8: "q"}[width]
-        columns[name] = list(struct.unpack_from(f"<{count}{letter}", plain, at))
-        at += width * count
+        columns[name] = list(struct.unpack_from(f"<{count}{letter}", plain, position))
+        position += width * count
     for name in _STEPS & columns.keys():
         columns[name] = list(accumulate(columns[name]))
     for name, other in _RELATIVE.items():
         if name in columns:
-            columns[name] = [own + base for own, base in zip(columns[name], columns[other], strict=True)]
+            columns[name] = [delta + base for delta, base in zip(columns[name], columns[other], strict=True)]
     for name, size_of in _GAPS.items():
         if name in columns:
             end = 0

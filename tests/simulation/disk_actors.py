@@ -1,4 +1,4 @@
-"""What processes do to a topic on a local disk, beside what they do anywhere: see `actors.py`."""
+"""The actors of a topic on a local disk, which join the actors of `actors.py`."""
 
 from __future__ import annotations
 
@@ -26,30 +26,28 @@ from simulation.oracle import id_of, rows_of
 from simulation.readers import wrong_answers
 from simulation.world import Process
 
-#: No actor begins anything after so many calls.
+#: No actor starts anything after this number of calls.
 _MOST_CALLS = 4000
-#: So many of its last batches a producer may send again.
+#: The number of its last batches that a producer may send again.
 _WINDOW = 5
 
 
 @dataclass
 class DiskStage(Stage):
-    """Where they act, for so many calls at most."""
+    """The setting of the actors, with a limit of calls."""
 
-    #: By actor, what its process sends again when it has died.
+    #: By actor, the batches that its next process sends again after its death.
     windows: dict[str, Window] = field(default_factory=dict)
 
     def offsets_may_go(self) -> bool:
-        """Whether the log may lose what followers have read: what was not synced yet, if a sync fails."""
+        """Whether the log may lose delivered records: unsynced ones, after a failed sync."""
         return True
 
     def goes_on(self) -> bool:
-        """Whether there is time left."""
         return super().goes_on() and self.oracle.world.calls < _MOST_CALLS
 
 
 def stage_of(stage: Stage) -> DiskStage:
-    """The stage, which is on a disk."""
     assert isinstance(stage, DiskStage)
     return stage
 
@@ -59,21 +57,21 @@ def oracle_of(stage: Stage) -> DiskOracle:
     return stage.oracle
 
 
-def writes_in_place(stage: Stage, process: Process, memory: Memory) -> None:
-    """Append in place to some partitions, and flush now and then."""
+def writes_directly(stage: Stage, process: Process, memory: Memory) -> None:
+    """Append directly to some partitions, and flush now and then."""
     random, oracle = process.random, oracle_of(stage)
     while stage.goes_on():
         topic = stage.open()
         waiting, sent = defaultdict[int, deque[Record]](deque), list[Record]()
 
-        def hear(delivery: Any, waiting: Any = waiting) -> None:
-            for at in range(delivery.record_count):
+        def on_delivery(delivery: Any, waiting: Any = waiting) -> None:
+            for index in range(delivery.record_count):
                 record = waiting[delivery.partition].popleft()
                 if delivery.error is None:
-                    oracle.acknowledges(record, delivery.partition, delivery.first_offset + at)
+                    oracle.acknowledges(record, delivery.partition, delivery.first_offset + index)
 
         try:
-            with topic.writer(linger_ms=random.choice((0, 5, 100)), on_delivery=hear) as writer:
+            with topic.writer(linger_ms=random.choice((0, 5, 100)), on_delivery=on_delivery) as writer:
                 for _ in range(random.randrange(1, 12)):
                     partition = random.randrange(stage.partitions)
                     for _ in range(random.choice((1, 1, 3, 20))):
@@ -81,12 +79,12 @@ def writes_in_place(stage: Stage, process: Process, memory: Memory) -> None:
                         record = oracle.new_record(random, next(stage.names), key, memory.name, now_ms())
                         waiting[partition].append(record)
                         sent.append(record)
-                        (given,) = record.records
+                        (new,) = record.records
                         writer.append(
-                            given.value,
+                            new.value,
                             key=key,
-                            timestamp=given.timestamp,
-                            headers=given.headers or None,
+                            timestamp=new.timestamp,
+                            headers=new.headers or None,
                             partition=partition,
                         )
                     if random.random() < 0.3:
@@ -96,61 +94,62 @@ def writes_in_place(stage: Stage, process: Process, memory: Memory) -> None:
             are_durable(oracle, sent)
         except PASSING:
             pass
-        stage.rest(random)
+        stage.pause(random)
 
 
 def are_durable(oracle: DiskOracle, sent: Sequence[Record]) -> None:
-    """A flush said that these are on the device."""
+    """Note that a flush made these records durable."""
     for record in sent:
-        if record.place is None:
+        if record.location is None:
             oracle.says(f"a flush returned before {record.values[0][:8]!r} was delivered")
-        elif (other := oracle.records[record.place]) is not record:
+        elif (other := oracle.records[record.location]) is not record:
             if other.is_durable:
                 oracle.says(f"a flush promised {named(record)}, whose offset is another's")
-            # a record that a failed sync lost may be acknowledged after the next one of its offset
-            oracle.records[record.place] = record
+            # the next record may be acknowledged at its offset before a record that a failed sync lost
+            oracle.records[record.location] = record
         record.is_durable = True
 
 
 def reads(stage: Stage, process: Process, memory: Memory) -> None:
-    """Look at the whole topic again and again."""
+    """Read the whole topic again and again."""
     while stage.goes_on():
         topic = stage.open()
         with suppress(*PASSING, SnapshotTooOldError, OffsetOutOfRangeError):
             for _ in range(5):
-                cut = oracle_of(stage).known_cut()
+                cut = oracle_of(stage).current_cut()
                 rows = rows_of(topic.refresh())
-                oracle_of(stage).saw_cut(cut, {place: id_of(row.value, row.headers) for place, row in rows.items()})
-                for place, row in rows.items():
-                    oracle_of(stage).saw(place, row)
-                stage.rest(process.random)
-        stage.rest(process.random)
+                ids = {location: id_of(row.value, row.headers) for location, row in rows.items()}
+                oracle_of(stage).check_cut(cut, ids)
+                for location, row in rows.items():
+                    oracle_of(stage).note_read(location, row)
+                stage.pause(process.random)
+        stage.pause(process.random)
 
 
-def looks_up(stage: Stage, process: Process, memory: Memory) -> None:
-    """Read a few records by offsets and times: they are those that a scan of the same snapshot has."""
+def reads_records(stage: Stage, process: Process, memory: Memory) -> None:
+    """Read a few records by offsets and times, and compare them with a scan of the same snapshot."""
     oracle = oracle_of(stage)
     while stage.goes_on():
         topic = stage.open()
         with suppress(*PASSING, SnapshotTooOldError, OffsetOutOfRangeError):
             losses, rows = oracle.losses, rows_of(topic)
             wrong = list(wrong_answers(topic, rows, process.random))
-            # what was not synced may be lost between two looks
+            # unsynced records may be lost between two reads
             if wrong and oracle.losses == losses and not oracle.disk.refusals:
                 oracle.says(f"version {topic.version}: {wrong[0]}")
-        stage.rest(process.random)
+        stage.pause(process.random)
 
 
-def looks_after(stage: Stage, process: Process, memory: Memory) -> None:
-    """Verify the topic, and repair it: there is nothing to find."""
+def verifies(stage: Stage, process: Process, memory: Memory) -> None:
+    """Verify the topic, and repair it, both without findings."""
     while stage.goes_on():
         topic = stage.open()
         with suppress(*PASSING, SnapshotTooOldError):
             if process.random.random() < 0.5:
                 _check_sound(stage, topic)
             elif (repaired := topic.repair(dry_run=True)).partitions and not oracle_of(stage).disk.refusals:
-                stage.oracle.says(f"repair would cut what is sound: {repaired.partitions[0]}")
-        stage.rest(process.random)
+                stage.oracle.says(f"repair would cut sound records: {repaired.partitions[0]}")
+        stage.pause(process.random)
 
 
 def _check_sound(stage: Stage, topic: distlog.Topic) -> None:
@@ -163,7 +162,7 @@ def _check_sound(stage: Stage, topic: distlog.Topic) -> None:
 
 @contextmanager
 def lenient(oracle: DiskOracle) -> Iterator[None]:
-    """Damage may be met if the device did not take pages, and batches may be too large for a segment made smaller."""
+    """Ignore damage if the device refused pages, and too large batches if a segment was made smaller."""
     try:
         yield
     except CorruptionError:
@@ -175,21 +174,21 @@ def lenient(oracle: DiskOracle) -> Iterator[None]:
 
 
 @contextmanager
-def heard_by(oracle: DiskOracle) -> Iterator[None]:
-    """The oracle hears when a page tells that a sync has failed."""
+def watch_failed_syncs(oracle: DiskOracle) -> Iterator[None]:
+    """Report to the oracle when a page says that a sync has failed."""
     real = PartitionLock.publish
 
     def publish(self: Any, status: PageStatus, state: Any) -> None:
         real(self, status, state)
         if status is PageStatus.FAILED:
-            oracle.hears_of_cut(int(self.folder.rpartition("-")[2]), state.flushed_offset)
+            oracle.note_cut(int(self.folder.rpartition("-")[2]), state.flushed_offset)
 
     with mock.patch.object(PartitionLock, "publish", publish):
         yield
 
 
 # ---
-# A producer that sends again what was not acknowledged, as a Kafka client does: it writes to one partition's log.
+# A producer that sends unacknowledged batches again, as a Kafka client does, to one partition's log.
 
 
 @dataclass(slots=True)
@@ -204,7 +203,7 @@ class Window:
 
 
 def sends_in_windows(stage: Stage, process: Process, memory: Memory) -> None:
-    """Append batches of an idempotent producer, several at once; after an error or a death they are sent again."""
+    """Append batches of an idempotent producer, several at once, and send them again after an error or a death."""
     random, windows = process.random, stage_of(stage).windows
     while stage.goes_on():
         window = windows.get(memory.name)
@@ -223,20 +222,20 @@ def sends_in_windows(stage: Stage, process: Process, memory: Memory) -> None:
                     while len(window.batches) > _WINDOW:
                         window.batches.popleft()
                         window.sent -= 1
-                    stage.rest(random)
+                    stage.pause(random)
         except OutOfOrderSequenceError:
-            # what came before was lost: a client begins anew
+            # an earlier batch was lost: a client starts again
             if not oracle_of(stage).losses:
                 stage.oracle.says(f"the next batch of {memory.name} is refused")
             windows.pop(memory.name)
         except RecordTooLargeError as error:
-            # for a small or lowered internal.segment.bytes: the client begins anew with smaller batches
+            # a smaller internal.segment.bytes: the client starts again with smaller batches
             if error.details["size"] <= error.details["limit"]:
                 stage.oracle.says(f"a batch of {memory.name} that fits is refused: {error}")
             windows.pop(memory.name)
         except PASSING:
             pass
-        stage.rest(random)
+        stage.pause(random)
 
 
 def _has_room(window: Window) -> bool:
@@ -248,13 +247,13 @@ def _new_batch(stage: Stage, process: Process, sender: str, window: Window) -> t
     for _ in range(process.random.choice((1, 1, 3))):
         key = b"k%d" % process.random.randrange(stage.keys) if stage.keys else None
         records.append(oracle_of(stage).new_record(process.random, next(stage.names), key, sender, now_ms()))
-    given = [record.records[0] for record in records]
+    rows = [record.records[0] for record in records]
     columns = {
-        "timestamp": pa.array([each.timestamp for each in given], pa.int64()),
-        "key": pa.array([each.key for each in given], pa.binary()),
-        "value": pa.array([each.value for each in given], pa.binary()),
+        "timestamp": pa.array([row.timestamp for row in rows], pa.int64()),
+        "key": pa.array([row.key for row in rows], pa.binary()),
+        "value": pa.array([row.value for row in rows], pa.binary()),
         "headers": pa.array(
-            [[{"key": name, "value": value} for name, value in each.headers] for each in given], HEADERS_TYPE
+            [[{"key": name, "value": value} for name, value in row.headers] for row in rows], HEADERS_TYPE
         ),
     }
     data = encode(
@@ -268,7 +267,7 @@ def _new_batch(stage: Stage, process: Process, sender: str, window: Window) -> t
 
 
 def _send(stage: Stage, log: PartitionLog, window: Window) -> None:
-    """Append what was not acknowledged, each batch behind the one before it."""
+    """Append the unacknowledged batches in order."""
     oracle = oracle_of(stage)
     for data, records in list(window.batches)[window.sent :]:
         losses = oracle.losses
@@ -276,31 +275,31 @@ def _send(stage: Stage, log: PartitionLog, window: Window) -> None:
         if appended.flush_due:
             log.flush(appended)
         for offset, record in enumerate(records, appended.first_offset):
-            # what was lost meanwhile is appended again
+            # a record that was lost since then is appended again
             record.losses = losses
             oracle.acknowledges(record, window.partition, offset)
         window.sent += 1
 
 
-def _send_again(stage: Stage, log: PartitionLog, window: Window, at: int) -> None:
-    """Send one of the last batches again: it is known, and where it was."""
-    oracle, (data, records) = oracle_of(stage), window.batches[at]
-    if at < len(window.batches) - _WINDOW or any(record.losses < oracle.losses for record in records):
+def _send_again(stage: Stage, log: PartitionLog, window: Window, index: int) -> None:
+    """Send one of the last batches again: the log must report its offsets."""
+    oracle, (data, records) = oracle_of(stage), window.batches[index]
+    if index < len(window.batches) - _WINDOW or any(record.losses < oracle.losses for record in records):
         return
     losses = oracle.losses
     try:
         appended = log.append_batches(data).appended
     except OutOfOrderSequenceError:
-        # as in Kafka, only the last batch of a producer is known for longer than its records are there
-        if (oracle.is_compacted or oracle.has_retention) and at < len(window.batches) - 1:
+        # as in Kafka, only the last batch of a producer is remembered after its records were deleted
+        if (oracle.is_compacted or oracle.has_retention) and index < len(window.batches) - 1:
             return
         raise
-    if (window.partition, appended.first_offset) != records[0].place and losses == oracle.losses:
-        oracle.says(f"a batch that is sent again is at {appended.first_offset}, and was at {records[0].place}")
+    if (window.partition, appended.first_offset) != records[0].location and losses == oracle.losses:
+        oracle.says(f"a batch that is sent again is at {appended.first_offset}, and was at {records[0].location}")
 
 
 # ---
-# Settings that change while others are paused, and versions and times that are opened again.
+# Changes of settings, and reads of old versions.
 
 
 def changes_settings(stage: Stage, process: Process, memory: Memory) -> None:
@@ -323,29 +322,29 @@ def changes_settings(stage: Stage, process: Process, memory: Memory) -> None:
             oracle.flush_messages = max(oracle.flush_messages, messages)
         with suppress(*PASSING, SnapshotTooOldError):
             topic.refresh().alter_config(setting)
-        stage.rest(random)
+        stage.pause(random)
 
 
-def looks_back(stage: Stage, process: Process, memory: Memory) -> None:
-    """Open versions, and times at which a version was seen; nothing is there that was not appended at its offset."""
+def reads_old_versions(stage: Stage, process: Process, memory: Memory) -> None:
+    """Open versions by number and by time; each record must be as it was appended."""
     random, oracle = process.random, oracle_of(stage)
-    seen = list[tuple[int, int]]()
+    versions = list[tuple[int, int]]()
     while stage.goes_on():
         with suppress(*PASSING, SnapshotTooOldError, OffsetOutOfRangeError):
             topic = stage.open()
             if topic.snapshot.timestamp_ms <= now_ms():
                 # else the clock was set back after the commit
-                seen.append((now_ms(), topic.version))
-            time_ms, version = random.choice(seen) if seen else (0, 0)
-            if not seen or random.random() < 0.5:
+                versions.append((now_ms(), topic.version))
+            time_ms, version = random.choice(versions) if versions else (0, 0)
+            if not versions or random.random() < 0.5:
                 version = random.randrange(topic.version + 1)
-                before = distlog.open(stage.url, version=version)
+                old = distlog.open(stage.url, version=version)
             else:
-                before = distlog.open(stage.url, timestamp=time_ms)
-                if before.version < version:
-                    oracle.says(f"version {before.version} is opened by a time when version {version} was there")
-            oracle.check_known(rows_of(before))
-            told = [row["version"] for row in topic.history().to_table().to_pylist()]
-            if told != list(range(told[0], told[0] - len(told), -1)) or told[0] < topic.version:
-                oracle.says(f"the history at version {topic.version} has the versions {told}")
-        stage.rest(random)
+                old = distlog.open(stage.url, timestamp=time_ms)
+                if old.version < version:
+                    oracle.says(f"version {old.version} is opened by a time when version {version} existed")
+            oracle.check_rows_read(rows_of(old))
+            listed = [row["version"] for row in topic.history().to_table().to_pylist()]
+            if listed != list(range(listed[0], listed[0] - len(listed), -1)) or listed[0] < topic.version:
+                oracle.says(f"the history at version {topic.version} has the versions {listed}")
+        stage.pause(random)

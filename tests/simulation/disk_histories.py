@@ -1,4 +1,4 @@
-"""Histories on a local disk: who acts on a topic there, what goes wrong, and what must be there afterwards."""
+"""Histories on a local disk: their actors, their faults, and the audit at the end."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from distlog.core.log import partition_log
 from distlog.core.segments.segment_parts import part_of
 from simulation import actors, disk_actors
 from simulation.actors import PASSING, Actor, Memory
-from simulation.disk_actors import DiskStage, heard_by, lenient
+from simulation.disk_actors import DiskStage, lenient, watch_failed_syncs
 from simulation.disk_oracle import THE_END, DiskOracle
 from simulation.history import Drawn, frequent_checkpoints
 from simulation.local_disk import DiskFaults, LocalDisk
 from simulation.oracle import rows_of
 from simulation.world import Process, World
 
-#: How often the power fails at most in one history.
+#: The most power losses in one history.
 _MOST_LOSSES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskPlan(Drawn):
-    """What a seed means on a local disk."""
+    """The plan of a history on a local disk."""
 
     faults: DiskFaults
     jobs: Sequence[str]
     span_bytes: int
-    #: Whether there are actors, settings and records of more kinds.
+    #: Whether it has more kinds of actors, settings and records.
     is_mixed: bool = False
 
 
@@ -59,17 +59,17 @@ def plan(seed: int) -> DiskPlan:
         config |= {"retention.bytes": 10_000}
     if random.random() < 0.2:
         config |= {"message.timestamp.type": "LogAppendTime"}
-    cast: list[tuple[str, Actor]] = [("writer", disk_actors.writes_in_place)] * random.randrange(1, 4)
-    others: list[tuple[str, Actor]] = [
+    cast: list[tuple[str, Actor]] = [("writer", disk_actors.writes_directly)] * random.randrange(1, 4)
+    extras: list[tuple[str, Actor]] = [
         ("appender", actors.appends),
         ("plain", actors.appends_plainly),
         ("producer", actors.produces),
         ("reader", disk_actors.reads),
         ("follower", actors.follows),
-        ("verifier", disk_actors.looks_after),
+        ("verifier", disk_actors.verifies),
     ]
-    cast += [random.choice(others) for _ in range(random.randrange(0, 4))]
-    cast += [("searcher", disk_actors.looks_up)] * (Random(f"looking/{seed}").random() < 0.25)
+    cast += [random.choice(extras) for _ in range(random.randrange(0, 4))]
+    cast += [("searcher", disk_actors.reads_records)] * (Random(f"looking/{seed}").random() < 0.25)
     jobs = ["compact", "vacuum", "config", "rebuild"]
     jobs += ["delete-records", "retention"] if has_retention else []
     cast += [("maintainer", actors.maintains(jobs))] * random.randrange(0, 2)
@@ -80,7 +80,7 @@ def plan(seed: int) -> DiskPlan:
             ("window", disk_actors.sends_in_windows),
             ("window", disk_actors.sends_in_windows),
             ("settings", disk_actors.changes_settings),
-            ("traveller", disk_actors.looks_back),
+            ("traveller", disk_actors.reads_old_versions),
         ]
         cast += [more.choice(kinds) for _ in range(more.randrange(1, 4))]
         if is_compacted:
@@ -114,7 +114,7 @@ def plan(seed: int) -> DiskPlan:
 
 
 class DiskHistory:
-    """The history of a plan; `run` raises BrokenPromiseError if a promise was broken in it."""
+    """A run of a plan; `run` raises BrokenPromiseError if a promise was broken."""
 
     def __init__(self, world: World, drawn: DiskPlan) -> None:
         self.world, self.drawn, self.disk = world, drawn, LocalDisk(world)
@@ -124,12 +124,11 @@ class DiskHistory:
         self.skew_ms = 0
 
     def run(self) -> None:
-        """Let it happen."""
         world, drawn, disk = self.world, self.drawn, self.disk
         world.most_calls = 200_000
         with disk, world, ExitStack() as patches:
             patches.enter_context(frequent_checkpoints())
-            # so that these short logs have recovery points behind which there is something
+            # these short logs need recovery points with records after them
             patches.enter_context(mock.patch.object(partition_log, "_SPAN_BYTES", drawn.span_bytes))
             delay_s = int(str(drawn.config["file.delete.delay.ms"])) / 1000
             self.oracle = oracle = DiskOracle(world, disk, f"{disk.root}/clicks", delay_s)  # type: ignore[arg-type]
@@ -139,11 +138,11 @@ class DiskHistory:
             oracle.keeps_times = "message.timestamp.type" not in drawn.config
             oracle.shrinks_segments = "settings" in drawn.words
             if "maintainer" not in drawn.words:
-                # who changes settings may let tombstones go at once
+                # an actor that changes settings may let tombstones expire at once
                 oracle.tombstones_s = int(str(drawn.config.get("delete.retention.ms", 86_400_000))) / 1000
             if "retention by age" in drawn.jobs:
                 oracle.retention_s = int(str(drawn.config["retention.ms"])) / 1000
-            patches.enter_context(heard_by(oracle))
+            patches.enter_context(watch_failed_syncs(oracle))
             self.stage = DiskStage(oracle, oracle.url, 0.0, drawn.pause_s, drawn.keys, drawn.partitions)
             self.stage.more = oracle.more = Random(f"more/{world.seed}") if drawn.is_mixed else None
             world.process("creator").start(lambda: actors.create(self.stage, drawn.config))
@@ -163,7 +162,7 @@ class DiskHistory:
             oracle.check()
 
     def _actors(self) -> Iterator[tuple[str, Actor]]:
-        """Each actor that acts, with a name of its own."""
+        """Yield the actors with unique names."""
         for number, (name, actor) in enumerate(self.drawn.cast):
             if self.drawn.acts(number):
                 yield f"{name}-{number}", actor
@@ -177,21 +176,21 @@ class DiskHistory:
             while self.stage.goes_on():
                 with lenient(self.oracle):
                     actor(self.stage, process, memory)
-                self.stage.rest(process.random)
+                self.stage.pause(process.random)
 
         process.start(act)
 
     def _replace(self, process: Process) -> None:
-        """Kill the process; another one goes on, at once or later."""
+        """Kill the process; another one starts, at once or later."""
         process.die()
         actor, boot = self.played.get(process.pid), self.disk.boot
         if actor is not None:
             memory = self.memories[process.name]
             later_s = self.world.now + self.random.choice((0.0, 0.0, 5.0))
-            self.world.at(later_s, lambda: self._start(memory, actor) if self.disk.boot == boot else None)
+            self.world.call_at(later_s, lambda: self._start(memory, actor) if self.disk.boot == boot else None)
 
     def _lose_power(self) -> None:
-        """The machine starts again after a while, perhaps with another time."""
+        """Start the machine again after a while, perhaps with another clock."""
         if self.disk.power_losses >= _MOST_LOSSES:
             self.disk.faults = replace(self.disk.faults, power=0.0)
         self.skew_ms = self.random.choice((0, 0, 3_600_000, -3_600_000))
@@ -213,17 +212,17 @@ class DiskHistory:
             else:
                 start_all()
 
-        self.world.at(self.world.now + self.random.uniform(1, 30), boot)
+        self.world.call_at(self.world.now + self.random.uniform(1, 30), boot)
 
     def _end(self) -> None:
-        """Look at all that is there; then the log goes on."""
+        """Audit the topic; then the log must take records."""
         topic = distlog.open(self.oracle.url)
         for _ in range(topic.partitions + 1):
             try:
                 self._append_in_the_end(topic)
                 break
             except PASSING:
-                # the error of a sync is told once, even if that was long ago
+                # a sync may report an old error once
                 if not self.disk.refusals:
                     raise
         topic = topic.refresh()
@@ -247,11 +246,11 @@ class DiskHistory:
         ]
         if not logs:
             return
-        log, before = self.random.choice(logs), rows_of(topic)
+        log, rows_before = self.random.choice(logs), rows_of(topic)
         self.disk.flip(f"{self.disk.root}/clicks/{log.name}", log.begin, self.random)
         try:
-            if (rows := rows_of(distlog.open(self.oracle.url))) != before:
-                self.oracle.says(f"a damaged batch reads as {rows.items() - before.items()}")
+            if (rows := rows_of(distlog.open(self.oracle.url))) != rows_before:
+                self.oracle.says(f"a damaged batch reads as {rows.items() - rows_before.items()}")
         except CorruptionError:
             pass
         else:
@@ -261,21 +260,21 @@ class DiskHistory:
 
     def _append_in_the_end(self, topic: distlog.Topic) -> None:
         with lenient(self.oracle):
-            # who was to cut off what the device did not take may have died before
+            # the process that was to cut off refused pages may have died
             self.oracle.audit(topic.refresh())
-        heard: list[Any] = []
-        with topic.writer(on_delivery=heard.append) as writer:
+        deliveries: list[Any] = []
+        with topic.writer(on_delivery=deliveries.append) as writer:
             for partition in range(topic.partitions):
                 writer.append(THE_END, key=b"end", partition=partition)
-        ends = {delivery.partition: delivery.first_offset for delivery in heard}
+        ends = {delivery.partition: delivery.first_offset for delivery in deliveries}
         rows = rows_of(topic.refresh())
         if (
-            any(place not in rows or rows[place].value != THE_END for place in ends.items())
+            any(location not in rows or rows[location].value != THE_END for location in ends.items())
             or len(ends) < topic.partitions
         ):
             self.oracle.says("a record that was appended in the end is not there")
 
 
 def run(world: World, drawn: DiskPlan) -> None:
-    """Let a history on a local disk happen."""
+    """Run a history on a local disk."""
     DiskHistory(world, drawn).run()

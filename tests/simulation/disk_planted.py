@@ -1,4 +1,4 @@
-"""Known bugs on a local disk, planted one at a time: what the simulation must find, or it proves nothing."""
+"""Known bugs on a local disk, planted one at a time. The simulation must find them."""
 
 from __future__ import annotations
 
@@ -28,18 +28,15 @@ def _without(owner: Any, name: str, result: Any = None) -> Plant:
     return lambda: mock.patch.object(owner, name, return_value=result)
 
 
-def _both(*plants: Plant) -> Plant:
-    def plant() -> Any:
-        patches = ExitStack()
-        for each in plants:
-            patches.enter_context(each())
-        return patches
-
-    return plant
+def _without_folder_syncs() -> Any:
+    patches = ExitStack()
+    for name in ("_sync_above", "sync_folder"):
+        patches.enter_context(mock.patch.object(durable_files, name, return_value=None))
+    return patches
 
 
 def _commits_are_not_synced() -> Any:
-    """A commit's bytes are not synced before its name is given."""
+    """A commit gets its name before its bytes are synced."""
 
     def write(path: str, data: Any) -> str:
         with durable_files._temporary(path, data) as (temporary, _):
@@ -49,7 +46,7 @@ def _commits_are_not_synced() -> Any:
 
 
 def _failed_syncs_are_tried_again() -> Any:
-    """A sync that failed is tried again, and succeeds without what was lost."""
+    """A failed sync is tried again, and succeeds without the lost pages."""
     real = ActiveFile.sync
 
     def sync(self: Any) -> None:
@@ -62,7 +59,7 @@ def _failed_syncs_are_tried_again() -> Any:
 
 
 def _other_boots_are_believed() -> Any:
-    """The state in a page counts after a power loss."""
+    """The state in a page stays valid after a power loss."""
     real = StateRecord.unpack.__func__  # type: ignore[attr-defined]
 
     def unpack(kind: Any, data: bytes | None) -> Any:
@@ -74,7 +71,7 @@ def _other_boots_are_believed() -> Any:
 
 
 def _the_last_batch_is_cut() -> Any:
-    """Recovery cuts off the last of the sound batches."""
+    """Recovery cuts off the last sound batch."""
     real = segment_files._in_order
 
     def in_order(rows: Any, next_offset: int) -> int:
@@ -84,19 +81,19 @@ def _the_last_batch_is_cut() -> Any:
 
 
 def _flushed_before_the_sync() -> Any:
-    """The flushed offset is told to others before the sync."""
+    """A page has the flushed offset before the sync."""
     real = PartitionFlush._sync
 
-    def sync(self: Any, state: Any, wanted: Any, timeout_s: Any, *, with_indexes: bool) -> None:
+    def sync(self: Any, state: Any, target: Any, timeout_s: Any, *, with_indexes: bool) -> None:
         with self._partition.held(timeout_s):
             self._partition.flushed(state, self._partition.handle.clock(), with_indexes=False)
-        real(self, state, wanted, timeout_s, with_indexes=with_indexes)
+        real(self, state, target, timeout_s, with_indexes=with_indexes)
 
     return mock.patch.object(PartitionFlush, "_sync", sync)
 
 
 def _flushes_wait_for_nothing() -> Any:
-    """A flush takes what is not synced for synced."""
+    """A flush does not sync."""
 
     def sync(self: Any) -> None:
         self._unflushed.clear()
@@ -130,28 +127,26 @@ def _rolls_let_go_of_the_lock() -> Any:
 
 
 def _readers_see_what_failed() -> Any:
-    """Readers walk a log whose sync failed to its end, not to what is on the device."""
+    """Readers read a log to its end, past what a failed sync made durable."""
     return mock.patch.object(live_snapshot, "_end_after_failed_sync", return_value=None)
 
 
 #: Each bug, by what is wrong with it.
 BUGS: Mapping[str, Bug] = {
     "a folder is not synced after a link": bug(_without(LocalFiles, "sync")),
-    "folders above are not synced": bug(
-        _both(_without(durable_files, "_sync_above"), _without(durable_files, "sync_folder"))
-    ),
+    "folders above are not synced": bug(_without_folder_syncs),
     "a commit is not synced before its link": bug(_commits_are_not_synced),
     "a failed sync is tried again": bug(_failed_syncs_are_tried_again),
     "a page of another boot is believed": bug(_other_boots_are_believed),
     "locks keep nobody out": bug(_without(FileLock, "_has_locked", True)),
     "a roll lets go of the lock": bug(_rolls_let_go_of_the_lock),
     "recovery cuts a sound batch": bug(_the_last_batch_is_cut),
-    "a flush is told before its sync": bug(_flushed_before_the_sync),
+    "a flush is reported before its sync": bug(_flushed_before_the_sync),
     "a flush waits for nothing": bug(_flushes_wait_for_nothing),
     "indexes are trimmed too far": bug(_indexes_are_trimmed_too_far),
     "a seal is not synced": bug(_without(LogSegment, "_sync")),
     "new segments have no durable names": bug(_without(SegmentFiles, "sync_names")),
     "readers see what failed": bug(_readers_see_what_failed, "reader", "failing"),
-    "what is sent again in place is appended again": bug(_without(PartitionProducers, "check"), "window"),
+    "a retried direct append is appended again": bug(_without(PartitionProducers, "check"), "window"),
     "a recovery point is not synced": bug(_without(SegmentFiles, "sync_indexes")),
 }

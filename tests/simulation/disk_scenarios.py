@@ -1,4 +1,4 @@
-"""The scenarios of the explorer on a local disk: active segments, their lock, their page, and what is synced when."""
+"""The scenarios of the explorer on a local disk: active segments, their lock, their page, and their syncs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simulation.actors import PASSING
 from simulation.oracle import Batch
 from simulation.scenario import DiskScenario, Scenario
 
-#: So many bytes has a segment before the next one begins.
+#: Small segments.
 _SEGMENT = {"internal.segment.bytes": 400, "segment.index.bytes": 200, "index.interval.bytes": 0}
 
 
@@ -24,11 +24,9 @@ class ActiveSegment(DiskScenario):
     restarted = frozenset({"first", "second"})
 
     def prepare(self) -> None:
-        """Note what is durable."""
         self.durable: list[Batch] = []
 
     def actors(self) -> Mapping[str, Callable[[], None]]:
-        """What each actor does, by its name."""
         return {
             "first": lambda: self.write("first"),
             "sealer": lambda: self.append(b"s", None, sender="sealer"),
@@ -36,17 +34,17 @@ class ActiveSegment(DiskScenario):
         }
 
     def write(self, sender: str) -> None:
-        """Append a few records, each in a batch of its own, and have them synced."""
+        """Append a few records, each in its own batch, and have them synced."""
         with suppress(*PASSING):
             topic = distlog.open(self.stage.url)
-            waiting, done = list[Batch](), list[Batch]()
+            waiting, delivered = list[Batch](), list[Batch]()
 
             def on_delivery(delivery: Any) -> None:
                 batch = waiting.pop(0)
                 if delivery.error is None:
                     offsets = {delivery.partition: (delivery.first_offset, delivery.first_offset + 1)}
                     batch.acknowledge(topic.snapshot.topic_id, offsets)
-                    done.append(batch)
+                    delivered.append(batch)
 
             with topic.writer(linger_ms=0, on_delivery=on_delivery) as writer:
                 for _ in range(3):
@@ -54,15 +52,15 @@ class ActiveSegment(DiskScenario):
                     batch.tried.add(topic.snapshot.topic_id)
                     waiting.append(batch)
                     writer.append(table["value"][0].as_py(), key=sender.encode(), partition=0)
-                    self.durable += done if self.sync(writer) else ()
+                    self.durable += delivered if self.sync(writer) else ()
 
     def sync(self, writer: distlog.Writer) -> bool:
-        """Have the records synced; False if it is unknown whether they are."""
+        """Sync the records; False if the outcome is unknown."""
         writer.flush()
         return True
 
     def check(self) -> None:
-        """Say what is broken, when all actors have ended; then the log goes on."""
+        """Report broken promises; afterwards the log takes a record."""
         if self.disk.power_losses and self.config["flush.messages"] != 1:
             for batch in self.oracle.batches:
                 batch.acknowledged = batch.acknowledged and (batch in self.durable or batch.sender == "sealer")
@@ -73,7 +71,7 @@ class ActiveSegment(DiskScenario):
         if not (report := topic.verify()).ok:
             self.says(f"verify finds {report.anomalies[0]}")
         if self.oracle.batches[-1] not in self.durable:
-            self.says("nothing can be appended any more")
+            self.says("the log takes no record any more")
 
 
 class Flushes(ActiveSegment):
@@ -84,13 +82,12 @@ class Flushes(ActiveSegment):
 
 
 class FlushesInTime(Flushes):
-    """A writer appends, and leaves the syncs to `flush.ms`."""
+    """A writer appends, and relies on `flush.ms` for the syncs."""
 
     name = "appends that are synced after flush.ms"
     config: ClassVar[Mapping[str, object]] = {**Flushes.config, "flush.ms": 500}
 
     def actors(self) -> Mapping[str, Callable[[], None]]:
-        """One writer, which nobody keeps from the log."""
         return {"first": lambda: self.write("first")}
 
     def sync(self, writer: distlog.Writer) -> bool:
@@ -101,9 +98,9 @@ class FlushesInTime(Flushes):
 
 
 class CleanedSegments(ActiveSegment):
-    """Two writers append beside compaction, and vacuum."""
+    """Two writers append during compaction and vacuum."""
 
-    name = "append to the active segment beside compaction"
+    name = "append to the active segment during compaction"
     config: ClassVar[Mapping[str, object]] = {
         **_SEGMENT,
         "flush.messages": 1,
@@ -114,18 +111,17 @@ class CleanedSegments(ActiveSegment):
     is_compacted = True
 
     def actors(self) -> Mapping[str, Callable[[], None]]:
-        """What each actor does, by its name."""
         return {"first": lambda: self.write("first"), "cleaner": self.clean, "second": lambda: self.write("first")}
 
     def prepare(self) -> None:
-        """Append what there is to clean."""
+        """Append records for compaction."""
         super().prepare()
         for _ in range(2):
             self.write("first")
             self.append(b"first", b"other", sender="sealer")
 
     def clean(self) -> None:
-        """Compact, and delete the files that are not needed."""
+        """Compact, and delete unused files."""
         with suppress(*PASSING, SnapshotTooOldError, OffsetOutOfRangeError):
             topic = distlog.open(self.stage.url)
             topic.compact()
@@ -133,7 +129,7 @@ class CleanedSegments(ActiveSegment):
             topic.vacuum()
 
     def check(self) -> None:
-        """Say what is broken, when all actors have ended; then compaction leaves one record of each key."""
+        """Report broken promises; afterwards compaction leaves one record of each key."""
         super().check()
         self.append(b"first", sender="sealer")
         topic = distlog.open(self.stage.url)
@@ -144,15 +140,14 @@ class CleanedSegments(ActiveSegment):
             self.says(f"compaction left the keys {keys}")
 
 
-class TransactionsInPlace(DiskScenario):
+class DirectTransactions(DiskScenario):
     """A transaction in the active segment, and a second producer with its id, which aborts it."""
 
-    name = "a transaction in place and a second producer"
+    name = "a transaction in an active segment and a second producer"
     config: ClassVar[Mapping[str, object]] = {**_SEGMENT, "flush.messages": 1}
     restarted = frozenset({"second"})
 
     def actors(self) -> Mapping[str, Callable[[], None]]:
-        """What each actor does, by its name."""
         return {"first": self.produce, "second": self.produce}
 
     def produce(self) -> None:
@@ -164,19 +159,19 @@ class TransactionsInPlace(DiskScenario):
                     self.transact(producer, topic.snapshot.topic_id)
 
     def check(self) -> None:
-        """Say what is broken, when all actors have ended: then a third producer aborts what is open."""
+        """Report broken promises; afterwards a third producer aborts open transactions."""
         self.produce()
         topic = distlog.open(self.stage.url)
         committed = self.rows(topic, isolation="read_committed")
-        there = [(key, value) for _, _, key, value in committed]
+        remaining = [(key, value) for _, _, key, value in committed]
         for batch in self.oracle.batches:
             sent = list(zip(batch.keys, batch.values, strict=True))
-            found = [record for record in there if record in sent]
-            if found not in ([], sent) or (found and batch.refused) or (batch.acknowledged and not found):
-                self.says(f"a transaction of {sent} has {found} ({batch.acknowledged=}, {batch.refused=})")
-            there = [record for record in there if record not in sent]
-        if there:
-            self.says(f"nobody appended {there}")
+            records = [record for record in remaining if record in sent]
+            if records not in ([], sent) or (records and batch.refused) or (batch.acknowledged and not records):
+                self.says(f"a transaction of {sent} has {records} ({batch.acknowledged=}, {batch.refused=})")
+            remaining = [record for record in remaining if record not in sent]
+        if remaining:
+            self.says(f"nobody appended {remaining}")
         if not self.oracle.batches[-1].acknowledged:
             self.says("a new producer could not commit")
         if not (report := topic.verify()).ok:
@@ -188,5 +183,5 @@ DISK_SCENARIOS: tuple[type[Scenario], ...] = (
     Flushes,
     FlushesInTime,
     CleanedSegments,
-    TransactionsInPlace,
+    DirectTransactions,
 )

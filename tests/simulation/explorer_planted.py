@@ -1,4 +1,4 @@
-"""Known bugs that need one delay at one request: random histories missed them, and the explorer must find them."""
+"""Known bugs that need one delay at one request: random histories missed them, the explorer must find them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from simulation.planted import Plant
 
 
 def _epochs_are_counted_once() -> Any:
-    """A leader counts its epoch from what it knew before another commit came first."""
+    """A leader counts its epoch from the head that it read before it lost a race."""
 
     def begin(self: Any, partitions: Collection[int], may_lead: Any = None) -> None:
         head = self._current.refresh()
@@ -36,8 +36,6 @@ def _epochs_are_counted_once() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ExploredBug:
-    """How to plant a bug, and the scenario that finds it."""
-
     plant: Plant
     scenario: str
 

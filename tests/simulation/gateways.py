@@ -1,7 +1,7 @@
 """Gateways in front of the object store, each a process, and the processes of their clients.
 
-A gateway here is all of it but the sockets: what handles produce requests, the topics, the lease, the coordinators of
-groups and of transactions. A client calls it through a network that loses requests and answers, and delivers late.
+A gateway here has all parts but the sockets: produce handlers, topics, the lease, and the coordinators of groups and
+of transactions. A client calls it through a network that loses requests and responses, and delivers late.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: How long a client waits for an answer, and how likely each fate of a call is.
+#: How long a client waits for a response, and the probability of each fate of a call.
 CALL_TIMEOUT_S, FATE = 30.0, 0.02
 LEASE_MS, TRANSACTION_MS = 30_000, 60_000
 COORDINATED = 2
 
 
 class NoAnswerError(Exception):
-    """A gateway did not answer; it may have done what it was asked for."""
+    """A gateway did not answer; it may have handled the request."""
 
 
 class Gateway:
@@ -72,8 +72,8 @@ class Gateway:
         fetches = DelayedFetches(_ignored, config.metadata_max_age_ms)
         lease = GatewayLease(metadata.root, None, LEASE_MS / 1000)
         lease.be_at("gateway", port, "machine")
-        self.process, self.is_stopping, self.under_way = process, False, 0
-        #: The offsets behind what it acknowledged, by partition.
+        self.process, self.is_stopping, self.requests_in_flight = process, False, 0
+        #: The offsets after the acknowledged records, by partition.
         self.acknowledged = Counter[int]()
         self.store = OffsetsTopic(root, linger_ms=config.linger_ms, storage_options={}, partitions=COORDINATED)
         topics = SubscribedTopics(lambda name: metadata.fresh_topic(name).summary, metadata.clients_topics)
@@ -94,16 +94,16 @@ class Gateway:
         )
 
     def start(self) -> None:
-        """Join the other gateways."""
+        """Join the cluster."""
         self.broker.groups.join()
         self.broker.groups.start()
         self.broker.transactions.start()
 
     def stop(self) -> None:
-        """Leave them, with everything stored, when all requests are handled."""
+        """Handle all requests, store everything, and leave the cluster."""
         self.is_stopping = True
         self.broker.metadata.commit_now()
-        while self.under_way:
+        while self.requests_in_flight:
             self.process.world.pause(1.0)
         self.broker.transactions.stop()
         self.broker.groups.stop()
@@ -112,7 +112,7 @@ class Gateway:
     def append(
         self, topic: str, number: int, batches: Sequence[bytes], transactional_id: str | None
     ) -> list[tuple[ErrorCode, int]]:
-        """Handle the produce requests of one connection, one after the other, each with one batch."""
+        """Handle the produce requests of one connection, in order, each with one batch."""
         answers = []
         for records in batches:
             request = _Produce(self.process, topic, number, records, transactional_id)
@@ -124,18 +124,18 @@ class Gateway:
         return answers
 
     def fetch(self, topic: str, number: int, offset: int, *, committed: bool) -> tuple[FetchedData, bool]:
-        """Fetch records, and whether what this gateway acknowledged before is among what it shows."""
+        """Fetch records; also returns whether the visible records include those that this gateway acknowledged."""
         least = 0 if committed else self.acknowledged[number]
         data = self.broker.metadata.fresh_topic(topic).partition(number).fetch(offset, 1 << 16, committed=committed)
         return data, data.visible_end.offset >= least
 
 
 def _ignored(request: object) -> None:
-    """No request waits here."""
+    """Ignore it: no request waits here."""
 
 
 class _Produce:
-    """A produce request as its handler sees it."""
+    """A produce request for its handler."""
 
     client: Any = None
     delayed: Any = None
@@ -150,23 +150,21 @@ class _Produce:
         self.answer = SimQueue(process.world)
 
     def respond(self, fields: Any) -> None:
-        """Take the response."""
         (part,) = fields["responses"][0]["partition_responses"]
         self.answer.put((part["error_code"], part.get("base_offset", -1)))
 
     def counts(self, quota: str, size: int) -> None:
-        """Take what counts for a quota: there is none."""
+        """Ignore the count: there is no quota."""
 
     def let_next(self) -> None:
-        """Take the turn of the next request: there is none."""
+        """Do nothing: no request follows."""
 
     def hang_up(self, reason: str) -> None:
-        """Take the end of the connection for an error."""
         self.answer.put((ErrorCode.unknown_server_error, -1))
 
 
 def call(stage: Stage, client: Process, name: str, work: Callable[[Gateway], T]) -> T:
-    """What a gateway answers to a client; raises what `work` raises, and NoAnswerError."""
+    """Call a gateway; raises the error of `work`, or NoAnswerError."""
     world, gateway, fate = client.world, stage.gateways.get(name), client.random.random()
     if gateway is None or not gateway.process.is_alive:
         world.pause(1.0)
@@ -179,17 +177,17 @@ def call(stage: Stage, client: Process, name: str, work: Callable[[Gateway], T])
         except Exception as error:
             answers.put((None, error))
         finally:
-            gateway.under_way -= 1
+            gateway.requests_in_flight -= 1
 
     def arrive() -> None:
         if gateway.process.is_alive and not gateway.is_stopping:
-            gateway.under_way += 1
+            gateway.requests_in_flight += 1
             gateway.process.start(handle, "request")
 
     if fate > FATE:
-        # a late one arrives when its client has given it up
+        # a late request arrives when its client has given it up
         late_s = client.random.uniform(30, 300) if fate < 2 * FATE else client.random.expovariate(1000)
-        world.at(world.now + late_s, arrive)
+        world.call_at(world.now + late_s, arrive)
     try:
         result, error = answers.get(timeout=CALL_TIMEOUT_S)
     except queue.Empty:
@@ -208,7 +206,7 @@ def _any_gateway(stage: Stage, client: Process) -> str:
 
 
 def serves(stage: Stage, process: Process, memory: Memory) -> None:
-    """Be a gateway, until a while after the end."""
+    """Run a gateway until some time after the end of the history."""
     gateway = Gateway(stage, process, 9092 + int(memory.name.rpartition("-")[2]))
     stage.gateways[memory.name] = gateway
     gateway.start()
@@ -220,7 +218,7 @@ def serves(stage: Stage, process: Process, memory: Memory) -> None:
 
 
 def finish(stage: Stage, process: Process) -> None:
-    """Let the transactions that are open or decided end, as gateways do that live on."""
+    """Let open and decided transactions end, as running gateways do."""
     gateway = Gateway(stage, process, 9000)
     gateway.start()
     for _ in range(120):
@@ -228,7 +226,7 @@ def finish(stage: Stage, process: Process) -> None:
         transactions = gateway.broker.transactions
         if gateway.broker.cluster.held_partitions and not transactions.is_loading:
             states = transactions.coordinator.states()
-            if len(gateway.broker.cluster.held_partitions) == COORDINATED and all(one.is_over for one in states):
+            if len(gateway.broker.cluster.held_partitions) == COORDINATED and all(state.is_over for state in states):
                 break
     else:
         stage.oracle.says("transactions do not end")
@@ -240,7 +238,7 @@ def finish(stage: Stage, process: Process) -> None:
 
 @dataclass
 class Sent:
-    """A batch on its way: its records and their bytes."""
+    """A batch in flight: its records and their bytes."""
 
     batch: Batch
     data: bytes
@@ -255,7 +253,7 @@ class Numbers:
     next: Counter[int] = field(default_factory=Counter)
 
     def sent(self, stage: Stage, process: Process, sender: str, partition: int, *, open_: bool = False) -> Sent:
-        """The next batch for a partition; of a transaction that is `open_`."""
+        """Return the next batch for a partition; `open_` if it belongs to a transaction."""
         batch, table = stage.records(process.random, sender)
         batch.transactional = open_
         encoded = encode(
@@ -270,7 +268,7 @@ class Numbers:
 
 
 def timed(table: pa.Table, now_ms: int) -> pa.RecordBatch:
-    """The records as they are encoded: those without a time get this one."""
+    """Return the records as they are encoded, with this time where they have none."""
     times = table["timestamp"].combine_chunks() if "timestamp" in table.column_names else pa.nulls(table.num_rows)
     columns = {
         "timestamp": pc.fill_null(times.cast(pa.int64()), now_ms),
@@ -283,16 +281,16 @@ def timed(table: pa.Table, now_ms: int) -> pa.RecordBatch:
 
 
 def sends(stage: Stage, process: Process, memory: Memory) -> None:
-    """Produce batches through gateways, as an idempotent client: what got no answer is sent again, in order."""
+    """Produce batches through gateways like an idempotent client, which sends again without a response."""
     numbers = _new_producer(process)
     while stage.goes_on():
         partition = process.random.randrange(stage.partitions)
-        # as many as a client has under way at most
+        # at most as many as a client has in flight
         count = 5 if stage.chance(0.2) else process.random.choice((1, 1, 2, 3))
         window = [numbers.sent(stage, process, memory.name, partition) for _ in range(count)]
         if not _delivered(stage, process, partition, window, None):
             numbers = _new_producer(process)
-        stage.rest(process.random)
+        stage.pause(process.random)
 
 
 def _new_producer(process: Process) -> Numbers:
@@ -308,7 +306,7 @@ def _appended(
 def _delivered(
     stage: Stage, process: Process, partition: int, window: list[Sent], transactional_id: str | None
 ) -> bool:
-    """Send batches until all are there; False if a gateway refuses one, or time is over."""
+    """Send batches until all are acknowledged; False if a gateway refuses one, or after a timeout."""
     name, topic = _any_gateway(stage, process), stage.url.rpartition("/")[2]
     until = process.world.now + 120
     while window and process.world.now < until:
@@ -336,15 +334,15 @@ def _delivered(
 
 
 def _is_acknowledged(stage: Stage, batch: Batch, offsets: dict[int, tuple[int, int]] | None = None) -> None:
-    """Note that a gateway has told so; it does not tell which topic of the name, if there may be several."""
+    """Note an acknowledgement, unless the topic's name may mean several topics."""
     if "recreate" not in stage.jobs:
         batch.acknowledge("", offsets)
 
 
 def consumes(stage: Stage, process: Process, memory: Memory) -> None:
-    """Fetch a partition through gateways, from its beginning on: nothing is skipped, nothing aborted is shown."""
+    """Fetch a partition through gateways, from its start on: no record is skipped, no aborted one returned."""
     topic, number, position = stage.url.rpartition("/")[2], process.random.randrange(stage.partitions), 0
-    # else nobody is told which topic of the name it is
+    # a fetch does not name the topic id
     is_one_topic, is_committed = "recreate" not in stage.jobs, stage.chance(0.5)
     fetched = partial(_fetched, topic, number, is_committed=is_committed)
     while stage.goes_on():
@@ -355,12 +353,12 @@ def consumes(stage: Stage, process: Process, memory: Memory) -> None:
             position = stage.open().start_offsets()[number]
             continue
         except (NoAnswerError, DistlogError):
-            stage.rest(process.random)
+            stage.pause(process.random)
             continue
         if not shows_all and is_one_topic:
-            stage.oracle.says(f"a gateway does not show what it acknowledged in partition {number}")
+            stage.oracle.says(f"a gateway does not return what it acknowledged in partition {number}")
         if data.batches is None or not len(data.batches):
-            stage.rest(process.random)
+            stage.pause(process.random)
             continue
         end = data.batches.next_offset
         if is_one_topic:
@@ -379,8 +377,8 @@ def _fetched(
 # --- transactions
 
 
-#: The coordinator is another gateway, or is not ready: ask again.
-_ASK_AGAIN = frozenset(
+#: Errors after which a client tries again: the coordinator is another gateway, or is not ready.
+_RETRIABLE = frozenset(
     {
         ErrorCode.not_coordinator,
         ErrorCode.coordinator_load_in_progress,
@@ -391,29 +389,29 @@ _ASK_AGAIN = frozenset(
 
 
 class RefusedError(Exception):
-    """A coordinator refuses what a client asks for."""
+    """A coordinator refuses a request."""
 
 
 def _coordinated(stage: Stage, process: Process, work: Callable[[Gateway], T], seconds: float = 120.0) -> T:
-    """What the coordinator answers, whichever gateway it is; NoAnswerError after so long."""
+    """Ask for the coordinator until it answers; raises NoAnswerError after `seconds`."""
     until = process.world.now + seconds
     while process.world.now < until:
         with suppress(NoAnswerError, DistlogError):
-            return _told(stage, process, work)
+            return _asked_once(stage, process, work)
         process.world.pause(process.random.uniform(0, 2))
     raise NoAnswerError
 
 
-def _told(stage: Stage, process: Process, work: Callable[[Gateway], T]) -> T:
+def _asked_once(stage: Stage, process: Process, work: Callable[[Gateway], T]) -> T:
     try:
         return call(stage, process, _any_gateway(stage, process), work)
     except (TransactionRefusedError, GroupRefusedError) as refused:
-        error = NoAnswerError if refused.code in _ASK_AGAIN else RefusedError
+        error = NoAnswerError if refused.code in _RETRIABLE else RefusedError
         raise error(refused.code.name) from None
 
 
 def transacts(stage: Stage, process: Process, memory: Memory) -> None:
-    """Produce in transactions through gateways; several processes have the same transactional id."""
+    """Produce in transactions through gateways; several processes share a transactional id."""
     id_ = f"client-{process.random.randrange(2)}"
     while stage.goes_on():
         with suppress(NoAnswerError, RefusedError):
@@ -424,91 +422,100 @@ def transacts(stage: Stage, process: Process, memory: Memory) -> None:
             )
             numbers = Numbers(producer)
             while stage.goes_on() and has_ended(stage, process, memory.name, id_, numbers):
-                stage.rest(process.random)
-        stage.rest(process.random)
+                stage.pause(process.random)
+        stage.pause(process.random)
 
 
 def has_ended(stage: Stage, process: Process, sender: str, id_: str, numbers: Numbers) -> bool:
-    """Do a transaction to its end; False if the producer cannot go on."""
+    """Run a transaction to its end; False if the producer cannot continue."""
     topic, random = stage.url.rpartition("/")[2], process.random
-    places = random.sample(range(stage.partitions), random.randrange(1, stage.partitions + 1))
+    partitions = random.sample(range(stage.partitions), random.randrange(1, stage.partitions + 1))
     windows = {
-        place: [numbers.sent(stage, process, sender, place, open_=True) for _ in range(random.randrange(1, 3))]
-        for place in places
+        partition: [
+            numbers.sent(stage, process, sender, partition, open_=True) for _ in range(random.randrange(1, 3))
+        ]
+        for partition in partitions
     }
     batches = [sent.batch for window in windows.values() for sent in window]
     for batch in batches:
-        # as long as nobody has asked for their commit
+        # until their commit is requested
         batch.refused = True
-    coordinated, at_once = _coordinator_of(stage, process), not stage.chance(0.5)
-    if at_once:
-        coordinated(lambda one: one.add_partitions(id_, numbers.id, {(topic, place) for place in places}))
+    coordinated, is_together = _coordinator_of(stage, process), not stage.chance(0.5)
+    if is_together:
+        coordinated(
+            lambda coordinator: coordinator.add_partitions(
+                id_, numbers.id, {(topic, number) for number in partitions}
+            )
+        )
     is_whole = True
-    for place, window in windows.items():
-        if not at_once:
-            # another partition comes midway, perhaps when the time of the transaction is over
+    for partition, window in windows.items():
+        if not is_together:
+            # the next partition is added later, perhaps after the timeout of the transaction
             process.world.pause(TRANSACTION_MS / 700 if stage.chance(0.2) else 1.0)
-            coordinated(lambda one, place=place: one.add_partitions(id_, numbers.id, {(topic, place)}))
-        is_whole = is_whole and _delivered(stage, process, place, window, id_)
+            coordinated(
+                lambda coordinator, partition=partition: coordinator.add_partitions(
+                    id_, numbers.id, {(topic, partition)}
+                )
+            )
+        is_whole = is_whole and _delivered(stage, process, partition, window, id_)
     is_committed = is_whole and random.random() < 0.8
     for batch in batches:
         batch.refused = not is_committed
-    asked_s = process.world.now
-    coordinated(lambda one: one.end(id_, numbers.id, is_committed=is_committed))
+    end_s = process.world.now
+    coordinated(lambda coordinator: coordinator.end(id_, numbers.id, is_committed=is_committed))
     for batch in batches if is_committed else ():
         _is_acknowledged(stage, batch)
     # a request to end it that arrives late would end the producer's next transaction: before KIP-890, Kafka's
     # protocol can't distinguish them
-    return is_whole and process.world.now - asked_s < CALL_TIMEOUT_S
+    return is_whole and process.world.now - end_s < CALL_TIMEOUT_S
 
 
 def _coordinator_of(stage: Stage, process: Process) -> Callable[[Callable[[Any], None]], None]:
-    def asked(work: Callable[[Any], None]) -> None:
+    def call_coordinator(work: Callable[[Any], None]) -> None:
         _coordinated(stage, process, lambda gateway: work(gateway.broker.transactions.coordinator))
 
-    return asked
+    return call_coordinator
 
 
-# --- positions of groups
+# --- committed offsets of groups
 
 
 @dataclass
 class Operation:
-    """A commit or a fetch of a group's position, from `begun_s` to `ended_s`; `is_known` if it was answered."""
+    """A commit or a fetch of a group's offset, from `start_s` to `end_s`, which is infinite without a response."""
 
     value: int
-    begun_s: float
-    ended_s: float = float("inf")
+    start_s: float
+    end_s: float = float("inf")
 
     def precedes(self, other: Operation) -> bool:
-        """Whether it had ended before the other began."""
-        return self.ended_s < other.begun_s
+        return self.end_s < other.start_s
 
 
 @dataclass
 class Register:
-    """A group's position in one partition: what clients committed, and what they got."""
+    """A group's offsets in one partition: what clients committed, and what they got."""
 
     commits: dict[int, Operation] = field(default_factory=lambda: {-1: Operation(-1, -1.0, -1.0)})
     fetches: list[Operation] = field(default_factory=list)
 
     def wrong(self, fetch: Operation) -> Iterator[str]:
-        """What is wrong with a fetch, if anything: no commit may be missing that was answered before it began."""
+        """Yield what is wrong with a fetch: it must include every commit that was acknowledged before it."""
         commit = self.commits.get(fetch.value)
         if commit is None:
-            yield f"a group got position {fetch.value}, which nobody committed"
+            yield f"a group got offset {fetch.value}, which nobody committed"
             return
         for later in self.commits.values():
             if commit.precedes(later) and later.precedes(fetch):
-                yield f"a group got position {fetch.value}, although {later.value} was committed after it"
+                yield f"a group got offset {fetch.value}, although {later.value} was committed after it"
         for earlier in self.fetches:
             if earlier.precedes(fetch) and commit.precedes(self.commits[earlier.value]):
-                yield f"a group got position {fetch.value}, after it had got {earlier.value}"
+                yield f"a group got offset {fetch.value}, after it had got {earlier.value}"
 
 
 def commits_positions(stage: Stage, process: Process, memory: Memory) -> None:
-    """Commit and fetch a group's position through gateways: all clients see one after the other."""
-    place = stage.url.rpartition("/")[2], 0
+    """Commit and fetch a group's offset through gateways: the operations are linearizable."""
+    key = stage.url.rpartition("/")[2], 0
     while stage.goes_on():
         group = f"group-{process.random.randrange(2)}"
         register = stage.registers[group]
@@ -516,26 +523,26 @@ def commits_positions(stage: Stage, process: Process, memory: Memory) -> None:
             operation = Operation(next(stage.names), process.world.now)
             register.commits[operation.value] = operation
             with suppress(NoAnswerError, RefusedError):
-                _coordinated(stage, process, _commit_of(group, place, operation.value), CALL_TIMEOUT_S)
-                operation.ended_s = process.world.now
+                _coordinated(stage, process, _commit_of(group, key, operation.value), CALL_TIMEOUT_S)
+                operation.end_s = process.world.now
         else:
             operation = Operation(-1, process.world.now)
             with suppress(NoAnswerError, RefusedError):
-                found = _coordinated(
-                    stage, process, lambda gateway, group=group: gateway.broker.groups.offsets.fetch(group, [place])
-                )[place]
-                operation.ended_s = process.world.now
-                operation.value = found.offset if isinstance(found, Position) else -1
+                committed = _coordinated(
+                    stage, process, lambda gateway, group=group: gateway.broker.groups.offsets.fetch(group, [key])
+                )[key]
+                operation.end_s = process.world.now
+                operation.value = committed.offset if isinstance(committed, Position) else -1
                 for wrong in register.wrong(operation):
                     stage.oracle.says(f"{group}: {wrong}")
                 register.fetches.append(operation)
-        stage.rest(process.random)
+        stage.pause(process.random)
 
 
-def _commit_of(group: str, place: tuple[str, int], offset: int) -> Callable[[Gateway], None]:
+def _commit_of(group: str, key: tuple[str, int], offset: int) -> Callable[[Gateway], None]:
     def commit(gateway: Gateway) -> None:
         codes = SimQueue(gateway.process.world)
-        gateway.broker.groups.offsets.commit(group, {place: Position(offset, commit_ms=now_ms())}, codes.put)
+        gateway.broker.groups.offsets.commit(group, {key: Position(offset, commit_ms=now_ms())}, codes.put)
         code = codes.get()
         if code is not ErrorCode.none:
             raise GroupRefusedError(code)
@@ -544,5 +551,4 @@ def _commit_of(group: str, place: tuple[str, int], offset: int) -> Callable[[Gat
 
 
 def registers() -> defaultdict[str, Register]:
-    """The positions of groups by their names."""
     return defaultdict(Register)

@@ -1,4 +1,4 @@
-"""A history: who acts in it, what goes wrong in it, and when, all of it drawn from one seed."""
+"""A history: its actors, its faults and their times, drawn from one seed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from distlog.core.read import group_log
 from distlog.core.write import append as append_commit
 from simulation import actors, gateways, kafka_directories, readers, roots
 from simulation.actors import Actor, Memory, Stage
-from simulation.kafka_directories import Beside, Broker
+from simulation.kafka_directories import Broker, OnImported
 from simulation.object_store import Faults, Flaws, ObjectStore, connected, parts_of
 from simulation.oracle import Oracle
 from simulation.pure import computed_once
@@ -37,7 +37,7 @@ URL = "s3://bucket/clicks"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """What a seed means: the actors by name, the topic, and what the world does to them."""
+    """The plan that a seed means: the actors by name, the topic, and the faults."""
 
     seed: int
     cast: Sequence[tuple[str, Actor]]
@@ -47,18 +47,17 @@ class Drawn:
     faults: Faults | DiskFaults
     length_s: float
     pause_s: float
-    #: The numbers of the actors that act.
-    chosen: Sequence[int] | None = None
-    #: Which of the histories that this plan may have.
+    #: The numbers of the actors that act; None for all.
+    acting: Sequence[int] | None = None
+    #: The number of the history among all histories of this plan.
     fate: int = 0
 
     def acts(self, number: int) -> bool:
-        """Whether the actor with this number acts."""
-        return self.chosen is None or number in self.chosen
+        return self.acting is None or number in self.acting
 
     @property
     def words(self) -> frozenset[str]:
-        """What is in it: actors, those that there are several of, jobs of maintenance, kinds of faults, the place."""
+        """Words for its actors, those that occur several times, jobs of maintenance, faults and the store."""
         cast = [(name, actor) for number, (name, actor) in enumerate(self.cast) if self.acts(number)]
         counts = Counter(name for name, _ in cast)
         return frozenset(
@@ -66,44 +65,42 @@ class Drawn:
                 *counts,
                 *(f"several {name}s" for name, count in counts.items() if count > 1),
                 *(job for _, actor in cast for job in _jobs(actor)),
-                *(each.name for each in fields(self.faults) if getattr(self.faults, each.name)),
+                *(fault.name for fault in fields(self.faults) if getattr(self.faults, fault.name)),
                 *self._surroundings(),
             }
         )
 
     def _surroundings(self) -> Iterable[str]:
-        """Words for where it happens."""
         return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(Drawn):
-    """What a seed means on an object store."""
+    """The plan of a history on an object store."""
 
     faults: Faults
-    #: Whose rules the store has, and from which size on objects are uploaded in parts.
+    #: The store's rules, and the size from which on objects are uploaded in parts.
     protocol: str = "s3"
     part_bytes: int = 8 << 20
     #: `commit.retention.ms`, in s; 0 for the default, which no history is long enough for.
     commits_s: float = 0.0
-    #: Whether checkpoints are incremental, and written in the background, as those of large topics.
+    #: Whether checkpoints are incremental, and written in the background, as for large topics.
     incremental: bool = False
-    #: So many incremental ones have the same base, before a full one is written.
+    #: The number of incremental checkpoints on one base.
     on_one_base: int = MAX_LONG
-    #: When a bit of a full checkpoint flips, in s since the actors began; 0 for never.
+    #: When a bit of a full checkpoint flips, in s since the actors started; 0 for never.
     damage_s: float = 0.0
     #: Whether the topic begins with batches of which compaction has removed some.
     has_holes: bool = False
-    #: Whether actors do several things at once, and rest for longer then, so that others are far ahead of them.
+    #: Whether actors do several things at once, and then pause for longer, so that others get far ahead.
     in_bursts: bool = False
-    #: Whether commits have their actions in tables, as those of many partitions.
+    #: Whether commits have their actions in tables, as for many partitions.
     in_tables: bool = False
-    #: Whether vacuum and old versions are looked at in the end, too, which takes a fifth of the time of a short one.
+    #: Whether the audit includes vacuum and old versions, which takes a fifth of the time of a short history.
     is_vacuumed: bool = True
 
     @property
     def url(self) -> str:
-        """The topic's address."""
         return f"{self.protocol}://bucket/clicks"
 
     def _surroundings(self) -> Iterator[str]:
@@ -135,7 +132,7 @@ def plan(seed: int) -> Plan:
     if is_compacted:
         config |= {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01}
         config |= {"delete.retention.ms": Random(f"tombstones/{seed}").choice((0, 20_000, 20_000, 86_400_000))}
-    # clocks are wrong
+    # clocks may be wrong
     config |= {"message.timestamp.after.max.ms": MAX_LONG}
     if random.random() < 0.2:
         config |= {"message.timestamp.type": "LogAppendTime"}
@@ -157,13 +154,13 @@ def plan(seed: int) -> Plan:
     cast += [("maintainer", actors.maintains(jobs)) for _ in range(random.randrange(0, 3))]
     cast += [("reader", actors.holds_snapshots)] * random.randrange(0, 2)
     cast += [("follower", actors.follows)] * random.choice((0, 0, 1, 2))
-    cast += [("historian", readers.looks_back)] * looking.choice((0, 0, 1))
-    cast += [("searcher", readers.looks_up)] * looking.choice((0, 0, 1))
+    cast += [("historian", readers.reads_old_versions)] * looking.choice((0, 0, 1))
+    cast += [("searcher", readers.reads_records)] * looking.choice((0, 0, 1))
     kind = random.choice(("plain", "plain", "plain", "recreated", "spark", "gateways", "gateways", "gateways"))
     if kind == "recreated":
         cast.append(("recreator", actors.recreates))
     elif kind == "spark":
-        cast = [one for one in cast if random.random() < 0.5]
+        cast = [member for member in cast if random.random() < 0.5]
         cast += [("query", actors.streams)] * random.randrange(1, 3)
         cast += [("stream", actors.reads_stream)] * Random(f"stream/{seed}").randrange(2)
     elif kind == "gateways":
@@ -175,7 +172,7 @@ def plan(seed: int) -> Plan:
             ("committing", gateways.commits_positions),
             ("consumer", gateways.consumes),
         ]
-        cast = [one for one in cast if random.random() < 0.3]
+        cast = [member for member in cast if random.random() < 0.3]
         cast += [("gateway", gateways.serves)] * random.choice((1, 2, 2))
         cast += [random.choice(clients) for _ in range(random.randrange(1, 4))]
     old = Random(f"old commits/{seed}")
@@ -187,7 +184,7 @@ def plan(seed: int) -> Plan:
     bases = Random(f"bases/{seed}")
     has_bases = seed % 28 in (2, 9)
     if has_bases:
-        # with nobody else there are most, and states of as many rows
+        # alone they write most checkpoints, of states with as many rows
         cast = [] if seed % 28 == 2 else cast
         cast += [("appender", actors.appends)] * (2 if seed % 28 == 2 else 1)
         cast += [("maintainer", actors.maintains(["compact", "compact", "vacuum"]))]
@@ -230,7 +227,7 @@ def plan(seed: int) -> Plan:
     if drawn.incremental and crowd.random() < 0.5:
         drawn = replace(drawn, damage_s=crowd.uniform(0, drawn.length_s))
     if has_bases:
-        # so that there are many
+        # for many checkpoints
         drawn = replace(drawn, pause_s=min(drawn.pause_s, 1.0), partitions=1, faults=_mild(drawn.faults))
     if seed % 23 == 19:
         cast = [*drawn.cast, ("founder", roots.founds), *[("lister", roots.lists)] * 2]
@@ -238,55 +235,55 @@ def plan(seed: int) -> Plan:
     if seed % 23 == 8:
         drawn = _with_a_large_group(drawn, Random(f"group/{seed}"))
     if is_crowd:
-        # they hardly rest, so they wait for each other
+        # with hardly any pauses, they wait for each other
         drawn = replace(drawn, pause_s=4.0 if commits_s else 0.3, length_s=30.0)
     if not commits_s:
         return drawn
-    # longer than commits are kept, with processes that stand still for longer
+    # longer than commits are kept, with processes that are paused for longer than that
     faults = replace(drawn.faults, still=old.choice((0.003, 0.02)), still_s=old.choice((2.0, 6.0)) * commits_s)
     return replace(drawn, faults=faults, length_s=6 * commits_s, pause_s=min(drawn.pause_s, 5.0), commits_s=commits_s)
 
 
 def _with_a_large_group(drawn: Plan, random: Random) -> Plan:
-    """A history of a group in which a member that was late has its change wait, and that hardly rests."""
+    """Change the plan to one with a large group, whose late members queue their changes."""
     members = random.randrange(9, 13)
     cast = [*[("plain", actors.appends_plainly)] * 3, *[("member", actors.follows_often)] * members]
     config = {name: value for name, value in drawn.config.items() if name != "cleanup.policy"}
-    # few that stand still are enough for others to take their partitions
+    # a few paused members are enough for others to take over their partitions
     faults = replace(_mild(drawn.faults), silence=random.choice((0.0, 0.01)))
     often = {"pause_s": 0.02, "length_s": 30.0, "commits_s": 0.0}
     return replace(drawn, cast=cast, config=config, faults=faults, partitions=members + random.randrange(3), **often)
 
 
 def _mild(faults: Faults) -> Faults:
-    """So that most processes live, and go on."""
+    """Lower the faults, so that most processes live and run."""
     return replace(
         faults, death=min(faults.death, 0.0005), still=min(faults.still, 0.0005), still_s=60.0, silence=0.0
     )
 
 
 def _of_kafka(random: Random) -> list[tuple[str, Actor]]:
-    """The actors that adopt and export, in some of the histories."""
+    """Draw actors that import and export."""
     cast = list[tuple[str, Actor]]()
     if random.random() < 0.2:
         jobs = random.choice((["vacuum", "rebuild"], ["vacuum", "vacuum", "pin"]))
-        others: list[tuple[str, Actor]] = [
-            ("maintainer of adopted", Beside(actors.maintains(jobs))),
-            ("reader of adopted", Beside(actors.holds_snapshots)),
-            ("follower of adopted", Beside(actors.follows)),
+        extras: list[tuple[str, Actor]] = [
+            ("maintainer of adopted", OnImported(actors.maintains(jobs))),
+            ("reader of adopted", OnImported(actors.holds_snapshots)),
+            ("follower of adopted", OnImported(actors.follows)),
         ]
         cast += [("broker", kafka_directories.grows), ("adopter", kafka_directories.adopts)]
         cast += [("adopter", kafka_directories.adopts)] * random.randrange(2)
-        cast += random.sample(others, random.randrange(3))
+        cast += random.sample(extras, random.randrange(3))
     if random.random() < 0.15:
         cast += [("exporter", kafka_directories.exports)]
     return cast
 
 
 def run(world: World, flaws: Flaws, drawn: Plan) -> None:
-    """Let a history happen; raises BrokenPromiseError if a promise was broken in it."""
+    """Run a history; raises BrokenPromiseError if a promise was broken."""
     if {"query", "stream"} & drawn.words:
-        # it takes seconds, and none within a world
+        # an import takes seconds, and none inside of a world
         importlib.import_module("simulation.spark_driver")
     with world:
         store = ObjectStore(world, faults=Faults(), flaws=flaws, protocol=drawn.protocol)
@@ -314,9 +311,9 @@ def run(world: World, flaws: Flaws, drawn: Plan) -> None:
             stage.end_s, store.faults = world.now + drawn.length_s, drawn.faults
             if stage.kafka is not None:
                 stage.kafka.stage.end_s = stage.end_s
-            memories = _begin(world, stage, drawn)
+            memories = _start(world, stage, drawn)
             if drawn.damage_s:
-                world.at(world.now + drawn.damage_s, oracle.damage)
+                world.call_at(world.now + drawn.damage_s, oracle.damage)
             world.run()
             for process, error in world.errors:
                 oracle.says(f"{process.name} ended with {type(error).__name__}: {error}")
@@ -334,7 +331,7 @@ def run(world: World, flaws: Flaws, drawn: Plan) -> None:
 def _stage_of_adopted(stage: Stage, drawn: Plan) -> Stage:
     url = f"{drawn.protocol}://bucket/adopted"
     oracle = Oracle(stage.oracle.world, stage.oracle.store, url, stage.oracle.delay_s, broken=stage.oracle.broken)
-    # what is rewritten takes nothing more from its broker
+    # a compacted topic takes no more imports
     config = {name: value for name, value in drawn.config.items() if "clean" not in name}
     return Stage(oracle, url, 0.0, drawn.pause_s, drawn.keys, drawn.partitions, config, lag_s=stage.lag_s)
 
@@ -356,7 +353,7 @@ def _audit_topic(stage: Stage, is_vacuumed: bool) -> None:
     topic = stage.open()
     stage.oracle.audit(topic)
     if is_vacuumed:
-        # the first raises the floor above what dead writers left, and the second deletes it
+        # the first run raises the horizon past what dead writers left, and the second one deletes it
         for _ in range(2):
             stage.oracle.world.pause(stage.oracle.delay_s + LONGEST_PUT_MS / 1000 + 60)
             topic.vacuum()
@@ -364,7 +361,7 @@ def _audit_topic(stage: Stage, is_vacuumed: bool) -> None:
         stage.oracle.check_vacuumed()
         stage.oracle.check_checkpoints()
     if stage.lag_s:
-        # the checkpoint at the floor may have been written a moment ago, and a load of an old version looks for it
+        # a load of an old version needs the new checkpoint in a listing
         stage.oracle.world.pause(stage.lag_s)
     stage.oracle.check_oldest(topic)
     if is_vacuumed:
@@ -376,14 +373,13 @@ def _audit_topic(stage: Stage, is_vacuumed: bool) -> None:
 def frequent_checkpoints(
     *, large: bool = False, on_one_base: int = MAX_LONG, in_tables: bool = False
 ) -> Iterator[None]:
-    """Have a checkpoint after every seventh commit, and little kept and asked for, since histories are short.
+    """Write a checkpoint after every seventh commit (every third with bases), and use small limits.
 
-    Where bases have an end, it is after every third one. If they are `large`, they are incremental, and written in
-    the background. There is hardly more in a full one than in an incremental one, so as many of these as
-    `on_one_base` says are based on one as long as each is smaller.
+    `large` checkpoints are incremental and written in the background. A full one is hardly larger than an incremental
+    one here, so `on_one_base` limits the number of incremental ones.
     """
     defaults = CommitLog.__init__.__kwdefaults__
-    before = defaults["checkpoint_commits"], group_log.KEPT
+    original = defaults["checkpoint_commits"], group_log.KEPT
     defaults["checkpoint_commits"], group_log.KEPT = 7 if on_one_base == MAX_LONG else 3, 6
     try:
         rows = 1 if large else checkpoint.LARGE_ROWS
@@ -392,7 +388,7 @@ def frequent_checkpoints(
         with (
             mock.patch.multiple(log_floor, KEPT_EVERY=14 if large else 7, LEAST_STEP=2, NAMES_AT_ONCE=3),
             mock.patch.multiple(checkpoint, LARGE_ROWS=rows, write_incremental=incremental),
-            # the first race that is lost leads into the line
+            # writers queue after the first lost race
             mock.patch.object(pending_queue, "MANY", 1),
             mock.patch.object(group_log, "_CROWD", 2),
             mock.patch.object(commit_json, "TABLE_ROWS", 2 if in_tables else commit_json.TABLE_ROWS),
@@ -400,7 +396,7 @@ def frequent_checkpoints(
         ):
             yield
     finally:
-        defaults["checkpoint_commits"], group_log.KEPT = before
+        defaults["checkpoint_commits"], group_log.KEPT = original
 
 
 def _write_incremental(
@@ -408,7 +404,7 @@ def _write_incremental(
 ) -> str | None:
     if snapshot.version - (paths.parse_checkpoint_file(base) or 0) > most * commits:
         return None
-    # as if it were the first one of its base
+    # as if it were the first one on its base
     return write(storage, snapshot, base, 1 << 40)
 
 
@@ -419,8 +415,8 @@ def _jobs(actor: Actor) -> Sequence[str]:
     return [job for cell in cells for job in cell.cell_contents]
 
 
-def _begin(world: World, stage: Stage, drawn: Plan) -> list[Memory]:
-    """Have the actors begin; returns what each remembers."""
+def _start(world: World, stage: Stage, drawn: Plan) -> list[Memory]:
+    """Start the actors; returns their memories."""
     random, memories = Random(f"fate/{drawn.seed}"), dict[int, tuple[Memory, Actor, int]]()
 
     def start(memory: Memory, actor: Actor, skew_ms: int) -> None:
@@ -429,7 +425,7 @@ def _begin(world: World, stage: Stage, drawn: Plan) -> list[Memory]:
         process.start(lambda: actor(stage, process, memory))
 
     def replace_process(process: Process) -> None:
-        """Kill the process, or let it stand still and be taken for dead; another one goes on."""
+        """Kill the process, or pause it as if it were dead; a new process takes over."""
         if process.pid not in memories or not process.is_alive:
             return
         memory, actor, skew_ms = memories.pop(process.pid)
@@ -437,7 +433,7 @@ def _begin(world: World, stage: Stage, drawn: Plan) -> list[Memory]:
             process.die()
             start(memory, actor, skew_ms)
             return
-        # both have the same batch under way
+        # both send the same batch
         process.stand_still(random.uniform(1, 300))
         after = replace(memory)
         memory.is_replaced = True

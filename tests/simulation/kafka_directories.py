@@ -1,6 +1,6 @@
-"""A broker's log directory that grows, its adoption again and again, and exports of a topic, on one machine's disk.
+"""A broker's log directory that grows and is imported repeatedly, and exports of a topic, on one machine's disk.
 
-The broker is stopped while somebody adopts, and was killed before: what it wrote last may be half there.
+The broker is stopped during an import, and was killed before it: its last write may be incomplete.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _SEGMENT_BYTES = 600
 
 @dataclass
 class Broker:
-    """A broker's log directory `folder`, and all that it has of its topic; `stage` is where that is adopted to."""
+    """A broker's log directory `folder` and its batches; `stage` has the topic of the import."""
 
     folder: str
     stage: Stage
     #: The partition, the offsets, and the records of each batch.
     batches: list[tuple[int, int, int, Batch]] = field(default_factory=list)
-    #: The processes that adopt, while which the broker is stopped.
+    #: The processes that import; the broker is stopped for them.
     adopting: list[Process] = field(default_factory=list)
     _topic_id: bytes = b""
-    #: Of each partition: the base offset of its last segment, the size of its log, and the log end offset.
+    #: For each partition: the base offset of its last segment, the size of its log, and the log end offset.
     _ends: dict[int, tuple[int, int, int]] = field(default_factory=dict)
 
     @property
     def partitions(self) -> list[str]:
-        """The folders of the partitions that it has records of."""
+        """The folders of the partitions with records."""
         return [self._path(number) for number in sorted(self._ends)]
 
     def _path(self, partition: int) -> str:
@@ -49,12 +49,11 @@ class Broker:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether somebody adopts."""
         return bool(self.adopting)
 
     @contextmanager
     def stopped_for(self, process: Process) -> Iterator[None]:
-        """A process adopts."""
+        """Stop the broker while a process imports."""
         self.adopting.append(process)
         try:
             yield
@@ -72,7 +71,7 @@ class Broker:
                 file.write(self._topic_id)
         base, size, end = self._ends.get(partition, (0, 0, 0))
         if size > _SEGMENT_BYTES:
-            # what is half there is cut when it starts again
+            # an incomplete batch is cut at the next start
             os.truncate(os.path.join(path, file_name(base, ".log")), size)
             base, size = end, 0
         batch, table = self.stage.records(random, "broker")
@@ -89,63 +88,62 @@ class Broker:
 
 
 @dataclass(frozen=True)
-class Beside:
-    """Lets an actor act on the adopted topic, once it is there."""
+class OnImported:
+    """Lets an actor act on the imported topic, once it exists."""
 
     actor: Actor
 
     def __call__(self, stage: Stage, process: Process, memory: Memory) -> None:
-        """Act as the actor."""
         adopted = stage.kafka.stage
         while stage.goes_on():
             if adopted.oracle.head >= 0:
                 self.actor(adopted, process, memory)
-            stage.rest(process.random)
+            stage.pause(process.random)
 
 
 def grows(stage: Stage, process: Process, memory: Memory) -> None:
-    """Write to the broker's log directory, unless somebody adopts it."""
+    """Write to the broker's log directory, unless it is stopped."""
     while stage.goes_on():
         if not stage.kafka.is_stopped:
             for _ in range(process.random.randrange(1, 4)):
                 stage.kafka.write(process.random)
-        stage.rest(process.random)
+        stage.pause(process.random)
 
 
 def adopts(stage: Stage, process: Process, memory: Memory) -> None:
-    """Adopt the broker's log directory again and again."""
+    """Import the broker's log directory again and again."""
     while stage.goes_on():
-        stage.rest(process.random)
+        stage.pause(process.random)
         with suppress(PASSING):
             adopt(stage, process)
 
 
 def adopt(stage: Stage, process: Process) -> None:
-    """Adopt all that the broker has; raises as `distlog.adopt`."""
+    """Import all records of the broker; raises as `distlog.adopt`."""
     broker = stage.kafka
-    oracle, known = broker.stage.oracle, list(broker.batches)
-    if not known:
+    oracle, batches = broker.stage.oracle, list(broker.batches)
+    if not batches:
         return
     with broker.stopped_for(process):
         try:
             topic = distlog.adopt(broker.partitions, broker.stage.url, config=broker.stage.config).topic
         except TopicExistsError as error:
-            oracle.says(f"what a broker has written since is not adopted: {error}")
+            oracle.says(f"new records of a broker are not imported: {error}")
             raise
-    for partition, first, end, batch in known:
+    for partition, first, end, batch in batches:
         batch.acknowledge(topic.snapshot.topic_id, {partition: (first, end)})
 
 
 def exports(stage: Stage, process: Process, memory: Memory) -> None:
-    """Export the topic into the same log directory again and again, and adopt it from there now and then."""
+    """Export the topic into the same log directory repeatedly, and sometimes import it from there."""
     while stage.goes_on():
         with suppress(*PASSING, SnapshotTooOldError, OffsetOutOfRangeError):
             export(stage, memory, is_adopted=process.random.random() < 0.3)
-        stage.rest(process.random)
+        stage.pause(process.random)
 
 
 def export(stage: Stage, memory: Memory, *, is_adopted: bool) -> None:
-    """Export the topic, and perhaps compare what another topic has that is made of it."""
+    """Export the topic, and perhaps compare it with an import of the export."""
     topic = stage.open()
     folder = os.path.join(stage.kafka.folder, f"{memory.name} of {topic.snapshot.topic_id}")
     try:
@@ -159,7 +157,7 @@ def export(stage: Stage, memory: Memory, *, is_adopted: bool) -> None:
     memory.number += 1
     folders = [os.path.join(folder, f"clicks-{number}") for number in range(topic.partitions)]
     copy = distlog.adopt(folders, f"{stage.url}-of-{memory.name}-{memory.number}").topic
-    expected, found = rows_of(topic), rows_of(copy)
-    if found != expected:
-        other = sorted({*found.items()} ^ {*expected.items()})[:3]
-        stage.oracle.says(f"version {topic.version} was exported and adopted with other records: {other}")
+    expected, copied = rows_of(topic), rows_of(copy)
+    if copied != expected:
+        other = sorted({*copied.items()} ^ {*expected.items()})[:3]
+        stage.oracle.says(f"version {topic.version} was exported and imported with other records: {other}")

@@ -21,22 +21,22 @@ from simulation.world import World
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of histories; `file` has the first seed that finds each."""
+    """A kind of history; `file` has the seeds that find its planted bugs."""
 
     name: str
     file: Path
     plan: Callable[[int], Any]
     run: Callable[[World, Flaws, Any], None]
     bugs: Mapping[str, Bug]
-    #: The arguments that choose it on the command line.
+    #: The command line arguments of this kind.
     arguments: tuple[str, ...] = ()
 
     def history(
         self, drawn: Drawn, *, traced: bool = False, flaws: Flaws | None = None
     ) -> tuple[World, Exception | None]:
-        """Let a history happen; returns its world, and what was broken in it."""
+        """Run a history; returns its world, and the broken promise."""
         world = World(f"{drawn.seed}/{drawn.fate}" if drawn.fate else drawn.seed, traced=traced)
-        # a collection looks at all that is there, so the first one is when little is left
+        # a collection visits all objects, so the first one runs when few are left
         gc.disable()
         try:
             self.run(world, flaws or Flaws(), drawn)
@@ -47,25 +47,24 @@ class Kind:
         return world, None
 
     def first(self, name: str, seeds: Iterable[int]) -> tuple[int | None, Exception | None]:
-        """The first of these seeds whose history finds a planted bug, and what is broken in it."""
+        """Return the first seed whose history finds a planted bug, and the error."""
         bug = self.bugs[name]
         with bug.plant():
             for drawn in map(self.plan, seeds):
-                # the others cannot meet it
+                # no other history can meet it
                 error = self.history(drawn)[1] if bug.words <= drawn.words else None
                 if error is not None:
                     return drawn.seed, error
         return None, None
 
-    def found(self) -> dict[str, int | None]:
-        """The first seed that finds each bug, as it is kept; None if none did."""
-        known: dict[str, int | None] = json.loads(self.file.read_text())
-        return known
+    def kept_seeds(self) -> dict[str, int | None]:
+        """Return the first seed that finds each bug; None if no seed is known."""
+        seeds: dict[str, int | None] = json.loads(self.file.read_text())
+        return seeds
 
-    def keep(self, found: Mapping[str, int | None]) -> None:
-        """Keep these."""
-        kept = {name: found[name] for name in sorted(found) if name in self.bugs}
-        self.file.write_text(json.dumps(kept, indent=1) + "\n")
+    def keep(self, seeds: Mapping[str, int | None]) -> None:
+        by_name = {name: seeds[name] for name in sorted(seeds) if name in self.bugs}
+        self.file.write_text(json.dumps(by_name, indent=1) + "\n")
 
 
 def _file(name: str) -> Path:

@@ -1,8 +1,8 @@
 """`python -m simulation.mutants N`: how many of N small changes of the library the explorer and the histories find.
 
-A planted bug whose seed is known measures memory. A mutant is new to the simulation: a comparison, a constant, a
-condition or an order of statements is changed, or a call is removed, in a module that carries promises. Each is tried
-in a fork, in which the code of one function is replaced; no file is changed.
+A planted bug with a known seed measures memory. A mutant is new to the simulation: a changed comparison, constant,
+condition or order of statements, or a removed call, in a module that carries promises. A fork replaces the code of
+one function to try it. No file changes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-#: What carries promises: modules below `distlog.core`, and the files of tests that a survivor is tried with.
+#: The modules in `distlog.core` that carry promises, and the test files for their survivors.
 MODULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "commits": (
         ("commits.commit_log", "commits.prepared_commit", "commits.snapshot_loader"),
@@ -73,9 +73,9 @@ _OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {
         ast.NotIn: ast.In,
     },
 }
-#: A run that takes longer, in s of CPU, has no end.
+#: A run that takes more CPU time, in s, does not end.
 LONGEST_RUN_S = 20.0
-#: How many schedules of each scenario tell what a mutant can be found by.
+#: The schedules of each scenario that show whether it executes a mutant.
 _SCHEDULES = 3
 TESTS = Path(__file__).parents[1]
 
@@ -92,34 +92,33 @@ class Mutant:
     code: types.CodeType = field(repr=False)
     marked: types.CodeType = field(repr=False)
     diff: str
-    #: Which scenarios execute it, and which seeds of short histories and of those on a disk.
+    #: The scenarios that execute it, and the seeds of short histories and of histories on a disk.
     scenarios: list[str] = field(default_factory=list)
     short: list[int] = field(default_factory=list)
     disk: list[int] = field(default_factory=list)
-    #: What found it: explorer, short, disk or tests; empty if nothing did.
+    #: The finder: explorer, short, disk or tests; empty if nothing found it.
     found_by: str = ""
     how: str = ""
 
     @property
     def is_executed(self) -> bool:
-        """Whether any run executes it."""
         return bool(self.scenarios or self.short or self.disk)
 
     def as_dict(self) -> dict[str, Any]:
-        """What is kept of it."""
+        """Return the fields to store."""
         names = ("area", "module", "function", "line", "kind", "diff", "found_by", "how", "is_executed")
         return {name: getattr(self, name) for name in names}
 
 
 class _Changes(ast.NodeVisitor):
-    """The changes of a function: each as its kind, and what makes it in a copy of the function's nodes."""
+    """The changes of a function: the kind of each, and a function that makes it in a copy of the nodes."""
 
     def __init__(self) -> None:
-        self.found: list[tuple[str, Callable[[dict[int, ast.AST]], None], int, ast.AST]] = []
+        self.changes: list[tuple[str, Callable[[dict[int, ast.AST]], None], int, ast.AST]] = []
 
     def _add(self, kind: str, node: ast.AST, change: Callable[[Any], None]) -> None:
         number = node.number  # type: ignore[attr-defined]
-        self.found.append((kind, lambda nodes: change(nodes[number]), number, node))
+        self.changes.append((kind, lambda nodes: change(nodes[number]), number, node))
 
     def visit_Compare(self, node: ast.Compare) -> None:
         opposite = _OPPOSITES.get(type(node.ops[0]))
@@ -149,10 +148,10 @@ class _Changes(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> None:
-        for at in range(len(node.values)):
+        for index in range(len(node.values)):
 
-            def drop(copied: Any, at: int = at) -> None:
-                del copied.values[at]
+            def drop(copied: Any, index: int = index) -> None:
+                del copied.values[index]
                 if len(copied.values) == 1:
                     copied.values.append(copied.values[0])
 
@@ -169,25 +168,25 @@ class _Changes(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit(self, node: ast.AST) -> None:
-        """Visit a node; statements that follow each other may change places."""
+        """Visit a node; successive statements may be swapped."""
         body = getattr(node, "body", None)
-        for at in range(len(body) - 1) if isinstance(body, list) else ():
-            both = body[at : at + 2]
-            if all(isinstance(one, ast.Expr | ast.Assign | ast.AugAssign) for one in both) and any(
-                isinstance(one, ast.Expr) and isinstance(one.value, ast.Call) for one in both
+        for index in range(len(body) - 1) if isinstance(body, list) else ():
+            pair = body[index : index + 2]
+            if all(isinstance(statement, ast.Expr | ast.Assign | ast.AugAssign) for statement in pair) and any(
+                isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call) for statement in pair
             ):
 
-                def swap(copied: Any, at: int = at) -> None:
-                    copied.body[at : at + 2] = copied.body[at + 1], copied.body[at]
+                def swap(copied: Any, index: int = index) -> None:
+                    copied.body[index : index + 2] = copied.body[index + 1], copied.body[index]
 
                 self._add("order", node, swap)
         super().visit(node)
 
     def visit_Raise(self, node: ast.Raise) -> None:
-        """What an error says is no promise."""
+        """Skip it: messages are not promises."""
 
     def visit_arguments(self, node: ast.arguments) -> None:
-        """Defaults are not code of the function."""
+        """Skip it: defaults are not code of the function."""
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
@@ -195,16 +194,17 @@ class _Changes(ast.NodeVisitor):
 
 
 def _functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
-    """The outermost functions, and methods, by their qualified names."""
+    """Yield the outermost functions, and methods, with their qualified names."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
             yield node.name, node
         elif isinstance(node, ast.ClassDef):
-            yield from ((f"{node.name}.{one.name}", one) for one in node.body if isinstance(one, ast.FunctionDef))
+            methods = (method for method in node.body if isinstance(method, ast.FunctionDef))
+            yield from ((f"{node.name}.{method.name}", method) for method in methods)
 
 
 def mutants(area: str, module: str) -> Iterator[tuple[str, Callable[[], Mutant | None]]]:
-    """All changes of a module, by their kinds; each is made when it is called, unless its bytecode is the same."""
+    """Yield all changes of a module with their kinds; a call makes one, unless its bytecode is the same."""
     path = Path(importlib.import_module(module).__file__ or "")
     tree = ast.parse(path.read_text())
     for name, function in _functions(tree):
@@ -213,18 +213,18 @@ def mutants(area: str, module: str) -> Iterator[tuple[str, Callable[[], Mutant |
                 node.number = number  # type: ignore[attr-defined]
             changes = _Changes()
             changes.visit(function)
-            for kind, change, number, node in changes.found:
-                place = area, module, name, getattr(node, "lineno", 0), kind
-                yield kind, partial(_mutant, place, path, function, change, number)
+            for kind, change, number, node in changes.changes:
+                target = area, module, name, getattr(node, "lineno", 0), kind
+                yield kind, partial(_mutant, target, path, function, change, number)
 
 
 def _nodes(function: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a function that may change; Python shares the objects of others."""
+    """Yield the nodes of a function that may change; Python shares other nodes."""
     return (node for node in ast.walk(function) if isinstance(node, ast.stmt | ast.expr | ast.excepthandler))
 
 
 def _mutant(
-    place: tuple[str, str, str, int, str],
+    target: tuple[str, str, str, int, str],
     path: Path,
     function: ast.FunctionDef,
     change: Callable[[dict[int, ast.AST]], None],
@@ -232,18 +232,18 @@ def _mutant(
 ) -> Mutant | None:
     changed = copy.deepcopy(function)
     change({node.number: node for node in _nodes(changed)})  # type: ignore[attr-defined]
-    before, code = (_compiled(path, place[2], one) for one in (function, changed))
+    original, code = (_compiled(path, target[2], source) for source in (function, changed))
     diff = _diff(function, changed)
-    if before is None or code is None or _same(before, code) or not diff:
+    if original is None or code is None or _same(original, code) or not diff:
         return None
     marked = copy.deepcopy(function)
     _mark({node.number: node for node in _nodes(marked)}, number)  # type: ignore[attr-defined]
-    executed = _compiled(path, place[2], marked)
-    return Mutant(*place, code, executed, diff) if executed is not None else None
+    executed = _compiled(path, target[2], marked)
+    return Mutant(*target, code, executed, diff) if executed is not None else None
 
 
 def _compiled(path: Path, name: str, function: ast.FunctionDef) -> types.CodeType | None:
-    """The code of a function, alone in a module, or in a class of its name."""
+    """Compile a function alone in a module, or in a class of its name; None if that fails."""
     owner, _, _ = name.rpartition(".")
     body: ast.stmt = function
     if owner:
@@ -275,7 +275,7 @@ def _mark(nodes: dict[int, ast.AST], number: int) -> None:
 
 def _code_of(code: types.CodeType, name: str) -> types.CodeType | None:
     for part in name.split("."):
-        inner = [one for one in code.co_consts if isinstance(one, types.CodeType) and one.co_name == part]
+        inner = [const for const in code.co_consts if isinstance(const, types.CodeType) and const.co_name == part]
         if not inner:
             return None
         code = inner[-1]
@@ -288,54 +288,54 @@ def _same(first: types.CodeType, second: types.CodeType) -> bool:
     if len(first.co_consts) != len(second.co_consts):
         return False
     return all(
-        _same(one, other) if isinstance(one, types.CodeType) and isinstance(other, types.CodeType) else one == other
-        for one, other in zip(first.co_consts, second.co_consts, strict=True)
+        _same(old, new) if isinstance(old, types.CodeType) and isinstance(new, types.CodeType) else old == new
+        for old, new in zip(first.co_consts, second.co_consts, strict=True)
     )
 
 
-def _diff(before: ast.AST, after: ast.AST) -> str:
-    texts = (ast.unparse(ast.fix_missing_locations(one)).splitlines() for one in (before, after))
+def _diff(old: ast.AST, new: ast.AST) -> str:
+    texts = (ast.unparse(ast.fix_missing_locations(tree)).splitlines() for tree in (old, new))
     lines = list(difflib.unified_diff(*texts, n=0, lineterm=""))[2:]
     return "\n".join(line for line in lines if not line.startswith("@@"))
 
 
-def chosen(count: int, seed: int) -> list[Mutant]:
-    """Up to so many mutants, as many of each area as of the others, of each kind, and of each function one."""
-    random, made, functions = Random(f"mutants/{seed}"), list[Mutant](), set[tuple[str, str]]()
+def choose(count: int, seed: int) -> list[Mutant]:
+    """Draw `count` mutants, evenly by area and kind, and at most one of each function."""
+    random, chosen_mutants, functions = Random(f"mutants/{seed}"), list[Mutant](), set[tuple[str, str]]()
     for number, (area, (modules, _)) in enumerate(MODULES.items()):
         kinds = defaultdict[str, list[Callable[[], Mutant | None]]](list)
         for module in modules:
             for kind, make in mutants(area, f"distlog.core.{module}"):
                 kinds[kind].append(make)
-        for left in kinds.values():
-            random.shuffle(left)
-        wanted = count // len(MODULES) + (number < count % len(MODULES))
-        while wanted and any(kinds.values()):
-            kind = random.choice([kind for kind, left in kinds.items() if left])
+        for makers in kinds.values():
+            random.shuffle(makers)
+        missing = count // len(MODULES) + (number < count % len(MODULES))
+        while missing and any(kinds.values()):
+            kind = random.choice([kind for kind, makers in kinds.items() if makers])
             mutant = kinds[kind].pop()()
             if mutant is not None and (mutant.module, mutant.function) not in functions:
                 functions.add((mutant.module, mutant.function))
-                made.append(mutant)
-                wanted -= 1
-    return made
+                chosen_mutants.append(mutant)
+                missing -= 1
+    return chosen_mutants
 
 
 # A fork tries a mutant.
 
 
 def _replace(mutant: Mutant, code: types.CodeType) -> None:
-    """Have the mutant's function run this code."""
-    found: Any = sys.modules[mutant.module]
+    """Replace the code of the mutant's function."""
+    function: Any = sys.modules[mutant.module]
     for name in mutant.function.split("."):
-        found = vars(found)[name]
-    # what a property, a class method or a decorator has wrapped
-    while not isinstance(found, types.FunctionType) or hasattr(found, "__wrapped__"):
-        found = getattr(found, "fget", None) or getattr(found, "__wrapped__", None) or found.__func__
-    found.__code__ = code
+        function = vars(function)[name]
+    # unwrap a property, a class method or a decorator
+    while not isinstance(function, types.FunctionType) or hasattr(function, "__wrapped__"):
+        function = getattr(function, "fget", None) or getattr(function, "__wrapped__", None) or function.__func__
+    function.__code__ = code
 
 
 def _forked(work: Callable[[], Any], limit_s: float) -> Any:
-    """What `work` returns in a fork, within a limit of CPU; None if it was killed."""
+    """Return what `work` returns in a fork with a limit of CPU time; None if it was killed."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -363,7 +363,7 @@ class NoEndError(BaseException):
 
 
 def _run(work: Callable[[], str | None]) -> str | None:
-    """What a run breaks; one that has no end is broken, too."""
+    """Return the broken promise of a run; one without an end is broken, too."""
 
     def end(*_: object) -> None:
         raise NoEndError
@@ -383,46 +383,46 @@ def _history(kind: Any, seed: int) -> str | None:
     return None if error is None else f"{type(error).__name__}: {error}"[:300]
 
 
-def executed(made: Sequence[Mutant], histories: int) -> None:
-    """Note for each mutant which of the runs execute its statement; `histories` are short ones."""
+def note_executed(mutants: Sequence[Mutant], histories: int) -> None:
+    """Note for each mutant which runs execute its statement."""
     from simulation.explorer import Exploration
     from simulation.kinds import ON_DISK, SCENARIOS, SHORT
 
-    def look() -> list[list[list[Any]]]:
-        met = set[int]()
-        for number, mutant in enumerate(made):
+    def run() -> list[list[list[Any]]]:
+        executed = set[int]()
+        for number, mutant in enumerate(mutants):
             module = sys.modules[mutant.module]
             mark = f"__executed_{number}__"
-            setattr(module, mark, lambda number=number: met.add(number))
+            setattr(module, mark, lambda number=number: executed.add(number))
             _replace(mutant, _renamed(mutant.marked, mark))
-        seen: list[list[list[Any]]] = [[[], [], []] for _ in made]
+        runs: list[list[list[Any]]] = [[[], [], []] for _ in mutants]
 
         def note(kind: int, name: Any) -> None:
-            for number in met:
-                seen[number][kind].append(name)
-            met.clear()
+            for number in executed:
+                runs[number][kind].append(name)
+            executed.clear()
 
         for name, scenario in SCENARIOS.items():
             Exploration(scenario).run(_SCHEDULES)
             note(0, name)
-        for at, (kind, count) in enumerate(((SHORT, histories), (ON_DISK, -(-histories // 3)))):
+        for index, (kind, count) in enumerate(((SHORT, histories), (ON_DISK, -(-histories // 3))), 1):
             for seed in range(count):
                 kind.history(kind.plan(seed))
-                note(1 + at, seed)
-        return seen
+                note(index, seed)
+        return runs
 
-    for mutant, seen in zip(made, _forked(look, 3600.0), strict=True):
-        mutant.scenarios, mutant.short, mutant.disk = seen
+    for mutant, runs in zip(mutants, _forked(run, 3600.0), strict=True):
+        mutant.scenarios, mutant.short, mutant.disk = runs
 
 
 def _renamed(code: types.CodeType, mark: str) -> types.CodeType:
     names = tuple(mark if name == "__executed__" else name for name in code.co_names)
-    consts = tuple(_renamed(one, mark) if isinstance(one, types.CodeType) else one for one in code.co_consts)
+    consts = tuple(_renamed(const, mark) if isinstance(const, types.CodeType) else const for const in code.co_consts)
     return code.replace(co_names=names, co_consts=consts)
 
 
 def attempt(mutant: Mutant, cpu_s: float) -> tuple[str, str]:
-    """What finds the mutant first, and how: schedules, short histories, and those on a disk share the time."""
+    """Return what finds the mutant first, and how; the kinds of runs share the time."""
     from simulation.kinds import ON_DISK, SHORT
 
     _replace(mutant, mutant.code)
@@ -431,7 +431,7 @@ def attempt(mutant: Mutant, cpu_s: float) -> tuple[str, str]:
         return found_by, how
     for name, kind, seeds in (("short", SHORT, mutant.short), ("disk", ON_DISK, mutant.disk)):
         end_s = time.process_time() + part_s
-        # first the seeds that are known to execute it
+        # first the seeds that execute it
         for seed in [*seeds, *range(1000, 100_000)] if seeds else ():
             if time.process_time() > end_s:
                 break
@@ -441,7 +441,7 @@ def attempt(mutant: Mutant, cpu_s: float) -> tuple[str, str]:
 
 
 def _explore(names: Sequence[str], cpu_s: float) -> Iterator[tuple[str, str]]:
-    """Explore the scenarios by turns: first the one schedule without a fault of each."""
+    """Explore the scenarios in turn: first the schedule without a fault of each."""
     from simulation.explorer import Exploration
     from simulation.kinds import SCENARIOS
 
@@ -458,14 +458,13 @@ def _explore(names: Sequence[str], cpu_s: float) -> Iterator[tuple[str, str]]:
             return
 
 
-def tried(mutant: Mutant, cpu_s: float) -> tuple[str, str]:
-    """As `attempt`, in a fork."""
+def attempt_in_fork(mutant: Mutant, cpu_s: float) -> tuple[str, str]:
     found_by, how = _forked(partial(attempt, mutant, cpu_s), cpu_s + 3 * LONGEST_RUN_S) or ("explorer", "killed")
     return found_by, how
 
 
 def fails_tests(mutant: Mutant) -> str:
-    """The test of the module that fails, if one does."""
+    """Return the first failing test of the module; empty if none fails."""
     import pytest
 
     _replace(mutant, mutant.code)
@@ -489,8 +488,8 @@ def fails_tests(mutant: Mutant) -> str:
     return failed[0] if failed else ""
 
 
-def table(made: Sequence[dict[str, Any]]) -> str:
-    """A row for each area: how many mutants were found by what."""
+def table(entries: Sequence[dict[str, Any]]) -> str:
+    """Return a row for each area: the numbers of mutants by what found them."""
     columns = {
         "not executed": "not executed",
         "at once": "found without a fault",
@@ -503,26 +502,26 @@ def table(made: Sequence[dict[str, Any]]) -> str:
     lines = [f"| module | mutants | {' | '.join(columns.values())} |", f"|{' --- |' * (2 + len(columns))}"]
     sums = Counter[str]()
     for area in MODULES:
-        of_area = [one for one in made if one["area"] == area]
-        counts = Counter(one["found_by"] if one["is_executed"] else "not executed" for one in of_area)
+        of_area = [entry for entry in entries if entry["area"] == area]
+        counts = Counter(entry["found_by"] if entry["is_executed"] else "not executed" for entry in of_area)
         sums.update(counts)
         if of_area:
             lines.append(f"| {area} | {len(of_area)} | " + " | ".join(str(counts[name]) for name in columns) + " |")
-    lines.append(f"| all | {len(made)} | " + " | ".join(str(sums[name]) for name in columns) + " |")
+    lines.append(f"| all | {len(entries)} | " + " | ".join(str(sums[name]) for name in columns) + " |")
     return "\n".join(lines)
 
 
 def main() -> int:
-    """Make mutants, try each, and print the table and the survivors."""
+    """Try mutants, and print the table and the survivors."""
     parser = argparse.ArgumentParser(prog="simulation.mutants", description=__doc__)
     parser.add_argument("count", type=int, help="how many mutants")
-    parser.add_argument("--seed", type=int, default=0, help="chooses them")
+    parser.add_argument("--seed", type=int, default=0, help="the seed of the choice")
     parser.add_argument("--cpu", type=float, default=60.0, metavar="S", help="seconds of CPU for each")
     parser.add_argument("--tests-cpu", type=float, default=120.0, metavar="S", help="the same for a survivor's tests")
-    parser.add_argument("--histories", type=int, default=20, help="so many say whether a mutant is executed")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="try no mutant after so long")
+    parser.add_argument("--histories", type=int, default=20, help="the histories that show what is executed")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="try no mutant after this time")
     parser.add_argument(
-        "--report", type=Path, help="a file with a line of JSON for each that was tried; it goes on there"
+        "--report", type=Path, help="a file with a line of JSON for each mutant; continues an old one"
     )
     arguments = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":
@@ -531,34 +530,34 @@ def main() -> int:
     warnings.simplefilter("ignore")
     importlib.import_module("simulation.kinds")
     importlib.import_module("simulation.spark_driver")
-    begun_s = time.monotonic()
-    made = chosen(arguments.count, arguments.seed)
-    executed(made, arguments.histories)
-    done = (
+    start_s = time.monotonic()
+    mutants = choose(arguments.count, arguments.seed)
+    note_executed(mutants, arguments.histories)
+    entries = (
         [json.loads(line) for line in arguments.report.read_text().splitlines()]
         if arguments.report and arguments.report.exists()
         else []
     )
-    for mutant in Random(arguments.seed).sample(made, len(made))[len(done) :]:
-        if time.monotonic() - begun_s > 60 * arguments.minutes:
+    for mutant in Random(arguments.seed).sample(mutants, len(mutants))[len(entries) :]:
+        if time.monotonic() - start_s > 60 * arguments.minutes:
             break
         if mutant.is_executed:
-            mutant.found_by, mutant.how = tried(mutant, arguments.cpu)
+            mutant.found_by, mutant.how = attempt_in_fork(mutant, arguments.cpu)
             if not mutant.found_by and arguments.tests_cpu:
                 test = _forked(partial(fails_tests, mutant), arguments.tests_cpu)
                 mutant.found_by, mutant.how = (
                     ("tests", test) if test else ("", "tests took too long" if test is None else "")
                 )
-        done.append(mutant.as_dict())
+        entries.append(mutant.as_dict())
         fate = mutant.found_by or ("survived" if mutant.is_executed else "not executed")
-        print(f"{len(done)} {mutant.module}:{mutant.line} {mutant.kind}: {fate} {mutant.how[:100]}", flush=True)
+        print(f"{len(entries)} {mutant.module}:{mutant.line} {mutant.kind}: {fate} {mutant.how[:100]}", flush=True)
         if arguments.report:
             with arguments.report.open("a") as report:
-                report.write(json.dumps(done[-1]) + "\n")
-    print(table(done))
-    for one in done:
-        if one["is_executed"] and not one["found_by"]:
-            print(f"\n{one['module']}:{one['line']} {one['function']} ({one['kind']})\n{one['diff']}")
+                report.write(json.dumps(entries[-1]) + "\n")
+    print(table(entries))
+    for entry in entries:
+        if entry["is_executed"] and not entry["found_by"]:
+            print(f"\n{entry['module']}:{entry['line']} {entry['function']} ({entry['kind']})\n{entry['diff']}")
     return 0
 
 

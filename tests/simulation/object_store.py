@@ -1,4 +1,4 @@
-"""An object store in simulated time: the rules of S3, GCS and Azure, by fsspec's interface, with faults."""
+"""An object store in simulated time: S3, GCS and Azure with their rules and faults, and fsspec's interface."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from distlog.core.storage import object_client, object_store
 from simulation.threads import current
 from simulation.world import BEGIN_MS, Process, World
 
-#: How long a client waits for an answer, in s.
+#: How long a client waits for a response, in s.
 CLIENT_TIMEOUT_S = 20.0
-#: Median and 99th percentile, in s, of requests that read and that write (S3, objects below 1 MiB).
+#: Median and 99th percentile, in s, of reads and of writes (S3, objects smaller than 1 MiB).
 READ_S, WRITE_S = (0.030, 0.200), (0.080, 0.400)
 
 
 class ReplyError(Exception):
-    """An error of the server, in the form that botocore gives it."""
+    """An error of the server, as botocore raises it."""
 
     def __init__(self, status: int, code: str) -> None:
         super().__init__(code)
@@ -36,7 +36,7 @@ class ReplyError(Exception):
 
 
 class HttpError(Exception):
-    """The same in the form of gcsfs."""
+    """An error of the server, as gcsfs raises it."""
 
     def __init__(self, status: int, code: str) -> None:
         super().__init__(code)
@@ -44,43 +44,43 @@ class HttpError(Exception):
 
 
 class HttpResponseError(Exception):
-    """The same in the form of Azure's library."""
+    """An error of the server, as Azure's library raises it."""
 
     def __init__(self, status: int, code: str) -> None:
         super().__init__(code)
         self.status_code, self.error_code, self.message = status, code, code
 
 
-#: For each protocol: its form of errors, its word for too many requests, and for an object that is there already.
+#: For each protocol: its error class, its error for too many requests, and its error for an object that exists.
 _FORMS: dict[str, tuple[type[Exception], tuple[int, str], tuple[int, str]]] = {
     "s3": (ReplyError, (503, "SlowDown"), (412, "PreconditionFailed")),
     "gs": (HttpError, (429, "rateLimitExceeded"), (412, "conditionNotMet")),
     "abfs": (HttpResponseError, (503, "ServerBusy"), (409, "BlobAlreadyExists")),
 }
-#: GCS takes one write of an object a second.
+#: GCS accepts one write of an object a second.
 GCS_PAUSE_S = 1.0
 
 
 @dataclass(slots=True)
 class Faults:
-    """How likely, for each request, each fault is."""
+    """The probability of each fault at a request."""
 
     throttled: float = 0.0
     failed: float = 0.0
     #: The request never arrives.
-    lost: float = 0.0
-    #: It has its effect, and its answer never comes.
+    dropped: float = 0.0
+    #: The request is handled, and its response never arrives.
     unanswered: float = 0.0
-    #: It has its effect hours after the client has given up.
+    #: The request is handled hours after the client has given up.
     late: float = 0.0
-    #: The client's library sends it twice.
+    #: The client's library sends the request twice.
     twice: float = 0.0
-    #: The process that asked stands still for up to `still_s`, before the answer comes.
+    #: The calling process is paused for up to `still_s` before the response.
     still: float = 0.0
     still_s: float = 0.0
-    #: The process that asked dies, or is taken for dead, before the answer comes.
+    #: The calling process dies, or counts as dead, before the response.
     death: float = 0.0
-    #: No request is answered for a while, from this one on, if it writes a commit.
+    #: From a commit on, no request gets a response for a while.
     silence: float = 0.0
 
 
@@ -89,26 +89,26 @@ class Flaws:
     """Rules that a bad store breaks."""
 
     ignores_condition: bool = False
-    #: It looks whether the object is there, and puts it later.
+    #: It checks for the object first, and stores it later.
     condition_in_two_steps: bool = False
-    #: Listings are as old as this, in s.
+    #: The age of listings, in s.
     listing_lag_s: float = 0.0
 
 
 @dataclass(slots=True)
 class Object:
-    """What is stored under a key."""
+    """The object under a key."""
 
     data: bytes
     written_s: float
 
 
-#: Mean and deviation of the logarithms, of requests that read and that write.
+#: Mean and deviation of the logarithms of latencies, of reads and of writes.
 _LOGNORMAL = [(log(median), log(p99 / median) / 2.326) for median, p99 in (READ_S, WRITE_S)]
 
 
 def lognormal(random: Random, writes: bool) -> float:
-    """How long a request to S3 takes, in s; as `Random.lognormvariate` draws it, which calls two more functions."""
+    """Draw the latency of a request to S3, in s; like `Random.lognormvariate`, without its function calls."""
     draw, (mean, deviation) = random.random, _LOGNORMAL[writes]
     while True:
         first, second = draw(), 1.0 - draw()
@@ -119,37 +119,37 @@ def lognormal(random: Random, writes: bool) -> float:
 
 @dataclass(slots=True)
 class ObjectStore:
-    """The server: keys with whole objects, strongly consistent, as S3 since 2020; its clock is right."""
+    """The server: keys with whole objects, strongly consistent, like S3 since 2020; its clock is right."""
 
     world: World
     faults: Faults = field(default_factory=Faults)
     flaws: Flaws = field(default_factory=Flaws)
-    #: The time of a request; half of it is the way there. It gets whether the request writes.
+    #: Draws the latency of a request, given whether it writes; the first half is the way to the server.
     latency: Callable[[Random, bool], float] = lognormal
     objects: dict[str, Object] = field(default_factory=dict)
-    #: Called to end a process, and to have another one go on.
+    #: Ends a process, and starts another one.
     replace: Callable[[Process], None] | None = None
-    #: Called before each change of an object: with the name of the change, the key and the bytes.
+    #: Called before each change of an object with the kind of change, the key and the bytes.
     watchers: list[Callable[[str, str, bytes | None], None]] = field(default_factory=list)
-    #: The process whose request has its effect now.
+    #: The process whose request is handled now.
     author: Process | None = None
-    #: How many requests there were of each kind.
+    #: The number of requests of each kind.
     requests: Counter[str] = field(default_factory=Counter)
-    #: Until when no request is answered, in s; about half of them have their effect.
+    #: Until when no request gets a response, in s; about half of the requests are handled.
     silent_until: float = 0.0
-    #: Keys with what was removed or put within the lag of listings.
+    #: The changes within the lag of listings: the time, the key and the old object.
     recent: list[tuple[float, str, Object | None]] = field(default_factory=list)
-    #: Whose rules hold: s3, gs or abfs.
+    #: The store's rules: s3, gs or abfs.
     protocol: str = "s3"
-    #: Unfinished uploads of S3 by their ids: the key, when they were begun, and their parts.
+    #: Unfinished uploads of S3 by their ids: the key, the start time and the parts.
     uploads: dict[str, tuple[str, float, dict[int, bytes]]] = field(default_factory=dict)
 
     def put(self, key: str, data: bytes, *, if_absent: bool) -> None:
-        """Store an object; raises ReplyError if it is there, and must not be."""
+        """Store an object; raises ReplyError if it exists, and must not."""
         if if_absent and key in self.objects and not self.flaws.ignores_condition:
             raise ReplyError(*_FORMS[self.protocol][2])
-        known = self.objects.get(key)
-        if self.protocol == "gs" and known is not None and self.world.now < known.written_s + GCS_PAUSE_S:
+        old = self.objects.get(key)
+        if self.protocol == "gs" and old is not None and self.world.now < old.written_s + GCS_PAUSE_S:
             raise ReplyError(429, "rateLimitExceeded")
         if self.world.story is not None:
             self.world.note(f"{key} has {len(data)} bytes ({crc32c(data):08x})")
@@ -158,7 +158,7 @@ class ObjectStore:
         self._change(key, Object(data, self.world.now))
 
     def delete(self, key: str) -> None:
-        """Delete an object; raises FileNotFoundError if it is not there, and that is no success."""
+        """Delete an object; raises FileNotFoundError for a missing one, except on S3."""
         if key not in self.objects and self.protocol != "s3":
             raise FileNotFoundError(key)
         if key in self.objects:
@@ -175,24 +175,24 @@ class ObjectStore:
             self.objects[key] = after
 
     def listed(self) -> dict[str, Object]:
-        """What a listing shows now."""
+        """Return the objects of a listing."""
         lag_s = self.flaws.listing_lag_s
         while self.recent and self.recent[0][0] < self.world.now - lag_s:
             self.recent.pop(0)
         if not lag_s:
             return self.objects
         shown = dict(self.objects)
-        for _, key, before in reversed(self.recent):
-            if before is None:
+        for _, key, old in reversed(self.recent):
+            if old is None:
                 shown.pop(key, None)
             else:
-                shown[key] = before
+                shown[key] = old
         return shown
 
 
 @lru_cache(1000)
 def _moment(since_s: float) -> datetime:
-    """The second that is so many after the begin of the world."""
+    """Return the time `since_s` after the start of the world, in whole seconds."""
     return datetime.fromtimestamp(floor(BEGIN_MS / 1000 + since_s), UTC)
 
 
@@ -202,7 +202,7 @@ def _date_of(seconds: int) -> str:
 
 
 class Client:
-    """What the library uses of s3fs, gcsfs and adlfs, for one process; each request takes virtual time."""
+    """The part of s3fs, gcsfs and adlfs that the library uses, for one process; requests take virtual time."""
 
     def __init__(self, store: ObjectStore, process: Process) -> None:
         self.store, self.process, self.world = store, process, process.world
@@ -227,16 +227,16 @@ class Client:
         if draw() < faults.failed:
             return self._fail(kind, key, back_s, self._form(500, "InternalError"))
         is_silent = world.now < store.silent_until
-        if draw() < faults.lost or (is_silent and draw() < 0.5):
+        if draw() < faults.dropped or (is_silent and draw() < 0.5):
             return self._fail(kind, key, CLIENT_TIMEOUT_S, TimeoutError("no answer"))
         if fault == "late" or (writes and draw() < faults.late):
-            world.at(world.now + self.random.uniform(60, 6 * 3600), lambda: self._late(kind, key, effect))
+            world.call_at(world.now + self.random.uniform(60, 6 * 3600), lambda: self._late(kind, key, effect))
             return self._fail(kind, key, CLIENT_TIMEOUT_S, TimeoutError("no answer"))
         try:
             replied_s = world.now
             result = self._count(kind, key, effect)
             if draw() < faults.twice and writes:
-                # the first answer was lost on the way, and the client's own library asks again
+                # the client's own library did not get the first response, and tries again
                 world.pause(back_s)
                 result = self._count(kind, key, effect)
         except ReplyError as error:
@@ -258,7 +258,7 @@ class Client:
         return _date_of(floor(BEGIN_MS / 1000 + when_s))
 
     def _meet_fate(self, kind: str, key: str) -> None:
-        """What may come between the effect of a request and its answer."""
+        """Draw the faults between a request and its response."""
         world, faults, draw = self.world, self.store.faults, self.random.random
         if draw() < faults.still:
             self.process.stand_still(self.random.uniform(0, faults.still_s))
@@ -299,7 +299,7 @@ class Client:
         try:
             raise error
         finally:
-            # its traceback holds this frame: together they would stay, since a world collects no garbage
+            # its traceback holds this frame, a cycle that would stay since a world collects no garbage
             del error
 
     def _note(self, kind: str, key: str, outcome: str) -> None:
@@ -313,12 +313,10 @@ class Client:
         return path.partition("://")[2].rstrip("/") if "://" in path else path.rstrip("/")
 
     def split_path(self, path: str) -> tuple[str, str, None]:
-        """The bucket and the key."""
         bucket, _, key = self._strip_protocol(path).partition("/")
         return bucket, key, None
 
     def pipe_file(self, path: str, data: bytes, mode: str = "overwrite") -> None:
-        """Put a whole object."""
         key, body = self._strip_protocol(path), bytes(data)
 
         def effect() -> None:
@@ -327,11 +325,11 @@ class Client:
 
         if mode == "create" and self.store.flaws.condition_in_two_steps:
 
-            def look() -> None:
+            def check() -> None:
                 if key in self.store.objects:
                     raise ReplyError(*_FORMS[self.store.protocol][2])
 
-            self.request("look", key, look, writes=False)
+            self.request("look", key, check, writes=False)
             mode = "overwrite"
         kind = "put if absent" if mode == "create" else "put"
         try:
@@ -342,22 +340,20 @@ class Client:
             raise
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
-        """A range of an object."""
         key = self._strip_protocol(path)
 
         def effect() -> bytes:
-            found = self.store.objects.get(key)
-            if found is None:
+            stored = self.store.objects.get(key)
+            if stored is None:
                 raise FileNotFoundError(path)
-            if start and start >= len(found.data):
+            if start and start >= len(stored.data):
                 raise ReplyError(416, "InvalidRange")
-            return found.data[start:end]
+            return stored.data[start:end]
 
         result: bytes = self.request("get", key, effect, writes=False)
         return result
 
     def info(self, path: str) -> dict[str, Any]:
-        """What is known of an object."""
         key = self._strip_protocol(path)
 
         def effect() -> dict[str, Any]:
@@ -369,27 +365,26 @@ class Client:
         return result
 
     def ls(self, path: str, detail: bool = True) -> list[dict[str, Any]]:
-        """What is in a folder; a page for each thousand."""
+        """Return the entries of a folder with one request."""
         prefix = self._strip_protocol(path) + "/"
 
         def effect() -> list[dict[str, Any]]:
-            found: dict[str, dict[str, Any]] = {}
+            entries: dict[str, dict[str, Any]] = {}
             listed = self.store.listed()
             for key in sorted([key for key in listed if key.startswith(prefix)]):
                 name, _, below = key[len(prefix) :].partition("/")
                 if below:
-                    found[name] = {"name": prefix + name, "type": "directory", "size": 0}
+                    entries[name] = {"name": prefix + name, "type": "directory", "size": 0}
                 else:
-                    found[name] = self._entry(key, listed[key])
-            if not found:
+                    entries[name] = self._entry(key, listed[key])
+            if not entries:
                 raise FileNotFoundError(path)
-            return list(found.values())
+            return list(entries.values())
 
         result: list[dict[str, Any]] = self.request("list", prefix, effect, writes=False)
         return result
 
     def rm_file(self, path: str) -> None:
-        """Delete an object."""
         key = self._strip_protocol(path)
 
         def effect() -> None:
@@ -398,11 +393,11 @@ class Client:
         self.request("delete", key, effect, writes=True)
 
     def call_s3(self, method: str, **arguments: Any) -> Any:
-        """The calls of S3's API that the library makes itself."""
+        """Handle a direct call of S3's API."""
         bucket = arguments["Bucket"]
         match method:
             case "delete_objects":
-                keys = [f"{bucket}/{each['Key']}" for each in arguments["Delete"]["Objects"]]
+                keys = [f"{bucket}/{entry['Key']}" for entry in arguments["Delete"]["Objects"]]
 
                 def delete() -> dict[str, Any]:
                     # a batch has no order
@@ -413,26 +408,26 @@ class Client:
                 return self.request("delete", ", ".join(sorted(keys)), delete, writes=True)
             case "list_objects_v2":
 
-                def look() -> dict[str, Any]:
+                def list_page() -> dict[str, Any]:
                     listed = self._page(f"{bucket}/{arguments['Prefix']}", arguments)
                     return {"ResponseMetadata": {"HTTPHeaders": {"date": self._date(self.world.now)}}, **listed}
 
-                return self.request("list", f"{bucket}/{arguments['Prefix']}", look, writes=False)
+                return self.request("list", f"{bucket}/{arguments['Prefix']}", list_page, writes=False)
             case "list_multipart_uploads":
                 prefix = f"{bucket}/{arguments['Prefix']}"
                 return self.request("list uploads", prefix, lambda: self._uploads(bucket, prefix), writes=False)
         return self._upload(method, f"{bucket}/{arguments['Key']}", arguments)
 
     def _uploads(self, bucket: str, prefix: str) -> dict[str, Any]:
-        def entry(id_: str, key: str, begun_s: float) -> dict[str, Any]:
-            return {"Key": key[len(bucket) + 1 :], "UploadId": id_, "Initiated": _moment(begun_s)}
+        def entry(id_: str, key: str, start_s: float) -> dict[str, Any]:
+            return {"Key": key[len(bucket) + 1 :], "UploadId": id_, "Initiated": _moment(start_s)}
 
         uploads = self.store.uploads.items()
-        found = [entry(id_, key, begun_s) for id_, (key, begun_s, _) in uploads if key.startswith(prefix)]
-        return {"Uploads": found, "IsTruncated": False}
+        entries = [entry(id_, key, start_s) for id_, (key, start_s, _) in uploads if key.startswith(prefix)]
+        return {"Uploads": entries, "IsTruncated": False}
 
     def _upload(self, method: str, key: str, arguments: dict[str, Any]) -> Any:
-        """A request of a multipart upload: the object is there when it is completed."""
+        """Handle a request of a multipart upload: the object becomes visible at its completion."""
         uploads = self.store.uploads
 
         def begin() -> dict[str, Any]:
@@ -445,14 +440,14 @@ class Client:
                 raise ReplyError(404, "NoSuchUpload")
             return uploads[arguments["UploadId"]][2]
 
-        def take() -> dict[str, Any]:
+        def add_part() -> dict[str, Any]:
             parts()[arguments["PartNumber"]] = body
             return {"ETag": f"etag-{arguments['PartNumber']}"}
 
         def complete() -> dict[str, Any]:
-            found = parts()
-            wanted = [each["PartNumber"] for each in arguments["MultipartUpload"]["Parts"]]
-            self.store.put(key, b"".join(found[number] for number in wanted), if_absent=False)
+            stored = parts()
+            numbers = [part["PartNumber"] for part in arguments["MultipartUpload"]["Parts"]]
+            self.store.put(key, b"".join(stored[number] for number in numbers), if_absent=False)
             del uploads[arguments["UploadId"]]
             return {}
 
@@ -464,31 +459,31 @@ class Client:
         body = bytes(arguments.get("Body", b""))
         effects: dict[str, Callable[[], Any]] = {
             "create_multipart_upload": begin,
-            "upload_part": take,
+            "upload_part": add_part,
             "complete_multipart_upload": complete,
             "abort_multipart_upload": abort,
         }
         return self.request(method.replace("_", " "), key, effects[method], writes=True)
 
     def open(self, path: str, mode: str, block_size: int) -> Stream:
-        """An object that is written in blocks, as on GCS and Azure."""
+        """Return a writer of an object in blocks, as on GCS and Azure."""
         return Stream(self, self._strip_protocol(path))
 
     def send_block(self, key: str) -> None:
-        """Send a block of an object that is not there before its end."""
+        """Send a block of an object that is not visible yet."""
         self.request("put block", key, lambda: None, writes=True)
 
     def put_blocks(self, key: str, data: bytes) -> None:
-        """End the object."""
+        """Complete the object."""
         self.request("put blocks", key, lambda: self.store.put(key, data, if_absent=False), writes=True)
 
     def _page(self, prefix: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """A page of a listing, as the API gives it: what is right below the prefix, in order, behind a name."""
+        """Return a page of a listing, as the API does: the entries of the folder, in order, after a name."""
         bucket, after = arguments["Bucket"], arguments.get("ContinuationToken") or arguments.get("StartAfter", "")
         listed = self.store.listed()
         keys = sorted([key for key in listed if key.startswith(prefix) and "/" not in key[len(prefix) :]])
-        wanted = [key for key in keys if key.removeprefix(f"{bucket}/") > after]
-        page = wanted[: arguments.get("MaxKeys", 1000)]
+        remaining = [key for key in keys if key.removeprefix(f"{bucket}/") > after]
+        page = remaining[: arguments.get("MaxKeys", 1000)]
         contents = [
             {
                 "Key": key.removeprefix(f"{bucket}/"),
@@ -497,7 +492,8 @@ class Client:
             }
             for key in page
         ]
-        more = {"IsTruncated": True, "NextContinuationToken": contents[-1]["Key"]} if len(page) < len(wanted) else {}
+        is_truncated = len(page) < len(remaining)
+        more = {"IsTruncated": True, "NextContinuationToken": contents[-1]["Key"]} if is_truncated else {}
         return {"Contents": contents, **more}
 
     def _entry(self, key: str, stored: Object) -> dict[str, Any]:
@@ -513,39 +509,36 @@ class Client:
 
 
 class Stream:
-    """A file of gcsfs or adlfs: its blocks are sent as they fill, and the object is there when it is closed."""
+    """A file of gcsfs or adlfs: it sends blocks, and its object becomes visible when it is closed."""
 
     def __init__(self, client: Client, key: str) -> None:
         self._client, self._key, self._blocks = client, key, list[bytes]()
 
     def write(self, data: Any) -> None:
-        """Send a block."""
         self._client.send_block(self._key)
         self._blocks.append(bytes(data))
 
     def close(self) -> None:
-        """Make the object visible."""
         self._client.put_blocks(self._key, b"".join(self._blocks))
 
     def discard(self) -> None:
-        """Forget the blocks."""
         self._blocks.clear()
 
 
 @contextmanager
 def parts_of(size: int) -> Iterator[None]:
-    """Have objects of twice this size uploaded in parts, since those of histories are small."""
-    before = object_store.PART_BYTES, object_store.SINGLE_PUT_BYTES
+    """Upload objects larger than twice this size in parts, since objects of histories are small."""
+    sizes = object_store.PART_BYTES, object_store.SINGLE_PUT_BYTES
     object_store.PART_BYTES, object_store.SINGLE_PUT_BYTES = size, 2 * size
     try:
         yield
     finally:
-        object_store.PART_BYTES, object_store.SINGLE_PUT_BYTES = before
+        object_store.PART_BYTES, object_store.SINGLE_PUT_BYTES = sizes
 
 
 @contextmanager
 def connected(store: ObjectStore) -> Iterator[None]:
-    """Have every process of the store's world reach it, whatever bucket is asked for."""
+    """Connect every process of the store's world with the store, for any bucket."""
     clients = dict[int, Client]()
 
     def connect(protocol: str, options: object) -> Client:
@@ -557,7 +550,7 @@ def connected(store: ObjectStore) -> Iterator[None]:
     try:
         with (
             mock.patch.object(object_client, "_connect", connect),
-            # each storage that is made looks through it
+            # each new storage searches it
             mock.patch.object(object_client, "environment", dict),
         ):
             yield
@@ -566,6 +559,6 @@ def connected(store: ObjectStore) -> Iterator[None]:
 
 
 def _forget() -> None:
-    """Forget what processes of this machine, or of another world, know of their stores."""
-    for known in (object_client._CLIENTS, object_client._ANSWERED, object_client._PROOFS):
-        known.clear()
+    """Clear the library's caches about stores."""
+    for cache in (object_client._CLIENTS, object_client._ANSWERED, object_client._PROOFS):
+        cache.clear()

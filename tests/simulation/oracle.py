@@ -1,4 +1,4 @@
-"""Knows what was acknowledged, watches what happens to the store, and says which promise was broken."""
+"""Records what was acknowledged, watches the changes of the store, and reports broken promises."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from simulation.record_log import Headers, RecordLog, Rewrite, Row, StoredRow, r
 from simulation.topic_state import PartitionLog, TopicState, differences
 from simulation.world import BEGIN_MS, Process, World
 
-#: The header that tells a record without a value from all others.
+#: The header that identifies a record without a value.
 ID_HEADER = "id"
 WEEK_MS = 7 * 86_400_000
-#: A clock is believed that is ahead of the store's by no more than this.
+#: A clock is trusted unless it is further ahead of the store's, in ms.
 _AHEAD_MS = 5 * 60_000
 _ENDLESS = 1 << 62
 
@@ -34,8 +34,8 @@ class BrokenPromiseError(AssertionError):
     """A promise of the library was broken."""
 
 
-class Given(NamedTuple):
-    """A record as it is appended; a missing time is that of the append."""
+class NewRecord(NamedTuple):
+    """A record to append; without a timestamp it gets the time of the append."""
 
     timestamp: int | None
     key: bytes | None
@@ -44,26 +44,25 @@ class Given(NamedTuple):
 
     @property
     def id(self) -> bytes:
-        """What tells it from all other records."""
         return id_of(self.value, self.headers)
 
     def differs_from(self, row: Row, *, by_append: bool) -> bool:
-        """Whether this is not the record that was appended; `by_append` says that appends give the time."""
+        """Whether another record was stored; `by_append` says that appends set the time."""
         is_timed = self.timestamp is not None and not by_append
         return (self.key, self.value, self.headers) != row[1:] or (is_timed and self.timestamp != row.timestamp)
 
 
 def id_of(value: bytes | None, headers: Headers) -> bytes:
-    """What tells a record from all others: its value, or its header."""
+    """Return the unique id of a record: its value, or its header."""
     return value if value is not None else dict(headers).get(ID_HEADER) or b""
 
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Records that are appended together; `values` tells each from all others, `keys` belong to them.
+    """Records that are appended together; each has a unique value.
 
-    `offsets` are those that were acknowledged, (first, end) by partition. A batch that is neither acknowledged nor
-    refused may be there, or not.
+    `offsets` are the acknowledged ones, (first, end) by partition. A batch that is not acknowledged and not refused
+    may be in the log or not.
     """
 
     values: Sequence[bytes]
@@ -71,27 +70,27 @@ class Batch:
     acknowledged: bool = False
     refused: bool = False
     offsets: Mapping[int, tuple[int, int]] | None = None
-    #: Whether all of its records come into the log together.
+    #: Whether its records appear together or not at all.
     atomic: bool = True
-    #: Who appends it; batches of one sender that were acknowledged are in the order in which they were made.
+    #: The actor that appends it; acknowledged batches of one sender are in the order of their creation.
     sender: str = ""
-    #: The ids of the topics that it was sent to, and that acknowledged it last.
+    #: The ids of the topics that it was sent to, and of the topic that acknowledged it.
     tried: set[str] = field(default_factory=set)
     topic_id: str = ""
-    #: Whether its records are hidden from readers of what is committed, unless their transaction is.
+    #: Whether readers of committed records see its records only after a commit of their transaction.
     transactional: bool = False
-    #: All that is appended, where that is compared.
-    records: Sequence[Given] = ()
+    #: The whole records, where they are compared.
+    records: Sequence[NewRecord] = ()
 
     def acknowledge(self, topic_id: str, offsets: Mapping[int, tuple[int, int]] | None = None) -> None:
-        """Note that a topic has it, at these offsets if they were told."""
+        """Note that a topic acknowledged it, perhaps with offsets."""
         self.acknowledged, self.topic_id = True, topic_id
         self.offsets = offsets or self.offsets
 
 
 @dataclass(slots=True)
 class File:
-    """A data file as the commits tell of it: whether it is live, and when it was removed, in s."""
+    """A data file of the commits: whether it is live, and when it was removed, in s."""
 
     live: bool = True
     removed_s: float = 0.0
@@ -99,21 +98,20 @@ class File:
 
 @dataclass(slots=True)
 class OldCommits:
-    """What may be deleted of the commits: below the committed floor, after `commit.retention.ms`, oldest first."""
+    """The commits that may be deleted: before the log retention horizon, after `commit.retention.ms`, in order."""
 
     floor: int = 0
     written_s: dict[int, float] = field(default_factory=dict)
-    #: By version, how long commits were kept by its settings, in s, and by the settings that its floor was raised by.
+    #: How long commits are kept: by version under its settings, and under the settings of each horizon, in s.
     kept_s: dict[int, float] = field(default_factory=dict)
     floors: list[tuple[int, float]] = field(default_factory=list)
     deleted: set[int] = field(default_factory=set)
-    #: Versions that were put again after they had been deleted.
+    #: Versions that were stored again after their deletion.
     late: set[int] = field(default_factory=set)
-    #: So many are deleted together, in any order.
+    #: The number of commits that are deleted together, in any order.
     at_once: int = 3
 
     def put(self, commit: ReadCommit, after: TopicState, now_s: float) -> None:
-        """Take note of a commit."""
         version = commit.version
         self.written_s[version] = now_s
         kept_ms = after.number("commit.retention.ms", WEEK_MS)
@@ -123,34 +121,34 @@ class OldCommits:
             self.floors.append((body["version"], self.kept_s.get(version - 1, 0.0)))
 
     def least_s(self, version: int) -> float:
-        """How long a commit is kept at least: by its settings, those before, and those that its floor went by.
+        """Return how long a commit is kept: by its settings, the previous ones, and the settings of its horizon.
 
-        Who knows only the settings before a commit goes by them as long as that is the newest one for him.
+        A process that knows only the previous settings follows them as long as they are the newest ones for it.
         """
         by_floor = next((kept_s for floor, kept_s in self.floors if floor > version), 0.0)
         return max(by_floor, self.kept_s.get(version, 0.0), self.kept_s.get(version - 1, 0.0))
 
     def delete(self, version: int, now_s: float, checkpoints: Iterable[str]) -> Iterable[str]:
-        """Take note that a commit is deleted; says which rules that breaks. `checkpoints` are there."""
+        """Note the deletion of a commit, and yield the rules that it breaks."""
         if version in self.late:
             self.late.remove(version)
             return
         self.deleted.add(version)
-        what, kept_s = f"the commit of version {version} was deleted", self.least_s(version)
+        commit, kept_s = f"the commit of version {version} was deleted", self.least_s(version)
         if version >= self.floor:
-            yield f"{what}, although the floor is {self.floor}"
+            yield f"{commit}, although the log retention horizon is {self.floor}"
         elif (age_s := now_s - self.written_s.get(version + 1, now_s)) < kept_s - 3:
-            yield f"{what} {age_s:.0f} s after the next one came, not {kept_s:.0f}"
+            yield f"{commit} {age_s:.0f} s after the next one came, not {kept_s:.0f}"
         elif not any((paths.parse_checkpoint_file(name) or -1) >= self.floor for name in checkpoints):
-            yield f"{what}, and there is no checkpoint from the floor {self.floor} on"
-        left = sorted(one for one in self.written_s if one < version and one not in self.deleted)
-        if len(left) >= self.at_once:
-            yield f"{what} before that of version {left[0]}"
+            yield f"{commit}, and no checkpoint exists from the log retention horizon {self.floor} on"
+        older = sorted(number for number in self.written_s if number < version and number not in self.deleted)
+        if len(older) >= self.at_once:
+            yield f"{commit} before version {older[0]}"
 
 
 @dataclass
 class Oracle:
-    """What was promised, for one topic; `delay_s` is its `file.delete.delay.ms`."""
+    """The promises to one topic; `delay_s` is its `file.delete.delay.ms`."""
 
     world: World
     store: ObjectStore
@@ -158,14 +156,14 @@ class Oracle:
     delay_s: float
     batches: list[Batch] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
-    #: Up to where records may be gone, by partition.
+    #: The offsets before which records may be missing, by partition.
     may_begin_at: dict[int, int] = field(default_factory=dict)
-    #: Whether records may be gone whose key has a later record, and records that are old.
+    #: Whether records may be missing that a later one supersedes, and old records.
     is_compacted: bool = False
     has_retention: bool = False
-    #: The number of rebuilds that run or were interrupted: the sizes of their indexes may not be committed.
+    #: The number of unfinished rebuilds: the sizes of their indexes may not be committed.
     unfinished_rebuilds: int = 0
-    #: Whether end markers take offsets, which readers do not see.
+    #: Whether end markers take offsets that readers do not get.
     has_markers: bool = False
     old: OldCommits = field(default_factory=OldCommits)
     #: The newest version, the state at each, and the bytes of its commit.
@@ -173,41 +171,41 @@ class Oracle:
     states: dict[int, TopicState] = field(default_factory=dict)
     operations: dict[int, str] = field(default_factory=dict)
     _commits: dict[str, bytes] = field(default_factory=dict)
-    #: What was committed, by topic id and partition, and where each record is by topic id and by what tells it.
+    #: The committed records by topic id and partition, and their offsets by topic id and record id.
     logs: dict[tuple[str, int], RecordLog] = field(default_factory=lambda: defaultdict(RecordLog))
-    places: dict[tuple[str, bytes], list[tuple[int, int]]] = field(default_factory=dict)
-    #: The highest offset that each log has begun at.
+    locations: dict[tuple[str, bytes], list[tuple[int, int]]] = field(default_factory=dict)
+    #: The highest start offset of each log.
     highest_starts: dict[tuple[str, int], int] = field(default_factory=dict)
     _stored: dict[tuple[Any, ...], list[StoredRow]] = field(default_factory=dict)
     _files: dict[tuple[int, str], File] = field(default_factory=dict)
-    #: Of the settings of compaction that there were, what is the least.
+    #: The lowest values that settings of compaction have had.
     _least: dict[str, int] = field(default_factory=dict)
     _was_compacted: bool = False
-    #: Snapshots that were compared, by what they are made of.
+    #: The compared snapshots, by the ids of their parts.
     _compared: dict[tuple[int, ...], Snapshot] = field(default_factory=dict)
     #: The newest generation of each transactional id.
     generations: dict[str, int] = field(default_factory=dict)
-    #: Of the gateways' own topics: the commits that were seen, and the leaders by topic and partition.
+    #: For the gateways' own topics: the commits, and the leaders by topic and partition.
     _leading: set[str] = field(default_factory=set)
     _leaders: dict[tuple[str, int], Process] = field(default_factory=dict)
-    #: The names of the checkpoints that are there.
+    #: The names of the existing checkpoints.
     _checkpoints: set[str] = field(default_factory=set)
-    #: The checkpoint of which a bit has flipped.
+    #: The checkpoint with a flipped bit.
     damaged: str = ""
 
     def __post_init__(self) -> None:
         self._prefix = self.url.partition("://")[2] + "/"
         self.store.watchers.append(self._changes)
 
-    def new_batch(self, records: Sequence[Given], *, atomic: bool = True, sender: str = "") -> Batch:
-        """Records that somebody is about to append."""
-        values, keys = [each.id for each in records], [each.key for each in records]
+    def new_batch(self, records: Sequence[NewRecord], *, atomic: bool = True, sender: str = "") -> Batch:
+        """Return the batch of records that somebody is about to append."""
+        values, keys = [record.id for record in records], [record.key for record in records]
         batch = Batch(values, keys, atomic=atomic, sender=sender, records=records)
         self.batches.append(batch)
         return batch
 
     def says(self, text: str) -> None:
-        """Note a broken promise; nothing happens after it."""
+        """Note a broken promise, and end the history."""
         self.world.note(f"BROKEN: {text}")
         self.broken.append(text)
         self.world.decide()
@@ -219,20 +217,19 @@ class Oracle:
 
     @property
     def topic_id(self) -> str:
-        """The id of the newest topic."""
         return self.states[self.head].topic_id
 
     def is_live(self, topic_id: str) -> bool:
-        """Whether this topic is there, and not dropped."""
+        """Whether the topic exists."""
         state = self.states[self.head]
         return state.topic_id == topic_id and not state.dropped
 
-    # --- what readers see
+    # --- what readers get
 
     def observes(self, topic: distlog.Topic, head: int) -> None:
-        """Somebody has opened or refreshed the topic, when version `head` was there: he has it, as commits say."""
+        """Check a topic that was opened or refreshed when version `head` existed."""
         if topic.snapshot.version < head:
-            self.says(f"a reader got version {topic.snapshot.version}, when version {head} was there")
+            self.says(f"a reader got version {topic.snapshot.version}, when version {head} existed")
         self._is_as_committed(topic.snapshot)
 
     def _is_as_committed(self, snapshot: Snapshot) -> None:
@@ -243,13 +240,13 @@ class Oracle:
         parts = snapshot.partitions, snapshot.transactions, snapshot.config, snapshot.requires
         key = snapshot.version, *map(id, parts), snapshot.gc_floor, snapshot.log_floor
         if key not in self._compared:
-            # it is kept, so that nothing else gets the same ids
+            # it is kept, so that no other object gets the same ids
             self._compared[key] = snapshot
             for text in differences(snapshot, state):
-                self.says(f"version {snapshot.version} is not loaded as its commits say: {text}")
+                self.says(f"version {snapshot.version} differs from its commits: {text}")
 
     def read(self, topic_id: str, rows: pa.RecordBatch | pa.Table) -> None:
-        """A reader got these columns of records: each is the one that was committed at its offset."""
+        """Check columns of records that a reader got against the committed ones."""
         for (partition, offset), row in rows_by_offset(rows).items():
             committed = self.logs[topic_id, partition].rows.get(offset)
             expected = committed and tuple(getattr(committed, name) for name in row._fields)
@@ -257,7 +254,7 @@ class Oracle:
                 self.says(f"offset {offset} of partition {partition} has {expected}, and a reader got {tuple(row)}")
 
     def rows_at(self, version: int, *, committed: bool = False) -> dict[tuple[int, int], Row]:
-        """The records of a version, by partition and offset; if asked, without those of other transactions."""
+        """Return the records of a version by partition and offset; if `committed`, of committed transactions only."""
         state, rows = self.states[version], dict[tuple[int, int], Row]()
         for number, part in enumerate(state.partitions):
             log = self.logs[state.topic_id, number]
@@ -268,40 +265,40 @@ class Oracle:
                         rows[number, offset] = row
         return rows
 
-    def may_lack_files(self, version: int, begun_s: float) -> bool:
-        """Whether files of a version may be deleted: one was removed long ago, or reading took long."""
+    def may_lack_files(self, version: int, start_s: float) -> bool:
+        """Whether files of a version may be deleted: one was removed long ago, or the read was slow."""
         now_s = self.world.now
-        if now_s - begun_s > self.delay_s - 1:
+        if now_s - start_s > self.delay_s - 1:
             return True
         segments = [segment for log in self.states[version].partitions for segment in log.segments]
         files = [self._files[segment["partition"], segment["stem"]] for segment in segments]
         return any(not file.live and now_s - file.removed_s > self.delay_s - 1 for file in files)
 
     def live_between(self, topic_id: str, partition: int, first: int, end: int) -> list[int]:
-        """The offsets that readers must get, at least, from `first` to `end`: they are live, and always were."""
-        # on a disk nobody notes the states
+        """Return the offsets from `first` to `end` that readers must get, since they are live and always were."""
+        # the oracle of a disk has no states
         state = self.states.get(self.head, TopicState())
         highest = self.highest_starts.get((topic_id, partition), 0)
         if state.topic_id != topic_id or state.dropped or end <= max(first, highest):
             return []
         segments = state.partitions[partition].segments
-        stored = (each.offset for segment in segments for each in self._stored[_segment_key(segment)])
+        stored = (stored.offset for segment in segments for stored in self._stored[_segment_key(segment)])
         return [offset for offset in stored if max(first, highest) <= offset < end]
 
     def check_rows(self, topic: distlog.Topic) -> Mapping[tuple[int, int], Row]:
-        """Read all of a topic's snapshot: it has the records that its commits say, no others; raises as a scan."""
+        """Compare a scan of a topic's snapshot with its commits; raises as a scan."""
         for isolation in ("read_uncommitted", "read_committed") if self.has_markers else ("read_uncommitted",):
-            found = rows_by_offset(topic.scan(isolation=isolation, columns=_COLUMNS).to_table())
+            rows = rows_by_offset(topic.scan(isolation=isolation, columns=_COLUMNS).to_table())
             expected = self.rows_at(topic.snapshot.version, committed=isolation == "read_committed")
-            if found != expected:
-                others = sorted({*found.items()} ^ {*expected.items()})[:2]
-                self.says(f"version {topic.snapshot.version} reads otherwise than it was committed: {others}")
-        return found
+            if rows != expected:
+                different = sorted({*rows.items()} ^ {*expected.items()})[:2]
+                self.says(f"version {topic.snapshot.version} reads otherwise than it was committed: {different}")
+        return rows
 
     def wrong_rows(
         self, partition: int, rows: Mapping[int, Row], start: int, end: int, *, committed: bool
     ) -> Iterator[str]:
-        """What is wrong with the records that somebody got of a partition, from an offset to another one."""
+        """Yield what is wrong with the records that somebody got from a range of a partition."""
         log = self.logs[self.topic_id, partition]
         for offset, row in rows.items():
             if log.rows.get(offset) != row or (committed and log.is_committed(offset, _ENDLESS) is not True):
@@ -311,25 +308,25 @@ class Oracle:
                 yield f"offset {offset} is left out"
 
     def kept_too_long(self, version: int, now_ms: float) -> Iterator[str]:
-        """The segments of a version that retention at a time should have removed."""
+        """Yield the segments of a version that retention at a time must have removed."""
         state = self.states[version]
         for number, log in enumerate(state.partitions):
-            left = sum(segment["log_bytes"] for segment in log.segments)
+            remaining_bytes = sum(segment["log_bytes"] for segment in log.segments)
             for segment in log.segments[:1]:
-                if segment["next_offset"] <= log.start or _must_go(segment, left, state, now_ms):
-                    yield f"segment {segment['stem']} of partition {number} is there"
+                if segment["next_offset"] <= log.start or _must_go(segment, remaining_bytes, state, now_ms):
+                    yield f"segment {segment['stem']} of partition {number} exists"
 
     def check_committed(self, topic_id: str, group: str, positions: Mapping[int, int]) -> None:
-        """A member was told that its positions are committed: the group's newest version has them, or later ones."""
+        """Check that a group's newest version has these acknowledged offsets, or later ones."""
         folder = f"{self._prefix}{paths.group_folder(topic_id, group)}/"
         versions = [key for key in self.store.objects if key.startswith(folder) and key.endswith(".json")]
         if not versions:
             return
         state = GroupState.decode(self.store.objects[max(versions)].data, max(versions))
         if any(state.positions.get(number, -1) < offset for number, offset in positions.items()):
-            self.says(f"the group {group} is told to be at {positions}, and is at {dict(state.positions)}")
+            self.says(f"the group {group} committed {positions}, and is at {dict(state.positions)}")
 
-    # --- what happens to the store
+    # --- changes of the store
 
     def _changes(self, kind: str, key: str, data: bytes | None) -> None:
         name = key.partition(self._prefix)[2]
@@ -347,7 +344,7 @@ class Oracle:
             self._file_is_deleted(name)
 
     def _leads(self, key: str, data: bytes) -> None:
-        """A file of the gateways' own topics changes: only the leader of a partition adds to it."""
+        """Check a change of a gateway's own topic: only the leader of a partition adds to it."""
         parts = key.split("/")
         if len(parts) != 4 or paths.parse_commit_file(parts[3]) is None or key in self._leading:
             return
@@ -379,22 +376,22 @@ class Oracle:
             self.says(f"version {version} was committed before version {version - 1}")
             return
         self._commits[name] = data
-        before = self.states.get(version - 1, TopicState())
+        previous = self.states.get(version - 1, TopicState())
         try:
             commit = read_commit(data)
-            after = before.after(commit)
+            state = previous.after(commit)
         except (ValueError, UnreadableError) as error:
             self.says(str(error))
             return
-        self.states[version], self.operations[version] = after, commit.operation
+        self.states[version], self.operations[version] = state, commit.operation
         self.head = max(self.head, version)
-        self.old.put(commit, after, self.world.now)
+        self.old.put(commit, state, self.world.now)
         store_ms = BEGIN_MS + self.world.now * 1000
         if commit.timestamp_ms > store_ms + 11 * 60_000 and version:
             self.says(f"version {version} is {(commit.timestamp_ms - store_ms) / 1000:.0f} s in the future")
-        self._take(commit, before, after)
+        self._record_actions(commit, previous, state)
 
-    def _take(self, commit: ReadCommit, before: TopicState, after: TopicState) -> None:
+    def _record_actions(self, commit: ReadCommit, previous: TopicState, after: TopicState) -> None:
         version = commit.version
         added, removed = defaultdict[int, list[Body]](list), defaultdict[int, list[str]](list)
         for name, body in commit.actions:
@@ -414,50 +411,50 @@ class Oracle:
             elif name == "transaction" and body["app_id"].startswith("producer:"):
                 app_id, generation = body["app_id"], body["batch_id"] >> 32
                 if generation < self.generations.get(app_id, -1):
-                    self.says(f"version {version} is of a producer that a newer one had ended: {app_id}")
+                    self.says(f"version {version} is of a producer that a newer one had fenced: {app_id}")
                 self.generations[app_id] = max(generation, self.generations.get(app_id, -1))
         self._was_compacted = self._was_compacted or after.has_policy("compact")
         for name, default in (("delete.retention.ms", 86_400_000), ("min.compaction.lag.ms", 0)):
             now = after.number(name, default)
             self._least[name] = min(now, self._least.get(name, now))
         for number in {*added, *removed}:
-            for text in self._changed(commit, number, before, after, removed[number], added[number]):
+            for text in self._changed(commit, number, previous, after, removed[number], added[number]):
                 self.says(f"version {version} ({commit.operation}), partition {number}: {text}")
         for number, part in enumerate(after.partitions):
-            place = after.topic_id, number
-            self.highest_starts[place] = max(part.start, self.highest_starts.get(place, 0))
-        for text in self._moved_starts(commit, before, after):
+            key = after.topic_id, number
+            self.highest_starts[key] = max(part.start, self.highest_starts.get(key, 0))
+        for text in self._moved_starts(commit, previous, after):
             self.says(f"version {version} ({commit.operation}): {text}")
 
     def _changed(
         self,
         commit: ReadCommit,
         number: int,
-        before: TopicState,
+        previous: TopicState,
         after: TopicState,
         removed: Sequence[str],
         added: Sequence[Body],
     ) -> Iterator[str]:
-        """What a commit does to the records of a partition that it may not do."""
+        """Yield the forbidden changes of a commit to the records of a partition."""
         log, now_s = self.logs[after.topic_id, number], self.world.now
         part = after.partitions[number]
-        known, rows_after = set(log.rows), list[StoredRow]()
+        earlier_offsets, rows_after = set(log.rows), list[StoredRow]()
         for segment in added:
             rows = yield from self._rows_of(segment, log)
             rows_after += rows
-            is_timed = before.settings.get("message.timestamp.type") == "LogAppendTime" and not removed
+            is_timed = previous.settings.get("message.timestamp.type") == "LogAppendTime" and not removed
             if is_timed and commit.operation == "append" and segment["append_time_ms"] != commit.timestamp_ms:
                 yield f"records are appended at {segment['append_time_ms']}, not {commit.timestamp_ms}"
             for stored in rows:
                 first = log.add(stored, now_s)
                 if first != stored.row:
                     yield f"offset {stored.offset} had {first}, and has {stored.row}"
-                elif stored.offset not in known:
+                elif stored.offset not in earlier_offsets:
                     key = after.topic_id, id_of(stored.row.value, stored.row.headers)
-                    self.places.setdefault(key, []).append((number, stored.offset))
+                    self.locations.setdefault(key, []).append((number, stored.offset))
         if not removed:
             return
-        old = before.partitions[number]
+        old = previous.partitions[number]
         rows_before = [
             stored
             for segment in old.segments
@@ -465,9 +462,9 @@ class Oracle:
             for stored in self._stored[_segment_key(segment)]
         ]
         if commit.operation != "restore":
-            had = {stored.offset for stored in rows_before}
+            removed_offsets = {stored.offset for stored in rows_before}
             for stored in rows_after:
-                if stored.offset not in had and stored.offset in known:
+                if stored.offset not in removed_offsets and stored.offset in earlier_offsets:
                     yield f"the record at offset {stored.offset} is back"
         cleaned = [body["first_dirty_offset"] for body in commit.bodies("cleaned") if body["partition"] == number]
         rewrite = Rewrite(
@@ -486,29 +483,29 @@ class Oracle:
                 stored for segment in part.segments for stored in self._stored[_segment_key(segment)]
             )
         if commit.operation == "retention":
-            yield from _kept_too_short(old, removed, before, self._author_ms)
+            yield from _kept_too_short(old, removed, previous, self._author_ms)
 
     @property
     def _author_ms(self) -> float:
-        """The time by the clock of who commits, unless that is far ahead of the store's."""
+        """The clock of the process that commits, or the store's if the other is far ahead."""
         store_ms = BEGIN_MS + self.world.now * 1000
         author = self.store.author
-        own_ms = store_ms if author is None else author.now_ns() / 1e6
-        return store_ms if own_ms > store_ms + _AHEAD_MS else own_ms
+        author_ms = store_ms if author is None else author.now_ns() / 1e6
+        return store_ms if author_ms > store_ms + _AHEAD_MS else author_ms
 
     def _rows_of(self, segment: Body, log: RecordLog) -> Generator[str, None, list[StoredRow]]:
-        """Read a segment that a commit adds; returns its records."""
+        """Read and return the records of a segment that a commit adds."""
         key = _segment_key(segment)
         if key not in self._stored:
             name = log_file(self.url.rpartition("/")[2], segment)
             stored = self.store.objects.get(f"{self._prefix}{name}")
             if stored is None:
-                yield f"it names {name}, which is not there"
+                yield f"it names {name}, which does not exist"
                 self._stored[key] = []
                 return self._stored[key]
-            at = max(segment["log_position"], 0)
+            start = max(segment["log_position"], 0)
             try:
-                rows, markers = read_segment(stored.data[at : at + segment["log_bytes"]], segment)
+                rows, markers = read_segment(stored.data[start : start + segment["log_bytes"]], segment)
             except UnreadableError as error:
                 yield str(error)
                 rows, markers = [], []
@@ -520,19 +517,19 @@ class Oracle:
                 yield f"segment {segment['stem']} has {count} records, not {segment['record_count']}"
         return self._stored[key]
 
-    def _moved_starts(self, commit: ReadCommit, before: TopicState, after: TopicState) -> Iterator[str]:
-        """Where a log begins later than before, and nobody has asked for that."""
-        if before.topic_id != after.topic_id or commit.operation in ("retention", "import"):
+    def _moved_starts(self, commit: ReadCommit, previous: TopicState, after: TopicState) -> Iterator[str]:
+        """Yield the logs that start later than before, without a request."""
+        if previous.topic_id != after.topic_id or commit.operation in ("retention", "import"):
             return
-        for number, (old, new) in enumerate(zip(before.partitions, after.partitions, strict=False)):
+        for number, (old, new) in enumerate(zip(previous.partitions, after.partitions, strict=False)):
             least = self.may_begin_at.get(number, 0) if commit.operation == "delete-records" else 0
             if new.start > max(old.start, least):
                 yield f"partition {number} begins at {new.start}, not at {old.start}"
 
     def _file_is_deleted(self, name: str) -> None:
         topic = self.url.rpartition("/")[2]
-        bundle, own = paths.parse_bundle_file(name), paths.parse_segment_file(name, topic)
-        stems = [(place, file) for place, file in self._files.items() if place == own or place[1] == bundle]
+        bundle, segment = paths.parse_bundle_file(name), paths.parse_segment_file(name, topic)
+        stems = [(key, file) for key, file in self._files.items() if key == segment or key[1] == bundle]
         for (partition, stem), file in stems:
             if file.live:
                 self.says(f"{name} was deleted, although segment {stem} of partition {partition} is live")
@@ -540,10 +537,10 @@ class Oracle:
                 ago_s = self.world.now - file.removed_s
                 self.says(f"{name} was deleted {ago_s:.0f} s after its segment was removed, not {self.delay_s:.0f}")
 
-    # --- what is there in the end
+    # --- the audit at the end
 
     def audit(self, topic: distlog.Topic) -> None:
-        """Compare the topic's records with what was acknowledged, and its state with what the commits say."""
+        """Compare the topic's records with the acknowledged ones, and its state with the commits."""
         self.observes(topic, self.head)
         self.check_rows(topic)
         topic_id = topic.snapshot.topic_id
@@ -552,75 +549,74 @@ class Oracle:
             if not batch.acknowledged:
                 for tried in batch.tried - {topic_id}:
                     self._audit(batch, tried)
-        places = {id_: found for (of, id_), found in self.places.items() if of == topic_id}
-        self._audit_order(places, topic_id)
+        locations = {id_: offsets for (of, id_), offsets in self.locations.items() if of == topic_id}
+        self._audit_order(locations, topic_id)
 
     def _audit(self, batch: Batch, topic_id: str) -> None:
-        """What was committed of a batch is what was appended: all or nothing, once, at its offsets."""
-        shown = list[bool]()
-        for given in batch.records:
-            found = self.places.get((topic_id, given.id), [])
-            if len(found) > 1:
-                self.says(f"record {given.id!r} is there {len(found)} times, at {found}")
-            shown.append(False)
-            for partition, offset in found:
+        """Check that the batch is in the log as it was appended: all or nothing, once, at its offsets."""
+        visible = list[bool]()
+        for record in batch.records:
+            locations = self.locations.get((topic_id, record.id), [])
+            if len(locations) > 1:
+                self.says(f"record {record.id!r} is there {len(locations)} times, at {locations}")
+            visible.append(False)
+            for partition, offset in locations:
                 log = self.logs[topic_id, partition]
-                shown[-1] = log.is_committed(offset, _ENDLESS) is True
-                if shown[-1] and batch.refused:
-                    self.says(f"record {given.id!r} is there, although its append was refused")
+                visible[-1] = log.is_committed(offset, _ENDLESS) is True
+                if visible[-1] and batch.refused:
+                    self.says(f"record {record.id!r} is there, although its append was refused")
                 by_append = self.states[self.head].settings.get("message.timestamp.type") == "LogAppendTime"
-                if given.differs_from(log.rows[offset], by_append=by_append):
-                    self.says(f"record {given} was appended, and {log.rows[offset]} is there")
+                if record.differs_from(log.rows[offset], by_append=by_append):
+                    self.says(f"record {record} was appended, and {log.rows[offset]} is there")
                 first, end = (batch.offsets or {}).get(partition, (0, _ENDLESS if batch.offsets is None else 0))
                 if not first <= offset < end:
-                    place = f"offset {offset} of partition {partition}"
-                    self.says(f"record {given.id!r} is at {place}, not where it was said to be")
-            if found and batch.tried and topic_id not in batch.tried:
-                self.says(f"record {given.id!r} is in a topic that it was not sent to")
-            if batch.acknowledged and not shown[-1]:
-                self.says(f"record {given.id!r} was acknowledged, and is not there")
-        if batch.atomic and any(shown) and not all(shown):
+                    self.says(f"record {record.id!r} is at offset {offset} of partition {partition}, not as reported")
+            if locations and batch.tried and topic_id not in batch.tried:
+                self.says(f"record {record.id!r} is in a topic that it was not sent to")
+            if batch.acknowledged and not visible[-1]:
+                self.says(f"record {record.id!r} was acknowledged, and is missing")
+        if batch.atomic and any(visible) and not all(visible):
             self.says(f"only a part of the batch of {batch.values[0]!r} is there")
 
-    def _audit_order(self, places: Mapping[bytes, Sequence[tuple[int, int]]], topic_id: str) -> None:
-        """The acknowledged records of one sender in a partition are in the order in which it sent them."""
+    def _audit_order(self, locations: Mapping[bytes, Sequence[tuple[int, int]]], topic_id: str) -> None:
+        """Check that acknowledged records of one sender in a partition are in the order of their appends."""
         last: dict[tuple[str, int], int] = {}
         for batch in self.batches:
             if not batch.sender or not batch.acknowledged or batch.topic_id not in ("", topic_id):
                 continue
             for value in batch.values:
-                for partition, offset in places.get(value, ())[:1]:
+                for partition, offset in locations.get(value, ())[:1]:
                     if offset < last.get((batch.sender, partition), -1):
                         self.says(f"record {value!r} is ahead of one that {batch.sender} sent before it")
                     last[batch.sender, partition] = offset
 
     def check_vacuumed(self) -> None:
-        """Vacuum ran long after the end of all writers: only live segments are there, and no parts of others.
+        """Check the files after vacuum ran long after the end of all writers: only live segments may exist.
 
-        What an adoption left that died does not tell when it was written, and stays. Where no version came behind the
-        first, no gc floor can tell what is left of dead writers.
+        Files of an interrupted import have no time of their writer, and remain. With no version after the first one,
+        no vacuum horizon covers the files of dead writers.
         """
         if not self.head:
             return
-        topic, live = self.url.rpartition("/")[2], {place for place, file in self._files.items() if file.live}
+        topic, live = self.url.rpartition("/")[2], {key for key, file in self._files.items() if file.live}
         stems = {stem for _, stem in live}
         for key in self.store.objects:
             name = key.partition(self._prefix)[2]
-            bundle, own = paths.parse_bundle_file(name), paths.parse_segment_file(name, topic)
-            if (bundle and bundle not in stems) or (own and own not in live and not _is_adopted(own)):
-                self.says(f"{name} is there after vacuum, and no version names it")
+            bundle, segment = paths.parse_bundle_file(name), paths.parse_segment_file(name, topic)
+            if (bundle and bundle not in stems) or (segment and segment not in live and not _is_adopted(segment)):
+                self.says(f"{name} exists after vacuum, and no version names it")
             if paths.parse_pending_file(name):
                 self.says(f"{name} waits for a commit after vacuum")
         for name in self._checkpoints:
             if (base := paths.base_of_checkpoint(name)) and base not in self._checkpoints:
-                self.says(f"{name} is there after vacuum, and {base}, which it needs, is not")
+                self.says(f"{name} exists after vacuum, and its base {base} does not")
         for key, _, _ in self.store.uploads.values():
-            own = paths.parse_segment_file(key.partition(self._prefix)[2], topic)
-            if key.startswith(self._prefix) and not (own and own not in live and _is_adopted(own)):
-                self.says(f"the parts of {key} are there after vacuum")
+            segment = paths.parse_segment_file(key.partition(self._prefix)[2], topic)
+            if key.startswith(self._prefix) and not (segment and segment not in live and _is_adopted(segment)):
+                self.says(f"the parts of {key} exist after vacuum")
 
     def damage(self) -> None:
-        """Flip a bit of the newest full checkpoint, if another one makes that no loss."""
+        """Flip a bit of the newest full checkpoint, if another one replaces it."""
         full = sorted(
             name
             for name in self._checkpoints
@@ -629,35 +625,36 @@ class Oracle:
         if len({paths.parse_checkpoint_file(name) for name in full}) > 1:
             stored = self.store.objects[self._prefix + full[-1]]
             data = bytearray(stored.data)
-            chosen = Random(f"damage/{self.world.seed}")
-            data[chosen.randrange(len(data))] ^= 1 << chosen.randrange(8)
+            random = Random(f"damage/{self.world.seed}")
+            data[random.randrange(len(data))] ^= 1 << random.randrange(8)
             stored.data = bytes(data)
             self.damaged = full[-1]
             self.world.note(f"a bit of {full[-1]} flips")
 
     def check_checkpoints(self) -> None:
-        """Every checkpoint that is there has the state of its version, if nobody has damaged what it needs."""
+        """Check that every undamaged checkpoint has the state of its version."""
         for name in sorted(self._checkpoints, key=lambda name: paths.parse_checkpoint_file(name) or 0):
             base = paths.base_of_checkpoint(name)
             if self.damaged in (name, base):
                 continue
-            files = [self.store.objects.get(self._prefix + each) for each in (base or name, name)[: 2 if base else 1]]
+            names = (base, name) if base else (name,)
+            files = [self.store.objects.get(self._prefix + file) for file in names]
             try:
-                state = checkpoint.decode(files[0].data, name, *(each.data for each in files[1:]))
+                state = checkpoint.decode(files[0].data, name, *(file.data for file in files[1:]))
             except CorruptMetadataError as error:
                 self.says(f"nobody can read {name}: {error}")
             else:
                 self._is_as_committed(state)
 
     def check_oldest(self, topic: distlog.Topic) -> None:
-        """Time travel reaches back to the log floor."""
+        """Check that time travel reaches back to the log retention horizon."""
         floor = topic.refresh().snapshot.log_floor
-        # its checkpoint may be damaged after vacuum has read it, and before the floor rises to it
+        # its checkpoint may be damaged between vacuum's read and the rise of the horizon
         if paths.parse_checkpoint_file(self.damaged) != floor:
             self.check_version(topic, floor)
 
     def check_version(self, topic: distlog.Topic, version: int) -> None:
-        """A version that is kept is loaded as its commits say; raises as `CommitLog.load`."""
+        """Compare a kept version with its commits; raises as `CommitLog.load`."""
         self._is_as_committed(topic.log.load(version, include_dropped=True))
 
 
@@ -666,7 +663,7 @@ def _is_adopted(segment: tuple[int, str]) -> bool:
 
 
 def log_file(topic: str, segment: Body) -> str:
-    """The name of the file that has a segment's log."""
+    """Return the name of the file with a segment's log."""
     if segment["log_position"] >= 0:
         return f"_bundles/{segment['stem']}.bundle"
     return f"{topic}-{segment['partition']}/{segment['stem']}.log"
@@ -677,18 +674,18 @@ def _segment_key(segment: Body) -> tuple[Any, ...]:
 
 
 def _kept_too_short(log: PartitionLog, removed: Sequence[str], state: TopicState, now_ms: float) -> Iterator[str]:
-    """The segments that retention removes, and no setting asks for that."""
-    left = sum(segment["log_bytes"] for segment in log.segments)
+    """Yield the segments that retention removes although no setting asks for it."""
+    remaining_bytes = sum(segment["log_bytes"] for segment in log.segments)
     for segment in log.segments[: len(removed)]:
         if segment["stem"] not in removed:
-            yield f"segment {segment['stem']} stays, and a newer one goes"
-        elif segment["next_offset"] > log.start and not _must_go(segment, left, state, now_ms):
-            yield f"segment {segment['stem']} is removed, although the settings keep it: {segment}"
-        left -= segment["log_bytes"]
+            yield f"segment {segment['stem']} remains, and a newer one was removed"
+        elif segment["next_offset"] > log.start and not _must_go(segment, remaining_bytes, state, now_ms):
+            yield f"segment {segment['stem']} was removed, although the settings keep it: {segment}"
+        remaining_bytes -= segment["log_bytes"]
 
 
 def _must_go(segment: Body, log_bytes: int, state: TopicState, now_ms: float) -> bool:
-    """Whether a log of so many bytes must lose its first segment."""
+    """Whether retention must remove the first segment of a log of `log_bytes`."""
     size, age_ms = state.number("retention.bytes", -1), state.number("retention.ms", WEEK_MS)
     if not state.has_policy("delete"):
         return False
@@ -701,5 +698,5 @@ Rows = Mapping[tuple[int, int], Any]
 
 
 def rows_of(topic: distlog.Topic) -> Rows:
-    """What a reader of a snapshot reads: records by partition and offset."""
+    """Return the records of a snapshot by partition and offset."""
     return rows_by_offset(topic.scan(columns=_COLUMNS).to_table())

@@ -1,4 +1,4 @@
-"""Known bugs, planted one at a time: what the simulation must find, or it proves nothing."""
+"""Known bugs, planted one at a time. The simulation must find them."""
 
 from __future__ import annotations
 
@@ -59,33 +59,33 @@ def _read_back(read_back: Callable[[], bytes], path: str) -> bytes:
 
 
 def _exists_means_lost() -> Any:
-    """A writer that is told that its commit exists takes it for another's, although its own reply was lost."""
-    lost, put = set[bytes](), CommitLog.put_if_next
+    """A writer whose own response was lost takes its commit for another writer's."""
+    unanswered, put = set[bytes](), CommitLog.put_if_next
 
     def resolve_put(create: Any, read_back: Any, path: str, errors: Any, deadline: Any) -> bytes:
         try:
             return create()
         except FileExistsError:
-            found = _read_back(read_back, path)
-            lost.add(found)
-            return found
+            stored = _read_back(read_back, path)
+            unanswered.add(stored)
+            return stored
         except Exception:
             return retry.resolve_put(create, read_back, path, errors, deadline)
 
     def put_and_forget(self: Any, attempt: Any, timeout_s: float, put_time: Any) -> bytes | None:
-        found = put(self, attempt, timeout_s, put_time)
-        return attempt.data if found is None and attempt.data in lost else found
+        winner = put(self, attempt, timeout_s, put_time)
+        return attempt.data if winner is None and attempt.data in unanswered else winner
 
-    both = ExitStack()
-    both.enter_context(mock.patch.object(object_store, "resolve_put", resolve_put))
-    both.enter_context(mock.patch.object(CommitLog, "put_if_next", put_and_forget))
-    return both
+    patches = ExitStack()
+    patches.enter_context(mock.patch.object(object_store, "resolve_put", resolve_put))
+    patches.enter_context(mock.patch.object(CommitLog, "put_if_next", put_and_forget))
+    return patches
 
 
 def _unclear_means_failed(
     create: Callable[[], bytes], read_back: Callable[[], bytes], path: str, errors: Any, deadline: Any
 ) -> bytes:
-    """An error of a put is believed: nothing was written."""
+    """A failed put counts as not stored."""
     try:
         return create()
     except FileExistsError:
@@ -95,7 +95,7 @@ def _unclear_means_failed(
 
 
 def _unknown_means_failed(*arguments: Any) -> bytes:
-    """Once the time is up, an unknown outcome is told as a failure."""
+    """An unknown outcome counts as a failure after the deadline."""
     try:
         return retry.resolve_put(*arguments)
     except CommitStateUnknownError as error:
@@ -113,12 +113,12 @@ def _put_overwrites() -> Any:
 
 
 def _never_a_replay() -> Any:
-    """An application's batch is not looked up."""
+    """The writer does not look for an application's batch."""
     return mock.patch.object(append_commit, "replayed", return_value=None)
 
 
 def _replays_only_at_first() -> Any:
-    """An application's batch is looked up when it begins, not when it is committed."""
+    """The writer looks for an application's batch at first, and not before the commit."""
     real, look_up, inside = append_commit.commit_append, append_commit.replayed, set[object]()
 
     def commit(*arguments: Any, **named: Any) -> Any:
@@ -135,7 +135,7 @@ def _replays_only_at_first() -> Any:
 
 
 def _old_files_are_committed() -> Any:
-    """A commit of files that vacuum may have deleted is not refused."""
+    """The writer commits files that vacuum may have deleted."""
     every = ExitStack()
     for module in (commit_race, prepared_commit):
         every.enter_context(mock.patch.object(module, "check_read_version", return_value=None))
@@ -144,12 +144,12 @@ def _old_files_are_committed() -> Any:
 
 
 def _floor_is_not_committed() -> Any:
-    """Vacuum deletes without raising the gc floor first."""
+    """Vacuum deletes without raising the vacuum horizon first."""
     return mock.patch.object(vacuum, "_raise_floor", lambda storage, log, head, *_: head)
 
 
 def _delay_of(factor: float) -> Plant:
-    """Vacuum takes a version for older than it is."""
+    """Vacuum overestimates the age of a version."""
 
     def plant() -> Any:
         real = vacuum.head_at
@@ -163,42 +163,42 @@ def _delay_of(factor: float) -> Plant:
 
 
 def _vacuum_by_own_clock() -> Any:
-    """Vacuum asks its process for the time, not the store."""
+    """Vacuum uses the clock of its process instead of the store's."""
     real = vacuum.vacuum
 
     def run(storage: Any, log: CommitLog, **named: Any) -> Any:
-        own = storage.child("")
-        own._set_folder(storage.url)
-        own.now_ms = lambda folder: times.now_ms()
-        return real(own, log, **named)
+        storage_of_process = storage.child("")
+        storage_of_process._set_folder(storage.url)
+        storage_of_process.now_ms = lambda folder: times.now_ms()
+        return real(storage_of_process, log, **named)
 
     return mock.patch.object(topic, "vacuum", run)
 
 
 def _vacuum_forgets_what_was_removed() -> Any:
-    """Vacuum keeps what is live, and not what was removed since the floor."""
+    """Vacuum ignores files that commits removed since the vacuum horizon."""
     real = vacuum.removals
 
     def forgetful(*arguments: Any, **named: Any) -> Any:
-        found = real(*arguments, **named)
-        found.stems = StemSet()
-        return found
+        removals = real(*arguments, **named)
+        removals.stems = StemSet()
+        return removals
 
     return mock.patch.object(vacuum, "removals", forgetful)
 
 
 def _vacuum_takes_all_that_is_not_named() -> Any:
-    """Vacuum deletes files that no commit names, whenever their writer began."""
+    """Vacuum deletes files that no commit names, even if their writer is still at work."""
     return mock.patch.object(vacuum, "is_below", return_value=True)
 
 
 def _late_puts_are_believed() -> Any:
-    """A put that succeeded has committed, however late it came."""
+    """A put that succeeded counts as a commit, even if it came late."""
     return mock.patch.object(CommitLog, "confirm_put", return_value=None)
 
 
 def _late_misses_are_believed() -> Any:
-    """What is not there was never there, however late the answer came."""
+    """A missing object counts as missing, even if the response came late."""
 
     def believed(self: Any, base: Any, head: Any, asked_ms: int) -> Any:
         head.note_seen(asked_ms)
@@ -207,18 +207,18 @@ def _late_misses_are_believed() -> Any:
     return mock.patch.object(snapshot_loader.SnapshotLoader, "_believed", believed)
 
 
-def _looks_are_fresh_for_ever() -> Any:
-    """A process believes its last look at the head, however long ago that was."""
+def _a_head_is_always_fresh() -> Any:
+    """A process trusts its last read of the head, even if that was long ago."""
     return mock.patch.object(Snapshot, "is_fresh_at", return_value=True)
 
 
-def _what_is_old_is_the_newest() -> Any:
-    """A process whose look was long ago takes its head for the newest one."""
+def _an_old_head_is_the_newest() -> Any:
+    """A process that read the head long ago takes it for the newest one."""
     return mock.patch.object(snapshot_loader.SnapshotLoader, "is_newest", return_value=True)
 
 
 def _log_floor_is_not_committed() -> Any:
-    """Vacuum deletes commits without raising the log floor first."""
+    """Vacuum deletes commits without raising the log retention horizon first."""
     real = vacuum._raise_floor
 
     def raise_floor(*arguments: Any) -> Any:
@@ -229,7 +229,7 @@ def _log_floor_is_not_committed() -> Any:
 
 
 def _no_checkpoint_at_the_floor() -> Any:
-    """Vacuum deletes commits although no checkpoint has what they told."""
+    """Vacuum deletes commits although no checkpoint has their state."""
 
     def floor(storage: Any, log: Any, head: Snapshot, folder: Any, highest: int, **_: Any) -> int:
         return max(head.log_floor, highest)
@@ -242,14 +242,14 @@ def _newest_commits_go_first() -> Any:
     real = log_floor.delete_below
 
     def delete(storage: Any, files: Any) -> None:
-        for file in sorted(files, key=lambda each: each.name, reverse=True):
+        for file in sorted(files, key=lambda file: file.name, reverse=True):
             real(storage, [file])
 
     return mock.patch.object(vacuum, "delete_below", delete)
 
 
 def _commits_of(now_ms: Callable[[int], int], factor: float = 1.0) -> Plant:
-    """Vacuum takes another time for the present, or another retention, when it looks for old commits."""
+    """Vacuum uses another present time, or another retention, for old commits."""
 
     def plant() -> Any:
         def highest(head: Snapshot, folder: Any, gc_floor: int, true_ms: int) -> int:
@@ -264,21 +264,21 @@ def _commits_of(now_ms: Callable[[int], int], factor: float = 1.0) -> Plant:
 
 
 def _time_stands_still() -> Any:
-    """A commit has the time of its process, whatever the commits before it have."""
+    """A commit has the time of its process, even if an earlier commit has a later one."""
     return mock.patch.object(prepared_commit, "trusted_ms", lambda now_ms, storage, passed_ms=0: now_ms)
 
 
 def _a_hole_is_passed_over() -> Any:
-    """A reader that does not find a version takes the next one."""
+    """A reader that misses a version continues with the next one."""
 
-    def commits(found: Any) -> Iterator[Any]:
-        yield from (commit for commit in found if commit is not None)
+    def commits(sequence: Any) -> Iterator[Any]:
+        yield from (commit for commit in sequence if commit is not None)
 
     return mock.patch.object(snapshot_loader, "_until_missing", commits)
 
 
 def _stale_members_commit() -> Any:
-    """A member of a group commits positions of partitions that another one owns by now."""
+    """A member commits offsets of partitions that another member owns."""
     real = membership.Membership.commit
 
     def commit(self: Any, positions: Any, *, back: bool = False) -> None:
@@ -293,13 +293,13 @@ def _stale_members_commit() -> Any:
     return mock.patch.object(membership.Membership, "commit", commit)
 
 
-def _members_live_for_ever() -> Any:
-    """A member hands out records after its lease is over."""
+def _members_never_expire() -> Any:
+    """A member delivers records after its lease ended."""
     return mock.patch.object(membership.Membership, "is_lapsed", property(lambda self: False))
 
 
 def _others_die_at_once() -> Any:
-    """A member takes others for dead at its first look."""
+    """A member takes other members for dead at once."""
 
     def dead(self: Any, state: Any) -> set[str]:
         return {member.id for member in state.members if member.id != self._id}
@@ -307,7 +307,7 @@ def _others_die_at_once() -> Any:
     return mock.patch.object(membership.Membership, "_dead", dead)
 
 
-def _lost(name: str, value: Any) -> Plant:
+def _without_part(name: str, value: Any) -> Plant:
     """A checkpoint lacks a part of the state."""
 
     def plant() -> Any:
@@ -319,13 +319,13 @@ def _lost(name: str, value: Any) -> Plant:
     return plant
 
 
-def _a_newer_producer_ends_none() -> Any:
-    """A producer goes on when a newer one with its transactional id has begun."""
+def _a_newer_producer_fences_none() -> Any:
+    """A producer continues after a newer one with its transactional id started."""
     return mock.patch.object(producer.ProducerIdentity, "check", return_value=None)
 
 
 def _nothing_is_committed_unchecked() -> Any:
-    """A producer that was ended commits a transaction without records."""
+    """A fenced producer commits a transaction without records."""
     real = producer.TransactionSender.commit
 
     def commit(self: Any) -> Any:
@@ -340,7 +340,7 @@ def _nothing_is_committed_unchecked() -> Any:
 
 
 def _an_abort_believes_in_itself() -> Any:
-    """A transaction whose commit got no answer is told to be aborted, without a look."""
+    """A producer reports an abort without checking whether its commit succeeded."""
 
     def abort(self: Any) -> None:
         self._open_appender().abort()
@@ -350,12 +350,12 @@ def _an_abort_believes_in_itself() -> Any:
 
 
 def _a_producer_is_not_checked() -> Any:
-    """Batches of a producer that are in the log already are appended again."""
+    """The log appends a producer's batches again."""
     return mock.patch.object(engine.ProducerCheck, "check", return_value=None)
 
 
 def _a_commit_checks_producers_only_at_first() -> Any:
-    """Batches of a producer are checked before the commit, and not behind commits that came first."""
+    """The writer checks a producer's batches at first, and not after commits that came first."""
     return mock.patch.object(engine, "_check_again", return_value=None)
 
 
@@ -364,42 +364,42 @@ def _a_checkpoint_lacks_producers() -> Any:
     real = checkpoint.encode
 
     def encode(snapshot: Any) -> bytes:
-        bare = tuple(dataclasses.replace(each, producers=NO_PRODUCERS) for each in snapshot.partitions)
+        bare = tuple(dataclasses.replace(part, producers=NO_PRODUCERS) for part in snapshot.partitions)
         return real(dataclasses.replace(snapshot, partitions=bare))
 
     return mock.patch.object(checkpoint, "encode", encode)
 
 
 def _a_restore_leaves_starts() -> Any:
-    """A restore names segments again, and lets the log begin where it began."""
+    """A restore brings segments back, and leaves the log start offset."""
     real = restore._actions
 
-    def made(restored: Any, version: int) -> Iterator[Any]:
+    def actions(restored: Any, version: int) -> Iterator[Any]:
         yield from real(restored, version)
-        yield from (SetLogStartOffset(one.partition, one.start_before) for one in restored)
+        yield from (SetLogStartOffset(part.partition, part.start_before) for part in restored)
 
-    return mock.patch.object(restore, "_actions", made)
+    return mock.patch.object(restore, "_actions", actions)
 
 
 def _a_log_start_goes_back() -> Any:
-    """The last one to set a log start offset wins, also if it is lower."""
+    """A commit may lower a log start offset."""
 
     def set_log_start_offset(self: Any, offset: int) -> None:
         self._log_start_offset = offset
 
-    def delete(handle: Any, snapshot: Any, before: Mapping[int, int]) -> Any:
-        actions = [SetLogStartOffset(number, offset) for number, offset in before.items()]
+    def delete(handle: Any, snapshot: Any, offsets: Mapping[int, int]) -> Any:
+        actions = [SetLogStartOffset(number, offset) for number, offset in offsets.items()]
         _, after = put_commit(handle.log, snapshot, "delete-records", lambda current: actions)
-        return dict(before), after
+        return dict(offsets), after
 
-    both = ExitStack()
-    both.enter_context(mock.patch.object(PartitionDraft, "set_log_start_offset", set_log_start_offset))
-    both.enter_context(mock.patch.object(topic, "delete_records", delete))
-    return both
+    patches = ExitStack()
+    patches.enter_context(mock.patch.object(PartitionDraft, "set_log_start_offset", set_log_start_offset))
+    patches.enter_context(mock.patch.object(topic, "delete_records", delete))
+    return patches
 
 
 def _a_failed_read_is_the_end() -> Any:
-    """A commit that cannot be read is taken for one that is not there yet."""
+    """A commit that fails to be read counts as missing."""
     real = CommitFiles.read
 
     def read(self: Any, version: int, **named: Any) -> Any:
@@ -412,7 +412,7 @@ def _a_failed_read_is_the_end() -> Any:
 
 
 def _a_loser_does_not_plan_again() -> Any:
-    """A writer that lost a race commits what it planned at first."""
+    """A writer that lost a race commits its first plan."""
     real = CommitRace.put
 
     def put(self: Any, actions: Any) -> bool:
@@ -423,12 +423,12 @@ def _a_loser_does_not_plan_again() -> Any:
 
 
 def _a_new_topic_takes_old_records() -> Any:
-    """A writer does not notice that the topic was dropped and created again."""
+    """A writer does not notice that the topic was created again."""
     return mock.patch.object(Snapshot, "continues", lambda head, snapshot: not head.dropped)
 
 
 def _a_drop_ends_snapshots() -> Any:
-    """Vacuum takes what a drop let go for what was never there."""
+    """Vacuum does not keep what a drop removed."""
     real = vacuum.removals
 
     def forgetful(*arguments: Any, **named: Any) -> Any:
@@ -438,7 +438,7 @@ def _a_drop_ends_snapshots() -> Any:
 
 
 def _bundles_are_forgotten() -> Any:
-    """Vacuum looks for segments, and not for the bundles that they are in."""
+    """Vacuum looks for segments, and not for their bundles."""
     real = StemSet.has
 
     def has(self: Any, stems: Any) -> Any:
@@ -448,7 +448,7 @@ def _bundles_are_forgotten() -> Any:
 
 
 def _groups_outlive_topics() -> Any:
-    """A group's positions count in a new topic of the same name."""
+    """A group's offsets apply to a new topic of the same name."""
     real = group_log.GroupLog.__init__
 
     def init(self: Any, storage: Any, topic_id: str, group: str, **named: Any) -> None:
@@ -458,12 +458,12 @@ def _groups_outlive_topics() -> Any:
 
 
 def _nobody_begins_to_lead() -> Any:
-    """A gateway leads partitions without a commit, so the one before it goes on."""
+    """A gateway leads partitions without a commit, so the previous leader continues."""
 
     def begin(self: Any, partitions: Any, may_lead: Any = lambda: None) -> None:
         may_lead()
         snapshot = self._current.refresh()
-        self._epochs = {**self._epochs, **{each: cluster._epoch(snapshot, each) for each in partitions}}
+        self._epochs = {**self._epochs, **{number: cluster._epoch(snapshot, number) for number in partitions}}
 
     return mock.patch.object(cluster.Leadership, "begin", begin)
 
@@ -474,12 +474,12 @@ def _ended_transactions_take_records() -> Any:
 
 
 def _old_producers_are_not_fenced() -> Any:
-    """A coordinator takes what an older producer with the same transactional id asks for."""
+    """A coordinator serves an older producer with the same transactional id."""
     return mock.patch.object(transaction_coordinator, "check_producer", return_value=None)
 
 
 def _decisions_are_not_stored() -> Any:
-    """A coordinator tells its decision before that is stored."""
+    """A coordinator reports its decision before it is stored."""
 
     def decide(self: Any, transaction: Any, decided: Any) -> None:
         transaction.state = decided
@@ -488,7 +488,7 @@ def _decisions_are_not_stored() -> Any:
 
 
 def _names_of_copies_are_offsets() -> Any:
-    """A log that has grown is adopted under the names of what an adoption before it sent, which is deleted first."""
+    """An import of a log that has grown reuses the names of an earlier import, whose files it deletes first."""
     real = adopt.write_partition
 
     def write_partition(topic: Any, name: str, partition: Any, **named: Any) -> None:
@@ -501,23 +501,23 @@ def _names_of_copies_are_offsets() -> Any:
 
 
 def _exports_keep_what_was_rewritten() -> Any:
-    """An export takes a segment that begins at the same offset for the same."""
+    """An export takes segments with the same base offset for the same."""
     return mock.patch.object(
         export.ExportedSegment, "is_of", lambda self, segment: self.base_offset == segment.base_offset
     )
 
 
 def _of_spark(name: str, change: Any) -> Plant:
-    """A change of Spark's sink, whose import takes seconds."""
+    """A change of Spark's sink, imported when the bug is planted since that takes seconds."""
     return lambda: mock.patch(f"distlog.spark.sink.{name}", change)
 
 
-def _without_a_number(*given: Any, **named: Any) -> Any:
-    return append_commit.commit_append(*given, **{**named, "app_id": None, "batch_id": None})
+def _without_a_number(*arguments: Any, **named: Any) -> Any:
+    return append_commit.commit_append(*arguments, **{**named, "app_id": None, "batch_id": None})
 
 
 def _files_of_the_dead_stay() -> Any:
-    """Vacuum deletes what commits removed, and not what writers left that died before their commit."""
+    """Vacuum keeps the files of writers that died before their commit."""
     return mock.patch.object(vacuum, "is_below", return_value=False)
 
 
@@ -526,22 +526,22 @@ def _uploads_of_the_dead_stay() -> Any:
     return mock.patch.object(vacuum, "dead_uploads", return_value=[])
 
 
-def _what_is_in_line_has_failed() -> Any:
-    """An error means that nothing was appended, also of an append that others may commit."""
+def _a_queued_append_has_failed() -> Any:
+    """An error means that nothing was appended, although other writers may commit the queued append."""
     return mock.patch.object(AppendTicket, "raise_if_in_doubt")
 
 
 def _dead_appends_stay() -> Any:
-    """Vacuum deletes no append in line."""
+    """Vacuum deletes no queued append."""
     return mock.patch.object(vacuum, "dead_appends", return_value=[])
 
 
 # ---
-# Of the log floor's checkpoint, and of the bound of batch ids.
+# The checkpoint at the log retention horizon, and the bound of batch ids.
 
 
 def _the_floor_has_another_checkpoint() -> Any:
-    """Vacuum writes a checkpoint of the head, not of the version that it raises the floor to."""
+    """Vacuum writes a checkpoint of the head, not of the version that it keeps."""
     real = log_floor.next_log_floor
 
     def floor(storage: Any, log: CommitLog, head: Snapshot, *arguments: Any, **named: Any) -> int:
@@ -550,39 +550,39 @@ def _the_floor_has_another_checkpoint() -> Any:
     def is_sound(storage: Any, name: str) -> bool:
         return True
 
-    both = ExitStack()
-    both.enter_context(mock.patch.object(vacuum, "next_log_floor", floor))
-    both.enter_context(mock.patch.object(log_floor, "is_sound", is_sound))
-    return both
+    patches = ExitStack()
+    patches.enter_context(mock.patch.object(vacuum, "next_log_floor", floor))
+    patches.enter_context(mock.patch.object(log_floor, "is_sound", is_sound))
+    return patches
 
 
 def _batch_ids_have_no_bound() -> Any:
-    """An append with a new batch id is taken, however many the topic remembers."""
+    """A topic takes new batch ids without a bound."""
     return mock.patch.object(append_commit, "check_room", return_value=None)
 
 
 # ---
-# Of merging, and of appends in line.
+# Merges and queued appends.
 
 
 def _a_merge_lacks_a_segment() -> Any:
-    """A merge does not read the last segment of a group, and removes it."""
+    """A merge removes the last segment of a group without reading it."""
     real = merge.do_job
 
     def do_job(handle: Any, job: Any, **named: Any) -> Any:
-        groups = [SegmentGroup(each.segments.part(0, max(1, len(each.segments) - 1))) for each in job.groups]
+        groups = [SegmentGroup(group.segments.part(0, max(1, len(group.segments) - 1))) for group in job.groups]
         return real(handle, merge_job.MergeJob.of(groups), **named)
 
     return mock.patch.object(merge, "do_job", do_job)
 
 
 def _found_appends_are_where_they_were_planned() -> Any:
-    """An append that another writer committed is told to be where its own writer wanted it."""
+    """An append that another writer committed reports its planned offsets."""
     return mock.patch.object(append_commit, "segments_of_append", lambda commit, segments: segments)
 
 
 def _the_next_commit_is_taken_for_ones_own() -> Any:
-    """A writer in line takes the next commit for the one that has its append."""
+    """A queued writer takes the next commit for the group commit with its append."""
     real = AppendTicket.observe
 
     def observe(self: Any, commits: Any) -> None:
@@ -593,28 +593,27 @@ def _the_next_commit_is_taken_for_ones_own() -> Any:
     return mock.patch.object(AppendTicket, "observe", observe)
 
 
-def _batches_in_line_have_planned_offsets() -> Any:
-    """A commit that takes along an application's batch says that it is where its own writer wanted it."""
+def _queued_batches_keep_planned_offsets() -> Any:
+    """A group commit records an application's batch at its planned offsets."""
     real = pending_queue._placed
 
     def placed(appends: Any, head: Any, ends: Any) -> list[Any]:
         appends = list(appends)
-        batches = [each.actions[-1] for each in appends if isinstance(each.actions[-1], SetTransaction)]
-        return [*(one for one in real(appends, head, ends) if not isinstance(one, SetTransaction)), *batches]
+        batches = [append.actions[-1] for append in appends if isinstance(append.actions[-1], SetTransaction)]
+        return [*(action for action in real(appends, head, ends) if not isinstance(action, SetTransaction)), *batches]
 
     return mock.patch.object(pending_queue, "_placed", placed)
 
 
 @dataclasses.dataclass(frozen=True)
 class Bug:
-    """A bug, and the words of the plans of histories that are likely to meet it: others are passed over."""
+    """A bug, and the words of the plans that may meet it: other plans are skipped."""
 
     plant: Plant
     words: frozenset[str]
 
 
 def bug(plant: Plant, *words: str) -> Bug:
-    """A bug with these words."""
     return Bug(plant, frozenset(words))
 
 
@@ -644,14 +643,14 @@ BUGS: Mapping[str, Bug] = {
     "a wrong clock is believed": bug(_time_stands_still),
     "a missing version is passed over": bug(_a_hole_is_passed_over, "unanswered", "appender", "gateway"),
     "stale members commit positions": bug(_stale_members_commit, "several followers"),
-    "members live for ever": bug(_members_live_for_ever, "several followers"),
+    "members never expire": bug(_members_never_expire, "several followers"),
     "others die at once": bug(_others_die_at_once, "several followers"),
-    "a checkpoint lacks transactions": bug(_lost("transactions", NO_TRANSACTIONS)),
-    "a checkpoint lacks the gc floor": bug(_lost("gc_floor", 0), "vacuum"),
+    "a checkpoint lacks transactions": bug(_without_part("transactions", NO_TRANSACTIONS)),
+    "a checkpoint lacks the vacuum horizon": bug(_without_part("gc_floor", 0), "vacuum"),
     "a checkpoint lacks producers": bug(_a_checkpoint_lacks_producers, "client"),
     "a loser does not plan again": bug(_a_loser_does_not_plan_again),
     "a failed read is the end": bug(_a_failed_read_is_the_end, "silence"),
-    "a newer producer ends none": bug(_a_newer_producer_ends_none, "several producers"),
+    "a newer producer fences none": bug(_a_newer_producer_fences_none, "several producers"),
     "nothing is committed unchecked": bug(_nothing_is_committed_unchecked, "several producers"),
     "an abort believes in itself": bug(_an_abort_believes_in_itself, "producer", "silence"),
     "a producer's batches are not checked": bug(_a_producer_is_not_checked, "client", "unanswered"),
@@ -676,14 +675,14 @@ BUGS: Mapping[str, Bug] = {
     "decisions are not stored": bug(_decisions_are_not_stored, "transacting", "several gateways", "death"),
     "names of copies are offsets": bug(_names_of_copies_are_offsets, "adopter", "late"),
     "exports keep what was rewritten": bug(_exports_keep_what_was_rewritten, "exporter", "compact"),
-    "what is in line has failed": bug(_what_is_in_line_has_failed, "crowd", "silence"),
+    "a queued append has failed": bug(_a_queued_append_has_failed, "crowd", "silence"),
     "dead appends stay": bug(_dead_appends_stay, "crowd", "death"),
     "a late put is believed": bug(_late_puts_are_believed, "vacuumer"),
     "a late miss is believed": bug(_late_misses_are_believed, "vacuumer"),
-    "looks are fresh for ever": bug(_looks_are_fresh_for_ever, "vacuumer"),
-    "an old head is the newest": bug(_what_is_old_is_the_newest, "vacuumer"),
-    "the log floor is not committed": bug(_log_floor_is_not_committed, "vacuumer"),
-    "no checkpoint at the log floor": bug(_no_checkpoint_at_the_floor, "vacuumer"),
+    "a head is always fresh": bug(_a_head_is_always_fresh, "vacuumer"),
+    "an old head is the newest": bug(_an_old_head_is_the_newest, "vacuumer"),
+    "the log retention horizon is not committed": bug(_log_floor_is_not_committed, "vacuumer"),
+    "no checkpoint at the log retention horizon": bug(_no_checkpoint_at_the_floor, "vacuumer"),
     "the newest commits go first": bug(_newest_commits_go_first, "vacuumer"),
     "commits go by the process's clock": bug(_commits_of(lambda _: times.now_ms()), "vacuumer"),
     "commits stay half as long": bug(_commits_of(lambda now_ms: now_ms, 0.5), "vacuumer"),
@@ -700,7 +699,7 @@ BUGS: Mapping[str, Bug] = {
     "the floor has another checkpoint": bug(_the_floor_has_another_checkpoint, "traveller"),
     "batch ids have no bound": bug(_batch_ids_have_no_bound, "few batch ids", "appender"),
     "the next commit is taken for one's own": bug(_the_next_commit_is_taken_for_ones_own, "crowd"),
-    "batches in line have planned offsets": bug(_batches_in_line_have_planned_offsets, "crowd", "appender"),
+    "queued batches keep planned offsets": bug(_queued_batches_keep_planned_offsets, "crowd", "appender"),
     "a merge lacks a segment": bug(_a_merge_lacks_a_segment, "compact"),
     "found appends are where they were planned": bug(_found_appends_are_where_they_were_planned, "crowd"),
 }

@@ -1,4 +1,4 @@
-"""Known bugs of what readers get: compaction, retention, old versions, times, and records of transactions."""
+"""Known bugs of what readers get: compaction, retention, old versions, times, and transactions."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from distlog.gateway.topics import partition
 
 
 def tombstones_go_at_once() -> Any:
-    """A tombstone has the horizon zero when compaction first meets it."""
+    """A tombstone's horizon is zero when compaction first meets it."""
     real = compaction.BatchFilter
 
-    def chosen(*arguments: Any) -> Any:
+    def batch_filter(*arguments: Any) -> Any:
         return dataclasses.replace(real(*arguments), delete_retention_ms=0)
 
-    return mock.patch.object(compaction, "BatchFilter", chosen)
+    return mock.patch.object(compaction, "BatchFilter", batch_filter)
 
 
 def young_records_are_compacted() -> Any:
-    """`min.compaction.lag.ms` is not looked at."""
+    """Compaction ignores `min.compaction.lag.ms`."""
 
     def end(state: Any, start: int, config: Any, now_ms: int, last_stable_offset: int) -> int:
         return min(last_stable_offset, state.log_end_offset)
@@ -34,7 +34,7 @@ def young_records_are_compacted() -> Any:
 
 
 def retention_takes_too_much() -> Any:
-    """Retention by size goes on until the log is smaller than `retention.bytes`."""
+    """Retention by size deletes until the log is smaller than `retention.bytes`."""
     real = retention._ends
 
     def ends(columns: Any, starts: Any, config: Any, now_ms: int) -> Any:
@@ -55,17 +55,17 @@ def a_time_opens_the_version_after() -> Any:
 
 
 def a_time_is_passed_over() -> Any:
-    """The first record at a time is looked for after that time."""
+    """A search for a time starts after that time."""
     real = times.offset_for_time
 
-    def found(reader: Any, state: Any, timestamp_ms: int) -> Any:
+    def offset_for_time(reader: Any, state: Any, timestamp_ms: int) -> Any:
         return real(reader, state, timestamp_ms + 1 if timestamp_ms > 0 else timestamp_ms)
 
-    return mock.patch.object(times, "offset_for_time", found)
+    return mock.patch.object(times, "offset_for_time", offset_for_time)
 
 
 def undecided_records_are_shown() -> Any:
-    """Readers of committed records get those of open transactions."""
+    """Readers of committed records get records of open transactions."""
 
     def end(reader: Any, state: Any) -> int:
         return int(state.log_end_offset)
@@ -84,5 +84,5 @@ def aborted_records_are_fetched() -> Any:
 
 
 def settings_begin_at_once() -> Any:
-    """A lowered `commit.retention.ms` counts for the commits before it."""
+    """A lowered `commit.retention.ms` applies to earlier commits."""
     return mock.patch.object(topics.Snapshot, "commits_kept_ms", property(lambda self: self.config.commits_kept_ms))

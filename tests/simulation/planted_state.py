@@ -1,4 +1,4 @@
-"""Known bugs of what the library keeps beside its commits: checkpoints, groups, and the index of topics."""
+"""Known bugs of stored state other than commits: checkpoints, merged segments, and the index of topics."""
 
 from __future__ import annotations
 
@@ -15,12 +15,9 @@ from distlog.gateway.topics import topic_index
 from distlog.gateway.topics.topic_index import TopicIndex
 from simulation.threads import current
 
-# ---
-# Of checkpoints.
-
 
 def removed_rows_stay() -> Any:
-    """An incremental checkpoint does not say which rows are gone."""
+    """An incremental checkpoint does not name removed rows."""
     real = checkpoint.RowChanges.between
 
     def between(base: Any, rows: Any, keys: Any) -> Any:
@@ -30,12 +27,12 @@ def removed_rows_stay() -> Any:
 
 
 def changed_rows_are_the_same() -> Any:
-    """An incremental checkpoint lacks rows that have changed since, and have the same key."""
-    return mock.patch.object(checkpoint, "_alike", lambda left, _: np.ones(len(left), np.bool_))
+    """An incremental checkpoint lacks rows that changed and have the same key."""
+    return mock.patch.object(checkpoint, "_alike", lambda rows, _: np.ones(len(rows), np.bool_))
 
 
 def on_a_stale_base() -> Any:
-    """A process writes incremental checkpoints of what changed since the first full one that it wrote on."""
+    """A process bases all incremental checkpoints on its first base."""
     real, read = checkpoint.write_incremental, checkpoint._read_file
     first, writing = dict[Any, bytes](), set[Any]()
 
@@ -54,64 +51,52 @@ def on_a_stale_base() -> Any:
 
 
 def bases_are_deleted() -> Any:
-    """Vacuum deletes full checkpoints that incremental ones need."""
+    """Vacuum deletes the bases of incremental checkpoints."""
     return mock.patch.object(log_floor, "with_bases", set)
 
 
 def damage_is_not_noticed() -> Any:
-    """A reader does not look at the checksum of a checkpoint."""
+    """A reader does not check the checksum of a checkpoint."""
     return mock.patch.object(
         checkpoint, "_read_file", lambda storage, name: storage.read(name, 0, checkpoint.MAX_BYTES)
     )
 
 
-# ---
-# Of changes of a group that wait to be taken along.
-
-
-# ---
-# Of the index of a root's topics.
-
-
 def the_index_is_not_checked() -> Any:
-    """A gateway does not look at the checksum of the index of topics."""
+    """A gateway does not check the checksum of the index of topics."""
     return mock.patch.object(topic_index, "crc32c", return_value=0)
 
 
 def the_index_has_no_age() -> Any:
-    """A gateway takes what the index says for what it has looked at now."""
+    """A gateway takes the entries of the index for the present state."""
     real = TopicIndex._read
 
     def read(self: TopicIndex, names: Any) -> None:
-        before = dict(self._looked_ms)
+        earlier = dict(self._looked_ms)
         real(self, names)
-        taken = [name for name, looked_ms in self._looked_ms.items() if before.get(name) != looked_ms]
-        self._looked_ms |= dict.fromkeys(taken, self._clock())
+        indexed = [name for name, looked_ms in self._looked_ms.items() if earlier.get(name) != looked_ms]
+        self._looked_ms |= dict.fromkeys(indexed, self._clock())
 
     return mock.patch.object(TopicIndex, "_read", read)
 
 
-# ---
-# Of the offsets that a merge writes.
-
-
 def merges_store_offsets_of_the_log() -> Any:
-    """A merge says that its batches have the offsets of the log, and not those behind their segment's first one."""
+    """A merge writes offsets of the log, not those relative to their segment."""
     real = merge_job._Writing._described
 
     def described(self: Any, start: int, end: int) -> Any:
-        facts = real(self, start, end)
-        return {**facts, "stored_base_offset": facts["base_offset"]}
+        header = real(self, start, end)
+        return {**header, "stored_base_offset": header["base_offset"]}
 
     return mock.patch.object(merge_job._Writing, "_described", described)
 
 
 def merged_groups_are_swapped() -> Any:
-    """A merge of several groups says of each that its part of the bundle is where another one's is."""
+    """A merge of several groups swaps their ranges in the bundle."""
     real = merge_job._Writing._stored
 
     def stored(self: Any, *arguments: Any) -> Any:
-        return {name: places[::-1].copy() for name, places in real(self, *arguments).items()}
+        return {name: positions[::-1].copy() for name, positions in real(self, *arguments).items()}
 
     return mock.patch.object(merge_job._Writing, "_stored", stored)
 

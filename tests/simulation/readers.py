@@ -1,4 +1,4 @@
-"""Actors that read: old versions, single records, times, transactions; each answer is what the commits say."""
+"""Actors that read: old versions, single records, times, transactions. Each result must be what was committed."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from simulation.record_log import Row, rows_by_offset, rows_of_client
 from simulation.world import Process
 
 
-def looks_back(stage: Stage, process: Process, memory: Memory) -> None:
-    """Open versions and times that are kept, read them, and list the history."""
+def reads_old_versions(stage: Stage, process: Process, memory: Memory) -> None:
+    """Open kept versions and times, read them, and list the history."""
     oracle, topic = stage.oracle, stage.open()
     while stage.goes_on():
         with suppress(*stage.passing, OffsetOutOfRangeError):
             head = stage.refreshed(topic).snapshot
             version = process.random.randrange(head.log_floor, head.version + 1)
-            _look_at_version(stage, process, version)
+            _read_version(stage, process, version)
             rows = topic.history().to_table().to_pylist()
-            told = [(row["version"], row["operation"]) for row in rows]
+            listed = [(row["version"], row["operation"]) for row in rows]
             expected = [(row["version"], oracle.operations[row["version"]]) for row in rows]
             versions = list(range(rows[0]["version"], rows[0]["version"] - len(rows), -1))
             is_whole = versions[0] >= head.version and versions[-1] <= oracle.old.floor
-            if told != expected or [row["version"] for row in rows] != versions or not is_whole:
-                oracle.says(f"the history at version {head.version} is {told}")
+            if listed != expected or [row["version"] for row in rows] != versions or not is_whole:
+                oracle.says(f"the history at version {head.version} is {listed}")
         with suppress(*stage.passing):
             topic = stage.open() if process.random.random() < 0.2 else topic
-        stage.rest(process.random)
+        stage.pause(process.random)
 
 
-def _look_at_version(stage: Stage, process: Process, version: int) -> None:
-    """Read a version, opened by its number, or by a time when it was the newest."""
+def _read_version(stage: Stage, process: Process, version: int) -> None:
+    """Read a version, opened by its number or by a time when it was the newest."""
     oracle, random = stage.oracle, process.random
     state, after = oracle.states[version], oracle.states.get(version + 1)
-    begun_s = oracle.world.now
+    start_s = oracle.world.now
     try:
         if state.dropped or random.random() < 0.5:
             topic = distlog.open(stage.url, version=version)
@@ -55,16 +55,16 @@ def _look_at_version(stage: Stage, process: Process, version: int) -> None:
     try:
         oracle.check_rows(topic)
     except SnapshotTooOldError:
-        if not oracle.may_lack_files(topic.version, begun_s):
+        if not oracle.may_lack_files(topic.version, start_s):
             oracle.says(f"version {topic.version} is too old to be read, and all of its files are kept")
     except CorruptionError as error:
         oracle.says(f"a reader of version {topic.version} found damage: {error}")
 
 
-def looks_up(stage: Stage, process: Process, memory: Memory) -> None:
+def reads_records(stage: Stage, process: Process, memory: Memory) -> None:
     """Read a few records by offsets and times, whole batches, and the open transactions."""
     while stage.goes_on():
-        begun_s = stage.oracle.world.now
+        start_s = stage.oracle.world.now
         topic = stage.open()
         with suppress(*stage.passing, OffsetOutOfRangeError):
             try:
@@ -73,13 +73,13 @@ def looks_up(stage: Stage, process: Process, memory: Memory) -> None:
                 for text in chain(answers, _wrong_fetch(stage, topic, process.random)):
                     stage.oracle.says(f"version {topic.version}: {text}")
             except SnapshotTooOldError:
-                if not stage.oracle.may_lack_files(topic.version, begun_s):
+                if not stage.oracle.may_lack_files(topic.version, start_s):
                     stage.oracle.says(f"version {topic.version} is too old to be read, and its files are kept")
-        stage.rest(process.random)
+        stage.pause(process.random)
 
 
 def wrong_answers(topic: distlog.Topic, rows: Mapping[tuple[int, int], Row], random: Random) -> Iterator[str]:
-    """What a topic answers otherwise than its records say, about some offsets and times of a partition."""
+    """Yield wrong results of a topic about some offsets and times of a partition."""
     number = random.randrange(topic.partitions)
     start, end = topic.start_offsets()[number], topic.end_offsets()[number]
     log = {offset: row for (partition, offset), row in sorted(rows.items()) if partition == number}
@@ -87,27 +87,27 @@ def wrong_answers(topic: distlog.Topic, rows: Mapping[tuple[int, int], Row], ran
     time_ms = random.choice([*times, 0]) + random.choice((-1, 0, 1))
     time_ms = max(time_ms, 0)
     expected = next(((offset, row.timestamp) for offset, row in log.items() if row.timestamp >= time_ms), None)
-    if (found := topic.offsets_for_times({number: time_ms})[number]) != expected:
-        yield f"the first record of partition {number} at {time_ms} is {found}, not {expected}"
+    if (answer := topic.offsets_for_times({number: time_ms})[number]) != expected:
+        yield f"the first record of partition {number} at {time_ms} is {answer}, not {expected}"
     newest = next(((offset, row.timestamp) for offset, row in log.items() if row.timestamp == max(times)), None)
-    if (found := topic.offsets_for_times({number: distlog.MAX_TIMESTAMP})[number]) != newest:
-        yield f"the newest record of partition {number} is {found}, not {newest}"
+    if (answer := topic.offsets_for_times({number: distlog.MAX_TIMESTAMP})[number]) != newest:
+        yield f"the newest record of partition {number} is {answer}, not {newest}"
     offset, limit = random.randint(start, end), random.choice((1, 2, 5, 100))
-    read = {
-        each.offset: Row(each.timestamp, each.key, each.value, tuple(each.headers))
-        for each in topic.records(number, offset, limit)
+    answer = {
+        record.offset: Row(record.timestamp, record.key, record.value, tuple(record.headers))
+        for record in topic.records(number, offset, limit)
     }
-    if list(read.items()) != [item for item in log.items() if item[0] >= offset][:limit]:
-        yield f"{limit} records of partition {number} from {offset} on are {read}"
+    if list(answer.items()) != [item for item in log.items() if item[0] >= offset][:limit]:
+        yield f"{limit} records of partition {number} from {offset} on are {answer}"
     until_ms = time_ms + random.choice((1, 1000, 10_000_000))
     scan = topic.scan(number, start_time=time_ms, end_time=until_ms)
-    read = {place[1]: row for place, row in rows_by_offset(scan.to_table()).items()}
-    if read != {offset: row for offset, row in log.items() if time_ms <= row.timestamp < until_ms}:
-        yield f"the records of partition {number} from {time_ms} to {until_ms} are {read}"
+    answer = {offset: row for (_, offset), row in rows_by_offset(scan.to_table()).items()}
+    if answer != {offset: row for offset, row in log.items() if time_ms <= row.timestamp < until_ms}:
+        yield f"the records of partition {number} from {time_ms} to {until_ms} are {answer}"
 
 
 def _wrong_fetch(stage: Stage, topic: distlog.Topic, random: Random) -> Iterator[str]:
-    """What is fetched of a partition, as a client of Kafka reads it, and is not what was committed."""
+    """Yield what is wrong with a fetch of a partition, as a Kafka client reads it."""
     number = random.randrange(topic.partitions)
     start, end = topic.start_offsets()[number], topic.end_offsets()[number]
     is_committed = random.random() < 0.5
@@ -115,23 +115,24 @@ def _wrong_fetch(stage: Stage, topic: distlog.Topic, random: Random) -> Iterator
     isolation = "read_committed" if is_committed else "read_uncommitted"
     fetched = topic.read(number, offset, random.choice((1, 1000, 1 << 20)), isolation=isolation, check_crcs=True)
     expected = {
-        place: row
-        for (partition, place), row in stage.oracle.rows_at(topic.version, committed=is_committed).items()
-        if partition == number and offset <= place < fetched.next_offset
+        row_offset: row
+        for (partition, row_offset), row in stage.oracle.rows_at(topic.version, committed=is_committed).items()
+        if partition == number and offset <= row_offset < fetched.next_offset
     }
-    if (found := rows_of_client(bytes(fetched), fetched.aborted, offset)) != expected:
-        yield f"partition {number} from {offset} on has {found} for a client, not {expected}"
-    opened = {
-        (each.transaction.partition, each.transaction.start_offset) for each in topic.open_transactions().transactions
+    if (rows := rows_of_client(bytes(fetched), fetched.aborted, offset)) != expected:
+        yield f"partition {number} from {offset} on has {rows} for a client, not {expected}"
+    open_offsets = {
+        (entry.transaction.partition, entry.transaction.start_offset)
+        for entry in topic.open_transactions().transactions
     }
-    # that has looked at the newest version
+    # which has read the newest version
     state = stage.oracle.states[topic.version]
     log = stage.oracle.logs[state.topic_id, number]
     stable = log.stable_end(state.ends[number])
-    if state.starts[number] <= stable < state.ends[number] and (number, stable) not in opened:
-        yield f"the transaction that is open from {stable} on in partition {number} is not among {opened}"
-    if any(partition == number and place < stable for partition, place in opened):
-        yield f"a transaction is open before {stable} in partition {number}: {opened}"
+    if state.starts[number] <= stable < state.ends[number] and (number, stable) not in open_offsets:
+        yield f"the transaction that is open from {stable} on in partition {number} is not among {open_offsets}"
+    if any(partition == number and row_offset < stable for partition, row_offset in open_offsets):
+        yield f"a transaction is open before {stable} in partition {number}: {open_offsets}"
 
 
 def check_damage(oracle: Oracle, topic: distlog.Topic, random: Random) -> None:
@@ -143,16 +144,16 @@ def check_damage(oracle: Oracle, topic: distlog.Topic, random: Random) -> None:
     segment = random.choice(segments)
     name = log_file(topic.name, segment)
     stored = oracle.store.objects[f"{topic.url.partition('://')[2]}/{name}"]
-    whole, damaged = stored.data, bytearray(stored.data)
-    at = max(segment["log_position"], 0) + random.randrange(segment["log_bytes"])
-    damaged[at] ^= 1 << random.randrange(8)
+    original, damaged = stored.data, bytearray(stored.data)
+    position = max(segment["log_position"], 0) + random.randrange(segment["log_bytes"])
+    damaged[position] ^= 1 << random.randrange(8)
     stored.data = bytes(damaged)
-    oracle.world.note(f"a bit of {name} flips at {at}")
+    oracle.world.note(f"a bit of {name} flips at {position}")
     try:
         oracle.check_rows(distlog.open(topic.url))
     except CorruptionError as error:
         if error.details.get("partition", segment["partition"]) != segment["partition"]:
             oracle.says(f"a damaged segment of partition {segment['partition']} has the error {error}")
     if distlog.open(topic.url).verify().ok:
-        oracle.says(f"verify finds no damage at {at} of {name}")
-    stored.data = whole
+        oracle.says(f"verify finds no damage at {position} of {name}")
+    stored.data = original

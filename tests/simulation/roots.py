@@ -1,4 +1,4 @@
-"""The other topics of a root, which are made, changed and dropped, and gateways' lists of them all."""
+"""The other topics of a root, which are created, changed and dropped, and the lists of gateways."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from simulation.commit_reader import read_commit
 from simulation.object_store import ObjectStore
 from simulation.world import Process, World
 
-#: How long commits are kept.
+#: How long commits are kept, in s.
 _KEPT_S = 60
 _CONFIG = {"commit.retention.ms": _KEPT_S * 1000, "file.delete.delay.ms": 20_000}
-#: The store tells its time in whole seconds.
-_TELLING_S = 2.0
+#: The store's clock has a resolution of one second.
+_RESOLUTION_S = 2.0
 
 
-class Told(NamedTuple):
-    """What the newest commit of a topic says from a time on: no partitions are those of a dropped topic."""
+class TopicVersion(NamedTuple):
+    """A topic from the time of one commit on; a dropped topic has no partitions."""
 
     since_s: float
     topic_id: str
@@ -37,13 +37,13 @@ class Told(NamedTuple):
 
 @dataclass
 class Root:
-    """The topics of a root, as their commits tell of them when they are put; `names` are those that there may be."""
+    """The topics of a root and their commits; `names` are the possible topics."""
 
     world: World
     store: ObjectStore
     url: str
     names: Sequence[str] = ("side-0", "side-1", "side-2", "side-3")
-    _told: dict[str, list[Told]] = field(default_factory=dict)
+    _versions_by_name: dict[str, list[TopicVersion]] = field(default_factory=dict)
     _versions: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -53,12 +53,12 @@ class Root:
     def _changes(self, kind: str, key: str, data: bytes | None) -> None:
         name, _, file = key.removeprefix(self._prefix).partition(f"/{paths.COMMITS_DIR}/")
         version = paths.parse_commit_file(file) if name in self.names else None
-        # a put that comes late may be of a version that was deleted
+        # a late put may store a version that was deleted
         if kind != "put" or data is None or version is None or version != self._versions.get(name, -1) + 1:
             return
         self._versions[name] = version
-        told = self._told.setdefault(name, [])
-        topic_id, partitions = told[-1][1:] if told else ("", 0)
+        versions = self._versions_by_name.setdefault(name, [])
+        topic_id, partitions = versions[-1][1:] if versions else ("", 0)
         commit = read_commit(data)
         for kind, body in commit.actions:
             match kind:
@@ -68,15 +68,15 @@ class Root:
                     partitions = body["count"]
                 case "drop":
                     partitions = 0
-        told.append(Told(self.world.now, topic_id, partitions))
+        versions.append(TopicVersion(self.world.now, topic_id, partitions))
 
     def was(self, name: str, since_s: float) -> Iterator[tuple[str, int]]:
-        """The id and the partitions of a topic, each that it had at some time since then; no partitions: no topic."""
-        told = self._told.get(name, [])
-        for at, one in enumerate(told):
-            if at + 1 == len(told) or told[at + 1].since_s >= since_s:
-                yield (one.topic_id, one.partitions) if one.partitions else ("", 0)
-        if not told or told[0].since_s >= since_s:
+        """Yield each id and partition count that a topic has had since a time; ("", 0) without a topic."""
+        versions = self._versions_by_name.get(name, [])
+        for number, version in enumerate(versions, 1):
+            if number == len(versions) or versions[number].since_s >= since_s:
+                yield (version.topic_id, version.partitions) if version.partitions else ("", 0)
+        if not versions or versions[0].since_s >= since_s:
             yield "", 0
 
     def damage(self, random: Random) -> None:
@@ -110,38 +110,38 @@ def founds(stage: Stage, process: Process, memory: Memory) -> None:
                         topic.vacuum()
         except (*PASSING, SnapshotTooOldError, distlog.InvalidPartitionsError):
             pass
-        stage.rest(random)
+        stage.pause(random)
 
 
 def lists(stage: Stage, process: Process, memory: Memory) -> None:
-    """List the topics of the root as a gateway does, and damage its index now and then."""
+    """List the topics of the root as a gateway does, and sometimes damage the index."""
     random, root = process.random, stage.root
     assert root is not None
     index, world = TopicIndex(Storage(root.url, {})), stage.oracle.world
-    telling_s = _TELLING_S + stage.oracle.store.flaws.listing_lag_s
+    resolution_s = _RESOLUTION_S + stage.oracle.store.flaws.listing_lag_s
     while stage.goes_on():
-        max_age_s, asked_s = random.choice((0.0, 5.0, 60.0)), world.now
-        found = index.summaries(root.names, int(max_age_s * 1000))
+        max_age_s, start_s = random.choice((0.0, 5.0, 60.0)), world.now
+        summaries = index.summaries(root.names, int(max_age_s * 1000))
         for name in root.names:
-            one = found.get(name)
-            if isinstance(one, Exception):
+            summary = summaries.get(name)
+            if isinstance(summary, Exception):
                 continue
-            seen = ("", 0) if one is None else (one.topic_id, one.partitions)
-            if seen not in root.was(name, asked_s - max_age_s - telling_s):
-                stage.oracle.says(f"a list has {name} as {seen}, as it was not within {max_age_s:.0f} s")
+            listed = ("", 0) if summary is None else (summary.topic_id, summary.partitions)
+            if listed not in root.was(name, start_s - max_age_s - resolution_s):
+                stage.oracle.says(f"a list has {name} as {listed}, as it was not within {max_age_s:.0f} s")
         if random.random() < 0.2:
             root.damage(random)
         if random.random() < 0.1:
-            # as a gateway that begins
+            # like a new gateway
             index = TopicIndex(Storage(root.url, {}))
         elif random.random() < 0.1:
-            # as one that nobody asks, for longer than commits are kept
+            # like an idle gateway, for longer than commits are kept
             world.pause(random.uniform(0, 5 * _KEPT_S))
-        stage.rest(random)
+        stage.pause(random)
 
 
 @contextmanager
 def indexed_soon() -> Iterator[None]:
-    """Have few looks be worth the index."""
+    """Use the index for a few topics already."""
     with mock.patch.object(topic_index, "MANY_LOOKS", 2):
         yield

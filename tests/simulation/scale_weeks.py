@@ -1,7 +1,7 @@
-"""What a topic takes that goes on for a year, of which a week is short: `commit.retention.ms` is a minute or five.
+"""Costs of a topic over a year of short weeks: `commit.retention.ms` is a minute or five.
 
-What a week costs depends on how many commits it has, so a short week with few commits shows whether a year costs more
-than a week. Everything else is as it is: latencies, the pace of commits, and what `maintain` does.
+The costs of a week depend on its number of commits. So short weeks with few commits show whether a year costs more
+than a week. Latencies, the rate of commits and the jobs of `maintain` are unchanged.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from simulation.scale import Stage
 
-#: So often `maintain` runs in a week.
+#: The runs of `maintain` in a week.
 RUNS = 4
-#: What the environment of a process must have, so that all memory of Python and Arrow is in one heap.
+#: Environment variables that put all memory of Python and Arrow into one heap.
 ENVIRONMENT = {"PYTHONMALLOC": "malloc", "ARROW_DEFAULT_MEMORY_POOL": "system"}
 
 
@@ -32,17 +32,17 @@ class _Mallinfo(ctypes.Structure):
 
 
 def heap_in_use() -> int:
-    """The bytes of the heap that are in use, without holes; of all memory of the process, given ENVIRONMENT."""
+    """Return the bytes of the heap in use: all memory of a process with ENVIRONMENT."""
     gc.collect()
     mallinfo = ctypes.CDLL(None).mallinfo2
     mallinfo.restype = _Mallinfo
-    found = mallinfo()
-    return int(found.uordblks + found.hblkhd)
+    info = mallinfo()
+    return int(info.uordblks + info.hblkhd)
 
 
 @dataclass(frozen=True, slots=True)
 class Weeks:
-    """A topic with an append of one record for each of its partitions every `every_s`, and weeks of `week_s`."""
+    """A topic with an append of one record to each partition every `every_s`, and weeks of `week_s`."""
 
     partitions: int
     every_s: float
@@ -50,52 +50,52 @@ class Weeks:
 
     @property
     def config(self) -> dict[str, object]:
-        """Records and files are kept for half of a week."""
+        """Records and files are kept for half a week."""
         week_ms = int(self.week_s * 1000)
         half = {"retention.ms": week_ms // 2, "file.delete.delay.ms": week_ms // 2}
         return {**half, "commit.retention.ms": week_ms}
 
     def play(self, stage: Stage, weeks: Sequence[int]) -> dict[int, dict[str, Any]]:
-        """The figures of these weeks, the last one being the end."""
-        found = dict[int, dict[str, Any]]()
+        """Return the figures of the given weeks."""
+        figures = dict[int, dict[str, Any]]()
 
-        def lives() -> None:
+        def run_weeks() -> None:
             for week in range(1, weeks[-1] + 1):
-                facts = self._week(stage)
+                costs = self._week(stage)
                 if week in weeks:
-                    found[week] = facts | _left(stage)
+                    figures[week] = costs | _state(stage)
 
-        stage.play([lives])
-        return found
+        stage.play([run_weeks])
+        return figures
 
     def _week(self, stage: Stage) -> dict[str, Any]:
-        """One process appends for a week, maintains the topic in between, and another one opens it."""
+        """Append for a week with jobs of maintenance in between, and open the topic; returns the costs."""
         import distlog
 
         topic, table = distlog.open(stage.url), stage.rows(self.partitions)
-        took = {"open": _Took(stage), "vacuum": _Took(stage)}
+        costs = {"open": _Cost(stage), "vacuum": _Cost(stage)}
         for _ in range(RUNS):
             end_s = stage.world.now + self.week_s / RUNS
-            while (began_s := stage.world.now) < end_s:
+            while (append_s := stage.world.now) < end_s:
                 topic.append(table)
-                stage.world.pause(max(0.0, began_s + self.every_s - stage.world.now))
-            with took["open"]:
+                stage.world.pause(max(0.0, append_s + self.every_s - stage.world.now))
+            with costs["open"]:
                 distlog.open(stage.url)
             topic.retention()
             topic.compact()
-            with took["vacuum"]:
+            with costs["vacuum"]:
                 topic.vacuum()
         topic.log.checkpoints.wait()
-        requests = {f"requests of {_A[name]}": each.requests / RUNS for name, each in took.items()}
-        cpu_ms = {f"CPU ms of {_A[name]}": each.cpu_s / RUNS * 1000 for name, each in took.items()}
+        requests = {f"requests of {_A[name]}": cost.requests / RUNS for name, cost in costs.items()}
+        cpu_ms = {f"CPU ms of {_A[name]}": cost.cpu_s / RUNS * 1000 for name, cost in costs.items()}
         return {"commits": topic.version, **requests, **cpu_ms}
 
 
 _A = {"open": "an open", "vacuum": "a vacuum"}
 
 
-class _Took:
-    """The requests and the CPU time of what runs within it, while nothing else does."""
+class _Cost:
+    """The requests and the CPU time of the code in its `with` blocks, while nothing else runs."""
 
     def __init__(self, stage: Stage) -> None:
         self.requests, self.cpu_s, self._stage = 0, 0.0, stage
@@ -109,8 +109,7 @@ class _Took:
         self.cpu_s += time.process_time()
 
 
-def _left(stage: Stage) -> Mapping[str, Any]:
-    """What is there at the end of a week."""
+def _state(stage: Stage) -> Mapping[str, Any]:
     commits = stage.commits()
     return {
         "names in _commits": len(commits),

@@ -1,4 +1,4 @@
-"""A scenario: two or three processes that do a few things each, and what must hold whatever the schedule."""
+"""A scenario: two or three processes with a few steps each, and the promises that hold under every schedule."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from simulation.world import Process, World
 if TYPE_CHECKING:
     from simulation.explorer import Schedule
 
-#: How long each request takes, so that no order depends on chance.
+#: The time of each request, so that no order depends on chance.
 REQUEST_S = 0.05
-#: When an actor begins after the one before it, and after the death of its process.
+#: The delays between the starts of two actors, and between a death and the restart.
 STAGGER_S, RESTART_S = 0.013, 1.0
 
 #: A record: its partition, offset, key and value.
@@ -35,15 +35,15 @@ Row = tuple[int, int, bytes | None, bytes | None]
 
 
 class Scenario:
-    """What its processes do in one world; a subclass says that, and what must hold in the end."""
+    """The actors of one world; a subclass defines them, and the checks at the end."""
 
     name: ClassVar[str]
-    place: ClassVar[Literal["store", "disk"]] = "store"
+    medium: ClassVar[Literal["store", "disk"]] = "store"
     config: ClassVar[Mapping[str, object]] = {}
     partitions: ClassVar[int] = 1
-    #: Whether compaction may remove a record of which a later one has the key.
+    #: Whether compaction may remove superseded records.
     is_compacted: ClassVar[bool] = False
-    #: The actors that another process takes the place of when theirs dies.
+    #: The actors that restart in another process when theirs dies.
     restarted: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, world: World) -> None:
@@ -53,34 +53,33 @@ class Scenario:
         self._acting: dict[int, str] = {}
 
     def prepare(self) -> None:
-        """Do what comes before the actors act; the topic is created."""
+        """Prepare the topic, which exists."""
 
     def settings(self) -> dict[str, object]:
-        """The topic's settings."""
         return {"retention.ms": -1, **self.config}
 
     def actors(self) -> Mapping[str, Callable[[], None]]:
-        """What each actor does, by its name."""
+        """Return the actors by name."""
         raise NotImplementedError
 
     def check(self) -> None:
-        """Say what is broken, when all actors have ended."""
+        """Report broken promises after the end of all actors."""
         self.check_records(distlog.open(self.stage.url))
 
     # --- a run
 
     def run(self, schedule: Schedule) -> None:
-        """Let it happen; raises BrokenPromiseError if a promise was broken."""
+        """Run the scenario; raises BrokenPromiseError if a promise was broken."""
         raise NotImplementedError
 
     def play(self, schedule: Schedule) -> None:
-        """Prepare, let the actors act by the schedule, and check."""
+        """Prepare, run the actors by the schedule, and check."""
         world = self.world
         self.do("creator", partial(create, self.stage, self.settings()))
         self.do("setup", self.prepare)
         world.schedule = schedule
         for number, name in enumerate(self.actors()):
-            world.at(world.now + STAGGER_S * number, partial(self.begin, name))
+            world.call_at(world.now + STAGGER_S * number, partial(self.begin, name))
         world.run()
         world.schedule = None
         self._raise_errors()
@@ -89,16 +88,16 @@ class Scenario:
         self.do("auditor", self.check)
 
     def end_faults(self) -> None:
-        """Let nothing go wrong from now on."""
+        """Stop all faults."""
 
     def begin(self, name: str) -> None:
-        """Begin an actor, in a process of its own."""
+        """Start an actor in a new process."""
         process = self.world.process(name)
         self._acting[process.pid] = name
         process.start(self.actors()[name])
 
     def do(self, name: str, work: Callable[[], None]) -> None:
-        """Do something in a process of its own, to its end."""
+        """Do something in a new process, to its end."""
         self.world.process(name).start(work)
         self.world.run()
         self._raise_errors()
@@ -109,15 +108,15 @@ class Scenario:
         self.oracle.check()
 
     def die(self, process: Process) -> None:
-        """End a process; another one begins anew what it did, if the scenario says so."""
+        """End a process; another one restarts its work, if the scenario says so."""
         process.die()
         if (name := self._acting.get(process.pid)) in self.restarted:
-            self.world.at(self.world.now + RESTART_S, partial(self.begin, str(name)))
+            self.world.call_at(self.world.now + RESTART_S, partial(self.begin, str(name)))
 
     # --- what actors do
 
     def append(self, *keys: bytes | None, sender: str = "", topic: distlog.Topic | None = None) -> Batch | None:
-        """Append a record for each key; returns the batch, unless it was refused or its outcome is unknown."""
+        """Append a record for each key; returns None if it was refused or its outcome is unknown."""
         batch, table = self.stage.records_of(keys, sender)
         try:
             topic = topic or distlog.open(self.stage.url)
@@ -133,7 +132,7 @@ class Scenario:
 
     @contextmanager
     def no_conflict(self, name: str) -> Iterator[None]:
-        """Whoever loses a race tries again: a conflict is told only of old files, a dropped topic, or a deadline."""
+        """A writer that loses a race retries: only old files, a dropped topic, or a deadline are conflicts."""
         try:
             yield
         except (LeaderFencedError, ProducerFencedError, TransactionTooOldError):
@@ -145,30 +144,29 @@ class Scenario:
             raise
 
     def until_done(self, work: Callable[[], object], *passing: type[Exception]) -> None:
-        """Do something again and again, until no error comes that may come."""
+        """Do something repeatedly, until it succeeds."""
         while True:
             with suppress(*PASSING, *passing):
                 work()
                 return
             self.world.pause(2.0)
 
-    # --- what must hold
+    # --- checks
 
     def says(self, text: str) -> None:
-        """Note a broken promise."""
         self.oracle.says(text)
 
     def rows(self, topic: distlog.Topic, **options: object) -> list[Row]:
-        """All records of the topic, in the order of their partitions and offsets."""
+        """Return all records of the topic, in the order of their partitions and offsets."""
         names = ["partition", "offset", "key", "value"]
         table = topic.scan(columns=names, **options).to_table()  # type: ignore[arg-type]
         return sorted(zip(*(table[name].to_pylist() for name in names), strict=True))  # type: ignore[arg-type]
 
     def check_records(self, topic: distlog.Topic, rows: Sequence[Row] | None = None) -> None:
-        """Each acknowledged record is at its offset, with its key; no other record is there, unless it may be."""
+        """Check that each acknowledged record is at its offset, with its key, and that no unknown record exists."""
         rows, topic_id = self.rows(topic) if rows is None else rows, topic.snapshot.topic_id
-        there = {(number, offset): (key, value) for number, offset, key, value in rows}
-        if len(there) < len(rows):
+        remaining = {(number, offset): (key, value) for number, offset, key, value in rows}
+        if len(remaining) < len(rows):
             self.says(f"several records have one offset: {rows}")
         for number, start in topic.start_offsets().items():
             offsets = [offset for partition, offset, _, _ in rows if partition == number]
@@ -177,42 +175,53 @@ class Scenario:
                 self.says(f"partition {number} is from {start} to {end}, and has the offsets {offsets}")
         newest = {(number, key): offset for number, offset, key, _ in rows}
         for batch in self.oracle.batches:
-            self._check_batch(batch, there, newest, topic_id)
-        if there:
-            self.says(f"nobody appended {there}")
+            self._check_batch(batch, remaining, newest, topic_id)
+        if remaining:
+            self.says(f"nobody appended {remaining}")
 
     def _check_batch(
         self,
         batch: Batch,
-        there: dict[tuple[int, int], tuple[bytes | None, bytes | None]],
+        remaining: dict[tuple[int, int], tuple[bytes | None, bytes | None]],
         newest: Mapping[tuple[int, bytes | None], int],
         topic_id: str,
     ) -> None:
-        """Take a batch out of what is there; says what is wrong with it."""
+        """Take a batch out of the remaining records, and check it."""
         sent = list(zip(batch.keys, batch.values, strict=True))
-        places = [place for place, record in there.items() if record in sent]
-        found = [there.pop(place) for place in places]
+        locations = [location for location, record in remaining.items() if record in sent]
+        records = [remaining.pop(location) for location in locations]
         is_acknowledged = batch.acknowledged and batch.topic_id in ("", topic_id)
-        if places and topic_id not in {batch.topic_id or topic_id, *batch.tried}:
+        if locations and topic_id not in {batch.topic_id or topic_id, *batch.tried}:
             self.says(f"{sent} is in a topic that it was not sent to")
-        if not places and not is_acknowledged:
+        if not locations and not is_acknowledged:
             return
         if batch.refused:
-            self.says(f"{sent} was refused, and is there at {places}")
+            self.says(f"{sent} was refused, and is there at {locations}")
         spans = (batch.offsets or {}) if is_acknowledged else {}
-        told = [(number, at) for number, (start, end) in spans.items() for at in range(start, end)]
-        expected = dict(zip(told, sent, strict=True)) if told else dict(zip(places, sent, strict=False))
+        reported = [(number, offset) for number, (start, end) in spans.items() for offset in range(start, end)]
+        expected = dict(zip(reported, sent, strict=True)) if reported else dict(zip(locations, sent, strict=False))
         if self.is_compacted:
-            # a later record of its key is there
-            gone = [place for place, (key, _) in expected.items() if newest.get((place[0], key), -1) > place[1]]
-            expected = {place: record for place, record in expected.items() if place not in gone or place in places}
-        if dict(zip(places, found, strict=True)) != expected or (not self.is_compacted and len(found) != len(sent)):
-            self.says(f"{sent} was appended, and told to be at {told}; {found} is there at {places}")
-        elif not self.is_compacted and [offset - places[0][1] for _, offset in places] != [*range(len(places))]:
-            self.says(f"the records of {sent} do not follow each other: {places}")
+            superseded = [
+                location
+                for location, (key, _) in expected.items()
+                if newest.get((location[0], key), -1) > location[1]
+            ]
+            expected = {
+                location: record
+                for location, record in expected.items()
+                if location not in superseded or location in locations
+            }
+        if dict(zip(locations, records, strict=True)) != expected or (
+            not self.is_compacted and len(records) != len(sent)
+        ):
+            self.says(f"{sent} was appended, reported at {reported}, and {records} is there at {locations}")
+        elif not self.is_compacted and [offset - locations[0][1] for _, offset in locations] != [
+            *range(len(locations))
+        ]:
+            self.says(f"the records of {sent} do not follow each other: {locations}")
 
     def transact(self, producer: distlog.Producer, topic_id: str) -> None:
-        """Append two records in a transaction, and note whether it was committed or refused."""
+        """Append two records in a transaction, and note its outcome."""
         batch, table = self.stage.records_of([b"t", None], "producer")
         batch.refused = True
         producer.begin()
@@ -237,7 +246,6 @@ class StoreScenario(Scenario):
     kept_s: ClassVar[float] = 7 * 86_400.0
 
     def run(self, schedule: Schedule) -> None:
-        """Let it happen; raises BrokenPromiseError if a promise was broken."""
         world = self.world
         with world:
             self.store = store = ObjectStore(world, latency=lambda random, writes: REQUEST_S)
@@ -245,35 +253,32 @@ class StoreScenario(Scenario):
             self.oracle = Oracle(world, store, url, self.delay_s)
             self.stage = Stage(self.oracle, url, float("inf"), 1.0, 0, self.partitions, self.settings())
             store.replace = self.die
-            # the network of gateways' clients has no faults of its own
+            # the network of gateways' clients has no faults
             with connected(store), frequent_checkpoints(), mock.patch.object(gateways, "FATE", -1.0):
                 self.play(schedule)
             self.oracle.check()
 
     def settings(self) -> dict[str, object]:
-        """The topic's settings."""
         times = {"file.delete.delay.ms": int(self.delay_s * 1000), "commit.retention.ms": int(self.kept_s * 1000)}
         return {**super().settings(), **times}
 
     def end_faults(self) -> None:
-        """Let nothing go wrong from now on."""
         self.store.replace = None
 
     def check_versions(self, topic: distlog.Topic) -> None:
-        """The topic is as its commits say, at the newest and at the oldest version."""
+        """Check the newest and the oldest version against their commits."""
         self.oracle.observes(topic, self.oracle.head)
         self.oracle.check_oldest(topic)
 
 
 class DiskScenario(Scenario):
-    """A scenario on a local disk, where what was not synced is lost when the power fails."""
+    """A scenario on a local disk, where a power failure loses unsynced data."""
 
-    place = "disk"
+    medium = "disk"
     #: The most bytes that a flush syncs at once.
     span_bytes: ClassVar[int] = 300
 
     def run(self, schedule: Schedule) -> None:
-        """Let it happen; raises BrokenPromiseError if a promise was broken."""
         world, self.disk = self.world, LocalDisk(self.world)
         disk = self.disk
         with disk, world, ExitStack() as patches:
@@ -286,13 +291,12 @@ class DiskScenario(Scenario):
             self.play(schedule)
 
     def _boot(self) -> None:
-        """Start the machine again, and all actors with it."""
+        """Start the machine and its actors again."""
         acting, self._acting = {*self._acting.values()}, {}
         for name in self.actors():
             if name in acting & self.restarted:
-                self.world.at(self.world.now + RESTART_S, partial(self.begin, name))
+                self.world.call_at(self.world.now + RESTART_S, partial(self.begin, name))
 
     def end_faults(self) -> None:
-        """Let nothing go wrong from now on."""
         self.disk.after_loss = lambda: None
         self.disk.replace = Process.die

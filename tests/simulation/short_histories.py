@@ -1,10 +1,8 @@
-"""Short histories: two to four actors of any kinds, few requests, and some kinds of faults that are likely at each.
+"""Short histories: two to four actors of any kinds, few requests, and some kinds of likely faults.
 
-A history of many actors meets much, and takes half a second. Of these a thousand take a minute, so each pair of
-actors meets again and again, with a death, a lost answer or a week's sleep at another request each time.
-
-They are as long as finds most planted bugs in minutes. Of shorter ones a second has more, which find no more: a third
-of the time of the shortest goes into the topic's creation and its audit.
+A long history takes half a second. A thousand short ones take a minute, so each pair of actors meets again and again,
+with a death, a lost response or a long pause at another request each time. Shorter ones find no more:
+a third of the time of the shortest goes into the topic's creation and its audit.
 """
 
 from __future__ import annotations
@@ -16,21 +14,21 @@ from distlog.core.integers import MAX_LONG
 from simulation import actors, gateways, kafka_directories, readers, roots
 from simulation.actors import Actor
 from simulation.history import Plan
-from simulation.kafka_directories import Beside
+from simulation.kafka_directories import OnImported
 from simulation.object_store import Faults
 
 
 @dataclass(frozen=True)
 class Role:
-    """An actor that may be drawn, and the names of the roles that it cannot do without."""
+    """An actor that may be drawn, and the names of the roles that it needs."""
 
     actor: Actor
     needs: tuple[str, ...] = ()
-    #: Whether it brings records into the topic.
+    #: Whether it appends records.
     writes: bool = False
-    #: How many more of it there may be, since one alone meets little.
+    #: The number of further actors of this role, where one alone meets little.
     more: int = 0
-    #: How long a history of it is at least, in s, so that leases end, and what was looked at is old.
+    #: The shortest history for it, in s, so that leases end and caches get old.
     least_s: float = 0.0
 
 
@@ -57,17 +55,17 @@ ROLES = {
     "consumer": Role(gateways.consumes, ("gateway",)),
     "broker": Role(kafka_directories.grows, ("adopter",)),
     "adopter": Role(kafka_directories.adopts, ("broker",)),
-    "maintainer of adopted": Role(Beside(actors.maintains(["vacuum", "rebuild"])), ("broker", "adopter")),
-    "reader of adopted": Role(Beside(actors.holds_snapshots), ("broker", "adopter")),
-    "follower of adopted": Role(Beside(actors.follows), ("broker", "adopter")),
+    "maintainer of adopted": Role(OnImported(actors.maintains(["vacuum", "rebuild"])), ("broker", "adopter")),
+    "reader of adopted": Role(OnImported(actors.holds_snapshots), ("broker", "adopter")),
+    "follower of adopted": Role(OnImported(actors.follows), ("broker", "adopter")),
     "exporter": Role(kafka_directories.exports),
     "founder": Role(roots.founds, ("lister",)),
     "lister": Role(roots.lists, ("founder",), more=1, least_s=90.0),
 }
-#: Those that come on top, in a part of the histories.
-READERS = {"historian": readers.looks_back, "searcher": readers.looks_up}
+#: Actors that join a part of the histories.
+READERS = {"historian": readers.reads_old_versions, "searcher": readers.reads_records}
 _WRITERS = [name for name, role in ROLES.items() if role.writes]
-#: Jobs of maintenance, of which one actor does up to three.
+#: Jobs of maintenance; one actor does up to three.
 _JOBS = (
     "compact",
     "compact",
@@ -80,10 +78,10 @@ _JOBS = (
     "restore",
     "policy",
 )
-#: What compaction takes is not brought back, and its keys stay in their partitions.
+#: Compaction removes records for good, and keys stay in their partitions.
 _NOT_OF_COMPACTED = frozenset({"delete-records", "partitions", "restore"})
 _OF_COMPACTED = frozenset({"policy"})
-#: Most of what there is meets what is written, and what maintenance makes of it.
+#: Roles that are drawn more often, since most other roles meet them.
 _OFTEN = ["maintainer"] * 5 + ["reader", "opener", "follower"]
 
 
@@ -94,7 +92,7 @@ def plan(seed: int) -> Plan:
     is_compacted = random.random() < 0.3
     jobs = [job for job in _JOBS if job not in (_NOT_OF_COMPACTED if is_compacted else _OF_COMPACTED)]
     least_s = max(ROLES[name].least_s for name in names)
-    # commits are kept for longer than that, and the history is longer than that again
+    # commits are kept for longer than the pauses, and the history lasts longer than that
     delay_s = 20 if "vacuumer" in names else random.choice((20, 20, 60) if least_s else (20, 60, 300))
     config: dict[str, object] = {"retention.ms": -1, "file.delete.delay.ms": delay_s * 1000}
     if is_compacted:
@@ -144,7 +142,7 @@ def plan(seed: int) -> Plan:
 
 
 def _names(random: Random) -> list[str]:
-    """The roles of two to four actors, and of those that these need."""
+    """Draw the roles of two to four actors, and add the roles that they need."""
     names = [random.choice([*ROLES, *_OFTEN]) for _ in range(random.choice((2, 2, 2, 3, 3, 4)))]
     for name in list(names):
         names += [other for other in ROLES[name].needs if other not in names]
@@ -160,13 +158,13 @@ def _actor(name: str, random: Random, jobs: list[str]) -> Actor:
     if name == "maintainer":
         return actors.maintains(random.sample(jobs, random.choice((1, 2, 2, 3))))
     if name == "crowd":
-        # an error tells those without a batch id more
+        # only appends with a batch id can be sent again after an unknown outcome
         return random.choice((actors.appends, actors.appends_plainly))
     return ROLES[name].actor
 
 
 def _more(random: Random, is_compacted: bool) -> list[tuple[str, Actor]]:
-    """Readers, and tasks of maintenance, in a part of the histories."""
+    """Draw readers and tasks of maintenance for a part of the histories."""
     cast: list[tuple[str, Actor]] = [(name, actor) for name, actor in READERS.items() if random.random() < 0.2]
     if random.random() < 0.15:
         work = ["manage"] if is_compacted else ["retention", "retention", "manage"]
@@ -174,11 +172,11 @@ def _more(random: Random, is_compacted: bool) -> list[tuple[str, Actor]]:
     return cast
 
 
-#: How likely each kind of fault may be at a request, in a history that has it.
+#: The probabilities of each kind of fault at a request.
 _LEVELS = {
     "throttled": (0.02, 0.1),
     "failed": (0.02, 0.1),
-    "lost": (0.01, 0.03),
+    "dropped": (0.01, 0.03),
     "unanswered": (0.02, 0.06),
     "late": (0.01, 0.03),
     "twice": (0.02, 0.1),
@@ -189,7 +187,7 @@ _LEVELS = {
 
 
 def _faults(random: Random, commits_s: float, length_s: float) -> Faults:
-    """One to three kinds of faults, or none; who stands still goes on while others act, or long after."""
+    """Draw up to three kinds of faults; a paused process continues among the others, or long after them."""
     kinds = random.sample(list(_LEVELS), random.choice((0, 1, 2, 2, 3)))
     still_s = random.choice((2.0, 6.0)) * commits_s or random.choice((max(30.0, length_s), 3600.0, 7 * 86400.0))
     return Faults(**{kind: random.choice(_LEVELS[kind]) for kind in kinds}, still_s=still_s)

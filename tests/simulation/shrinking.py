@@ -11,24 +11,24 @@ from typing import TypeVar
 from simulation.history import Drawn
 
 Plan = TypeVar("Plan", bound=Drawn)
-#: How many histories of a smaller plan are tried.
+#: The number of histories that run for a smaller plan.
 FATES = 6
 #: A history shorter than this shows nothing.
 LEAST_S = 1.0
 
 
-def arguments_of(drawn: Plan, made: Plan) -> list[str]:
-    """The arguments of the command that run what was made of a plan that was drawn."""
-    arguments = ["--seed", str(made.seed)]
-    if made.chosen is not None:
-        arguments += ["--cast", ",".join(map(str, made.chosen))]
-    if made.length_s != drawn.length_s:
-        arguments += ["--length", f"{made.length_s:g}"]
-    if made.fate:
-        arguments += ["--fate", str(made.fate)]
-    for each in fields(drawn.faults):
-        if getattr(made.faults, each.name) != getattr(drawn.faults, each.name):
-            arguments += ["--without", each.name]
+def arguments_of(drawn: Plan, smaller_plan: Plan) -> list[str]:
+    """Return the command line arguments that turn the drawn plan into the smaller one."""
+    arguments = ["--seed", str(smaller_plan.seed)]
+    if smaller_plan.acting is not None:
+        arguments += ["--cast", ",".join(map(str, smaller_plan.acting))]
+    if smaller_plan.length_s != drawn.length_s:
+        arguments += ["--length", f"{smaller_plan.length_s:g}"]
+    if smaller_plan.fate:
+        arguments += ["--fate", str(smaller_plan.fate)]
+    for fault in fields(drawn.faults):
+        if getattr(smaller_plan.faults, fault.name) != getattr(drawn.faults, fault.name):
+            arguments += ["--without", fault.name]
     return arguments
 
 
@@ -40,57 +40,57 @@ def smaller(
     without: list[str] | None = None,
     fate: int = 0,
 ) -> Plan:
-    """A plan with the changes that arguments of the command ask for."""
-    made = replace(drawn, faults=replace(drawn.faults, **dict.fromkeys(without or (), 0.0)), fate=fate)
+    """Return the plan with the changes that command line arguments request."""
+    changed = replace(drawn, faults=replace(drawn.faults, **dict.fromkeys(without or (), 0.0)), fate=fate)
     if cast is not None:
-        made = replace(made, chosen=[int(number) for number in cast.split(",")])
-    return made if length_s is None else replace(made, length_s=length_s)
+        changed = replace(changed, acting=[int(number) for number in cast.split(",")])
+    return changed if length_s is None else replace(changed, length_s=length_s)
 
 
 def shrink(drawn: Plan, broken: str, attempt: Callable[[Plan], str | None], most: int = 300) -> Plan:
-    """The smallest plan that was found in so many attempts, in which the same is broken.
+    """Return the smallest plan that breaks the same promise, after at most `most` attempts.
 
-    `attempt` runs the history of a plan, and returns the text of what was broken in it. A smaller plan draws other
-    numbers, so it has another history: it is tried with several fates.
+    `attempt` runs the history of a plan, and returns the text of the broken promise. A smaller plan draws other
+    numbers, so it has another history, and several fates are tried.
     """
-    is_smaller, left = True, most
+    is_smaller, attempts_left = True, most
     while is_smaller:
         is_smaller = False
         for fate, candidate in product(range(FATES), list(_candidates(drawn))):
-            if not left:
+            if not attempts_left:
                 return drawn
-            left -= 1
+            attempts_left -= 1
             candidate = replace(candidate, fate=fate or drawn.fate)
-            found = attempt(candidate)
-            if found is not None and _kind(found) == _kind(broken):
+            text = attempt(candidate)
+            if text is not None and _kind(text) == _kind(broken):
                 drawn, is_smaller = candidate, True
                 break
     return drawn
 
 
 def _candidates(drawn: Plan) -> Iterator[Plan]:
-    chosen = list(range(len(drawn.cast))) if drawn.chosen is None else list(drawn.chosen)
-    for number in reversed(chosen) if len(chosen) > 1 else ():
-        yield replace(drawn, chosen=[each for each in chosen if each != number])
+    acting = list(range(len(drawn.cast))) if drawn.acting is None else list(drawn.acting)
+    for number in reversed(acting) if len(acting) > 1 else ():
+        yield replace(drawn, acting=[other for other in acting if other != number])
     if drawn.length_s >= 2 * LEAST_S:
         yield replace(drawn, length_s=drawn.length_s / 2)
-    for each in fields(drawn.faults):
-        if each.name != "still_s" and getattr(drawn.faults, each.name):
-            yield replace(drawn, faults=replace(drawn.faults, **{each.name: 0.0}))
+    for fault in fields(drawn.faults):
+        if fault.name != "still_s" and getattr(drawn.faults, fault.name):
+            yield replace(drawn, faults=replace(drawn.faults, **{fault.name: 0.0}))
 
 
 def _kind(broken: str) -> str:
-    """What is broken, whoever met it, without values, places, numbers, ids, lists and the details of an error."""
+    """Return the text of a broken promise without its process, values, numbers, ids, lists and details."""
     values = r"b'[^']*'|None|\(\d+, \d+\)|[0-9a-f-]{8,}|[0-9]+"
     return re.sub(rf"^\S+ ended with | ?\w*\(\w+=.*\)|{values}|\[.*\]|\{{.*\}}", "#", broken)
 
 
 def as_test(arguments: list[str], broken: str) -> str:
-    """A test for test_histories.py, which fails as long as the command with these arguments finds what is broken."""
-    seed, given = arguments[arguments.index("--seed") + 1], ", ".join(f'"{each}"' for each in arguments)
+    """Return a test for test_histories.py that fails as long as the command breaks the promise."""
+    seed, quoted = arguments[arguments.index("--seed") + 1], ", ".join(f'"{argument}"' for argument in arguments)
     return f"""
 def test_history_of_seed_{seed}_keeps_every_promise() -> None:
     # {broken[:100]}
-    done = simulated({given})
+    done = simulated({quoted})
     assert done.returncode == 0, done.stdout + done.stderr
 """

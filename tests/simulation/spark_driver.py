@@ -1,4 +1,4 @@
-"""The driver's parts of Spark's sink and source: it commits and plans micro-batches, and some of these again."""
+"""The driver's parts of Spark's sink and source: it commits and plans micro-batches, sometimes repeatedly."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ if TYPE_CHECKING:
     from simulation.actors import Memory, Stage
 
 
-class _OfEachProcess(KnownTopics):
-    """What each process of the world knows of topics."""
+class _PerProcess(KnownTopics):
+    """The known topics of each process of the world."""
 
     def __init__(self) -> None:
         self._processes = defaultdict[Process, KnownTopics](KnownTopics)
 
     @property
-    def _own(self) -> KnownTopics:
+    def _of_process(self) -> KnownTopics:
         fiber = current()
         assert fiber is not None
         return self._processes[fiber.process]
 
     def load(self, storage: Storage, *, recent_ms: int = 0) -> tuple[TopicHandle, Snapshot]:
-        return self._own.load(storage, recent_ms=recent_ms)
+        return self._of_process.load(storage, recent_ms=recent_ms)
 
     def load_planned(self, storage: Storage, topic_id: str, version: int) -> tuple[TopicHandle, Snapshot]:
-        return self._own.load_planned(storage, topic_id, version)
+        return self._of_process.load_planned(storage, topic_id, version)
 
     def keep(self, handle: TopicHandle, snapshot: Snapshot) -> None:
-        self._own.keep(handle, snapshot)
+        self._of_process.keep(handle, snapshot)
 
 
 def _random(*seed: Any) -> Random:
@@ -62,12 +62,12 @@ def _random(*seed: Any) -> Random:
     return Random(fiber.process.random.random())
 
 
-sink.KNOWN_TOPICS = _OfEachProcess()
+sink.KNOWN_TOPICS = _PerProcess()
 sink.Random = _random  # type: ignore[assignment,misc]
 
 
 def drive(stage: Stage, process: Process, memory: Memory, passing: tuple[type[Exception], ...]) -> None:
-    """Write micro-batches; one that a run did not see committed is written again by the next run."""
+    """Write micro-batches; the next run of a query writes an uncommitted one again."""
     while stage.goes_on():
         if memory.pending is None:
             memory.pending = stage.records(process.random, memory.name)
@@ -76,7 +76,7 @@ def drive(stage: Stage, process: Process, memory: Memory, passing: tuple[type[Ex
         try:
             result = _written(stage, process, memory, table)
         except passing as error:
-            # the query ends, and is begun again
+            # the query ends and starts again
             if isinstance(error, TopicNotFoundError):
                 stage.open()
             process.world.pause(process.random.uniform(0, 30))
@@ -85,34 +85,34 @@ def drive(stage: Stage, process: Process, memory: Memory, passing: tuple[type[Ex
             stage.oracle.says(f"micro-batch {memory.number} of {memory.name} is refused: {error}")
             return
         if memory.is_replaced and batch.acknowledged:
-            # the run that replaced this one has committed it, and later ones, maybe to a topic dropped since
+            # the run that replaced this one has committed it, and later ones, perhaps to a topic dropped since
             return
         batch.acknowledge(result)
         if memory.is_replaced:
             return
         if process.random.random() < 0.1:
-            # Spark has not noted that the batch is done
+            # the query's checkpoint lacks the batch
             continue
         memory.pending = None
-        stage.rest(process.random)
+        stage.pause(process.random)
 
 
 def _written(stage: Stage, process: Process, memory: Memory, table: pa.Table) -> str:
-    """Write and commit a micro-batch; the id of the topic that has it."""
+    """Write and commit a micro-batch; returns the id of the topic."""
     storage, random = Storage(stage.url, {}), process.random
     _, snapshot = sink.KNOWN_TOPICS.load(storage, recent_ms=RECENT_MS)
     options = WriteOptions(storage, f"query-{memory.name}", memory.number)
-    facts = PlannedTopic.of(snapshot, options.app_id, options.batch_id)
+    planned = PlannedTopic.of(snapshot, options.app_id, options.batch_id)
     batch = memory.pending[0] if memory.pending else Batch([], [])
-    batch.tried.add(facts.topic_id)
-    writer = DistlogWriter(options, facts)
+    batch.tried.add(planned.topic_id)
+    writer = DistlogWriter(options, planned)
     rows = table.to_batches()[0]
     micro_batch = MicroBatch(f"query-{memory.name}", memory.number)
     cut = random.randrange(rows.num_rows + 1)
     messages = []
     for part in (rows.slice(0, cut), rows.slice(cut)):
         if random.random() < 0.1:
-            # of an attempt that Spark gave up
+            # an attempt that Spark gave up
             writer.write(iter([part]))
         message = writer.write(iter([part]))
         assert isinstance(message, WrittenSegments)
@@ -120,7 +120,7 @@ def _written(stage: Stage, process: Process, memory: Memory, table: pa.Table) ->
     writer.commit(messages)
     if random.random() < 0.2:
         writer.commit(messages)
-    return facts.topic_id
+    return planned.topic_id
 
 
 # --- the source
@@ -130,36 +130,36 @@ Row = tuple[int, int, bytes | None]
 
 
 def read(stage: Stage, process: Process, memory: Memory, passing: tuple[type[Exception], ...]) -> None:
-    """Read micro-batches from the beginning on: no record is skipped, and a repeated batch has the same records."""
+    """Read micro-batches from the start on: no record is skipped, and a repeated batch has the same records."""
     most = str(process.random.choice((3, 20)))
     options = {"path": stage.url, "startingOffsets": "earliest", "maxOffsetsPerTrigger": most}
 
-    def begun() -> DistlogStreamReader:
+    def new_reader() -> DistlogStreamReader:
         schema = schema_of(["partition", "offset", "value"], False)
         return DistlogStreamReader(StreamOptions.parse(options), schema, lambda: process.world.now)
 
-    reader, log = begun(), memory.log
+    reader, log = new_reader(), memory.log
     while stage.goes_on():
         start = json.loads(log[memory.number - 1]) if memory.number else reader.initialOffset()
         try:
             if memory.number == len(log):
                 end = reader.latestOffset(start, reader.getDefaultReadLimit())
                 if end == start:
-                    stage.rest(process.random)
+                    stage.pause(process.random)
                     continue
                 log.append(json.dumps(end))
             rows = list(_rows(stage, reader, start, json.loads(log[-1])))
         except (*passing, OffsetOutOfRangeError, SnapshotTooOldError):
-            reader = begun()
-            stage.rest(process.random)
+            reader = new_reader()
+            stage.pause(process.random)
             continue
-        _take(stage, memory, rows)
+        _check_rows(stage, memory, rows)
         if process.random.random() < 0.2:
-            # the query is begun again, before Spark has noted that the batch is done
-            reader = begun()
+            # the query starts again, and its checkpoint lacks the batch
+            reader = new_reader()
             continue
         memory.number = len(log)
-        stage.rest(process.random)
+        stage.pause(process.random)
 
 
 def _rows(stage: Stage, reader: DistlogStreamReader, start: Any, end: Any) -> Iterator[Row]:
@@ -169,15 +169,15 @@ def _rows(stage: Stage, reader: DistlogStreamReader, start: Any, end: Any) -> It
             yield from zip(*(rows[name].to_pylist() for name in ("partition", "offset", "value")), strict=True)
 
 
-def _take(stage: Stage, memory: Memory, rows: list[Row]) -> None:
+def _check_rows(stage: Stage, memory: Memory, rows: list[Row]) -> None:
     oracle = stage.oracle
     may_lack = oracle.is_compacted or oracle.has_markers or oracle.has_retention
     batch = len(memory.log)
-    before = memory.batches.setdefault(batch, rows)
-    if sorted(before) != sorted(rows) and not may_lack:
+    first_rows = memory.batches.setdefault(batch, rows)
+    if sorted(first_rows) != sorted(rows) and not may_lack:
         oracle.says(f"micro-batch {batch} has other records when it is read again")
     for number, offset, _ in rows:
-        if before is rows:
+        if first_rows is rows:
             expected = memory.positions.get(number, 0)
             if offset < expected or (offset > expected and not may_lack):
                 oracle.says(f"a stream got offset {offset} of partition {number}, not {expected}")

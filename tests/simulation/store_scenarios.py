@@ -31,23 +31,20 @@ class TwoAppends(StoreScenario):
     name = "two appends"
 
     def actors(self) -> Mapping[str, Callable[[], None]]:
-        """What each actor does, by its name."""
         return {"first": lambda: self.keep_order("first", 2), "second": lambda: self.keep_order("second", 1)}
 
     def keep_order(self, sender: str, count: int) -> None:
-        """Append several batches, one after the other."""
         topic = distlog.open(self.stage.url)
-        ends = -1
+        last_end = -1
         for _ in range(count):
             batch = self.append(b"k", None, sender=sender, topic=topic)
             if batch is not None and batch.offsets is not None:
                 start, end = batch.offsets[0]
-                if start < ends:
-                    self.says(f"{sender} appended at {start}, after it had appended up to {ends}")
-                ends = end
+                if start < last_end:
+                    self.says(f"{sender} appended at {start}, after it had appended up to {last_end}")
+                last_end = end
 
     def check(self) -> None:
-        """Say what is broken, when all actors have ended."""
         topic = distlog.open(self.stage.url)
         self.check_records(topic)
         self.check_versions(topic)
@@ -59,33 +56,30 @@ class CommitQueue(TwoAppends):
     name = "three writers in the commit queue"
 
     def actors(self) -> Mapping[str, Callable[[], None]]:
-        """What each actor does, by its name."""
         return {name: lambda name=name: self.keep_order(name, 2) for name in ("first", "second", "third")}  # type: ignore[misc]
 
 
 class ReplayedBatch(StoreScenario):
-    """A job sends a batch, dies or not, and sends it again, while others commit what is queued."""
+    """A job sends a batch, perhaps dies, and sends it again, while other writers commit queued appends."""
 
     name = "a replayed batch in the queue"
     restarted = frozenset({"job", "twin"})
 
     def prepare(self) -> None:
-        """Make the batch, which two processes send: one of them was taken for dead."""
+        """Make the batch, which two processes send, as if one was taken for dead."""
         self.batch, self.table = self.stage.records_of([b"a", b"b"], "job")
         self.offsets = set[tuple[int, int]]()
 
     def actors(self) -> Mapping[str, Callable[[], None]]:
-        """What each actor does, by its name."""
         return {"job": self.send, "twin": self.send, "other": lambda: self.append_some(2)}
 
     def append_some(self, count: int) -> None:
-        """Append other batches."""
         topic = distlog.open(self.stage.url)
         for _ in range(count):
             self.append(None, sender="other", topic=topic)
 
     def send(self) -> None:
-        """Send the batch until it is there, and once more."""
+        """Send the batch until it is acknowledged, and once more."""
         self.until_done(self._send_once)
         self.until_done(self._send_once)
 
@@ -95,26 +89,25 @@ class ReplayedBatch(StoreScenario):
         self.batch.acknowledge(topic.snapshot.topic_id, result.offsets)
         self.offsets.add(result.offsets[0])
         if len(self.offsets) > 1:
-            self.says(f"one batch was told to be at {sorted(self.offsets)}")
+            self.says(f"one batch was reported at {sorted(self.offsets)}")
 
     def check(self) -> None:
-        """Say what is broken, when all actors have ended."""
         topic = distlog.open(self.stage.url)
         self.check_records(topic)
         self.check_versions(topic)
         if not self.batch.acknowledged:
-            self.says("a batch that was sent until it is there is not")
+            self.says("a batch that was sent until it was acknowledged is not")
 
 
 class Vacuumed(StoreScenario):
-    """Append and group commit beside vacuum, which deletes files, old commits and checkpoints."""
+    """Append and group commit during a vacuum, which deletes files, old commits and checkpoints."""
 
     name = "append, group commit and vacuum"
     delay_s, kept_s = 20.0, 60.0
     config: ClassVar[Mapping[str, object]] = {"segment.bytes": 1 << 20}
 
     def prepare(self) -> None:
-        """Leave behind old commits, and files that compaction has replaced."""
+        """Create old commits, and files that compaction has replaced."""
         topic = distlog.open(self.stage.url)
         for _ in range(5):
             self.append(b"old", topic=topic)
@@ -127,16 +120,14 @@ class Vacuumed(StoreScenario):
         self.append(b"newest", topic=topic)
 
     def actors(self) -> Mapping[str, Callable[[], None]]:
-        """What each actor does, by its name."""
         return {"first": lambda: self.append(b"k"), "second": lambda: self.append(b"k"), "vacuum": self.vacuum}
 
     def vacuum(self) -> None:
-        """Run vacuum once."""
         with suppress(*PASSING, SnapshotTooOldError, OffsetOutOfRangeError):
             distlog.open(self.stage.url).vacuum()
 
     def check(self) -> None:
-        """Say what is broken, when all actors have ended; then vacuum leaves nothing behind."""
+        """Report broken promises; afterwards vacuum deletes all unused files."""
         topic = distlog.open(self.stage.url)
         self.check_records(topic)
         self.check_versions(topic)
@@ -152,47 +143,42 @@ class Vacuumed(StoreScenario):
 
 
 class DroppedAndCreated(StoreScenario):
-    """A topic is dropped and created again beside an append."""
+    """A topic is dropped and created again during an append."""
 
     name = "create, drop and create"
     restarted = frozenset({"recreator"})
 
     def actors(self) -> Mapping[str, Callable[[], None]]:
-        """What each actor does, by its name."""
         return {"recreator": self.recreate, "appender": self.append_some, "creator": self.create}
 
     def recreate(self) -> None:
-        """Drop the topic, and create it again."""
         with suppress(PASSING):
             distlog.open(self.stage.url).drop()
         self.create()
         self.append(b"r", sender="recreator")
 
     def create(self) -> None:
-        """Create the topic, unless it exists."""
         with suppress(TopicExistsError):
             self.until_done(lambda: make(self.stage.url, self.partitions, self.settings()))
 
     def append_some(self) -> None:
-        """Append to the topic, whichever it is."""
         for _ in range(2):
             self.append(b"k", sender="appender")
 
     def check(self) -> None:
-        """Say what is broken, when all actors have ended."""
         topic = distlog.open(self.stage.url)
         self.check_records(topic)
         self.check_versions(topic)
 
 
 class Restored(StoreScenario):
-    """An old version is restored beside an append."""
+    """An old version is restored during an append."""
 
-    name = "restore beside append"
+    name = "restore and append"
     partitions = 2
 
     def prepare(self) -> None:
-        """Append, and delete records: what a restore brings back."""
+        """Append, and delete records that the restore brings back."""
         topic = distlog.open(self.stage.url)
         for _ in range(3):
             self.append(b"old", topic=topic)
@@ -203,7 +189,6 @@ class Restored(StoreScenario):
         self.is_restored = False
 
     def actors(self) -> Mapping[str, Callable[[], None]]:
-        """What each actor does, by its name."""
         return {"restorer": self.restore, "appender": lambda: self.append(b"k"), "deleter": self.delete}
 
     def restore(self) -> None:
@@ -220,18 +205,17 @@ class Restored(StoreScenario):
             topic.compact()
 
     def check(self) -> None:
-        """Say what is broken, when all actors have ended."""
         topic = distlog.open(self.stage.url)
         start = topic.start_offsets()[0]
         if start not in (0, 2, 3):
             self.says(f"partition 0 begins at {start}")
-        # the records before it, which were deleted, may be missing
+        # earlier records, which were deleted, may be missing
         missing = [row for row in self.old if row[1] < start]
         self.check_records(topic, [*missing, *self.rows(topic)] if start else None)
         self.check_versions(topic)
 
     def check_records(self, topic: distlog.Topic, rows: object = None) -> None:
-        """As of any scenario, for the records that are not deleted."""
+        """Check only records that are not deleted."""
         start = topic.start_offsets()[0]
         for batch in list(self.oracle.batches):
             if batch.offsets is not None and batch.offsets[0][1] <= start:
@@ -240,7 +224,7 @@ class Restored(StoreScenario):
 
 
 class ConsumerGroup(StoreScenario):
-    """Two consumers of one group, of which one is late with its heartbeat."""
+    """Two consumers of one group, one with a late heartbeat."""
 
     name = "a consumer group with a late heartbeat"
     partitions = 2
@@ -248,7 +232,6 @@ class ConsumerGroup(StoreScenario):
     restarted = frozenset({"first"})
 
     def prepare(self) -> None:
-        """Append two records to each partition."""
         topic = distlog.open(self.stage.url)
         for partition in range(self.partitions):
             batch, table = self.stage.records_of([None, None], "setup")
@@ -257,38 +240,36 @@ class ConsumerGroup(StoreScenario):
         self.delivered: dict[int, int] = {}
 
     def actors(self) -> Mapping[str, Callable[[], None]]:
-        """What each actor does, by its name."""
         return {name: lambda name=name: self.consume(name) for name in ("first", "second")}  # type: ignore[misc]
 
     def consume(self, name: str) -> None:
-        """Consume as a member until nothing comes, and commit what was returned, batch by batch."""
+        """Consume as a member until nothing comes, and commit each batch."""
         self.until_done(lambda: self._consume(name), FencedMemberError)
 
     def _consume(self, name: str) -> None:
         topic = distlog.open(self.stage.url)
-        follow = topic.consume(group="readers", start=distlog.EARLIEST, timeout=15.0, lease=self.lease_s)
-        with follow as follower:
-            for rows in follower:
+        consume = topic.consume(group="readers", start=distlog.EARLIEST, timeout=15.0, lease=self.lease_s)
+        with consume as consumer:
+            for rows in consumer:
                 for number, offset in zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True):
                     if offset < self.committed.get(number, 0):
                         self.says(f"{name} got offset {offset} of partition {number}, which was committed")
                     if offset > self.delivered.get(number, 0):
                         self.says(f"{name} skipped offset {self.delivered.get(number, 0)} of partition {number}")
                     self.delivered[number] = max(self.delivered.get(number, 0), offset + 1)
-                positions = follower.position
-                follower.commit()
+                positions = consumer.position
+                consumer.commit()
                 self.oracle.check_committed(topic.snapshot.topic_id, "readers", positions)
                 for number, offset in positions.items():
                     self.committed[number] = max(self.committed.get(number, 0), offset)
 
     def check(self) -> None:
-        """Say what is broken, when all actors have ended."""
         topic = distlog.open(self.stage.url)
         self.check_records(topic)
-        # a member may have died when its commit was stored, and before it got the response
+        # a member may have died after its commit, and before the response
         for number, offset in self._positions(topic).items():
             self.committed[number] = max(self.committed.get(number, 0), offset)
-        # paused members may have got nothing, so who joins now gets the rest, and nothing again
+        # paused members may have got nothing: members that join now get only the remaining records
         for _ in range(2):
             self._consume("auditor")
             if not self.delivered == self.committed == self._positions(topic) == topic.end_offsets():
@@ -306,15 +287,13 @@ class Transactions(StoreScenario):
     name = "a transaction and a second producer"
 
     def prepare(self) -> None:
-        """Note what each producer has sent."""
+        """Note the batches of each producer."""
         self.generations: list[list[Batch]] = []
 
     def actors(self) -> Mapping[str, Callable[[], None]]:
-        """What each actor does, by its name."""
         return {"first": self.produce, "second": self.produce, "other": lambda: self.append(None)}
 
     def produce(self) -> None:
-        """Commit two transactions, of two records each, unless another producer has fenced this one."""
         with suppress(*PASSING, ProducerFencedError):
             topic = distlog.open(self.stage.url)
             with topic.producer("id", linger_ms=10) as producer:
@@ -322,28 +301,27 @@ class Transactions(StoreScenario):
                     self.transact(producer, topic.snapshot.topic_id)
 
     def check(self) -> None:
-        """Say what is broken, when all actors have ended."""
         topic = distlog.open(self.stage.url)
         self.check_records(topic)
         self.check_versions(topic)
         if (committed := self.rows(topic, isolation="read_committed")) != self.rows(topic):
-            self.says(f"readers of what is committed get {committed}")
+            self.says(f"readers of committed records get {committed}")
 
 
 class Leaders(StoreScenario):
-    """Two gateways begin to lead one partition, and append to it."""
+    """Two gateways start to lead one partition, and append to it."""
 
     name = "two leaders of one partition"
 
     def prepare(self) -> None:
-        """Let a leader have led before, and watch who leads."""
+        """Let a previous leader lead, and watch the leaders."""
         topic = distlog.open(self.stage.url)
         Leadership(topic.handle, topic.current).begin([0])
         self.epoch, self.leader = 0, ""
         self.store.watchers.append(self._watch)
 
     def _watch(self, kind: str, key: str, data: bytes | None) -> None:
-        """Only the process that began the newest epoch appends, and each epoch is greater than the one before."""
+        """Only the process that began the newest epoch appends, and epochs increase."""
         if kind != "put" or data is None or paths.parse_commit_file(key.rpartition("/")[2]) is None:
             return
         author = self.store.author.name if self.store.author else ""
@@ -356,7 +334,6 @@ class Leaders(StoreScenario):
                 self.says(f"{author} appends, although {self.leader or 'nobody'} leads the partition")
 
     def actors(self) -> Mapping[str, Callable[[], None]]:
-        """What each actor does, by its name."""
         return {name: lambda name=name: self.lead(name) for name in ("first", "second")}  # type: ignore[misc]
 
     def lead(self, name: str) -> None:
@@ -374,7 +351,6 @@ class Leaders(StoreScenario):
                 batch.acknowledge(topic.snapshot.topic_id)
 
     def check(self) -> None:
-        """Say what is broken, when all actors have ended."""
         topic = distlog.open(self.stage.url)
         self.check_records(topic)
         self.check_versions(topic)

@@ -1,11 +1,11 @@
-"""Where the names lead, within a world, by which the library waits, and learns of its surroundings.
+"""The names that the library waits with, and learns of its surroundings from, within a world.
 
-They are real outside of a world, and for its hub: pytest and others have threads, too.
+They stay real outside of a world, and for its hub: pytest and other libraries have threads, too.
 """
 
 from __future__ import annotations
 
-# its lock is made by its import, and lives longer than a world
+# its import creates a lock that must outlive a world
 import concurrent.futures.thread  # noqa: F401
 import gc
 import importlib
@@ -30,7 +30,7 @@ from distlog.core.format import index_cache
 from distlog.core.log import partition_log
 from distlog.core.storage import parallel, retry
 from distlog.core.write import writer
-from simulation.places import Places
+from simulation.rebound_names import ReboundNames
 from simulation.threads import (
     Fiber,
     ProcessDiedError,
@@ -56,7 +56,7 @@ def _choose(real: Any, simulated: Callable[..., Any]) -> Any:
 
 
 def _choose_bare(real: Any, simulated: Callable[[Fiber], Any]) -> Any:
-    """The same for what takes no arguments: a history calls these most."""
+    """Like `_choose` for functions without arguments, which a history calls most."""
 
     def choose() -> Any:
         fiber = getcurrent()
@@ -67,7 +67,7 @@ def _choose_bare(real: Any, simulated: Callable[[Fiber], Any]) -> Any:
 
 
 def _pid() -> int:
-    # the library asks this several times for each request
+    # the library calls this several times for each request
     fiber = getcurrent()
     return fiber.process.pid if fiber.__class__ is Fiber else _real_pid()
 
@@ -76,18 +76,18 @@ _real_pid = os.getpid
 
 
 def _kind(real: type, simulated: type) -> type:
-    """A class whose objects are simulated within a world, and real outside; subclasses of it are real."""
+    """Return a class whose objects are simulated within a world and real outside; its subclasses are real."""
 
-    class Chosen(real):  # type: ignore[misc]
+    class Switched(real):  # type: ignore[misc]
         def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-            if cls is Chosen:
+            if cls is Switched:
                 if current() is not None:
                     return simulated(*args, **kwargs)
                 return real(*args, **kwargs)
             return super().__new__(cls)
 
-    Chosen.__name__ = Chosen.__qualname__ = real.__name__
-    return Chosen
+    Switched.__name__ = Switched.__qualname__ = real.__name__
+    return Switched
 
 
 def _sleep(fiber: Fiber, seconds: float) -> None:
@@ -102,8 +102,8 @@ def _uuid4(fiber: Fiber) -> uuid.UUID:
     return uuid.UUID(int=fiber.process.random.getrandbits(128), version=4)
 
 
-def _aside(real: Callable[..., Any]) -> Callable[..., Any]:
-    """The same outside of the world: a history is the same whether a process did this before or not."""
+def _outside(real: Callable[..., Any]) -> Callable[..., Any]:
+    """Run a function outside of the world, so that a history does not depend on caches of the Python process."""
 
     def do(*args: Any, **kwargs: Any) -> Any:
         return greenlet(real).switch(*args, **kwargs) if current() is not None else real(*args, **kwargs)
@@ -142,9 +142,9 @@ _SURROUNDINGS: list[tuple[Any, str, Any]] = [
     (time, "perf_counter_ns", _choose_bare(time.perf_counter_ns, lambda fiber: int(fiber.world.now * 1e9))),
     (platform, "node", _choose_bare(platform.node, lambda fiber: "node")),
     (resource, "getrlimit", _choose(resource.getrlimit, lambda fiber, kind: (1 << 20, 1 << 20))),
-    # kernels that are compiled or loaded, and modules that are imported, when they are used first
-    (_DispatcherBase, "_compile_for_args", _aside(_DispatcherBase._compile_for_args)),
-    (importlib._bootstrap, "_find_and_load", _aside(importlib._bootstrap._find_and_load)),
+    # kernels are compiled or loaded, and modules imported, at their first use
+    (_DispatcherBase, "_compile_for_args", _outside(_DispatcherBase._compile_for_args)),
+    (importlib._bootstrap, "_find_and_load", _outside(importlib._bootstrap._find_and_load)),
     (retry, "jitter", _choose_bare(retry.jitter, lambda fiber: _draw(fiber))),
     (
         random,
@@ -152,45 +152,43 @@ _SURROUNDINGS: list[tuple[Any, str, Any]] = [
         _choose(random.SystemRandom, lambda fiber: random.Random(fiber.process.random.random())),
     ),
 ]
-#: The same, for those who have imported the names themselves, or have them as default arguments.
-_REBOUND: dict[Any, Any] = {getattr(owner, name): made for owner, name, made in _SURROUNDINGS}
-
-_places = Places(_REBOUND)
+#: The same for names that modules have imported, or have as default arguments.
+_rebound_names = ReboundNames({getattr(owner, name): simulated for owner, name, simulated in _SURROUNDINGS})
 
 
 class Surroundings:
-    """The names lead to a world from `lead_here` on, until `lead_back`; a process keeps its copies in `folder`."""
+    """The redirection of names from `install` to `restore`; processes keep copies of index files in `folder`."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._background_pools = dict[int, parallel.WorkerThreads]()
 
-    def lead_here(self) -> None:
-        """Have all names lead to the world of the fiber that runs."""
+    def install(self) -> None:
+        """Redirect all names to the world of the running fiber."""
         self._collects = gc.isenabled()
         gc.disable()
-        # what is closed when a process is long dead needs no word
-        self._hook, sys.unraisablehook = sys.unraisablehook, _say_of_the_living
-        own: list[tuple[Any, str, Any]] = [
-            # what a process keeps for itself: its threads, and its copies of index files
+        # ProcessDiedError in a finalizer needs no report
+        self._hook, sys.unraisablehook = sys.unraisablehook, _report_unless_died
+        per_process: list[tuple[Any, str, Any]] = [
+            # the threads of each process, and its copies of index files
             (parallel, "_background_pool", self._background_pool),
             (index_cache, "default_folder", self._copies),
-            # what others left behind
+            # without the holders of an earlier world
             (partition_log, "_holders", WeakKeyDictionary()),
         ]
         self._undo: list[tuple[Any, str, Any]] = []
-        for owner, name, made in (*_SURROUNDINGS, *own):
+        for owner, name, simulated in (*_SURROUNDINGS, *per_process):
             self._undo.append((owner, name, getattr(owner, name)))
-            setattr(owner, name, made)
-        _places.lead_here()
+            setattr(owner, name, simulated)
+        _rebound_names.install()
 
-    def lead_back(self) -> None:
-        """Have all names lead to the machine again."""
-        # of processes that died
+    def restore(self) -> None:
+        """Give all names their real values again."""
+        # writers of dead processes
         writer._unclosed.forget_parents()
         for owner, name, real in reversed(self._undo):
             setattr(owner, name, real)
-        _places.lead_back()
+        _rebound_names.restore()
         sys.unraisablehook = self._hook
         if self._collects:
             gc.enable()
@@ -206,6 +204,6 @@ class Surroundings:
         return os.path.join(self._folder, fiber.process.name if fiber else "nobody")
 
 
-def _say_of_the_living(failure: Any) -> None:
+def _report_unless_died(failure: Any) -> None:
     if failure.exc_type is not ProcessDiedError:
         sys.__unraisablehook__(failure)

@@ -1,4 +1,4 @@
-"""Many histories on several cores: how far it is, and what comes of a broken promise."""
+"""Many histories in several processes: progress, and a broken promise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Seed:
 
 
 def breaks_at(*seeds: int) -> kinds.Kind:
-    """A kind of histories of which these break a promise, and the others do nothing."""
+    """A kind of history in which these seeds break a promise, and no other does anything."""
 
     def run(world: object, flaws: object, drawn: Seed) -> None:
         if drawn.seed in seeds:
@@ -33,26 +33,26 @@ def campaign_of(kind: kinds.Kind, monkeypatch: pytest.MonkeyPatch, count: int, s
 
 
 def test_all_seeds_are_run_on_several_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    done = campaign_of(breaks_at(), monkeypatch, 33).run()
-    assert (done.first, done.end, done.histories, done.broken) == (100, 133, 33, None)
+    report = campaign_of(breaks_at(), monkeypatch, 33).run()
+    assert (report.first, report.end, report.histories, report.broken) == (100, 133, 33, None)
 
 
 def test_it_stops_at_the_first_seed_that_breaks_a_promise(monkeypatch: pytest.MonkeyPatch) -> None:
-    done = campaign_of(breaks_at(117, 121), monkeypatch, 33).run()
-    assert done.broken == (117, "a promise of 117")
-    assert done.end == 117
+    report = campaign_of(breaks_at(117, 121), monkeypatch, 33).run()
+    assert report.broken == (117, "a promise of 117")
+    assert report.end == 117
 
 
-def test_it_ends_when_its_time_is_over_and_goes_on_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    done = campaign_of(breaks_at(), monkeypatch, 33, seconds=0).run()
-    assert done.histories == done.end - 100 == campaign.AT_ONCE
+def test_it_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = campaign_of(breaks_at(), monkeypatch, 33, seconds=0).run()
+    assert report.histories == report.end - 100 == campaign.AT_ONCE
 
 
-def test_it_tells_how_fast_it_is_and_the_seed_to_go_on_from(
+def test_a_line_of_progress_has_the_rate_and_the_seed_to_continue_from(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(campaign, "SAID_EVERY_S", -1.0)
+    monkeypatch.setattr(campaign, "PROGRESS_EVERY_S", -1.0)
     campaign_of(breaks_at(), monkeypatch, 33).run()
     first, *_ = capsys.readouterr().out.splitlines()
     assert first.startswith("5 of 33 histories, ")
-    assert first.endswith(" left; to go on from here: --seed 105")
+    assert first.endswith(" left; to continue: --seed 105")

@@ -9,8 +9,8 @@ from simulation.test_histories import simulated
 
 @pytest.mark.long
 def test_histories_on_a_disk_keep_every_promise() -> None:
-    done = simulated("--disk", "--histories", "12")
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = simulated("--disk", "--histories", "12")
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 @pytest.mark.long

@@ -14,21 +14,21 @@ from simulation.test_histories import simulated
 
 @pytest.mark.long
 def test_the_cheapest_schedules_of_each_scenario_keep_every_promise() -> None:
-    """`make soak SIMULATION=...` runs them all."""
-    done = simulated("--explore", "all", "--schedules", "20")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == list(SCENARIOS)
+    """`make soak SIMULATION=...` runs all schedules."""
+    result = simulated("--explore", "all", "--schedules", "20")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert [line.partition(":")[0] for line in result.stdout.splitlines()] == list(SCENARIOS)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", EXPLORED_BUGS)
 def test_a_bug_that_needs_one_delay_is_found(name: str) -> None:
-    found = ("--explore", EXPLORED_BUGS[name].scenario, "--planted", name)
-    done = simulated(*found, "--schedules", "100")
-    broken = re.search(r"schedule '(.*)' breaks: (.*)", done.stdout)
-    assert broken is not None, done.stdout + done.stderr
-    again = simulated(*found, "--schedule", broken[1])
-    assert f"broken: {broken[2]}" in again.stdout
+    arguments = ("--explore", EXPLORED_BUGS[name].scenario, "--planted", name)
+    result = simulated(*arguments, "--schedules", "100")
+    broken = re.search(r"schedule '(.*)' breaks: (.*)", result.stdout)
+    assert broken is not None, result.stdout + result.stderr
+    replay = simulated(*arguments, "--schedule", broken[1])
+    assert f"broken: {broken[2]}" in replay.stdout
 
 
 def test_a_schedule_is_written_as_the_option_takes_it() -> None:

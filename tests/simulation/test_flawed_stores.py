@@ -1,4 +1,4 @@
-"""Stores that break a rule: one that would lose commits is refused, and an old listing loses nothing."""
+"""The library refuses a store that breaks the condition of a put."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def test_a_store_that_breaks_the_condition_of_a_put_is_refused(flaws: Flaws) -> 
     errors = list[Exception]()
 
     def create() -> None:
-        with pytest.raises(distlog.StorageError, match="ignores the condition of a put") as found:
+        with pytest.raises(distlog.StorageError, match="ignores the condition of a put") as raised:
             distlog.create(URL)
-        errors.append(found.value)
+        errors.append(raised.value)
 
     with World(1) as world:
         store = ObjectStore(world, flaws=flaws)

@@ -1,4 +1,4 @@
-"""How long a gateway takes from its start to its first acknowledgement on an object store, in simulated time."""
+"""The time and the requests from a gateway's start to its first acknowledgement on an object store."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from simulation.world import Process, World
 pytestmark = pytest.mark.long
 
 URL, GET_S, PUT_S = "s3://bucket/clicks", 0.03, 0.08
-#: Commits behind the newest checkpoint, and partitions of each commit.
-BEHIND, WRITTEN = 40, 3
-#: Of a start: the lease and the check of the store, three topics, and the commits behind the checkpoint.
+#: Commits after the newest checkpoint, and partitions of each commit.
+COMMITS_AFTER, WRITTEN = 40, 3
+#: The lease and the check of the store, three topics, and the commits after the checkpoint.
 MOST_REQUESTS = 110
 
 
@@ -36,13 +36,12 @@ class Stage:
         self.store = ObjectStore(self.world, latency=lambda _, writes: PUT_S if writes else GET_S)
         self.partitions, self.commits = partitions, commits
 
-    def did(self, name: str, work: Callable[[Process], Any]) -> Any:
-        """What a new process has done; it lives on."""
+    def run(self, name: str, work: Callable[[Process], Any]) -> Any:
+        """Return what a new process returns; it lives on."""
         process = self.world.process(name)
-        return self.did_in(process, lambda: work(process))
+        return self.run_in(process, lambda: work(process))
 
-    def did_in(self, process: Process, work: Callable[[], Any]) -> Any:
-        """What a process has done."""
+    def run_in(self, process: Process, work: Callable[[], Any]) -> Any:
         results = list[Any]()
         process.start(lambda: results.append(work()))
         while not results:
@@ -51,72 +50,65 @@ class Stage:
         return results[0]
 
     def fill(self) -> None:
-        """Create the topic, with so many commits of records."""
+        """Create the topic, with `commits` commits of records."""
 
-        def fills(_: Process) -> None:
+        def fill(_: Process) -> None:
             topic = distlog.create(URL, partitions=self.partitions)
             for number in range(self.commits - 1):
                 rows = [{"partition": (number + more) % self.partitions, "value": b"v"} for more in range(WRITTEN)]
                 topic.append(rows)
 
-        self.did("writer", fills)
+        self.run("writer", fill)
 
-    def begun(self, port: int) -> tuple[Gateway, float, Counter[str]]:
-        """A gateway that begins; the seconds to its first acknowledgement, and the requests meanwhile."""
+    def start_gateway(self, port: int) -> tuple[Gateway, float, Counter[str]]:
+        """Start a gateway; returns the seconds and the requests until its first acknowledgement."""
 
-        def begins(process: Process) -> tuple[Gateway, float, Counter[str]]:
-            began_s = self.world.now
+        def start(process: Process) -> tuple[Gateway, float, Counter[str]]:
+            start_s = self.world.now
             self.store.requests.clear()
             gateway = Gateway(SimpleNamespace(url=URL), process, port)  # type: ignore[arg-type]
             gateway.broker.groups.join()
-            # the other threads of a gateway, as its handlers may begin now
+            # the other threads of a gateway, whose handlers may start now
             process.start(gateway.broker.groups.start, "groups")
-            self.acknowledges(gateway)
-            return gateway, self.world.now - began_s, Counter(self.store.requests)
+            self.append(gateway)
+            return gateway, self.world.now - start_s, Counter(self.store.requests)
 
-        found: tuple[Gateway, float, Counter[str]] = self.did(f"gateway-{port}", begins)
-        return found
+        result: tuple[Gateway, float, Counter[str]] = self.run(f"gateway-{port}", start)
+        return result
 
-    def acknowledges(self, gateway: Gateway) -> None:
-        """Append a batch through a gateway."""
+    def append(self, gateway: Gateway) -> None:
         data = batch([record(0, 0, b"k", b"v")], base_timestamp=now_ms(), max_timestamp=now_ms())
         ((code, _),) = gateway.append("clicks", 1, [data], None)
         assert code is ErrorCode.none
 
 
-#: A small topic, and one with an hour of unmerged commits if there is one a second; as many behind a checkpoint.
-SIZES = [(10, CHECKPOINT_COMMITS + BEHIND), (1000, 3 * CHECKPOINT_COMMITS + BEHIND)]
+#: A small topic, and one with an hour of unmerged commits at one commit a second.
+SIZES = [(10, CHECKPOINT_COMMITS + COMMITS_AFTER), (1000, 3 * CHECKPOINT_COMMITS + COMMITS_AFTER)]
 IN_TIME_S = 1.0
 
 
-def of_a_start_and_a_move(size: tuple[int, int]) -> tuple[int, int]:
-    """The requests of a second gateway, with a topic of so many partitions and commits.
-
-    Those from its start to its first acknowledgement, and those for the next batch, when the first one has died.
-    """
+def requests_of(size: tuple[int, int]) -> tuple[int, int]:
+    """The requests of a second gateway from its start to its first acknowledgement, and after the first one died."""
     stage = Stage(*size)
     with stage.world, connected(stage.store):
         stage.fill()
-        stage.begun(1)  # the first one of a root makes the topics of groups and transactions
-        two, seconds, requests = stage.begun(2)
+        stage.start_gateway(1)  # the first gateway of a root creates the topics of groups and transactions
+        gateway, seconds, requests = stage.start_gateway(2)
         assert seconds < IN_TIME_S
         stage.world.processes[-2].die()
-        began_s = stage.world.now
+        start_s = stage.world.now
         stage.store.requests.clear()
-        stage.did_in(two.process, lambda: stage.acknowledges(two))
-        assert stage.world.now - began_s < IN_TIME_S / 2
+        stage.run_in(gateway.process, lambda: stage.append(gateway))
+        assert stage.world.now - start_s < IN_TIME_S / 2
         return requests.total(), stage.store.requests.total()
 
 
 @pytest.fixture(scope="module")
 def counted() -> list[tuple[int, int]]:
-    """Of each of SIZES."""
-    return [of_a_start_and_a_move(size) for size in SIZES]
+    return [requests_of(size) for size in SIZES]
 
 
-def test_a_gateway_acknowledges_soon_after_its_start_whatever_the_topic_has_seen(
-    counted: list[tuple[int, int]],
-) -> None:
+def test_a_gateway_acknowledges_soon_after_its_start(counted: list[tuple[int, int]]) -> None:
     (few, _), (many, _) = counted
     assert few == many < MOST_REQUESTS
 

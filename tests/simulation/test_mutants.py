@@ -1,4 +1,4 @@
-"""Mutants are small changes of modules that carry promises; a table says what found them."""
+"""Mutants are small changes of modules that carry promises; a table shows what found them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,23 @@ from simulation.mutants import MODULES
 
 @pytest.mark.long
 def test_each_area_has_as_many_mutants_and_the_same_seed_chooses_the_same() -> None:
-    made, again = (mutants.chosen(2 * len(MODULES), seed=3) for _ in range(2))
-    assert Counter(mutant.area for mutant in made) == Counter([*MODULES, *MODULES])
-    assert [mutant.diff for mutant in made] == [mutant.diff for mutant in again]
-    assert all({line[0] for line in mutant.diff.splitlines()} == {"-", "+"} for mutant in made)
+    first, second = (mutants.choose(2 * len(MODULES), seed=3) for _ in range(2))
+    assert Counter(mutant.area for mutant in first) == Counter([*MODULES, *MODULES])
+    assert [mutant.diff for mutant in first] == [mutant.diff for mutant in second]
+    assert all({line[0] for line in mutant.diff.splitlines()} == {"-", "+"} for mutant in first)
 
 
-def test_the_table_tells_what_found_the_mutants_of_each_area() -> None:
-    def one(area: str, found_by: str, *, is_executed: bool = True) -> dict[str, object]:
+def test_the_table_shows_what_found_the_mutants_of_each_area() -> None:
+    def entry(area: str, found_by: str, *, is_executed: bool = True) -> dict[str, object]:
         return {"area": area, "found_by": found_by, "is_executed": is_executed}
 
-    made = [one("vacuum", "explorer"), one("vacuum", ""), one("groups", ""), one("groups", "", is_executed=False)]
-    rows = mutants.table(made).splitlines()[2:]
+    entries = [
+        entry("vacuum", "explorer"),
+        entry("vacuum", ""),
+        entry("groups", ""),
+        entry("groups", "", is_executed=False),
+    ]
+    rows = mutants.table(entries).splitlines()[2:]
     assert rows == [
         "| vacuum | 2 | 0 | 0 | 1 | 0 | 0 | 0 | 1 |",
         "| groups | 2 | 1 | 0 | 0 | 0 | 0 | 0 | 1 |",
@@ -33,20 +38,22 @@ def test_the_table_tells_what_found_the_mutants_of_each_area() -> None:
 
 @pytest.mark.long
 def test_the_explorer_finds_a_writer_that_takes_the_commit_of_another_for_its_own() -> None:
-    made = (make() for kind, make in mutants.mutants("commits", "distlog.core.commits.commit_log"))
+    candidates = (make() for kind, make in mutants.mutants("commits", "distlog.core.commits.commit_log"))
     mutant = next(
-        one for one in made if one is not None and one.function == "CommitLog.put_if_next" and "!=" in one.diff
+        mutant
+        for mutant in candidates
+        if mutant is not None and mutant.function == "CommitLog.put_if_next" and "!=" in mutant.diff
     )
     assert "return None if existing != attempt.data else existing" in mutant.diff
     mutant.scenarios = ["two appends"]
-    found_by, how = mutants.tried(mutant, cpu_s=10.0)
+    found_by, how = mutants.attempt_in_fork(mutant, cpu_s=10.0)
     assert found_by == "at once"
     assert "two appends" in how
 
 
 @pytest.mark.long
 def test_a_mutant_that_breaks_nothing_survives() -> None:
-    made = (make() for kind, make in mutants.mutants("vacuum", "distlog.core.maintain.vacuum"))
-    mutant = next(one for one in made if one is not None)
+    candidates = (make() for kind, make in mutants.mutants("vacuum", "distlog.core.maintain.vacuum"))
+    mutant = next(mutant for mutant in candidates if mutant is not None)
     mutant.scenarios = ["two appends"]
-    assert mutants.tried(mutant, cpu_s=0.5) == ("", "")
+    assert mutants.attempt_in_fork(mutant, cpu_s=0.5) == ("", "")

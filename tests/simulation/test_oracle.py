@@ -1,4 +1,4 @@
-"""The oracle's own rules: it reads commits and records without the library, and says what breaks a promise."""
+"""The oracle's rules: it reads commits and records without the library, and reports what breaks a promise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from simulation.topic_state import TopicState, differences
 
 
 def state_of(url: Path) -> TopicState:
-    """The state that the oracle folds from a topic's files."""
     state = TopicState()
     for file in sorted((url / "_commits").glob("*.json")):
         state = state.after(read_commit(file.read_bytes()))
@@ -26,14 +25,13 @@ def state_of(url: Path) -> TopicState:
 
 @pytest.fixture
 def clicks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> distlog.Topic:
-    """A topic whose commits are in tables."""
     monkeypatch.setattr(commit_json, "TABLE_ROWS", 2)
     monkeypatch.setattr(append_commit, "TABLE_ROWS", 2)
     return distlog.create(f"memory://{tmp_path.name}/clicks", partitions=3)
 
 
 def copied(topic: distlog.Topic, folder: Path) -> Path:
-    """The files of a topic in memory, in a folder."""
+    """Copy the commits of a topic in memory into a folder."""
     for name in [f"_commits/{entry}" for entry in range(topic.version + 1)]:
         file = f"_commits/{int(name.rpartition('/')[2]):020d}.json"
         (folder / "_commits").mkdir(exist_ok=True)
@@ -41,7 +39,7 @@ def copied(topic: distlog.Topic, folder: Path) -> Path:
     return folder
 
 
-def test_commits_with_tables_lead_to_the_state_that_the_library_has(clicks: distlog.Topic, tmp_path: Path) -> None:
+def test_commits_with_tables_lead_to_the_state_of_the_library(clicks: distlog.Topic, tmp_path: Path) -> None:
     for number in range(3):
         rows = [{"key": b"%d" % key, "value": b"%d" % number} for key in range(12)]
         clicks.append(rows, app_id="job", batch_id=number)
@@ -60,12 +58,12 @@ def test_the_records_of_a_segment_are_read_with_their_times_and_headers(
     clicks.append(rows)
     (segment,) = state_of(copied(clicks, tmp_path)).partitions[0].segments
     data = clicks.storage.read(log_file("clicks", segment))
-    at = max(segment["log_position"], 0)
-    read, _ = read_segment(data[at : at + segment["log_bytes"]], segment)
-    assert [each.row for each in read] == [Row(1_700_000_000_000, b"k", None, (("h", b"1"), ("h", None)))]
-    damaged = data[: at + 70] + bytes([data[at + 70] ^ 1]) + data[at + 71 :]
+    start = max(segment["log_position"], 0)
+    rows, _ = read_segment(data[start : start + segment["log_bytes"]], segment)
+    assert [stored.row for stored in rows] == [Row(1_700_000_000_000, b"k", None, (("h", b"1"), ("h", None)))]
+    damaged = data[: start + 70] + bytes([data[start + 70] ^ 1]) + data[start + 71 :]
     with pytest.raises(UnreadableError, match="damaged"):
-        read_segment(damaged[at : at + segment["log_bytes"]], segment)
+        read_segment(damaged[start : start + segment["log_bytes"]], segment)
 
 
 def test_a_commit_that_does_not_follow_is_refused(clicks: distlog.Topic, tmp_path: Path) -> None:
@@ -77,12 +75,12 @@ def test_a_commit_that_does_not_follow_is_refused(clicks: distlog.Topic, tmp_pat
 
 
 def log_of(*rows: tuple[bytes | None, bytes | None]) -> tuple[RecordLog, list[StoredRow]]:
-    """A log of records with these keys and values, one a second from second 0 on."""
+    """A log with a record each second, from second 0 on."""
     log = RecordLog()
-    stored = [StoredRow(at, Row(at * 1000, *row, ()), None, None) for at, row in enumerate(rows)]
-    for each in stored:
-        log.add(each, float(each.offset))
-    return log, stored
+    records = [StoredRow(offset, Row(offset * 1000, *row, ()), None, None) for offset, row in enumerate(rows)]
+    for stored in records:
+        log.add(stored, float(stored.offset))
+    return log, records
 
 
 def rewrite(log: RecordLog, *, clean_end: int = 4, is_compacted: bool = True, lag_ms: int = 0) -> Rewrite:
@@ -93,19 +91,17 @@ ROWS = (b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"c", None)
 
 
 @pytest.mark.parametrize(
-    ("kept", "wrong"),
+    ("offsets", "wrong"),
     [
         ([1, 2, 3], []),
         ([1, 2], []),
-        ([2, 3], ["the record at offset 1 is gone: it is the newest one of key b'b' below 4"]),
-        ([0, 1, 3], ["the record at offset 2 is gone: it is the newest one of key b'a' below 4"]),
+        ([2, 3], ["the record at offset 1 was removed: it is the newest one of key b'b' before 4"]),
+        ([0, 1, 3], ["the record at offset 2 was removed: it is the newest one of key b'a' before 4"]),
     ],
 )
-def test_compaction_may_take_what_has_a_later_record_and_old_tombstones(
-    kept: Sequence[int], wrong: list[str]
-) -> None:
-    log, stored = log_of(*ROWS)
-    assert list(rewrite(log).wrong(stored, [stored[at] for at in kept])) == wrong
+def test_compaction_removes_superseded_records_and_old_tombstones(offsets: Sequence[int], wrong: list[str]) -> None:
+    log, records = log_of(*ROWS)
+    assert list(rewrite(log).wrong(records, [records[offset] for offset in offsets])) == wrong
 
 
 def test_a_young_tombstone_stays() -> None:
@@ -121,26 +117,26 @@ def test_a_young_record_stays_where_compaction_lags() -> None:
     assert "min.compaction.lag.ms is 100001" in wrong
 
 
-def test_no_record_may_be_missing_where_nothing_is_compacted_nor_above_what_is_clean() -> None:
+def test_no_record_may_be_missing_without_compaction_or_after_the_clean_part() -> None:
     log, stored = log_of(*ROWS)
     assert len(list(rewrite(log, is_compacted=False).wrong(stored, []))) == 4
     assert len(list(rewrite(log, clean_end=0).wrong(stored, []))) == 4
 
 
-def test_below_what_is_clean_only_the_newest_record_of_a_key_is_left() -> None:
+def test_the_clean_part_has_only_the_newest_record_of_a_key() -> None:
     log, stored = log_of(*ROWS, (None, b"5"))
     assert list(rewrite(log, clean_end=5).superseded(stored)) == [
-        "key b'a' is left at offset 0, and is newer at 2, below 5",
-        "the record without a key at offset 4 is left below 5",
+        "key b'a' remains at offset 0, although offset 2 before 5 supersedes it",
+        "the record without a key at offset 4 remains before 5",
     ]
 
 
 def test_records_of_a_transaction_count_by_its_end() -> None:
     log = RecordLog()
-    for at in (0, 1, 3):
-        log.add(StoredRow(at, Row(at, b"k", b"%d" % at, ()), 7, None), 0.0)
+    for offset in (0, 1, 3):
+        log.add(StoredRow(offset, Row(offset, b"k", b"%d" % offset, ()), 7, None), 0.0)
     log.end(Marker(2, 7, False))
-    assert [log.is_committed(at, 4) for at in (0, 1, 3)] == [False, False, None]
+    assert [log.is_committed(offset, 4) for offset in (0, 1, 3)] == [False, False, None]
     assert log.stable_end(4) == 3
     log.end(Marker(4, 7, True))
     assert log.is_committed(3, 5) is True

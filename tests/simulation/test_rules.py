@@ -1,4 +1,4 @@
-"""The rules that the simulated stores keep, and by which answers of gateways are judged."""
+"""The rules of the simulated stores, and the rules that judge the responses of gateways."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from simulation.actors import Stage
 from simulation.gateways import NoAnswerError, Numbers, Operation, Register, has_ended
 from simulation.object_store import Client, Faults, ObjectStore, connected, parts_of
 from simulation.oracle import Oracle
-from simulation.world import Process, World
+from simulation.world import World
 
 
 def done_in(protocol: str, work: Callable[[Storage, ObjectStore], Any], faults: Faults | None = None) -> Any:
-    """What `work` returns in a process of a world whose store has the rules of the protocol."""
+    """Return what `work` returns in a process of a world whose store follows the protocol."""
     results = list[Any]()
     with World(1) as world:
         store = ObjectStore(world, faults=faults or Faults(), protocol=protocol)
@@ -57,7 +57,7 @@ def test_what_is_missing_is_deleted_without_an_error(protocol: str) -> None:
 
 
 @PROTOCOLS
-def test_the_time_of_the_store_is_told(protocol: str) -> None:
+def test_the_store_reports_its_time(protocol: str) -> None:
     def work(storage: Storage, store: ObjectStore) -> int:
         time.sleep(3600)
         return storage.now_ms("f") - int(time.time() * 1000)
@@ -66,12 +66,12 @@ def test_the_time_of_the_store_is_told(protocol: str) -> None:
 
 
 @PROTOCOLS
-def test_a_large_object_is_sent_in_parts_and_is_there_at_its_end(protocol: str) -> None:
+def test_a_large_object_is_sent_in_parts_and_visible_at_its_end(protocol: str) -> None:
     def work(storage: Storage, store: ObjectStore) -> tuple[list[str], bytes]:
         with storage.open_write("f/large") as writer:
             writer.write(bytes(range(256)) * 2)
-            before = list(store.objects)
-        return before, storage.read("f/large")
+            visible = list(store.objects)
+        return visible, storage.read("f/large")
 
     assert done_in(protocol, work) == ([], bytes(range(256)) * 2)
 
@@ -80,14 +80,14 @@ def test_an_upload_that_nobody_finished_is_listed_and_aborted() -> None:
     def work(storage: Storage, store: ObjectStore) -> tuple[list[str], int]:
         writer = storage.open_write("f/large")
         writer.write(bytes(500))
-        found = storage.uploads()
-        storage.abort_uploads(found)
-        return [each.name for each in found], len(store.uploads)
+        uploads = storage.uploads()
+        storage.abort_uploads(uploads)
+        return [upload.name for upload in uploads], len(store.uploads)
 
     assert done_in("s3", work) == (["f/large"], 0)
 
 
-def test_an_upload_whose_last_answer_was_lost_is_there() -> None:
+def test_an_upload_whose_last_response_was_lost_is_complete() -> None:
     def work(storage: Storage, store: ObjectStore) -> int:
         writer = storage.open_write("f/large")
         writer.write(bytes(500))
@@ -100,10 +100,10 @@ def test_an_upload_whose_last_answer_was_lost_is_there() -> None:
 
 def test_gcs_takes_one_write_of_an_object_a_second() -> None:
     def work(storage: Storage, store: ObjectStore) -> float:
-        begun = time.monotonic()
+        start_s = time.monotonic()
         for data in (b"1", b"2", b"3"):
             storage.put("f/hint", data)
-        return time.monotonic() - begun
+        return time.monotonic() - start_s
 
     assert done_in("gs", work) >= 2.0
     assert done_in("s3", work) < 2.0
@@ -121,22 +121,18 @@ def test_gcs_takes_one_write_of_an_object_a_second() -> None:
 )
 def test_the_library_reads_the_errors_of_each_client(protocol: str, fault: Faults, kind: ErrorKind) -> None:
     def work(storage: Storage, store: ObjectStore) -> ErrorKind:
-        client = Client(store, a_process(store.world))
+        client = Client(store, store.world.processes[0])
         errors = ClientErrors(StorageOptions(), protocol)
-        with pytest.raises(Exception) as found:  # noqa: PT011
+        with pytest.raises(Exception) as raised:  # noqa: PT011
             client.info(f"{protocol}://bucket/folder/f")
-        assert errors.is_answer(found.value)
-        return errors.kind(found.value)
+        assert errors.is_answer(raised.value)
+        return errors.kind(raised.value)
 
     assert done_in(protocol, work, fault) is kind
 
 
-def a_process(world: World) -> Process:
-    return world.processes[0]
-
-
 @pytest.mark.parametrize(
-    ("fetched", "begun_s", "wrong"),
+    ("fetched", "start_s", "wrong"),
     [
         (2, 30.0, False),
         (1, 30.0, True),
@@ -147,19 +143,17 @@ def a_process(world: World) -> Process:
         (9, 30.0, True),
     ],
 )
-def test_a_fetch_shows_no_position_that_was_replaced_before_it_began(
-    fetched: int, begun_s: float, wrong: bool
-) -> None:
+def test_a_fetch_returns_no_offset_that_was_replaced_before_it(fetched: int, start_s: float, wrong: bool) -> None:
     commits = [Operation(1, 1.0, 5.0), Operation(2, 10.0, 20.0), Operation(3, 12.0)]
-    register = Register({-1: Operation(-1, -1.0, -1.0), **{each.value: each for each in commits}})
-    assert bool(list(register.wrong(Operation(fetched, begun_s, begun_s + 1)))) is wrong
+    register = Register({-1: Operation(-1, -1.0, -1.0), **{commit.value: commit for commit in commits}})
+    assert bool(list(register.wrong(Operation(fetched, start_s, start_s + 1)))) is wrong
 
 
-def test_a_fetch_does_not_go_back_behind_another() -> None:
+def test_a_fetch_does_not_go_back_before_another_fetch() -> None:
     commits = [Operation(1, 1.0, 2.0), Operation(2, 3.0)]
-    register = Register({each.value: each for each in commits}, [Operation(2, 4.0, 5.0)])
+    register = Register({commit.value: commit for commit in commits}, [Operation(2, 4.0, 5.0)])
     assert list(register.wrong(Operation(1, 4.5, 6.0))) == []
-    assert list(register.wrong(Operation(1, 6.0, 7.0))) == ["a group got position 1, after it had got 2"]
+    assert list(register.wrong(Operation(1, 6.0, 7.0))) == ["a group got offset 1, after it had got 2"]
 
 
 def test_records_of_a_transaction_whose_commit_nobody_asked_for_must_not_be_shown() -> None:

@@ -1,4 +1,4 @@
-"""The local disk of the simulation: what is on the device after a power loss, syncs that fail, and locks."""
+"""The local disk of the simulation: the device after a power loss, syncs that fail, and locks."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def machine(seed: int) -> Iterator[tuple[World, LocalDisk]]:
         assert world.errors == []
 
 
-def done(world: World, work: Callable[[], object]) -> None:
-    """Have a new process do the work."""
+def run(world: World, work: Callable[[], object]) -> None:
+    """Do the work in a new process."""
     world.process("worker").start(work)
     world.run()
 
 
-def written(path: str, data: bytes, at: int = 0, *, sync: bool = False) -> int:
-    """A descriptor of the file, with the data in it."""
+def written(path: str, data: bytes, *, sync: bool = False) -> int:
+    """Write a file, and return its descriptor."""
     file = os.open(path, os.O_RDWR | os.O_CREAT)
-    assert os.pwrite(file, data, at) == len(data)
+    assert os.pwrite(file, data, 0) == len(data)
     if sync:
         os.fsync(file)
     return file
@@ -51,7 +51,7 @@ def sync_folder(path: str) -> None:
 
 
 def content(disk: LocalDisk, name: str) -> bytes | None:
-    """What is in a file; None without it."""
+    """Return the content of a file; None without it."""
     path = f"{disk.root}/{name}"
     if not os.path.exists(path):
         return None
@@ -59,10 +59,10 @@ def content(disk: LocalDisk, name: str) -> bytes | None:
         return file.read()
 
 
-def left(seed: int, work: Callable[[str], object], *names: str) -> list[bytes | None]:
-    """What files have after the work, and a power loss."""
+def after_loss(seed: int, work: Callable[[str], object], *names: str) -> list[bytes | None]:
+    """Return the contents of files after the work and a power loss."""
     with machine(seed) as (world, disk):
-        done(world, lambda: work(disk.root))
+        run(world, lambda: work(disk.root))
         disk.power_loss()
         return [content(disk, name) for name in names]
 
@@ -72,12 +72,12 @@ def test_what_was_synced_is_there_after_a_power_loss() -> None:
         written(f"{root}/a", b"x" * 5000, sync=True)
         sync_folder(root)
 
-    assert {left(seed, work, "a")[0] for seed in SEEDS} == {b"x" * 5000}
+    assert {after_loss(seed, work, "a")[0] for seed in SEEDS} == {b"x" * 5000}
 
 
-def test_a_name_without_a_synced_folder_may_be_gone() -> None:
-    found = {left(seed, lambda root: written(f"{root}/a", b"x", sync=True), "a")[0] for seed in SEEDS}
-    assert found == {None, b"x"}
+def test_a_name_without_a_synced_folder_may_be_missing() -> None:
+    contents = {after_loss(seed, lambda root: written(f"{root}/a", b"x", sync=True), "a")[0] for seed in SEEDS}
+    assert contents == {None, b"x"}
 
 
 def test_bytes_without_a_sync_may_be_there_by_pages() -> None:
@@ -86,8 +86,8 @@ def test_bytes_without_a_sync_may_be_there_by_pages() -> None:
         sync_folder(root)
         os.pwrite(file, b"n" * 3 * PAGE, 0)
 
-    found = {(left(seed, work, "a")[0] or b"")[::PAGE] for seed in SEEDS}
-    assert {b"ooo", b"nnn"} < found
+    contents = {(after_loss(seed, work, "a")[0] or b"")[::PAGE] for seed in SEEDS}
+    assert {b"ooo", b"nnn"} < contents
 
 
 def test_changes_of_a_folder_survive_in_their_order() -> None:
@@ -95,9 +95,9 @@ def test_changes_of_a_folder_survive_in_their_order() -> None:
         for name in "abc":
             written(f"{root}/{name}", b"x", sync=True)
 
-    found = {tuple(data is not None for data in left(seed, work, "a", "b", "c")) for seed in SEEDS}
-    assert found <= {(False,) * 3, (True, False, False), (True, True, False), (True,) * 3}
-    assert len(found) > 2
+    names = {tuple(data is not None for data in after_loss(seed, work, "a", "b", "c")) for seed in SEEDS}
+    assert names <= {(False,) * 3, (True, False, False), (True, True, False), (True,) * 3}
+    assert len(names) > 2
 
 
 def test_a_rename_happens_as_a_whole() -> None:
@@ -106,10 +106,10 @@ def test_a_rename_happens_as_a_whole() -> None:
         sync_folder(root)
         os.replace(f"{root}/a", f"{root}/b")
 
-    assert {tuple(left(seed, work, "a", "b")) for seed in SEEDS} == {(b"x", None), (None, b"x")}
+    assert {tuple(after_loss(seed, work, "a", "b")) for seed in SEEDS} == {(b"x", None), (None, b"x")}
 
 
-def test_what_a_cut_took_away_does_not_come_back_behind_it() -> None:
+def test_cut_bytes_do_not_come_back_after_the_cut() -> None:
     def work(root: str) -> None:
         file = written(f"{root}/a", b"a" * 5000, sync=True)
         sync_folder(root)
@@ -117,7 +117,7 @@ def test_what_a_cut_took_away_does_not_come_back_behind_it() -> None:
         os.pwrite(file, b"b" * 9000, 0)
 
     for seed in SEEDS:
-        data = left(seed, work, "a")[0]
+        data = after_loss(seed, work, "a")[0]
         assert data is not None
         assert data == b"a" * 5000 or b"a" not in data
 
@@ -136,12 +136,12 @@ def test_a_sync_after_one_that_failed_does_not_save_what_was_lost() -> None:
     for seed in SEEDS:
         with machine(seed) as (world, disk):
             disk.faults.writeback = 0.0
-            done(world, lambda disk=disk: work(disk.root, disk))
+            run(world, lambda disk=disk: work(disk.root, disk))
             disk.power_loss()
             assert content(disk, "a") == bytes(100)
 
 
-def test_each_open_file_is_told_once_that_a_write_failed() -> None:
+def test_each_open_file_gets_the_error_of_a_write_once() -> None:
     def work(disk: LocalDisk) -> None:
         first, second = written(f"{disk.root}/a", b"x"), os.open(f"{disk.root}/a", os.O_RDWR)
         disk.is_failing = True
@@ -155,7 +155,7 @@ def test_each_open_file_is_told_once_that_a_write_failed() -> None:
         os.fsync(os.open(f"{disk.root}/a", os.O_RDWR))
 
     with machine(1) as (world, disk):
-        done(world, lambda: work(disk))
+        run(world, lambda: work(disk))
 
 
 def test_a_full_disk_takes_what_fits() -> None:
@@ -165,93 +165,93 @@ def test_a_full_disk_takes_what_fits() -> None:
         assert os.pwrite(file, b"y" * 3 * PAGE, PAGE) == 2 * PAGE
         with pytest.raises(OSError, match="No space left"):
             os.pwrite(file, b"y", 3 * PAGE)
-        assert os.pwrite(file, b"z" * PAGE, 0) == PAGE, "what has its place needs no other"
+        assert os.pwrite(file, b"z" * PAGE, 0) == PAGE, "an allocated page needs no other"
 
     with machine(1) as (world, disk):
-        done(world, lambda: work(disk))
+        run(world, lambda: work(disk))
 
 
 def test_a_lock_is_free_when_its_process_died() -> None:
-    taken = list[str]()
+    outcomes = list[str]()
 
     def work(name: str, disk: LocalDisk) -> None:
         file = os.open(f"{disk.root}/lock", os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            taken.append(f"not {name}")
+            outcomes.append(f"not {name}")
         else:
-            taken.append(name)
+            outcomes.append(name)
         disk.world.pause(100.0)
 
     with machine(1) as (world, disk):
         first = world.process("first")
         first.start(lambda: work("first", disk))
-        world.at(1.0, lambda: world.process("second").start(lambda: work("second", disk)))
-        world.at(5.0, first.die)
-        world.at(6.0, lambda: world.process("third").start(lambda: work("third", disk)))
+        world.call_at(1.0, lambda: world.process("second").start(lambda: work("second", disk)))
+        world.call_at(5.0, first.die)
+        world.call_at(6.0, lambda: world.process("third").start(lambda: work("third", disk)))
         world.run(20.0)
-    assert taken == ["first", "not second", "third"]
+    assert outcomes == ["first", "not second", "third"]
 
 
 def test_processes_share_the_page_of_a_lock() -> None:
-    seen = list[bytes | None]()
+    values = list[bytes | None]()
 
     def write(disk: LocalDisk) -> None:
         with FileLock(f"{disk.root}/lock").held() as page:
             page.write(b"a value")
 
     with machine(1) as (world, disk):
-        done(world, lambda: write(disk))
-        done(world, lambda: seen.append(FileLock(f"{disk.root}/lock").page.read()))
-    assert seen == [b"a value"]
+        run(world, lambda: write(disk))
+        run(world, lambda: values.append(FileLock(f"{disk.root}/lock").page.read()))
+    assert values == [b"a value"]
 
 
-def test_a_process_that_dies_in_a_write_of_a_page_leaves_the_value_before() -> None:
-    found = set[bytes | None]()
+def test_a_process_that_dies_in_a_write_of_a_page_leaves_the_old_value() -> None:
+    values = set[bytes | None]()
 
     def write(disk: LocalDisk) -> None:
         with FileLock(f"{disk.root}/lock").held() as page:
-            page.write(b"before")
+            page.write(b"first")
             disk.faults.death = 1.0
-            page.write(b"behind it")
+            page.write(b"second")
 
     def read(disk: LocalDisk) -> None:
-        found.add(FileLock(f"{disk.root}/lock").page.read())
+        values.add(FileLock(f"{disk.root}/lock").page.read())
 
     for seed in SEEDS:
         with machine(seed) as (world, disk):
-            done(world, lambda disk=disk: write(disk))
+            run(world, lambda disk=disk: write(disk))
             disk.faults.death = 0.0
-            done(world, lambda disk=disk: read(disk))
-    assert b"before" in found
-    assert found <= {b"before", b"behind it"}
+            run(world, lambda disk=disk: read(disk))
+    assert b"first" in values
+    assert values <= {b"first", b"second"}
 
 
 def test_after_a_power_loss_all_processes_are_dead_and_the_boot_is_another() -> None:
-    boots, done_by = list[bytes](), list[str]()
+    boots, survivors = list[bytes](), list[str]()
 
     def work(name: str) -> None:
         boots.append(locks_and_pages.boot_id())
         world.pause(10.0)
-        done_by.append(name)
+        survivors.append(name)
 
     with machine(1) as (world, disk):
         for name in ("a", "b"):
             world.process(name).start(lambda name=name: work(name))
-        world.at(5.0, disk.power_loss)
-        world.at(6.0, lambda: world.process("c").start(lambda: work("c")))
+        world.call_at(5.0, disk.power_loss)
+        world.call_at(6.0, lambda: world.process("c").start(lambda: work("c")))
         world.run()
-    assert done_by == ["c"]
+    assert survivors == ["c"]
     assert boots[0] == boots[1] != boots[2]
 
 
 def test_outside_of_a_world_files_are_those_of_the_machine() -> None:
-    before = os.open, os.close, os.fsync, os.stat, fcntl.flock, FileLock.__del__.__defaults__
+    real = os.open, os.close, os.fsync, os.stat, fcntl.flock, FileLock.__del__.__defaults__
     with machine(1) as (world, disk):
-        done(world, lambda: written(f"{disk.root}/a", b"x"))
+        run(world, lambda: written(f"{disk.root}/a", b"x"))
         root = disk.root
-    assert before == (os.open, os.close, os.fsync, os.stat, fcntl.flock, FileLock.__del__.__defaults__)
+    assert real == (os.open, os.close, os.fsync, os.stat, fcntl.flock, FileLock.__del__.__defaults__)
     assert not os.path.exists(root)
 
 
@@ -262,6 +262,6 @@ def test_a_writer_appends_to_active_segments() -> None:
 
     active = list[Active | None]()
     with machine(0) as (world, disk):
-        done(world, lambda: write(disk.root))
-        done(world, lambda: active.append(distlog.open(f"{disk.root}/clicks").snapshot.partitions[0].active))
+        run(world, lambda: write(disk.root))
+        run(world, lambda: active.append(distlog.open(f"{disk.root}/clicks").snapshot.partitions[0].active))
     assert active[0] is not None

@@ -1,4 +1,4 @@
-"""The world of the simulation: virtual time, and what threads wait by."""
+"""The world of the simulation: virtual time, and the primitives that threads wait with."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from simulation.world import BEGIN_MS, StuckError, World
 
 
 def test_a_week_of_sleep_takes_no_time() -> None:
-    begun, woken = time.perf_counter(), list[float]()
+    start_s, woken = time.perf_counter(), list[float]()
     with World(1) as world:
         world.process("sleeper").start(lambda: (time.sleep(7 * 86_400), woken.append(world.now)))
         world.run()
     assert woken == [7 * 86_400]
-    assert time.perf_counter() - begun < 60
+    assert time.perf_counter() - start_s < 60
 
 
 def test_processes_go_on_in_the_order_of_their_times() -> None:
@@ -44,37 +44,37 @@ def test_processes_go_on_in_the_order_of_their_times() -> None:
 
 
 def test_each_process_has_a_clock_of_its_own() -> None:
-    told = dict[str, int]()
+    times = dict[str, int]()
     with World(1) as world:
-        world.process("right").start(lambda: told.update(right=now_ms()))
-        world.process("ahead", skew_ms=3_600_000).start(lambda: told.update(ahead=now_ms()))
+        world.process("right").start(lambda: times.update(right=now_ms()))
+        world.process("ahead", skew_ms=3_600_000).start(lambda: times.update(ahead=now_ms()))
         fast = world.process("fast", drift=0.5)
-        fast.start(lambda: (time.sleep(10), told.update(fast=now_ms())))
+        fast.start(lambda: (time.sleep(10), times.update(fast=now_ms())))
         world.run()
-    assert told == {"right": BEGIN_MS, "ahead": BEGIN_MS + 3_600_000, "fast": BEGIN_MS + 15_000}
+    assert times == {"right": BEGIN_MS, "ahead": BEGIN_MS + 3_600_000, "fast": BEGIN_MS + 15_000}
 
 
 def test_ids_are_those_of_the_seed_and_of_the_process() -> None:
     def drawn(seed: int) -> list[str]:
-        found = list[str]()
+        ids = list[str]()
         with World(seed) as world:
             for name in ("a", "b"):
-                world.process(name).start(lambda: found.append(uuid.uuid4().hex))
+                world.process(name).start(lambda: ids.append(uuid.uuid4().hex))
             world.run()
-        return found
+        return ids
 
     assert drawn(1) == drawn(1)
     assert len({*drawn(1), *drawn(2)}) == 4
 
 
 def drawn_after(work: Callable[[], object]) -> tuple[str, int]:
-    """What a process draws when it has done the work, and how far the world's own numbers are."""
-    found = list[str]()
+    """Return the id that a process draws after the work, and the world's next random number."""
+    ids = list[str]()
     with World(1) as world:
-        world.process("a").start(lambda: (work(), found.append(uuid.uuid4().hex)))
+        world.process("a").start(lambda: (work(), ids.append(uuid.uuid4().hex)))
         world.run()
     assert world.errors == []
-    return found[0], world.random.getrandbits(64)
+    return ids[0], world.random.getrandbits(64)
 
 
 def test_a_module_that_is_imported_in_a_history_draws_nothing(
@@ -85,17 +85,17 @@ def test_a_module_that_is_imported_in_a_history_draws_nothing(
     assert drawn_after(lambda: importlib.import_module("draws")) == drawn_after(lambda: None)
 
 
-@pytest.mark.skipif(not native.COMPILED, reason="nothing is compiled")
+@pytest.mark.skipif(not native.COMPILED, reason="the kernels are not compiled")
 def test_a_kernel_that_is_compiled_in_a_history_draws_nothing() -> None:
     compiled = list[str]()
 
     @intrinsic
-    def one(typing_context: Any) -> Any:
+    def kernel(typing_context: Any) -> Any:
         with threading.Lock():
             compiled.append(uuid.uuid4().hex)
         return types.int64(), lambda context, builder, signature, args: context.get_constant(types.int64, 1)
 
-    assert drawn_after(numba.njit(lambda: one())) == drawn_after(lambda: None)
+    assert drawn_after(numba.njit(lambda: kernel())) == drawn_after(lambda: None)
     assert compiled
 
 
@@ -126,12 +126,12 @@ def test_a_lock_is_held_by_one_fiber_while_time_passes() -> None:
 
 
 def test_a_lock_that_is_not_free_in_time_is_not_taken() -> None:
-    taken = list[tuple[bool, float]]()
+    outcomes = list[tuple[bool, float]]()
 
     def work() -> None:
         lock = threading.Lock()
         lock.acquire()
-        thread = threading.Thread(target=lambda: taken.append((lock.acquire(timeout=2.5), world.now)))
+        thread = threading.Thread(target=lambda: outcomes.append((lock.acquire(timeout=2.5), world.now)))
         thread.start()
         time.sleep(10)
         lock.release()
@@ -139,7 +139,7 @@ def test_a_lock_that_is_not_free_in_time_is_not_taken() -> None:
     with World(1) as world:
         world.process("threads").start(work)
         world.run()
-    assert taken == [(False, 2.5)]
+    assert outcomes == [(False, 2.5)]
 
 
 def test_a_condition_wakes_the_fibers_that_wait_for_it() -> None:
@@ -165,15 +165,15 @@ def _notify(changed: threading.Condition) -> None:
         changed.notify_all()
 
 
-def test_a_queue_holds_back_who_puts_and_who_gets() -> None:
+def test_a_queue_holds_back_producers_and_consumers() -> None:
     got = list[tuple[int, float]]()
 
     def work() -> None:
-        line: queue.Queue[int] = queue.Queue(1)
-        threading.Thread(target=lambda: [line.put(each) for each in range(3)]).start()
+        items: queue.Queue[int] = queue.Queue(1)
+        threading.Thread(target=lambda: [items.put(number) for number in range(3)]).start()
         for _ in range(3):
             time.sleep(1)
-            got.append((line.get(), world.now))
+            got.append((items.get(), world.now))
 
     with World(1) as world:
         world.process("queue").start(work)
@@ -182,75 +182,75 @@ def test_a_queue_holds_back_who_puts_and_who_gets() -> None:
 
 
 def test_the_threads_of_the_library_are_fibers_too() -> None:
-    found = list[float]()
+    ends = list[float]()
 
     def work() -> None:
         in_parallel(time.sleep, [1.0] * 8)
-        found.append(world.now)
+        ends.append(world.now)
 
     with World(1) as world:
         world.process("parallel").start(work)
         world.run()
         world.check_over()
-    assert found == [1.0]
+    assert ends == [1.0]
 
 
-def test_a_fiber_does_the_work_of_the_next_thread_and_the_one_before_has_ended() -> None:
-    seen = list[object]()
+def test_a_fiber_runs_the_next_thread_after_the_first_one_has_ended() -> None:
+    events = list[object]()
 
     def work() -> None:
-        first = threading.Thread(target=lambda: seen.append(threading.get_ident()))
+        first = threading.Thread(target=lambda: events.append(threading.get_ident()))
         first.start()
         first.join()
-        second = threading.Thread(target=lambda: (seen.append(threading.get_ident()), time.sleep(5)))
+        second = threading.Thread(target=lambda: (events.append(threading.get_ident()), time.sleep(5)))
         second.start()
         time.sleep(1)
-        seen.extend([first.is_alive(), second.is_alive()])
+        events.extend([first.is_alive(), second.is_alive()])
         first.join()
-        seen.append(time.monotonic())
+        events.append(time.monotonic())
         second.join()
-        seen.append(time.monotonic())
+        events.append(time.monotonic())
 
     with World(1) as world:
         world.switching = 0.0
         world.process("one").start(work)
         world.run()
         world.check_over()
-    assert seen == [seen[0], seen[0], False, True, 1.0, 5.0]
+    assert events == [events[0], events[0], False, True, 1.0, 5.0]
 
 
 def test_a_process_that_died_does_nothing_more() -> None:
-    done = list[str]()
+    events = list[str]()
 
     def work() -> None:
         try:
             time.sleep(10)
-            done.append("woke")
+            events.append("woke")
         finally:
             time.sleep(1)
-            done.append("cleaned up")
+            events.append("cleaned up")
 
     with World(1) as world:
         process = world.process("dying")
         process.start(work)
-        world.at(5.0, process.die)
+        world.call_at(5.0, process.die)
         world.run()
         world.check_over()
-    assert done == []
+    assert events == []
 
 
-def test_a_process_that_stands_still_goes_on_later() -> None:
+def test_a_paused_process_continues_later() -> None:
     woken = list[float]()
     with World(1) as world:
         process = world.process("still")
         process.start(lambda: (time.sleep(10), woken.append(world.now)))
-        world.at(5.0, lambda: process.stand_still(1000.0))
+        world.call_at(5.0, lambda: process.stand_still(1000.0))
         world.run()
     assert woken == [1005.0]
 
 
-def test_what_has_ended_is_no_garbage() -> None:
-    left, forks = 0, 200
+def test_ended_threads_leave_no_garbage() -> None:
+    collected, forks = 0, 200
 
     def work() -> None:
         client = Client(store, process)
@@ -262,19 +262,19 @@ def test_what_has_ended_is_no_garbage() -> None:
             thread.join()
 
     gc.collect()
-    # what other tests left does not count
+    # not what earlier tests left
     gc.freeze()
     with World(1) as world:
         store, process = ObjectStore(world), world.process("forks")
         process.start(work)
         world.run()
-        left = gc.collect()
+        collected = gc.collect()
         assert process.is_over
     gc.unfreeze()
-    assert left < forks
+    assert collected < forks
 
 
-def test_fibers_that_wait_for_ever_are_named() -> None:
+def test_fibers_that_wait_forever_are_named() -> None:
     def work() -> None:
         lock = threading.Lock()
         lock.acquire()
@@ -288,8 +288,8 @@ def test_fibers_that_wait_for_ever_are_named() -> None:
 
 
 def test_outside_of_a_world_all_is_as_on_the_machine() -> None:
-    before = threading.Lock, time.sleep, uuid.uuid4, queue.SimpleQueue
+    real = threading.Lock, time.sleep, uuid.uuid4, queue.SimpleQueue
     with World(1) as world:
         world.process("nothing").start(lambda: None)
         world.run()
-    assert before == (threading.Lock, time.sleep, uuid.uuid4, queue.SimpleQueue)
+    assert real == (threading.Lock, time.sleep, uuid.uuid4, queue.SimpleQueue)

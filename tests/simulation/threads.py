@@ -1,7 +1,6 @@
-"""The threads of simulated processes, and what they wait by, as `threading` and `queue` have them.
+"""The threads of simulated processes, and the primitives of `threading` and `queue` that they wait with.
 
-A thread is a fiber (a greenlet). It runs until it waits; then its world lets another one go on. What is here knows
-of the world that there is a time, a pause, and a way to wait and to be woken.
+A thread is a fiber (a greenlet). It runs until it waits. Then its world resumes another one.
 """
 
 from __future__ import annotations
@@ -20,26 +19,26 @@ if TYPE_CHECKING:
 
 
 class ProcessDiedError(BaseException):
-    """Raised in the fibers of a process that died: nothing they do has an effect any more."""
+    """Raised in the fibers of a dead process, which have no effect any more."""
 
 
 class Fiber(greenlet):
-    """A thread of a simulated process, and when that has ended, another one."""
+    """A thread of a simulated process, and after its end another one."""
 
     def __init__(self, process: Process) -> None:
         super().__init__(self._serve, process.world.hub)
         self.process, self.world, self.token = process, process.world, 0
         self.daemon = True
 
-    def take(self, work: Callable[[], object], name: str) -> None:
-        """Be a thread that does `work`, as soon as it is resumed."""
-        # whoever waited for the thread before it waits for this one no more
+    def assign(self, work: Callable[[], object], name: str) -> None:
+        """Become a thread that does `work` when it is resumed."""
+        # invalidate the waits for the previous thread
         self.token += 1
         self._work, self.name = work, name
         self.is_over = False
-        #: What `threading.current_thread` gives, if that is not the fiber itself.
+        #: The result of `threading.current_thread`, unless that is the fiber.
         self.thread: SimThread | None = None
-        #: Whether it waits for work that others may bring, as a worker does: so it may wait for ever.
+        #: Whether it waits for work, as a worker does: it may wait forever.
         self.waits_for_work = False
 
     def _serve(self, *_: object) -> None:
@@ -47,7 +46,7 @@ class Fiber(greenlet):
             self._do()
             if self.process.is_alive:
                 self.process.idle.append(self)
-                self.world.go_on(self)
+                self.world.switch_from(self)
 
     def _do(self) -> None:
         try:
@@ -56,34 +55,32 @@ class Fiber(greenlet):
         except ProcessDiedError:
             pass
         except BaseException as error:
-            # what comes of a death on the way out is none of its own
+            # errors during the death of a process have no meaning
             if self.process.is_alive:
                 self.world.failed(self.process, error)
         finally:
             self.is_over = True
-            # a world collects no garbage, so what has ended must be in no circle
+            # a world collects no garbage, so an ended thread must be in no cycle
             self.process.fibers.remove(self)
             del self._work
             self.thread = None
 
     @property
     def ident(self) -> int:
-        """What tells it from other threads."""
         return id(self)
 
     def is_alive(self) -> bool:
-        """As of a thread."""
         return not self.is_over
 
 
 def current() -> Fiber | None:
-    """The fiber that runs, or None outside of any world."""
+    """Return the running fiber, or None outside of a world."""
     fiber = getcurrent()
     return fiber if fiber.__class__ is Fiber else None
 
 
 def living() -> Fiber:
-    """The fiber that runs; raises ProcessDiedError if its process has died."""
+    """Return the running fiber; raises ProcessDiedError if its process has died."""
     fiber: Fiber = getcurrent()
     assert fiber.__class__ is Fiber
     if not fiber.process.is_alive:
@@ -91,7 +88,7 @@ def living() -> Fiber:
     return fiber
 
 
-#: A fiber in a line, and how often it was resumed when it went there: else it waits for something else by now.
+#: A fiber in a queue, and its token when it joined: with another token it waits for something else.
 Waiting = tuple[Fiber, int]
 
 
@@ -103,7 +100,6 @@ class SimLock:
         self.waiting: deque[Waiting] | tuple[()] = ()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """As `threading.Lock.acquire`."""
         world, fiber = self.world, getcurrent()
         if not fiber.process.is_alive:
             raise ProcessDiedError
@@ -129,11 +125,9 @@ class SimLock:
         return True
 
     def owner_is_gone(self) -> bool:
-        """Whether the owner's process died."""
         return isinstance(self.owner, Fiber) and not self.owner.process.is_alive
 
     def release(self, *_: object) -> None:
-        """As `threading.Lock.release`."""
         if self.owner is None:
             raise RuntimeError("release unlocked lock")
         self.owner = None
@@ -141,7 +135,6 @@ class SimLock:
             self.world.wake_next(self.waiting)
 
     def locked(self) -> bool:
-        """As `threading.Lock.locked`."""
         return self.owner is not None
 
     __enter__, __exit__ = acquire, release
@@ -155,14 +148,12 @@ class SimRLock(SimLock):
         self.count = 0
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """As `threading.RLock.acquire`."""
         if self.owner is getcurrent() or super().acquire(blocking, timeout):
             self.count += 1
             return True
         return False
 
     def release(self, *_: object) -> None:
-        """As `threading.RLock.release`."""
         if self.owner is not getcurrent():
             raise RuntimeError("cannot release un-acquired lock")
         self.count -= 1
@@ -174,20 +165,20 @@ class SimRLock(SimLock):
     def _is_owned(self) -> bool:
         return self.owner is getcurrent()
 
-    def let_go(self) -> int:
-        """Release it however often it was acquired; returns how often."""
+    def release_all(self) -> int:
+        """Release the lock completely; returns how often it was acquired."""
         count, self.count = self.count, 0
         super().release()
         return count
 
-    def take_again(self, count: int) -> None:
-        """Undo `let_go`."""
+    def acquire_again(self, count: int) -> None:
+        """Undo `release_all`."""
         super().acquire()
         self.count = count
 
 
 @dataclass(eq=False)
-class _Place:
+class _Waiter:
     """A fiber that waits for a condition."""
 
     waiting: Waiting
@@ -199,7 +190,7 @@ class SimCondition:
 
     def __init__(self, world: World, lock: SimRLock | None = None) -> None:
         self.world, self.lock = world, lock or SimRLock(world)
-        self.waiting: deque[_Place] = deque()
+        self.waiting: deque[_Waiter] = deque()
         self.acquire, self.release = self.lock.acquire, self.lock.release
 
     def __enter__(self) -> bool:
@@ -210,42 +201,38 @@ class SimCondition:
             self.lock.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """As `threading.Condition.wait`."""
         fiber = living()
-        place = _Place((fiber, fiber.token))
-        self.waiting.append(place)
-        count = self.lock.let_go() if isinstance(self.lock, SimRLock) else self.lock.release()
+        waiter = _Waiter((fiber, fiber.token))
+        self.waiting.append(waiter)
+        count = self.lock.release_all() if isinstance(self.lock, SimRLock) else self.lock.release()
         if timeout is not None and timeout < threading.TIMEOUT_MAX / 2:
             self.world.resume_at(self.world.now + max(timeout, 0), fiber)
         self.world.wait(fiber)
-        if not place.is_notified:
-            self.waiting.remove(place)
+        if not waiter.is_notified:
+            self.waiting.remove(waiter)
         if isinstance(self.lock, SimRLock):
-            self.lock.take_again(count)  # type: ignore[arg-type]
+            self.lock.acquire_again(count)  # type: ignore[arg-type]
         else:
             self.lock.acquire()
-        return place.is_notified
+        return waiter.is_notified
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
-        """As `threading.Condition.wait_for`."""
         end = None if timeout is None else self.world.now + timeout
         while not (result := predicate()):
-            left = None if end is None else end - self.world.now
-            if left is not None and left <= 0:
+            remaining_s = None if end is None else end - self.world.now
+            if remaining_s is not None and remaining_s <= 0:
                 break
-            self.wait(left)
+            self.wait(remaining_s)
         return result
 
     def notify(self, n: int = 1) -> None:
-        """As `threading.Condition.notify`."""
         while n > 0 and self.waiting:
-            place = self.waiting.popleft()
-            place.is_notified = True
-            self.world.wake(place.waiting)
+            waiter = self.waiting.popleft()
+            waiter.is_notified = True
+            self.world.wake(waiter.waiting)
             n -= 1
 
     def notify_all(self) -> None:
-        """As `threading.Condition.notify_all`."""
         self.notify(len(self.waiting))
 
 
@@ -257,22 +244,18 @@ class SimEvent:
         self.waiting: list[Waiting] = []
 
     def is_set(self) -> bool:
-        """As `threading.Event.is_set`."""
         return self.is_set_now
 
     def set(self) -> None:
-        """As `threading.Event.set`."""
         self.is_set_now = True
         for waiting in self.waiting:
             self.world.wake(waiting)
         self.waiting = []
 
     def clear(self) -> None:
-        """As `threading.Event.clear`."""
         self.is_set_now = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """As `threading.Event.wait`."""
         if self.is_set_now:
             return True
         fiber = living()
@@ -303,7 +286,6 @@ class SimThread:
         self.process, self.over = fiber.process, SimEvent(fiber.world)
 
     def start(self) -> None:
-        """As `threading.Thread.start`."""
         living()
         self.fiber = self.process.start(self._live, self.name)
         self.fiber.thread = self
@@ -316,22 +298,18 @@ class SimThread:
             self.over.set()
 
     def run(self) -> None:
-        """What the thread does."""
         if self.target is not None:
             self.target(*self.args, **self.kwargs)
 
     def join(self, timeout: float | None = None) -> None:
-        """As `threading.Thread.join`."""
         if self.fiber is not None:
             self.over.wait(timeout)
 
     def is_alive(self) -> bool:
-        """As `threading.Thread.is_alive`."""
         return self.fiber is not None and not self.over.is_set_now
 
     @property
     def ident(self) -> int | None:
-        """As of a thread."""
         return None if self.fiber is None else self.fiber.ident
 
 
@@ -345,13 +323,11 @@ class SimTimer(SimThread):
         self.interval, self.finished = interval, SimEvent(self.process.world)
 
     def run(self) -> None:
-        """Wait, and then do it."""
         self.fiber.waits_for_work = True
         if not self.finished.wait(self.interval):
             super().run()
 
     def cancel(self) -> None:
-        """As `threading.Timer.cancel`."""
         self.finished.set()
 
 
@@ -365,7 +341,6 @@ class SimQueue:
         self.putters: deque[Waiting] = deque()
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
-        """As `queue.Queue.put`."""
         end = None if timeout is None else self.world.now + timeout
         while self.maxsize and len(self.items) >= self.maxsize:
             if not block or (end is not None and self.world.now >= end):
@@ -377,7 +352,6 @@ class SimQueue:
         self.world.maybe_switch()
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """As `queue.Queue.get`."""
         if not self.items:
             self._wait_for_items(block, timeout)
         item = self.items.popleft()
@@ -397,25 +371,21 @@ class SimQueue:
             finally:
                 fiber.waits_for_work = False
 
-    def _wait(self, line: deque[Waiting], end: float | None) -> None:
+    def _wait(self, waiters: deque[Waiting], end: float | None) -> None:
         fiber = living()
-        line.append((fiber, fiber.token))
+        waiters.append((fiber, fiber.token))
         if end is not None:
             self.world.resume_at(end, fiber)
         self.world.wait(fiber)
 
     def get_nowait(self) -> Any:
-        """As `queue.Queue.get_nowait`."""
         return self.get(block=False)
 
     def put_nowait(self, item: Any) -> None:
-        """As `queue.Queue.put_nowait`."""
         self.put(item, block=False)
 
     def empty(self) -> bool:
-        """As `queue.Queue.empty`."""
         return not self.items
 
     def qsize(self) -> int:
-        """As `queue.Queue.qsize`."""
         return len(self.items)

@@ -1,7 +1,4 @@
-"""The state of a topic, folded from commits by the rules of docs/formats.md, with no code of the library.
-
-`TopicState` is what the oracle believes. `differences` compares a snapshot of the library with it.
-"""
+"""The state of a topic, folded from commits by the rules of docs/formats.md, without the library's code."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from simulation.commit_reader import Body, ReadCommit
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
-#: How long batches of applications are kept, and how many of one that commits them in order.
+#: How long batches of applications are kept, and how many for an application that commits them in order.
 BATCHES_KEPT_MS, ORDERED_KEPT = 30 * DAY_MS, 10
 #: How many batches of a producer are kept, and for how long.
 PRODUCER_BATCHES_KEPT, PRODUCERS_KEPT_MS = 5, DAY_MS
@@ -31,17 +28,17 @@ class PartitionLog:
 
 @dataclass(frozen=True, slots=True)
 class ProducerBatches:
-    """What the state keeps of a producer: its newest epoch, the last batches of it, and its open transaction."""
+    """A producer's newest epoch, the last batches of that epoch, and its open transaction."""
 
     epoch: int = -1
     batches: tuple[tuple[int, int, int, int], ...] = ()
     open_from: int = -1
-    heard_ms: int = 0
+    active_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationBatch:
-    """A batch of an application: its commit, the offsets by partition, and whether it was committed in order."""
+    """A batch of an application: its commit, and its offsets by partition."""
 
     version: int
     timestamp_ms: int
@@ -51,7 +48,7 @@ class ApplicationBatch:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic after a commit; a commit makes a new one, which shares what it does not change."""
+    """A topic after a commit; states share unchanged parts."""
 
     version: int = -1
     id: str = ""
@@ -64,60 +61,55 @@ class TopicState:
     producers: Mapping[tuple[int, int], ProducerBatches] = field(default_factory=dict)
     gc_floor: int = 0
     log_floor: int = 0
-    #: The time that has passed in commits, in which a pause counts as an hour at most.
+    #: The time that has passed in commits; a pause counts as one hour at most.
     passed_ms: int = 0
 
     def number(self, setting: str, default: int) -> int:
-        """A setting that is a number."""
         return int(self.settings.get(setting, default))
 
     def has_policy(self, policy: str) -> bool:
-        """Whether `cleanup.policy` has this one."""
         return policy in self.settings.get("cleanup.policy", "delete")
 
     @property
     def starts(self) -> dict[int, int]:
-        """Where the logs begin, by partition."""
         return {number: log.start for number, log in enumerate(self.partitions)}
 
     @property
     def ends(self) -> dict[int, int]:
-        """Where the logs end, by partition."""
         return {number: log.end for number, log in enumerate(self.partitions)}
 
     def after(self, commit: ReadCommit) -> TopicState:
-        """The state after the next commit; raises ValueError for one that breaks a rule."""
+        """Return the state after the next commit; raises ValueError if it breaks a rule."""
         if (commit.version, commit.prev) != (self.version + 1, self.id or None):
             raise ValueError(f"version {commit.version} does not follow version {self.version}")
         if commit.timestamp_ms <= self.timestamp_ms:
             raise ValueError(f"the time of version {commit.version} does not go forward")
         draft = _Draft(self, commit)
         for name, body in commit.actions:
-            draft.take(name, body)
+            draft.apply(name, body)
         return draft.finish()
 
 
 class _Draft:
-    """A state while the actions of one commit change it."""
+    """The state during one commit."""
 
-    def __init__(self, before: TopicState, commit: ReadCommit) -> None:
-        self.before, self.commit = before, commit
-        pause_ms = min(commit.timestamp_ms - before.timestamp_ms, HOUR_MS)
+    def __init__(self, previous: TopicState, commit: ReadCommit) -> None:
+        self.commit = commit
+        pause_ms = min(commit.timestamp_ms - previous.timestamp_ms, HOUR_MS)
         self.state = replace(
-            before,
+            previous,
             version=commit.version,
             id=commit.id,
             timestamp_ms=commit.timestamp_ms,
-            passed_ms=before.passed_ms + (pause_ms if before.id else 0),
+            passed_ms=previous.passed_ms + (pause_ms if previous.id else 0),
         )
-        self.logs = list(before.partitions)
+        self.logs = list(previous.partitions)
         self.appended: dict[int, list[Body]] = {}
         self.filling: dict[int, list[Body]] = {}
         self.removed: dict[int, set[str]] = {}
         self.named: set[int] = set()
 
-    def take(self, name: str, body: Body) -> None:
-        """Apply an action."""
+    def apply(self, name: str, body: Body) -> None:
         state = self.state
         if state.dropped and name not in ("create", "gc_floor", "log_floor"):
             raise ValueError(f"version {state.version} changes a topic that was dropped: {name}")
@@ -172,9 +164,9 @@ class _Draft:
     def _record(self, body: Body) -> None:
         state, key = self.state, (body["app_id"], body["batch_id"])
         offsets = {int(number): tuple(span) for number, span in body["offsets"].items()}
-        known = state.batches.get(key)
-        if known and not known.in_order and known.timestamp_ms > state.timestamp_ms - BATCHES_KEPT_MS:
-            raise ValueError(f"batch {key} was committed by version {known.version}, and by {state.version}")
+        earlier = state.batches.get(key)
+        if earlier and not earlier.in_order and earlier.timestamp_ms > state.timestamp_ms - BATCHES_KEPT_MS:
+            raise ValueError(f"batch {key} was committed by version {earlier.version}, and by {state.version}")
         batch = ApplicationBatch(state.version, state.timestamp_ms, offsets, body.get("in_order", False))
         self.state = replace(state, batches={**state.batches, key: batch})
 
@@ -183,30 +175,29 @@ class _Draft:
         for row in rows:
             key = row["partition"], row["producer_id"]
             self.named.add(row["partition"])
-            known = producers.get(key, ProducerBatches())
-            if known.open_from < 0 and passed_ms - known.heard_ms >= PRODUCERS_KEPT_MS:
-                known = ProducerBatches()
-            batches = known.batches if known.epoch == row["producer_epoch"] else ()
+            producer = producers.get(key, ProducerBatches())
+            if producer.open_from < 0 and passed_ms - producer.active_ms >= PRODUCERS_KEPT_MS:
+                producer = ProducerBatches()
+            batches = producer.batches if producer.epoch == row["producer_epoch"] else ()
             first = row["last_offset"] - row["offset_delta"]
             if row["kind"] >= 2:
                 open_from = -1
             else:
-                open_from = first if row["kind"] == 1 and known.open_from < 0 else known.open_from
-                facts = row["last_sequence"], row["last_offset"], row["offset_delta"], row["timestamp"]
-                batches = (*batches, facts)[-PRODUCER_BATCHES_KEPT:]
+                open_from = first if row["kind"] == 1 and producer.open_from < 0 else producer.open_from
+                batch = row["last_sequence"], row["last_offset"], row["offset_delta"], row["timestamp"]
+                batches = (*batches, batch)[-PRODUCER_BATCHES_KEPT:]
             producers[key] = ProducerBatches(row["producer_epoch"], batches, open_from, passed_ms)
         self.state = replace(self.state, producers=producers)
 
     def finish(self) -> TopicState:
-        """The state after all actions."""
         for number in {*self.appended, *self.filling, *self.removed}:
             log, removed = self.logs[number], self.removed.get(number, set())
             stems = {segment["stem"] for segment in log.segments}
             if not removed <= stems:
                 raise ValueError(f"version {self.state.version} removes what is not live: {removed - stems}")
-            kept = [segment for segment in log.segments if segment["stem"] not in removed]
+            live = [segment for segment in log.segments if segment["stem"] not in removed]
             segments = sorted(
-                [*kept, *self.filling.get(number, ()), *self.appended.get(number, ())],
+                [*live, *self.filling.get(number, ()), *self.appended.get(number, ())],
                 key=lambda segment: segment["base_offset"],
             )
             end = 0
@@ -216,14 +207,14 @@ class _Draft:
                 end = segment["next_offset"]
             self.logs[number] = replace(log, segments=tuple(segments))
             appended = self.appended.get(number, ())
-            if number not in self.named and any(one["has_producers"] or one["has_transactions"] for one in appended):
-                kept_producers = {key: one for key, one in self.state.producers.items() if key[0] != number}
-                self.state = replace(self.state, producers=kept_producers)
+            if number not in self.named and any(add["has_producers"] or add["has_transactions"] for add in appended):
+                producers = {key: state for key, state in self.state.producers.items() if key[0] != number}
+                self.state = replace(self.state, producers=producers)
         return replace(self.state, partitions=tuple(self.logs))
 
 
 def differences(snapshot: Any, state: TopicState) -> Iterator[str]:
-    """What a snapshot of the library has otherwise than the state that its commits lead to."""
+    """Yield the differences between a snapshot of the library and the state after its commits."""
     for name in ("version", "topic_id", "timestamp_ms", "dropped", "gc_floor", "log_floor"):
         if getattr(snapshot, name) != getattr(state, name):
             yield f"{name} is {getattr(snapshot, name)}, not {getattr(state, name)}"
@@ -236,18 +227,18 @@ def differences(snapshot: Any, state: TopicState) -> Iterator[str]:
     if len(snapshot.partitions) != len(state.partitions):
         yield f"it has {len(snapshot.partitions)} partitions, not {len(state.partitions)}"
         return
-    for number, (have, log) in enumerate(zip(snapshot.partitions, state.partitions, strict=True)):
-        for text in _of_partition(have, log):
+    for number, (partition, log) in enumerate(zip(snapshot.partitions, state.partitions, strict=True)):
+        for text in _of_partition(partition, log):
             yield f"partition {number}: {text}"
-        yield from _of_producers(number, have, state)
+        yield from _of_producers(number, partition, state)
     yield from _of_batches(snapshot, state)
 
 
-def _of_partition(have: Any, log: PartitionLog) -> Iterator[str]:
-    told = have.log_start_offset, have.log_end_offset, have.first_dirty_offset
-    if told != (log.start, log.end, log.first_dirty):
-        yield f"its start, end and first dirty offset are {told}, not {(log.start, log.end, log.first_dirty)}"
-    rows = have.segments.columns().to_pylist()
+def _of_partition(partition: Any, log: PartitionLog) -> Iterator[str]:
+    offsets = partition.log_start_offset, partition.log_end_offset, partition.first_dirty_offset
+    if offsets != (log.start, log.end, log.first_dirty):
+        yield f"its start, end and first dirty offset are {offsets}, not {(log.start, log.end, log.first_dirty)}"
+    rows = partition.segments.columns().to_pylist()
     if [row["stem"] for row in rows] != [segment["stem"] for segment in log.segments]:
         yield f"its segments are {[row['stem'] for row in rows]}"
         return
@@ -257,52 +248,52 @@ def _of_partition(have: Any, log: PartitionLog) -> Iterator[str]:
             yield f"segment {segment['stem']} has {wrong}"
 
 
-def _of_producers(number: int, have: Any, state: TopicState) -> Iterator[str]:
-    known = dict(have.producers.items())
-    for (partition, producer), expected in state.producers.items():
-        if partition != number:
+def _of_producers(number: int, partition: Any, state: TopicState) -> Iterator[str]:
+    producers = dict(partition.producers.items())
+    for (other, producer_id), expected in state.producers.items():
+        if other != number:
             continue
-        found, silent_ms = known.pop(producer, None), state.passed_ms - expected.heard_ms
-        if found is None:
+        producer, silent_ms = producers.pop(producer_id, None), state.passed_ms - expected.active_ms
+        if producer is None:
             if expected.open_from >= 0 or silent_ms < PRODUCERS_KEPT_MS:
-                yield f"partition {number}: producer {producer} is forgotten after {silent_ms} ms"
-        elif (found.epoch, tuple(map(tuple, found.batches)), found.transaction_first_offset) != (
+                yield f"partition {number}: producer {producer_id} is missing after {silent_ms} ms"
+        elif (producer.epoch, tuple(map(tuple, producer.batches)), producer.transaction_first_offset) != (
             expected.epoch,
             expected.batches,
             expected.open_from,
         ):
-            yield f"partition {number}: producer {producer} has {found}, not {expected}"
-    if known:
-        yield f"partition {number}: no commit names the producers {sorted(known)}"
+            yield f"partition {number}: producer {producer_id} has {producer}, not {expected}"
+    if producers:
+        yield f"partition {number}: no commit names the producers {sorted(producers)}"
 
 
 def _of_batches(snapshot: Any, state: TopicState) -> Iterator[str]:
-    """A batch is kept as long as promised; no other is there than what was committed."""
+    """A batch is kept as long as promised, and no other batch than the committed ones exists."""
     rows = snapshot.transactions.columns().to_pylist()
-    known = {
+    batches = {
         (row["app_id"], row["batch_id"]): {
-            each["partition"]: (each["start_offset"], each["end_offset"]) for each in row["offsets"]
+            span["partition"]: (span["start_offset"], span["end_offset"]) for span in row["offsets"]
         }
         for row in rows
     }
-    expected = {(app, _as_json(batch)): one for (app, batch), one in state.batches.items()}
-    for key, offsets in known.items():
+    expected = {(app, _as_json(id_)): batch for (app, id_), batch in state.batches.items()}
+    for key, offsets in batches.items():
         if key not in expected or dict(expected[key].offsets) != offsets:
             yield f"batch {key} is kept with {offsets}, and was not committed so"
     newest: dict[str, int] = {}
     latest: dict[str, tuple[str, str]] = {}
-    for (app, batch), one in state.batches.items():
-        latest[app] = app, _as_json(batch)
-        if one.in_order and isinstance(batch, int):
-            newest[app] = max(batch, newest.get(app, batch))
-    for (app, batch), one in state.batches.items():
-        key = app, _as_json(batch)
-        if isinstance(batch, int) and app in newest and batch <= newest[app] - ORDERED_KEPT:
+    for (app, id_), batch in state.batches.items():
+        latest[app] = app, _as_json(id_)
+        if batch.in_order and isinstance(id_, int):
+            newest[app] = max(id_, newest.get(app, id_))
+    for (app, id_), batch in state.batches.items():
+        key = app, _as_json(id_)
+        if isinstance(id_, int) and app in newest and id_ <= newest[app] - ORDERED_KEPT:
             continue
-        is_young = one.in_order or one.timestamp_ms > state.timestamp_ms - BATCHES_KEPT_MS
-        if (is_young or latest[app] == key) and key not in known:
-            yield f"batch {key} of version {one.version} is forgotten"
+        is_young = batch.in_order or batch.timestamp_ms > state.timestamp_ms - BATCHES_KEPT_MS
+        if (is_young or latest[app] == key) and key not in batches:
+            yield f"batch {key} of version {batch.version} is missing"
 
 
-def _as_json(batch: int | str) -> str:
-    return f'"{batch}"' if isinstance(batch, str) else str(batch)
+def _as_json(batch_id: int | str) -> str:
+    return f'"{batch_id}"' if isinstance(batch_id, str) else str(batch_id)
