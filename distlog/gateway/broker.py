@@ -22,11 +22,10 @@ from distlog.gateway.transactions.transaction_coordinator import TransactionServ
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """The gateway as its handlers see it. `apis` are by their keys.
+    """The gateway as its handlers see it.
 
-    `security_protocol` is Kafka's name for how its clients connect. Without `acls` every client may do everything.
-    With `acls` clients may also change the `users` of the root.
-    `check_password` queues a request, which is put off, for the thread of passwords.
+    Without `acls` every client may do everything. With `acls` clients may also change the `users` of the root.
+    `check_password` queues a request for the thread of passwords.
     """
 
     config: GatewayConfig
@@ -47,7 +46,7 @@ class Broker:
 
     @property
     def cluster_id(self) -> str:
-        """An id of the root, the same for each of its gateways: 16 bytes in URL-safe base 64."""
+        """An id of the root, the same for all its gateways: 16 bytes in URL-safe base 64."""
         digest = hashlib.sha256(self.metadata.root.url.encode()).digest()
         return urlsafe_b64encode(digest[:16]).decode().rstrip("=")
 

@@ -52,7 +52,6 @@ class Node:
 
     @classmethod
     def parse(cls, name: str) -> Node | None:
-        """The gateway with this name; None for another name."""
         match = _NAME.fullmatch(name)
         if match is None or int(match["port"]) > 65535:
             return None
@@ -60,7 +59,6 @@ class Node:
 
     @property
     def address(self) -> tuple[str, int, str]:
-        """Its host, port and machine: two processes cannot both listen there."""
         return self.host, self.port, self.machine
 
     def is_reached_from(self, machine: str) -> bool:
@@ -69,7 +67,6 @@ class Node:
 
 
 def this_machine() -> str:
-    """The name of this machine, without spaces."""
     return re.sub(r"\s", "-", platform.node())[:255] or "localhost"
 
 
@@ -88,10 +85,8 @@ def _is_loopback(host: str) -> bool:
 
 # The gateways are a consumer group (distlog.core.read.membership) in the root's own folder, which share the
 # partitions of `__consumer_offsets`: each sends heartbeats, and the partitions of a dead one go to the rest. Clocks
-# of different gateways are not compared. The lease shows people and clients which gateway to use. The epoch of the
-# partition keeps a gateway that lost it from committing (distlog.gateway.cluster).
+# of different gateways are not compared. The epoch of a partition (Leadership) keeps a former holder from committing.
 
-#: The group of the gateways does not belong to a topic.
 ROOT_ID, GATEWAYS_GROUP = str(uuid.UUID(int=0)), "gateways"
 
 _log = logging.getLogger("distlog.gateway")
@@ -99,10 +94,7 @@ _log = logging.getLogger("distlog.gateway")
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """The state at the last sync; `term` grows when everything held before must be loaded again.
-
-    `joins` counts the times that the gateway joined: its partitions from before the last one may be others' now.
-    """
+    """The state at the last sync; `term` grows when everything must be loaded again, `joins` when it has joined."""
 
     nodes: tuple[Node, ...] = ()
     holders: Mapping[int, Node] = field(default_factory=dict)
@@ -112,10 +104,7 @@ class _View:
 
 
 class GatewayLease:
-    """This gateway's lease among the gateways of `root`. One thread calls `sync` and `leave`.
-
-    `node_id` is the id that it wants, or None for the lowest free one.
-    """
+    """This gateway's lease. One thread calls `sync` and `leave`. `node_id` is None for the lowest free id."""
 
     def __init__(
         self,
@@ -136,15 +125,13 @@ class GatewayLease:
         self._clock, self._known_at = clock, -math.inf
 
     def be_at(self, host: str, port: int, machine: str) -> None:
-        """Set the address where it listens, before the first `sync`."""
         self.node = Node(self.node.id, host, port, machine)
 
     def sync(self, count: Callable[[], int], pending: Collection[int]) -> bool:
-        """Send a heartbeat, and share `count` partitions with the other gateways; whether anything changed for it.
+        """Send a heartbeat, and share `count` partitions; returns whether anything changed for this gateway.
 
-        A partition that another gateway should have is given up when it is not `pending` any more. The first time, a
-        gateway at the same address counts as dead: its port is ours. Raises the errors of `count`, StorageError,
-        CommitConflictError, CommitStateUnknownError.
+        `pending` partitions are not given up yet. The first time, a gateway at the same address counts as dead.
+        Raises the errors of `count`, StorageError, CommitConflictError, CommitStateUnknownError.
         """
         previous, member = self._view, self._member
         was_lapsed, joins = member.is_lapsed, member.joins
@@ -155,7 +142,6 @@ class GatewayLease:
         nodes = {peer.id: node for peer in state.members if (node := Node.parse(peer.name)) is not None}
         self.node = nodes.get(member.id, self.node)
         if is_new and len(nodes) > 1:
-            # twice, as their requests take time too
             self._known_at = self._clock() + 2 * FREQUENT.look * max(peer.lease_ms for peer in state.members) / 1000
         for peer_node in nodes.values():
             if peer_node not in self._unreachable and not peer_node.is_reached_from(self.node.machine):
@@ -173,7 +159,6 @@ class GatewayLease:
         return (previous.held_partitions, previous.term) != (self._view.held_partitions, self._view.term)
 
     def due_s(self, pending: Collection[int]) -> float:
-        """The seconds until `sync` should be called; 0 if at once."""
         return self._member.due_s(pending)
 
     def leave(self) -> None:
@@ -188,12 +173,10 @@ class GatewayLease:
 
     @property
     def is_lapsed(self) -> bool:
-        """True if other gateways may hold its partitions already."""
         return self._member.is_lapsed
 
     @property
     def held_partitions(self) -> frozenset[int]:
-        """The partitions that it coordinates now."""
         view = self._view
         return frozenset() if self.is_lapsed or self._member.joins != view.joins else view.held_partitions
 
@@ -222,10 +205,9 @@ class GatewayLease:
         return holder if holder is not None and holder.is_reached_from(self.node.machine) else None
 
     def leaders(self, topic_id: str, partitions: int) -> Sequence[int]:
-        """The id of the gateway that clients should ask for the records of each partition: all name the same one.
+        """Return the gateway for the records of each partition: all gateways name the same one.
 
-        Every gateway would do. But the batches of one client must not overtake each other on two ways, and a fetch
-        waits where the appends are.
+        Every gateway would do, but a client's batches must stay in order, and a fetch waits where the appends are.
         """
         return shares(topic_id, partitions, tuple(node.id for node in self.nodes))
 
@@ -243,10 +225,7 @@ class GatewayLease:
 
 @lru_cache(maxsize=256)
 def shares(topic_id: str, partitions: int, ids: tuple[int, ...]) -> Sequence[int]:
-    """The id of the gateway for each partition: rendezvous hashing, so few move when a gateway comes or goes.
-
-    No gateway has more than its share, so that all are used: a partition that would be one too many goes to the next.
-    """
+    """Return the gateway of each partition by rendezvous hashing, so that few move; none has more than its share."""
     least, more = divmod(partitions, len(ids))
     leaders, counts = list[int](), dict.fromkeys(ids, 0)
     for number in range(partitions):
@@ -287,11 +266,10 @@ class TaskLease:
 
     @property
     def is_held(self) -> bool:
-        """True if this process runs the tasks now."""
         return bool(self._member.owned) and not self._member.is_lapsed
 
     def keep(self) -> None:
-        """Take or keep the lease, if it is time; an error is logged, and the lease lapses unless it passes."""
+        """Take or renew the lease when it is due; an error is logged, and the lease may lapse."""
         try:
             if self._member.due_s(()) <= 0:
                 self._member.sync(lambda: 1, lambda numbers, added: dict.fromkeys(numbers, 0), ())
@@ -299,7 +277,6 @@ class TaskLease:
             _log.warning("the lease of the tasks could not be renewed: %s", error)
 
     def leave(self) -> None:
-        """Let another process run the tasks at once."""
         try:
             self._member.leave()
         except DistlogError as error:
@@ -325,30 +302,26 @@ class Maintenance:
         self._scheduler.schedule("maintenance-lease", self.lease.keep, delay_ms=0, period_ms=int(lease_s * 1000 / 20))
 
     def start(self) -> None:
-        """Begin the threads; returns at once."""
         self._scheduler.start()
         self._manager.start()
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
-        """End the threads; returns False if some task still runs, and is abandoned."""
         ended = self._manager.stop(timeout_s)
         self._scheduler.stop(timeout_s)
         self.lease.leave()
         return ended
 
     def metrics(self) -> list[Metric]:
-        """The metrics of the LogManager, and whether this process runs the tasks."""
         about, is_held = "1 if this gateway runs the tasks of the root", float(self.lease.is_held)
         return [Metric("distlog_gateway_maintains", "gauge", about, [({}, is_held)]), *self._manager.metrics()]
 
 
-#: How long the beginning of an epoch waits for appends of the one before, which take milliseconds; then it fails, and
-#: is tried again.
+#: How long `begin` waits for appends of the leader before, which take milliseconds.
 _LOCK_WAIT_S = 5.0
 
 
 class Leadership:
-    """The partitions of a topic that this process leads; safe between threads, but for `begin` and `end`."""
+    """The partitions of a topic that this process leads; safe between threads, except `begin` and `end`."""
 
     def __init__(self, handle: TopicHandle, current: CurrentSnapshot) -> None:
         self._handle, self._current = handle, current
@@ -356,14 +329,13 @@ class Leadership:
 
     @property
     def partitions(self) -> Collection[int]:
-        """The partitions that this process leads, as far as it knows."""
         return self._epochs.keys()
 
     def begin(self, partitions: Collection[int], may_lead: Callable[[], None] = lambda: None) -> None:
-        """Lead partitions, in one commit; when this returns, no other process appends to them as their leader.
+        """Lead partitions with one commit; afterwards no other process appends to them as their leader.
 
-        `may_lead` is called before each try, and may raise. Raises the errors of `CommitRace`; LockHeldError
-        if a stopped process holds a partition's lock, and then leads none.
+        `may_lead` is called before each try, and may raise. Raises the errors of `CommitRace`; LockHeldError if a
+        stopped process holds a partition's lock.
         """
         if not partitions:
             return
@@ -415,7 +387,6 @@ def _epoch(snapshot: Snapshot, partition: int) -> int:
 LEAST_SEGMENTS = 64
 #: A compaction rewrites the clean part: it waits for one more segment for each CLEAN_BYTES_PER_SEGMENT.
 CLEAN_BYTES_PER_SEGMENT = 64 << 10
-#: How often a gateway checks, which takes no request.
 COMPACTION_PERIOD_MS = 5000
 #: Many segments are compacted regardless of their share of the bytes.
 _COMPACTION_DEFAULTS = {"min.cleanable.dirty.ratio": 0.0}
@@ -428,7 +399,7 @@ class OwnCompaction:
         self._topic_id, self._tried_ends = "", dict[int, int]()
 
     def step(self, topic: Topic, partitions: Collection[int]) -> None:
-        """Compact the `partitions` that need it, by the known snapshot of the topic; an error is logged."""
+        """Compact the `partitions` that need it; an error is logged."""
         snapshot = topic.snapshot
         if snapshot.topic_id != self._topic_id:
             # a new topic of the same name has other offsets
@@ -454,7 +425,7 @@ class OwnCompaction:
                             "cannot compact partition %d of %s: %s", failed.partition, topic.name, failed.error
                         )
             except Exception as error:
-                # there is a next time, and the thread must live to see it
+                # the thread must try again later
                 is_mistake = not isinstance(error, DistlogError)
                 _log.warning("%s was not compacted: %s", topic.name, error, exc_info=is_mistake)
 

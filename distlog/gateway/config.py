@@ -81,7 +81,7 @@ _AUTHORIZERS = ("", STANDARD_AUTHORIZER, "kafka.security.authorizer.AclAuthorize
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclSettings:
-    """The settings of ACLs, by Kafka's names and defaults: without an `authorizer` they decide about nothing."""
+    """The settings of ACLs, by Kafka's names and defaults: without an `authorizer` there are none."""
 
     authorizer: str = broker_setting(
         "authorizer.class.name", "", f"`{STANDARD_AUTHORIZER}`: ACLs decide what clients may do; as `--acls`"
@@ -104,7 +104,6 @@ class AclSettings:
 
     @property
     def super_principals(self) -> frozenset[str]:
-        """The principals of `super.users`."""
         return frozenset(
             check_principal(principal.strip()) for principal in self.super_users.split(";") if principal.strip()
         )
@@ -199,22 +198,20 @@ class GatewayConfig:
 
     @property
     def wanted_id(self) -> int | None:
-        """The id of this process as a broker; None for the lowest that no other has."""
+        """The broker id of this process; None for the lowest free one."""
         return None if self.node_id is None else self.node_id + self.process
 
     @property
     def request_memory_limit(self) -> int:
-        """The bytes of requests that this process may hold."""
         return self.queued_max_request_bytes // self.processes
 
     @property
     def fetch_memory_limit(self) -> int:
-        """The bytes of records in responses that this process may hold."""
         return self.fetch_memory_bytes // self.processes
 
     @property
     def connection_limit(self) -> int:
-        """The most connections, so that as many open files are left for logs."""
+        """The most connections: half of the open files are left for logs."""
         return self.max_connections if self.open_files is None else min(self.max_connections, self.open_files // 2)
 
 
@@ -225,8 +222,6 @@ _OF_TOPICS = {topic: broker for broker, topic in SAME_MEANING.items()} | {
 
 
 class ShownSetting(NamedTuple):
-    """A setting of the gateway with its current value."""
-
     name: str
     value: str
     is_default: bool
@@ -243,7 +238,6 @@ def with_settings(config: GatewayConfig, settings: Mapping[str, object]) -> Gate
 
 
 def gateway_settings(config: GatewayConfig) -> list[ShownSetting]:
-    """The settings of the gateway itself, sorted by name."""
     values = chain(shown(config), shown(config.groups), shown(config.acls))
     return sorted(
         ShownSetting(setting.name, value, is_default, setting.meaning) for setting, value, is_default in values
@@ -251,7 +245,7 @@ def gateway_settings(config: GatewayConfig) -> list[ShownSetting]:
 
 
 def topic_default_settings(defaults: Mapping[str, object]) -> Iterator[ShownSetting]:
-    """The broker's settings that count for topics which do not set them; `defaults` are the given_values ones."""
+    """The broker settings that apply to topics which don't set them; `defaults` are the given ones."""
     values = TopicConfig.parse(defaults).all()
     for topic, broker in _OF_TOPICS.items():
         value = values[topic]
@@ -260,7 +254,7 @@ def topic_default_settings(defaults: Mapping[str, object]) -> Iterator[ShownSett
 
 
 class GroupConfigs:
-    """The settings of groups: the broker's, and the ones that were set for a group; for many threads."""
+    """The settings of groups: the broker's, and overrides of single groups; for many threads."""
 
     def __init__(self, settings: GroupSettings) -> None:
         self.settings = settings
@@ -268,7 +262,6 @@ class GroupConfigs:
         self._of: Mapping[str, GroupSettings] = {}
 
     def of(self, group: str) -> GroupSettings:
-        """The settings of a group."""
         return self._of.get(group, self.settings)
 
     @property
@@ -277,11 +270,9 @@ class GroupConfigs:
         return sorted(self._overrides)
 
     def overrides(self, group: str) -> Mapping[str, int]:
-        """The settings that were set for a group."""
         return self._overrides.get(group, {})
 
     def described(self, group: str) -> Iterator[GroupSetting]:
-        """All settings of a group."""
         values, overrides, defaults = self.of(group), self.overrides(group), GroupSettings()
         for name, (attribute, _, _) in _GROUP_FIELDS.items():
             value = getattr(values, attribute)
@@ -289,7 +280,6 @@ class GroupConfigs:
             yield GroupSetting(name, value, name in overrides, is_default, _GROUP_SETTINGS[attribute].meaning)
 
     def set(self, values: Mapping[tuple[str, str], int]) -> None:
-        """Take the settings of all groups, by the group and the name."""
         overrides: dict[str, dict[str, int]] = {}
         for (group, name), value in values.items():
             overrides.setdefault(group, {})[name] = value
@@ -297,7 +287,7 @@ class GroupConfigs:
         self._overrides = overrides
 
     def checked(self, group: str, changes: Mapping[str, str | None]) -> dict[str, int | None]:
-        """The changes as numbers; None removes a setting. Raises InvalidConfigError in the words of brokers."""
+        """Parse changes; None removes a setting. Raises InvalidConfigError with Kafka's texts."""
         numbers = {name: None if value is None else _group_number(name, value) for name, value in changes.items()}
         numbers = {name: value for name, value in numbers.items() if name in _GROUP_FIELDS}
         changed = {**self.overrides(group), **numbers}
@@ -325,13 +315,10 @@ _GROUP_FIELDS = {
 }
 SESSION_TIMEOUT, HEARTBEAT_INTERVAL = _GROUP_FIELDS
 _GROUP_SETTINGS = settings_of(GroupSettings)
-#: The settings of kinds of groups that there are not.
 _OTHER_KINDS = ("share.", "streams.")
 
 
 class GroupSetting(NamedTuple):
-    """A setting of a group with its current value."""
-
     name: str
     value: int
     is_override: bool
@@ -351,13 +338,11 @@ def _group_number(name: str, value: str) -> int:
 
 
 def encode_setting(group: str, name: str, value: int | None) -> tuple[bytes, bytes | None]:
-    """The key and the value of a record."""
     key = json.dumps({"group": group, "setting": name}, sort_keys=True).encode()
     return key, None if value is None else b"%d" % value
 
 
 def decode_setting(fields: Mapping[str, Any], value: bytes | None) -> tuple[tuple[str, str], int | None]:
-    """The group, the setting's name, and its value, of a key's `fields`."""
     name, number = str(fields["setting"]), None
     if value is not None and not (number := _group_number(name, value.decode())):
         raise ValueError("no setting of a group is 0")

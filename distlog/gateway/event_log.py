@@ -19,10 +19,7 @@ _OTHER_SOURCES = "others"
 
 
 class EventLog:
-    """Counts events by their sources, and logs a summary: the first event at once, then at most a line a minute.
-
-    `events` names them in the plural. For many threads; `clock_s` is monotonic.
-    """
+    """Counts events by source, and logs a summary: the first event at once, then at most a line a minute."""
 
     def __init__(
         self, events: str, clock_s: Callable[[], float] = time.monotonic, level: int = logging.WARNING
@@ -30,7 +27,6 @@ class EventLog:
         self._events, self._clock_s, self._level, self._lock = events, clock_s, level, threading.Lock()
         self._logged_s = float("-inf")
         self._counts, self._examples = Counter[str](), dict[str, str]()
-        #: All events so far.
         self.total = 0
 
     def note(self, source: str, detail: str) -> None:
@@ -44,7 +40,7 @@ class EventLog:
         self.log()
 
     def log(self, *, is_last: bool = False) -> None:
-        """Log the events since the last line, if there are any, and it is a minute old, or this one `is_last`."""
+        """Log the events since the last line, if it is a minute old or this line `is_last`."""
         with self._lock:
             now_s = self._clock_s()
             if not self._counts or (now_s - self._logged_s < _PERIOD_S and not is_last):
@@ -65,7 +61,6 @@ class FailureLog:
         self._logged: dict[str, float] = {}
 
     def note(self, subject: str, error: BaseException) -> None:
-        """Log that `subject` failed; with a traceback for an unexpected error."""
         failure, now_s = f"{subject} failed: {error}", self._clock()
         with self._lock:
             if now_s - self._logged.get(failure, -_PERIOD_S) < _PERIOD_S:

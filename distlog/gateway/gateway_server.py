@@ -144,7 +144,6 @@ class GatewayServer:
 
     @property
     def _refreshes(self) -> dict[str, Callable[[], None]]:
-        """The tasks that read what other gateways changed for all, by name."""
         refreshes: dict[str, Callable[[], None]] = {
             "dynamic-configs": partial(_run_logged, self.broker.configs.refresh, "quotas and settings of groups")
         }
@@ -158,44 +157,37 @@ class GatewayServer:
 
     @property
     def port(self) -> int:
-        """The port that it listens to."""
         return self._acceptor.port
 
     @property
     def root(self) -> str:
-        """The address of the root, without credentials."""
         return self.broker.metadata.root.url
 
     @property
     def status(self) -> str:
-        """The numbers of connections, topics and requests, in a line for people."""
         topics, requests = len(self.broker.metadata.loaded), self._requests.total
         connections = counted(self.connections, "connection")
         return f"{connections}, {counted(topics, 'topic')}, {counted(requests, 'request')}"
 
     @property
     def connections(self) -> int:
-        """The number of clients that are connected."""
         return len(self._processor.connections)
 
     def metrics(self) -> list[Metric]:
-        """Counters of requests and connections, and gauges of the moment; makes no request to storage."""
         waiting = sum(len(pool.channel) for pool in self._pools)
         return [*server_metrics(self._processor, self.broker, waiting), *self._requests.metrics()]
 
     @property
     def address(self) -> str:
-        """The value of clients' `bootstrap.servers`."""
         return f"{self.host}:{self.port}"
 
     def start(
         self, joined: Callable[[], object] = lambda: None, is_to_stop: Callable[[], bool] = lambda: False
     ) -> GatewayServer:
-        """Begin to answer. Raises StorageError if it cannot listen, or the storage refuses, and would refuse again.
+        """Begin to answer. Raises StorageError if it cannot listen, or the storage refuses.
 
-        A storage that cannot be reached is tried again and again instead. `joined` is called when it listens and is
-        one of the root's gateways; one process of several then waits for the others before it answers, until it
-        `is_to_stop`, as the others may never begin.
+        A storage that cannot be reached is retried. `joined` is called when the gateway listens and has joined the
+        root's gateways. One process of several waits for the other processes, until `is_to_stop`.
         """
         self._thread.start()
         try:
@@ -226,10 +218,9 @@ class GatewayServer:
         return self
 
     def _wait_for_others(self, is_to_stop: Callable[[], bool]) -> None:
-        """Answer no client before all gateways know of each other, or the client may stall for minutes.
+        """Answer no client before all gateways know each other, or a client may stall for minutes.
 
-        It would take this one for the only leader. And librdkafka forgets what it has asked a gateway that the answer
-        of another one does not name.
+        librdkafka forgets requests to a gateway that another gateway does not name.
         """
         end, lease = time.monotonic() + _OTHERS_S, self._lease
         while time.monotonic() < end and not is_to_stop():
@@ -238,9 +229,9 @@ class GatewayServer:
             time.sleep(_OTHERS_PAUSE_S)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
-        """Answer the requests under way, close all, and sync everything that was appended.
+        """Answer the requests in flight, close all, and sync all appends.
 
-        Returns False if some work was given up after `timeout_s`; slow clients or storage do not make it take longer.
+        Returns False if it gave up work after `timeout_s`.
         """
         if self._loop.is_closed():
             return True
@@ -270,7 +261,7 @@ class GatewayServer:
         self.stop()
 
     def _offer_new(self, request: Request) -> bool:
-        """Have a request handled that a connection has received; True if that was here and now, as of small ones."""
+        """Have a received request handled; returns True if that was done here, as for small ones."""
         is_handled = (
             request.head.api_key == PRODUCE_KEY
             and len(request.frame or b"") <= _SMALL_BYTES
@@ -285,7 +276,7 @@ class GatewayServer:
         self._pool_of[APIS[request.head.api_key].handlers].channel.offer(request)
 
     def _offer_password(self, request: Request) -> None:
-        """Have a password checked: addresses take turns, and at each the names of users."""
+        """Queue a password check: addresses take turns, and at each address the names of users."""
         owner = owner_of(None, request.session.address[0])
         request.share = self._shares.share(owner, f"password of {request.delayed}")
         self._passwords.channel.offer(request)
@@ -322,12 +313,10 @@ def warm_up() -> None:
             topic.refresh().read(0, 1)
             fetch_stored(topic.reader, with_tail(topic.handle, topic.current.snapshot, 0), 0, 2, 1)
     except (DistlogError, OSError) as error:
-        # as on a full disk
         _log.warning("the first requests may wait for kernels, since no temporary topic could be used: %s", error)
 
 
 def server_metrics(processor: Processor, broker: Broker, waiting: int) -> list[Metric]:
-    """The metrics of connections, memory and waiting requests; makes no request to storage."""
     gauges = {
         "connections": ("open connections", len(processor.connections)),
         "request_queue_size": ("requests that wait for a handler", waiting),
@@ -373,25 +362,22 @@ def _metric(name: str, kind: Literal["gauge", "counter"], meaning: str, value: i
 
 
 class ShutdownDeadline:
-    """The moment `timeout_s` from now."""
-
     def __init__(self, timeout_s: float) -> None:
         self._end_s = time.monotonic() + timeout_s
 
     @property
     def left_s(self) -> float:
-        """The seconds that are left; 0 if none."""
         return max(self._end_s - time.monotonic(), 0)
 
     def result_of(self, work: Future[bool]) -> bool:
-        """The result of `work`; False if it is not done in time. Raises its errors."""
+        """Return the result of `work`, False if it is late. Raises its errors."""
         try:
             return work.result(self.left_s)
         except TimeoutError:
             return False
 
     def has_done(self, work: Callable[[], None]) -> bool:
-        """Do `work` in another thread; returns False if it is still running after the timeout. Raises its errors."""
+        """Do `work` in another thread; returns False if it is late. Raises its errors."""
         result: Future[bool] = Future()
 
         def run() -> None:
@@ -415,13 +401,11 @@ _MEMBERS_THREADS = 2
 _SASL_THREADS = _PASSWORD_THREADS = 1
 #: Threads of their own to end or change topics, each of which may wait for a lock that a stopped process holds.
 _TOPICS_THREADS = 4
-#: How long one process of several waits for the others at its start.
 _OTHERS_S, _OTHERS_PAUSE_S = 10.0, 0.02
 #: How often logs are checked for a `flush.ms` that has passed.
 _FLUSH_MS = 500
 #: The largest Produce request that the network's thread may handle itself.
 _SMALL_BYTES = 128 << 10
-#: How often events are checked for a summary.
 _LOG_MS = 5000
 #: How often topics with positions are checked for a drop by another process: on a local disk, and on an object store.
 _LOOK_MS = {True: 1000, False: 5000}
@@ -434,7 +418,7 @@ _EXPIRY_MS = 600_000
 def _access(
     metadata: MetadataCache, clock: Callable[[], int], settings: AclSettings, authentication: Authentication | None
 ) -> tuple[RootAcls | None, RootUsers | None]:
-    """The ACLs and the users of a root, if ACLs decide here; the users may authenticate."""
+    """The ACLs and users of a root, if the settings have an authorizer."""
     if not settings.authorizer:
         return None, None
     users = RootUsers(metadata, clock)

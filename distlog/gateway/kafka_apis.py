@@ -36,7 +36,7 @@ class KafkaApis:
             self._metrics.note(api.name, time.perf_counter() - start_s)
 
     def handle_without_waiting(self, request: Request) -> bool:
-        """Handle a small Produce request, if that waits for no storage and no lock; else `handle` continues."""
+        """Handle a small Produce request unless it must wait; then `handle` continues."""
         start_s = time.perf_counter()
         try:
             request.read(_FEW_PARTITIONS)
@@ -69,7 +69,7 @@ _FEW_PARTITIONS = 9
 
 
 def supports(head: RequestHead, session: ClientSession) -> bool:
-    """True if a request's body can be read; False for a version of ApiVersions that is not known."""
+    """True if a request's body can be read; False for an unknown version of ApiVersions."""
     if session.principal is None and head.api_key not in _BEFORE_AUTHENTICATION:
         raise InvalidRequestError("the client has not authenticated", api_key=head.api_key)
     api = APIS.get(head.api_key)
@@ -91,7 +91,6 @@ class RequestMetrics:
 
     @property
     def total(self) -> int:
-        """All requests so far."""
         return sum(self._count.values())
 
     def note(self, api: str, seconds: float) -> None:
@@ -101,7 +100,6 @@ class RequestMetrics:
             self._seconds[api] += seconds  # type: ignore[assignment]
 
     def metrics(self) -> list[Metric]:
-        """The counters as they are now."""
         with self._lock:
             count, seconds = sorted(self._count.items()), sorted(self._seconds.items())
         return [

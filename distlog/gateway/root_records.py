@@ -53,12 +53,11 @@ Value = TypeVar("Value")
 
 
 class RootRecords(Generic[Key, Value]):
-    """The records of the topic `name` of a root, for many threads; `clock` returns ms.
+    """The newest records of the topic `name`, for many threads.
 
-    `parse` gives the key of a record and its value, None for a record that removes the key; it raises ValueError or
-    DistlogError for a record that is none, which is logged without its content, and passed over; UnknownValueError
-    for one that only removes its key, as what it meant is not what was before. `changed` gets all values when they
-    are other ones.
+    `parse` returns the key of a record and its value, None to remove the key. For an unknown record it raises
+    ValueError or DistlogError, and the record is logged and skipped; UnknownValueError removes its key, too.
+    `changed` gets all values after a change.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class RootRecords(Generic[Key, Value]):
         self._is_told = False
 
     def refresh(self) -> None:
-        """Read what was changed, by any gateway. Raises DistlogError."""
+        """Read what any gateway changed. Raises DistlogError."""
         with self._lock:
             try:
                 hosted = self._metadata.fresh_topic(self._name)
@@ -94,7 +93,7 @@ class RootRecords(Generic[Key, Value]):
                 self._is_told = True
 
     def append(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Keep these records: they are durable, and count here, when this returns. Raises DistlogError."""
+        """Store records; they are durable, and apply here, when this returns. Raises DistlogError."""
         if records:
             hosted = self._metadata.own_topic(self._name, 1, _CONFIG)
             hosted.append_run(0, own_batch(records, self._clock()), lambda snapshot: None)
@@ -138,15 +137,12 @@ _MOST_TEXT = 300
 
 
 class UnknownValueError(ValueError):
-    """The value of a record's `key` is not understood."""
-
     def __init__(self, key: Hashable, reason: str) -> None:
         super().__init__(reason)
         self.key = key
 
 
 def encode_acl(acl: Acl) -> tuple[bytes, bytes]:
-    """The key and the value of a record."""
     fields = {
         "resource": acl.resource_type.name,
         "pattern": acl.pattern_type.name,
@@ -160,7 +156,7 @@ def encode_acl(acl: Acl) -> tuple[bytes, bytes]:
 
 
 def decode_acl(key: bytes, value: bytes | None) -> tuple[bytes, Acl | None]:
-    """The key and the ACL of a record, None if it is removed. Raises ValueError for another one, without its content.
+    """The key and the ACL of a record, None if it was removed. Raises ValueError, without the content.
 
     Denying an unknown operation denies all operations: ignoring the ACL would allow that operation.
     """
@@ -187,10 +183,7 @@ def decode_acl(key: bytes, value: bytes | None) -> tuple[bytes, Acl | None]:
 
 
 class RootAcls:
-    """The ACLs in a root, for many threads; `clock` returns ms.
-
-    Before the first refresh only super users may do anything. See `AccessLists` about the settings.
-    """
+    """The ACLs in a root, for many threads. Before the first refresh only super users may do anything."""
 
     def __init__(
         self,
@@ -211,15 +204,13 @@ class RootAcls:
 
     @property
     def acls(self) -> list[Acl]:
-        """All ACLs as of the last refresh."""
         return self._lists.acls
 
     def rights(self, user: str, host: str) -> Rights:
-        """The rights of a user at an address."""
         return Rights(self._lists, f"User:{user}", client_host(host), self.denials)
 
     def create(self, acls: Iterable[Acl]) -> None:
-        """Keep more ACLs; they are durable, and count here, when this returns. Raises DistlogError."""
+        """Add ACLs; they are durable, and apply here, when this returns. Raises DistlogError."""
         self._records.append([encode_acl(check_acl(acl)) for acl in dict.fromkeys(acls)])
 
     def delete(self, acls: Iterable[Acl]) -> None:
@@ -237,7 +228,7 @@ class RootAcls:
 
 
 class RootUsers:
-    """The credentials in a root, for many threads; `clock` returns ms."""
+    """The credentials in a root, for many threads."""
 
     def __init__(self, metadata: MetadataCache, clock: Callable[[], int]) -> None:
         #: The secrets of each user by their mechanisms, as of the last refresh; another object after a change.
@@ -247,7 +238,7 @@ class RootUsers:
         self.refresh = self._records.refresh
 
     def alter(self, changes: Iterable[tuple[Credential, ScramSecret | None]]) -> None:
-        """Set credentials, None removes one; they are durable, and count here, when this returns."""
+        """Set credentials, or remove them (None); they are durable, and apply here, when this returns."""
         self._records.append([encode_credential(name, secret) for name, secret in changes])
 
     def _set(self, secrets: Mapping[Credential, ScramSecret]) -> None:
@@ -257,27 +248,23 @@ class RootUsers:
         self.secrets = users
 
 
-# A credential as a record: the user and the mechanism in the key, and in the value a secret as the file of users has
-# it, without a password. A record without a value removes it.
+# A credential as a record: the user and the mechanism in the key, the secret in the value, as in the file of users.
 
 _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 class Credential(NamedTuple):
-    """The name of a credential."""
-
     user: str
     mechanism: str
 
 
 def encode_credential(name: Credential, secret: ScramSecret | None) -> tuple[bytes, bytes | None]:
-    """The key and the value of a record; None removes a credential."""
     key = json.dumps(name._asdict(), sort_keys=True).encode()
     return key, None if secret is None else json.dumps(written_secret(secret)).encode()
 
 
 def decode_credential(key: bytes, value: bytes | None) -> tuple[Credential, ScramSecret | None]:
-    """The credential of a record. Raises InvalidConfigError, ValueError for another record, without its content.
+    """The credential of a record. Raises InvalidConfigError, ValueError, without the content.
 
     UnknownValueError for an unreadable secret: the former one was replaced, and must not stay valid.
     """
@@ -296,18 +283,16 @@ def decode_credential(key: bytes, value: bytes | None) -> tuple[Credential, Scra
         raise UnknownValueError(name, "this is not a credential") from None
 
 
-# A quota as a record: {"client-id": null, "user": "alice"} and its name in the key, a number in the value. Null is
-# the default entity. The newest record of a key counts, and one without a value removes the quota.
+# Null is the default entity. A record without a value removes the quota.
 
 #: The largest value of a quota, as of Kafka's LONG settings.
 _MOST_QUOTA = float(1 << 63)
 
-#: The new values of quotas by their names; None removes one.
 Changes = Mapping[str, float | None]
 
 
 def check_change(entity: Entity, changes: Changes) -> None:
-    """Raise InvalidConfigError for an entity or a quota that cannot be."""
+    """Raise InvalidConfigError for an impossible entity or quota."""
     types = [kind for kind, _ in entity.parts]
     if "ip" in types:
         raise InvalidConfigError("there are no quotas of addresses: max.connections.per.ip bounds their connections")
@@ -326,7 +311,6 @@ def check_change(entity: Entity, changes: Changes) -> None:
 
 
 def encode_change(entity: Entity, name: str, value: float | None) -> tuple[bytes, bytes | None]:
-    """The key and the value of a record."""
     key = json.dumps({"entity": dict(entity.parts), "quota": name}, sort_keys=True).encode()
     return key, None if value is None else json.dumps(value).encode()
 
@@ -344,7 +328,7 @@ _Key = tuple[Entity | str, str]
 
 
 class DynamicConfigs:
-    """The changes of administrators while the gateways of a root run; `quotas` and `groups` get them."""
+    """The quotas and settings of groups that administrators change at run time."""
 
     def __init__(
         self, metadata: MetadataCache, quotas: Quotas, groups: GroupConfigs, clock: Callable[[], int]
@@ -354,15 +338,14 @@ class DynamicConfigs:
 
     @property
     def limits(self) -> Limits:
-        """The quotas as of the last refresh."""
         return self._quotas.limits
 
     def refresh(self) -> None:
-        """Read what was changed, by any gateway. Raises DistlogError."""
+        """Read what any gateway changed. Raises DistlogError."""
         self._records.refresh()
 
     def alter_quotas(self, entity: Entity, changes: Changes) -> None:
-        """Keep new values; they are durable, and count here, when this returns. Raises DistlogError."""
+        """Store quotas; they are durable, and apply here, when this returns. Raises DistlogError."""
         check_change(entity, changes)
         self._records.append([encode_change(entity, name, value) for name, value in sorted(changes.items())])
 
@@ -383,7 +366,7 @@ class DynamicConfigs:
 
 
 def decode_config(key: bytes, value: bytes | None) -> tuple[_Key, float | None]:
-    """The subject, the name and the value of a record. Raises InvalidConfigError, ValueError for a record of none."""
+    """The subject, the name and the value of a record. Raises InvalidConfigError, ValueError."""
     try:
         fields: Any = json.loads(key)
         return decode_setting(fields, value) if "group" in fields else decode_change(fields, value)

@@ -25,7 +25,6 @@ from distlog.gateway.server.request import Request
 from distlog.gateway.topics.metadata_cache import OWN_TOPICS, HostedTopic
 from distlog.gateway.topics.topic_index import TopicSummary
 
-#: A topic's name, or its id where a request has that.
 Topic = TypeVar("Topic", bound=str | uuid.UUID)
 
 
@@ -55,7 +54,7 @@ def topic_error_code(error: BaseException, topic: str | uuid.UUID) -> ErrorCode:
 
 
 def attempted(work: Callable[[], Fields | None], **fields: Any) -> Fields:
-    """`fields` with the fields that `work` returns; or with the code and the text of its error."""
+    """Return `fields` with what `work` returns, or with the code and the text of its error."""
     try:
         result = work()
     except Exception as error:
@@ -74,14 +73,13 @@ def by_topic(parts: Iterable[tuple[Topic, Fields]], field: str = "partitions", n
 
 
 def only_once(work: Callable[[Any], Fields | None], items: Sequence[Any]) -> Fields | None:
-    """Do the work for the one item of a name; as in Kafka, raises UnsupportedRequestError if there are several."""
+    """Do the work for the only item of a name; refuse several, as Kafka does."""
     if len(items) > 1:
         raise UnsupportedRequestError("a request has this name twice")
     return work(items[0])
 
 
 def grouped(items: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list[Any]]:
-    """The items of a request by their names."""
     groups: dict[Any, list[Any]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -95,7 +93,6 @@ _NO_ZERO = 3
 
 
 def api_versions(request: Request, broker: Broker) -> Fields:
-    """All APIs with their versions; a client of an unknown newer version gets the error in version 0."""
     error = ErrorCode.unsupported_version if request.body is None else ErrorCode.none
     keys = [
         {"api_key": api.key, "min_version": api.oldest, "max_version": api.newest} for api in broker.apis.values()
@@ -121,7 +118,6 @@ _NULL_NAME = 12
 
 
 def metadata(request: Request, broker: Broker) -> Fields:
-    """The requested topics, or all."""
     nodes = [(node.id, *broker.address(request, node)) for node in broker.cluster.nodes]
     return {
         "throttle_time": 0,
@@ -169,7 +165,6 @@ def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
 
 
 def _key(topic: Any) -> object:
-    """The name of a requested topic, or else its id."""
     name = requested_name(topic)
     return topic.topic_id if name is None else name
 
@@ -196,13 +191,12 @@ def _requested_topic(
 
 
 def check_create(request: Request, name: str) -> None:
-    """Raise AccessDeniedError unless the client may create this topic."""
     if not request.rights.might(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME):
         request.rights.check(Operation.CREATE, ResourceType.TOPIC, name)
 
 
 class TopicIds:
-    """The ids of all topics, for one request: they are looked for once, however many ids it has."""
+    """The ids of all topics for one request, which lists the topics at most once."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -300,7 +294,6 @@ def _partitions_from(request: Request, broker: Broker, name: str, first: int, mo
 
 
 def describe_cluster(request: Request, broker: Broker) -> Fields:
-    """The cluster's id and its brokers: the live gateways."""
     nodes = [(node.id, *broker.address(request, node)) for node in broker.cluster.nodes]
     return {
         "throttle_time": 0,
@@ -313,7 +306,6 @@ def describe_cluster(request: Request, broker: Broker) -> Fields:
 
 
 def describe_log_dirs(request: Request, broker: Broker) -> Fields:
-    """The requested partitions, or all."""
     if code := request.rights.denied(Operation.DESCRIBE, ResourceType.CLUSTER):
         return {"throttle_time": 0, "error_code": code, "results": ()}
     result = {

@@ -44,7 +44,6 @@ _LISTS = frozenset({"cleanup.policy"})
 
 
 def without_ignored(settings: Mapping[str, str | None]) -> dict[str, str | None]:
-    """The settings without the ones of Kafka that have no effect here."""
     return {name: value for name, value in settings.items() if name not in _IGNORED}
 
 
@@ -105,7 +104,6 @@ def _described_broker(broker: Broker, request: Request, **options: bool) -> Iter
 
 
 def _described_group(broker: Broker, group: str, **options: bool) -> Iterator[Fields]:
-    """Each setting of a group, which need not exist."""
     if not group:
         raise UnsupportedRequestError("Group name must not be empty")
     broker.configs.refresh()
@@ -131,7 +129,6 @@ _RESOURCE = attrgetter("resource_type", "resource_name")
 
 
 def describe_configs(request: Request, broker: Broker) -> Fields:
-    """The settings of each resource, each resource once: all settings, or the requested ones."""
     results = [
         attempted(
             partial(_described, request, broker, several),
@@ -152,7 +149,6 @@ def _check_rights(request: Request, operation: Operation, resource: Any) -> None
 
 
 def _described(request: Request, broker: Broker, resources: Sequence[Any]) -> Fields:
-    """The fields of one resource, with the settings that a request wants in all its places."""
     key_lists = [resource.configuration_keys for resource in resources]
     keys = None if None in key_lists else frozenset().union(*key_lists)
     all_settings = _all_settings(
@@ -178,7 +174,7 @@ def _all_settings(broker: Broker, request: Request, resource: Any, **details: bo
     if kind != BROKER:
         raise UnsupportedRequestError(_NO_SETTINGS.get(kind, f"Unknown resource type {kind}"))
     if not name:
-        # no name stands for dynamic settings of all brokers, of which there are none
+        # no name means dynamic settings of all brokers, and there are none
         return ()
     this = str(broker.cluster.node.id)
     if name != this:
@@ -229,12 +225,12 @@ class _Present(NamedTuple):
 
 
 def incremental_alter_configs(request: Request, broker: Broker) -> Fields:
-    """Change each resource, in one commit of its own; with `validate_only` only check whether that is possible."""
+    """Change each resource in a commit of its own; with `validate_only` only check the changes."""
     return _alter_each(request, broker, _changed)
 
 
 def alter_configs(request: Request, broker: Broker) -> Fields:
-    """Give each resource these settings and no others, as `incremental_alter_configs` changes them."""
+    """Replace all settings of each resource."""
     return _alter_each(request, broker, _replaced)
 
 
@@ -327,7 +323,7 @@ _IP = "ip"
 
 
 def describe_client_quotas(request: Request, broker: Broker) -> Fields:
-    """The quotas as they are now; with `strict`, of entities that have no other types than the filter."""
+    """Return the current quotas; with `strict`, of entities with exactly the types of the filter."""
     try:
         request.rights.check_cluster(Operation.DESCRIBE_CONFIGS)
         _check_filter(request.body.components)
@@ -351,7 +347,7 @@ def describe_client_quotas(request: Request, broker: Broker) -> Fields:
 
 
 def _check_filter(components: Sequence[Any]) -> None:
-    """Raise UnsupportedRequestError as Kafka would refuse the filter, or an unknown type of entity."""
+    """Refuse a filter as Kafka would."""
     types = [component.entity_type for component in components]
     for component in components:
         if component.entity_type not in (USER, CLIENT_ID, _IP):
@@ -387,7 +383,7 @@ def _entity_fields(entity: Entity) -> list[Fields]:
 
 
 def alter_client_quotas(request: Request, broker: Broker) -> Fields:
-    """Respond when the quotas are durable; with `validate_only` only check whether they could be set."""
+    """Respond when the quotas are durable; with `validate_only` only check them."""
     entries = [
         attempted(
             partial(

@@ -38,7 +38,6 @@ def fetch(request: Request, broker: Broker) -> Fields | None:
         committed = body.isolation_level == _READ_COMMITTED
         if request.get("session_epoch", _OPENING_EPOCH) > _OPENING_EPOCH:
             return {"error_code": ErrorCode.fetch_session_id_not_found, "session_id": 0, "responses": []}
-        # a partition that is named twice is read once
         partitions = {
             (topic_key(topic, "topic"), partition.partition): partition
             for topic in body.topics
@@ -74,12 +73,11 @@ class _FetchedPartition(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The bytes of its records."""
         return len(self.data.batches) if self.data is not None and self.data.batches is not None else 0
 
 
 def _read_all(request: Request, broker: Broker, delayed: DelayedFetch) -> list[_FetchedPartition]:
-    """Read the partitions in order; the memory of their records is taken."""
+    """Read the partitions in order, and reserve the memory of their records."""
     partitions, committed = delayed.partitions, delayed.committed
     requested = sum(max(partition.partition_max_bytes, 0) for partition in partitions.values())
     memory = broker.fetch_memory.reserve(
@@ -165,7 +163,6 @@ _NONE = -1
 
 
 def list_offsets(request: Request, broker: Broker) -> Fields:
-    """The offset for each partition's time."""
     committed = request.get("isolation_level", 0) == _READ_COMMITTED
     topics = [
         {"name": name, "partitions": _list_topic(request, broker, name, [part for _, part in items], committed)}
@@ -184,8 +181,6 @@ def _by_partition(request: Request) -> dict[tuple[str, int], Any]:
 
 
 class _ListedOffset(NamedTuple):
-    """The answer for a partition, with the epoch of the batch at the offset."""
-
     offset: int
     timestamp: int
     leader_epoch: int
@@ -197,7 +192,7 @@ _NO_LISTED_OFFSET = _ListedOffset(_NONE, _NONE, _NONE)
 def _list_topic(
     request: Request, broker: Broker, topic: str, requested: Sequence[Any], committed: bool
 ) -> list[Fields]:
-    """The answers for partitions; on an object store after one refresh of the topic, in parallel."""
+    """Look up the offsets of partitions; on an object store in parallel, after one refresh."""
     try:
         request.rights.check(Operation.DESCRIBE, ResourceType.TOPIC, topic)
         hosted = broker.metadata.fresh_topic(topic)
@@ -241,7 +236,6 @@ def _listed_offset(hosted: HostedTopic, requested: Any, committed: bool) -> _Lis
 # There is one leader forever, and acknowledged records are never cut. An imported log has its broker's epochs: one
 # ends where the next one begins, and the latest one where the log ends.
 def offset_for_leader_epoch(request: Request, broker: Broker) -> Fields:
-    """The end of the epoch of each partition."""
     requested = {(topic.topic, part.partition): part for topic in request.body.topics for part in topic.partitions}
     ends = (
         (name, attempted(partial(_epoch_end, request, broker, name, part), partition=number))
@@ -259,7 +253,7 @@ def _epoch_end(request: Request, broker: Broker, topic: str, requested: Any) -> 
 
 
 def delete_records(request: Request, broker: Broker) -> Fields:
-    """Delete the records below an offset, -1 for all; each partition in a commit of its own."""
+    """Delete the records below an offset, -1 for all; each partition has its own commit."""
 
     def delete(name: str, number: int, offset: int) -> Fields:
         request.rights.check(Operation.DELETE, ResourceType.TOPIC, name)

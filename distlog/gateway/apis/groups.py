@@ -35,7 +35,6 @@ from distlog.gateway.server.request import Request
 from distlog.gateway.topics.metadata_cache import HostedTopic
 from distlog.gateway.topics.topic_index import TopicSummary
 
-#: From here on there is a list of keys.
 _LIST = 4
 #: The type of a key that is a transactional id.
 _TRANSACTION = 1
@@ -44,7 +43,6 @@ _NO_COORDINATOR = {**_NO_NODE, "error_code": ErrorCode.coordinator_not_available
 
 
 def find_coordinator(request: Request, broker: Broker) -> Fields:
-    """The coordinator of a key; from version 4 on of a list of keys."""
     if request.api_version < _LIST:
         return {"throttle_time": 0, **_coordinator(request, broker, request.body.key)}
     coordinators = [
@@ -69,7 +67,6 @@ def _coordinator(request: Request, broker: Broker, key: str) -> Fields:
 
 
 def _denied(request: Request) -> ErrorCode:
-    """The code for a client that may not be a member of the group; none if it may."""
     return request.rights.denied(Operation.READ, ResourceType.GROUP, request.body.group_id)
 
 
@@ -79,7 +76,6 @@ _NULL_PROTOCOL = 7
 
 
 def join_group(request: Request, broker: Broker) -> None:
-    """Respond when the generation begins."""
     body = request.body
     if denied := _denied(request):
         _respond_to_join(request, JoinReply(error=denied, member_id=""))
@@ -121,7 +117,6 @@ def _respond_to_join(request: Request, reply: JoinReply) -> None:
 
 
 def sync_group(request: Request, broker: Broker) -> None:
-    """Respond when the leader's assignments are stored."""
     body = request.body
     if denied := _denied(request):
         _respond_to_sync(request, SyncReply(error=denied))
@@ -152,7 +147,6 @@ def _respond_to_sync(request: Request, reply: SyncReply) -> None:
 
 
 def heartbeat(request: Request, broker: Broker) -> Fields:
-    """The code for a member of a generation: none if it is one."""
     body, instance_id = request.body, request.get("group_instance_id")
     members = broker.groups.members
     code = _denied(request) or members.heartbeat(body.group_id, body.member_id, instance_id, body.generation_id)
@@ -167,7 +161,7 @@ _OF_GROUP = (ErrorCode.invalid_group_id, ErrorCode.not_coordinator, ErrorCode.co
 
 
 def leave_group(request: Request, broker: Broker) -> Fields:
-    """Remove members: one by its id before version 3, later several, static ones by their instances too."""
+    """Remove members: one before version 3, then several; static members by their instances too."""
     members, group = broker.groups.members, request.body.group_id
     if denied := _denied(request):
         return {"throttle_time": 0, "error_code": denied, "members": ()}
@@ -193,10 +187,7 @@ _NO_EPOCH = -1
 
 
 class RequestedPositions:
-    """The positions that a client commits: in partitions that exist; the others get their own error codes.
-
-    All get the code `refused`, if there is one.
-    """
+    """The offsets that a client commits in existing partitions; other partitions get error codes."""
 
     def __init__(self, request: Request, broker: Broker, refused: ErrorCode) -> None:
         now_ms = broker.clock()
@@ -223,7 +214,7 @@ class RequestedPositions:
         }
 
     def topics(self, code: ErrorCode) -> list[Fields]:
-        """The fields of the response; `code` applies to all partitions that were not refused before."""
+        """Return the fields of the response; `code` applies to all partitions that were not refused before."""
         return by_topic(
             (name, {"partition_index": number, "error_code": own_code or code})
             for (name, number), own_code in self._codes.items()
@@ -231,7 +222,7 @@ class RequestedPositions:
 
 
 def _replaced_ms(broker: Broker, topic: str) -> int:
-    """The time at which the topic took the place of a dropped one; 0 if it did not, or cannot be found."""
+    """The time at which the topic replaced a dropped one; 0 if it did not, or cannot be found."""
     with suppress(DistlogError):
         return broker.metadata.topic(topic).snapshot.replaced_ms
     return 0
@@ -240,7 +231,7 @@ def _replaced_ms(broker: Broker, topic: str) -> int:
 def partition_code(
     request: Request, find: Callable[[str], HostedTopic], operation: Operation, topic: str, number: int
 ) -> ErrorCode:
-    """The code of a coordinator for a partition of a topic that `find` gives, if the client may do this with it."""
+    """A coordinator's code for a partition: whether the topic exists, and the client may use it."""
     try:
         request.rights.check(operation, ResourceType.TOPIC, topic)
         find(topic).partition(number)
@@ -254,7 +245,6 @@ def partition_code(
 
 
 def offset_commit(request: Request, broker: Broker) -> None:
-    """Keep the positions."""
     body = request.body
     refused = request.rights.denied(Operation.READ, ResourceType.GROUP, body.group_id)
     requested = RequestedPositions(request, broker, refused)
@@ -278,14 +268,12 @@ _NONE = Position(-1)
 
 
 def offset_fetch(request: Request, broker: Broker) -> Fields:
-    """The positions of one group, or of several from version 8 on."""
     groups, stable = request.get("groups"), request.get("require_stable", False)
     if groups is None:
         return {
             "throttle_time": 0,
             **_group_offsets(request, broker, request.body.group_id, [request.body.topics], stable),
         }
-    # each once: a group may have many positions
     answers = [
         {
             "group_id": name,
@@ -305,7 +293,6 @@ def _group_offsets(
         None if None in lists else dict.fromkeys(partition for topics in lists for partition in _partitions(topics))
     )
     topics = dict.fromkeys(topic for topic, _ in requested or ())
-    # from version 9 on
     member_id, epoch = getattr(asker, "member_id", None), getattr(asker, "member_epoch", -1)
     try:
         if code := rights.denied(Operation.DESCRIBE, ResourceType.GROUP, group):
@@ -331,7 +318,7 @@ def _group_offsets(
 
 
 def _of_this_topic(broker: Broker, topic: str, position: PositionOrCode) -> PositionOrCode:
-    """The position; None if it is one in a dropped topic, that is forgotten at the next look."""
+    """The position; None if it belongs to a dropped topic of this name."""
     is_old = isinstance(position, Position) and position.commit_ms < _replaced_ms(broker, topic)
     return None if is_old else position
 
@@ -356,7 +343,6 @@ def _position_fields(number: int, position_or_code: PositionOrCode) -> Fields:
 
 
 def offset_delete(request: Request, broker: Broker) -> None:
-    """Respond when the deletion of the positions is durable."""
     partitions = dict.fromkeys(
         (topic.name, partition.partition_index) for topic in request.body.topics for partition in topic.partitions
     )
@@ -386,7 +372,6 @@ def _respond_to_deletion(request: Request, results: Mapping[TopicPartition, Erro
 
 
 def consumer_group_heartbeat(request: Request, broker: Broker) -> None:
-    """Respond when what the heartbeat changes is durable."""
     body = request.body
     names, owned = body.subscribed_topic_names, body.topic_partitions
     heartbeat = ConsumerHeartbeat(
@@ -444,12 +429,10 @@ def _assigned_topics(partitions: Iterable[TopicIdPartition]) -> list[Fields]:
     return [{"topic_id": topic, "partitions": numbers} for topic, numbers in numbers_by_topic_id(partitions).items()]
 
 
-#: A member that speaks the newer protocol.
 _CONSUMER = 1
 
 
 def consumer_group_describe(request: Request, broker: Broker) -> Fields:
-    """The requested groups, each once."""
     names: dict[UUID, str] = {}
     groups = [_described_consumers(request, broker, name, names) for name in dict.fromkeys(request.body.group_ids)]
     return {"throttle_time": 0, "groups": groups}
@@ -580,7 +563,6 @@ def _group_fields(group: GroupDescription) -> Fields:
 
 
 def delete_groups(request: Request, broker: Broker) -> None:
-    """Respond when the deletion of each is durable, or was refused."""
     names, results, lock = list(dict.fromkeys(request.body.groups_names)), list[Fields](), threading.Lock()
 
     def add(name: str, code: ErrorCode) -> None:

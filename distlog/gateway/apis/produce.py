@@ -36,7 +36,7 @@ from distlog.gateway.transactions.transaction_log import TransactionRefusedError
 
 
 def produce(request: Request, broker: Broker) -> None:
-    """Append the batch of each partition; the request is answered when all are durable, or have failed."""
+    """Append the batch of each partition; respond when all are durable, or have failed."""
     if request.delayed is None:
         request.delayed = ProduceRequest(request, broker)
     request.delayed.step(may_wait=True)
@@ -58,13 +58,10 @@ _SHORTEST_WAIT_S = 1.0
 class PartState(Enum):
     """How far the batch of one partition is. DURABLE and FAILED are final."""
 
-    #: To be appended.
     WAITING = auto()
     #: To be appended when the partition's lock is free.
     LOCKED = auto()
-    #: Part of the next commit.
     COMMITTING = auto()
-    #: Appended; to be flushed.
     APPENDED = auto()
     #: Appended; to be flushed when the partition's flush lock is free.
     FLUSH_LOCKED = auto()
@@ -78,8 +75,6 @@ _FINAL = (PartState.DURABLE, PartState.FAILED)
 
 @dataclass(slots=True, eq=False)
 class ProducedPart:
-    """The batch of one partition; `topic` is a name or an id."""
-
     topic: str | uuid.UUID
     number: int
     records: bytes | None
@@ -91,7 +86,7 @@ class ProducedPart:
 
 
 class ProduceRequest(DelayedAppend):
-    """A Produce request: Kafka's DelayedProduce. `step` moves it on, from any thread, until it is answered."""
+    """A Produce request: Kafka's DelayedProduce. Any thread calls `step` until it is answered."""
 
     def __init__(self, request: Request, broker: Broker) -> None:
         body = request.body
@@ -104,9 +99,9 @@ class ProduceRequest(DelayedAppend):
         self._check_requested()
 
     def step(self, *, may_wait: bool) -> bool:
-        """Move all parts on. True if it is answered, or waits for locks or commits, which call this again.
+        """Advance all parts. Returns False if, without `may_wait`, another thread has to continue.
 
-        Without `may_wait` the thread waits for nothing; False if another one has to continue.
+        True: it is answered, or waits for locks or commits, which call this again.
         """
         if self.is_dropped:
             self._fail(self._of(PartState.LOCKED))
@@ -128,7 +123,6 @@ class ProduceRequest(DelayedAppend):
         return [part for part in self._parts if part.state in states]
 
     def _check_requested(self) -> None:
-        """Fail the parts that the client may not append, or that no response could answer."""
         request, id_ = self.request, self.request.body.transactional_id
         for topic, parts in _by_topic(self._of(PartState.WAITING)):
             try:
@@ -142,7 +136,6 @@ class ProduceRequest(DelayedAppend):
             self._fail(self._parts, refusal, ErrorCode.invalid_required_acks)
 
     def _append(self, *, may_wait: bool) -> list[tuple[ProducedPart, Future[AppendInfo]]]:
-        """Append the parts that are to be appended; returns the ones that the next commit appends."""
         commits = list[tuple[ProducedPart, Future[AppendInfo]]]()
         for topic, parts in _by_topic(self._of(PartState.WAITING, PartState.LOCKED)):
             try:
@@ -199,7 +192,6 @@ class ProduceRequest(DelayedAppend):
         return [(part, results[part.number]) for part in committing]
 
     def _checked(self, hosted: HostedTopic, part: ProducedPart) -> tuple[bytes, Fence | None]:
-        """The records of a part, and the fence of its transaction, if it has one."""
         records, id_ = part.records, self.request.body.transactional_id
         if not records:
             raise InvalidRecordError("a produce request has no records for a partition")
@@ -214,8 +206,7 @@ class ProduceRequest(DelayedAppend):
     def _committed(self, part: ProducedPart, result: Future[AppendInfo]) -> None:
         """End a part when its commit has ended; after the last one, wait for locks or respond.
 
-        The producer's next batch may be gathered already. It is checked after this: a failure that is found before a
-        gathering is noted before the next request is handled, and a commit ends before the next one is checked.
+        The next batch of the producer is checked only after this: so a failure is noted before it.
         """
         if (error := result.exception()) is not None:
             self._fail([part], error)
@@ -233,7 +224,7 @@ class ProduceRequest(DelayedAppend):
                 self.request.hang_up("the request failed")
 
     def _flush(self) -> None:
-        """Sync the appended batches, by the flush policies of their topics."""
+        """Sync the appended batches by the flush policies of their topics."""
         parts = self._of(PartState.APPENDED, PartState.FLUSH_LOCKED)
         # a thread has several: to hand a part over takes as long as the work for it besides the sync
         threads = min(len(parts), PARALLEL_REQUESTS)
@@ -279,7 +270,7 @@ class ProduceRequest(DelayedAppend):
     def _fail(
         self, parts: Iterable[ProducedPart], error: BaseException | None = None, code: ErrorCode | None = None
     ) -> None:
-        """End these parts with the error, or with their own, of a lock. Note batches that come again."""
+        """End these parts with the error, or with their lock errors; note batches that come again."""
         for part in parts:
             part.state, part.error = PartState.FAILED, error or part.error
             assert part.error is not None
@@ -306,7 +297,7 @@ class ProduceRequest(DelayedAppend):
 
 
 def produce_without_waiting(request: Request, broker: Broker) -> bool:
-    """Do as `produce` does, if that waits for nothing; False if `produce` has to continue."""
+    """Do as `produce`, unless it must wait; returns False if `produce` has to continue."""
     if not _is_only_written(request, broker):
         return False
     request.delayed = produce_request = ProduceRequest(request, broker)
@@ -314,10 +305,7 @@ def produce_without_waiting(request: Request, broker: Broker) -> bool:
 
 
 def _is_only_written(request: Request, broker: Broker) -> bool:
-    """True if batches need only be written: to open topics on a local disk, which don't sync each batch.
-
-    A batch of a transaction is always synced; records of a compressed batch take an unknown time.
-    """
+    """True if no batch is synced, compressed or transactional, and the topics are open on a local disk."""
     if request.body.transactional_id is not None:
         return False
     for topic in request.body.topic_data:
@@ -330,7 +318,6 @@ def _is_only_written(request: Request, broker: Broker) -> bool:
 
 
 def _parts(body: Any) -> Iterator[ProducedPart]:
-    """The batch of each partition; a partition with several gets none, as a response has one result."""
     batches = [(topic_key(topic, "name"), data) for topic in body.topic_data for data in topic.partition_data]
     for (topic, number), same in grouped(batches, lambda batch: (batch[0], batch[1].index)).items():
         part = ProducedPart(topic, number, same[0][1].records)
@@ -354,10 +341,7 @@ def _warn_of_early_times(part: ProducedPart, partition: Partition) -> None:
 
 
 def _drop_tracebacks(error: BaseException) -> None:
-    """Drop the tracebacks of an error and of its causes; the log has them.
-
-    Their frames hold the request, which holds the error: only the garbage collector would free it and its records.
-    """
+    """Drop tracebacks: their frames hold the request, which holds the error, a circle with the records."""
     causes, ids = [error], set[int]()
     while causes:
         cause = causes.pop()

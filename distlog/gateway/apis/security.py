@@ -38,7 +38,7 @@ from distlog.gateway.server.request import Request
 
 
 def sasl_handshake(request: Request, broker: Broker) -> Fields | None:
-    """The mechanisms; a client that chooses another one gets an error, and is disconnected."""
+    """Return the mechanisms; disconnect a client that chooses another one."""
     sasl = request.session.sasl
     if sasl is None or not sasl.expects_handshake:
         # as in Kafka: no SASL on this listener, or a second handshake where sessions have no end
@@ -51,10 +51,7 @@ def sasl_handshake(request: Request, broker: Broker) -> Fields | None:
 
 
 def sasl_authenticate(request: Request, broker: Broker) -> Fields | None:
-    """The next token of the exchange. A client that fails gets the error after a delay, and is disconnected.
-
-    A password that must be checked waits in a line of its own, so that nothing else waits for it.
-    """
+    """Answer the next token. A password check is queued separately, so that nothing else waits for it."""
     session = request.session
     if session.sasl is None or session.principal is not None or session.sasl.expects_handshake:
         reason = "SaslAuthenticate without SaslHandshake, or after authentication"
@@ -98,15 +95,12 @@ _DISABLED = {
 
 
 class _RefusedError(Exception):
-    """A request that Kafka refuses with this code."""
-
     def __init__(self, code: ErrorCode, reason: str) -> None:
         super().__init__(reason)
         self.fields: Fields = {"error_code": code, "error_message": reason}
 
 
 def describe_users(request: Request, broker: Broker) -> Fields:
-    """The requested users of the root, or all."""
     users, requested = broker.users, request.body.users
 
     def described() -> Fields:
@@ -142,7 +136,6 @@ def _user_fields(name: str, several: list[str], all: Mapping[str, Mapping[str, S
 
 
 def alter_users(request: Request, broker: Broker) -> Fields:
-    """Respond when the credentials are durable."""
     body, users = request.body, broker.users
     changes = grouped([*body.deletions, *body.upsertions], lambda change: change.name)
     if users is None:
@@ -256,7 +249,6 @@ def _resource_fields(acl: Acl) -> Fields:
 
 
 def describe_acls(request: Request, broker: Broker) -> Fields:
-    """The ACLs as they are now."""
     if broker.acls is None:
         return {"throttle_time": 0, "resources": (), **_NO_ACLS}
     acls = broker.acls
@@ -277,7 +269,6 @@ def _denied(request: Request) -> Fields | None:
 
 
 def create_acls(request: Request, broker: Broker) -> Fields:
-    """Respond when the ACLs are durable."""
     acls, creations = broker.acls, request.body.creations
     if acls is None:
         return {"throttle_time": 0, "results": [_NO_ACLS] * len(creations)}
@@ -293,7 +284,7 @@ def _add_acl(new: list[Acl], fields: Any) -> None:
 
 
 def _with(results: Iterable[Fields], outcome: Fields) -> list[Fields]:
-    """The results of a request; all that are good have the `outcome` of the change."""
+    """Give all successful results the `outcome` of the change."""
     return [{**result, **outcome} if result["error_code"] is ErrorCode.none else result for result in results]
 
 

@@ -69,7 +69,7 @@ def _create(request: Request, broker: Broker, topic: Any, *, validate_only: bool
 
 
 def _count(topic: Any) -> int:
-    """The number of partitions that a client asks for. Raises UnsupportedRequestError as Kafka would refuse it."""
+    """Return the requested number of partitions. Refuses requests as Kafka does."""
     if not topic.assignments:
         if topic.replication_factor == 0 or topic.replication_factor < _DEFAULT_COUNT:
             raise InvalidReplicationError("Replication factor must be larger than 0, or -1 to use the default value.")
@@ -86,7 +86,6 @@ def _count(topic: Any) -> int:
 
 
 def _check_replicas(assignments: Sequence[Any]) -> None:
-    """Raise InvalidAssignmentError for a partition without brokers, or with the same broker twice."""
     for brokers in (assignment.broker_ids for assignment in assignments):
         if not brokers:
             raise InvalidAssignmentError("The manual partition assignment includes an empty replica list.")
@@ -98,7 +97,7 @@ _BY_STATE = 6
 
 
 def delete_topics(request: Request, broker: Broker) -> Fields:
-    """Drop each topic, by name or, since version 6, by id."""
+    """Drop each topic by name or, since version 6, by id."""
     if request.api_version < _BY_STATE:
         names = dict.fromkeys(request.body.topic_names)
         responses = [attempted(partial(_drop, request, broker, name), name=name) for name in names]
@@ -127,7 +126,7 @@ def _drop(request: Request, broker: Broker, name: str, topic_id: uuid.UUID | Non
 
 
 def create_partitions(request: Request, broker: Broker) -> Fields:
-    """Raise each topic's number of partitions; with `validate_only` only check whether that is possible."""
+    """Add partitions to each topic; with `validate_only` only check whether that is possible."""
     validate_only = request.body.validate_only
     results = [
         attempted(
@@ -179,12 +178,11 @@ def _elected(broker: Broker, topic: str, number: int) -> Fields:
 
 
 def list_partition_reassignments(request: Request, broker: Broker) -> Fields:
-    """None."""
     return {"throttle_time": 0, "topics": (), **attempted(partial(request.rights.check_cluster, Operation.DESCRIBE))}
 
 
 def describe_quorum(request: Request, broker: Broker) -> Fields:
-    """An error for the request as a whole: after one for a partition the Java client asks again for a minute."""
+    """Refuse the request as a whole: after an error for a partition the Java client retries for a minute."""
     fields: Fields = {"topics": (), "nodes": ()}
     if code := request.rights.denied(Operation.DESCRIBE, ResourceType.CLUSTER):
         return {**fields, "error_code": code, "error_message": None}

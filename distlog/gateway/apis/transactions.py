@@ -31,10 +31,7 @@ from distlog.gateway.transactions.transaction_log import TransactionRefusedError
 
 
 def code_of(work: Callable[[], object], *, fenced: ErrorCode) -> ErrorCode:
-    """Do `work`, and return its code; `fenced` is this API's code for a producer that a newer one has fenced.
-
-    After a failure of the storage the client retries: the outcome is unknown.
-    """
+    """Do `work`, and return its code; `fenced` is this API's code for a fenced producer."""
     try:
         work()
     except TransactionRefusedError as refused:
@@ -50,7 +47,6 @@ def code_of(work: Callable[[], object], *, fenced: ErrorCode) -> ErrorCode:
 
 
 def _denied(request: Request, transactional_id: str, group: str | None = None) -> ErrorCode:
-    """The code for a client that may not use the transactional id, or the group; none if it may."""
     code = request.rights.denied(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
     if not code and group is not None:
         code = request.rights.denied(Operation.READ, ResourceType.GROUP, group)
@@ -67,7 +63,7 @@ _PRODUCER_FENCED_SINCE = 4
 
 
 def init_producer_id(request: Request, broker: Broker) -> Fields:
-    """Give a producer without a transactional id a new id, and one with it the next epoch."""
+    """Return a new producer id, or the next epoch of a transactional id."""
     body, rights, producer = request.body, request.rights, _NO_PRODUCER
     id_, timeout_ms = body.transactional_id, body.transaction_timeout
 
@@ -100,7 +96,6 @@ _FENCED_SINCE = 2
 
 
 def add_partitions_to_txn(request: Request, broker: Broker) -> Fields:
-    """Add the partitions to the transaction; if one partition is missing, none is added."""
     body = request.body
     partitions = [(topic.name, number) for topic in body.v3_and_below_topics for number in topic.partitions]
     denied = _denied(request, body.v3_and_below_transactional_id)
@@ -126,7 +121,6 @@ def add_partitions_to_txn(request: Request, broker: Broker) -> Fields:
 
 
 def add_offsets_to_txn(request: Request, broker: Broker) -> Fields:
-    """Add the partition with the group's positions to the transaction."""
     body = request.body
 
     def add() -> None:
@@ -142,7 +136,6 @@ def add_offsets_to_txn(request: Request, broker: Broker) -> Fields:
 
 
 def txn_offset_commit(request: Request, broker: Broker) -> Fields:
-    """Store the offsets durably until the transaction ends."""
     denied, code = _denied(request, request.body.transactional_id, request.body.group_id), ErrorCode.none
     requested = RequestedPositions(request, broker, denied)
     if requested.positions:
@@ -178,7 +171,7 @@ def _keep(request: Request, broker: Broker, requested: RequestedPositions) -> No
 
 
 def end_txn(request: Request, broker: Broker) -> Fields:
-    """Respond when the decision is durable; it is visible then, unless a partition's storage fails."""
+    """Respond when the decision is durable; readers see it then, unless a partition's storage fails."""
     body = request.body
     producer = ProducerId(body.producer_id, body.producer_epoch)
     code = _denied(request, body.transactional_id) or code_of(
@@ -194,7 +187,6 @@ _MARKER = attrgetter("producer_id", "producer_epoch", "coordinator_epoch", "tran
 
 
 def write_txn_markers(request: Request, broker: Broker) -> Fields:
-    """The code of each marker in each partition."""
     return {
         "markers": [
             {"producer_id": several[0].producer_id, "topics": _written(request, broker, several)}
@@ -204,7 +196,6 @@ def write_txn_markers(request: Request, broker: Broker) -> Fields:
 
 
 def _written(request: Request, broker: Broker, markers: Sequence[Any]) -> list[Fields]:
-    """Write one marker in all places where a request has it."""
     partitions = dict.fromkeys(
         (topic.name, number) for marker in markers for topic in marker.topics for number in topic.partition_indexes
     )
@@ -255,7 +246,7 @@ _ANY = -1
 
 
 def list_transactions(request: Request, broker: Broker) -> Fields:
-    """All transactions, or a selection by states, producer ids, a duration in ms for which they are open, and ids."""
+    """List transactions, all or by states, producer ids, ids and how long they are open."""
     code = ErrorCode.coordinator_load_in_progress if broker.transactions.is_loading else ErrorCode.none
     states, pattern = broker.transactions.coordinator.states(), request.get("transactional_id_pattern")
     if pattern:
@@ -288,7 +279,6 @@ def list_transactions(request: Request, broker: Broker) -> Fields:
 
 
 def describe_transactions(request: Request, broker: Broker) -> Fields:
-    """The requested transactions; an unknown id gets an error."""
     ids, rights = list(dict.fromkeys(request.body.transactional_ids)), request.rights
     denied = {id_: rights.denied(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, id_) for id_ in ids}
     states_by_id, allowed = dict[str, TransactionState](), [id_ for id_ in ids if not denied[id_]]
@@ -341,10 +331,8 @@ _NAMES = {
 
 
 def describe_producers(request: Request, broker: Broker) -> Fields:
-    """The producers that each partition knows."""
     requested = dict[str, dict[int, None]]()
     for topic in request.body.topics:
-        # each once: a partition may have many producers
         requested.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
 
     def described(name: str, number: int) -> Fields:

@@ -51,8 +51,6 @@ def assign_uniformly(
 
 
 class _Sharing:
-    """Partitions on their way to members."""
-
     def __init__(self, members: Mapping[str, Subscriber], topics: Mapping[uuid.UUID, int]) -> None:
         self._members, self._topics = members, topics
         self.partitions: dict[str, set[TopicIdPartition]] = {member: set() for member in sorted(members)}
@@ -62,7 +60,7 @@ class _Sharing:
         self._unassigned = {(topic, number) for topic, count in topics.items() for number in range(count)}
 
     def keep(self) -> None:
-        """Let each member keep what it had, up to an equal part, the larger ones for members that had most."""
+        """Let each member keep what it had, up to an equal part."""
         total = sum(count for topic, count in self._topics.items() if self._readers[topic])
         least, more = divmod(total, len(self.partitions) or 1)
         had = {
@@ -91,7 +89,7 @@ class _Sharing:
                 heapq.heapreplace(heap, (count + 1, member))
 
     def balance(self) -> None:
-        """Move partitions from readers with two more than another reader of the topic, until there is none."""
+        """Move partitions from members with two more than another reader of the topic, until there is none."""
         moves = sum(self._topics.values())
         while moves and self._has_moved():
             moves -= 1

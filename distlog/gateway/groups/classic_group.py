@@ -31,13 +31,12 @@ class ClassicGroup:
         self.members, self.phase, self.generation = Members(), GroupPhase.EMPTY, 0
         self.protocol: str | None = None
         self.since_ms = wall_clock()
-        #: Ids of members that have not joined with them yet, and the deadlines for that.
         self.promised: dict[str, float] = {}
         self.rebalance: Rebalance | None = None
         self._late_syncs, self._sync_deadline = set[str](), inf
 
     def prepare(self) -> None:
-        """Have all members join again, unless that is under way."""
+        """Make all members join again, unless they already do."""
         if self.phase in {GroupPhase.PREPARING, GroupPhase.DEAD}:
             return
         if self.phase is GroupPhase.COMPLETING:
@@ -82,7 +81,6 @@ class ClassicGroup:
             self.save(lambda code: None)
 
     def be_stable(self, assignments: Mapping[str, bytes]) -> None:
-        """Send the members their assignments."""
         self._enter(GroupPhase.STABLE)
         for member in self.members:
             member.assignment = assignments.get(member.id, b"")
@@ -120,7 +118,6 @@ class ClassicGroup:
         return replace(reply, **changes)
 
     def sync_reply(self, member: ClassicMember) -> SyncReply:
-        """The reply with a member's assignment."""
         kind = self.members.protocol_type
         return SyncReply(protocol_type=kind, protocol=self.protocol, assignment=member.assignment)
 
@@ -148,26 +145,25 @@ class ClassicGroup:
         return member
 
     def renew(self, member: ClassicMember) -> None:
-        """Restart a member's session."""
         if not member.is_new:
             member.expires_at = self.clock() + member.session_timeout_ms
 
     def replace(self, member: ClassicMember, new_id: str) -> None:
-        """The instance of a static member restarted, under another id; its sync is awaited as before."""
+        """A static member restarted under another id; its sync is awaited as before."""
         if member.id in self._late_syncs:
             self._late_syncs.remove(member.id)
             self._late_syncs.add(new_id)
         self.members.replace(member, new_id)
 
     def note_synced(self, member: ClassicMember) -> None:
-        """A member asked for its assignment, or left: its sync is not awaited any more."""
+        """Await no sync of this member any more."""
         self._late_syncs.discard(member.id)
         if not self._late_syncs:
             self._sync_deadline = inf
 
     @property
     def next_deadline(self) -> float:
-        """The time of the next `expire`, by the clock; `inf` if there is none."""
+        """The time of the next `expire`; `inf` if there is none."""
         return min(self._deadlines())
 
     def _deadlines(self) -> Iterator[float]:
@@ -204,7 +200,7 @@ class GroupRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """A client wants to be a member, or to stay one; times are in ms. Without a `member_id` it is a new one.
+    """A client wants to be a member, or to stay one; times are in ms. Without a `member_id` it is new.
 
     `instance_id` makes it static (KIP-345). With `must_know_id` it gets its id first, and joins with that (KIP-394).
     """
@@ -223,8 +219,6 @@ class Join:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedMember:
-    """A member as the leader sees it: with its subscription under the chosen protocol."""
-
     id: str
     instance_id: str | None
     subscription: bytes
@@ -258,8 +252,6 @@ class SyncRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncReply:
-    """A member's assignment, or an error."""
-
     error: ErrorCode = ErrorCode.none
     protocol_type: str | None = None
     protocol: str | None = None
@@ -299,10 +291,7 @@ class GroupRecord:
 
 @dataclass(slots=True, kw_only=True)
 class ClassicMember:
-    """A member of a group. While its join or sync waits for other members, its session does not expire.
-
-    `expires_at` is by the coordinator's clock, in ms. A new member may wait for its first generation until then.
-    """
+    """A member; its session does not expire while its join or sync waits. `expires_at` is in ms."""
 
     id: str
     instance_id: str | None
@@ -323,33 +312,27 @@ class ClassicMember:
         return not self.is_new and (self.join is not None or self.sync is not None)
 
     def subscription(self, protocol: str | None) -> bytes:
-        """Its subscription under this protocol."""
         return dict(self.protocols).get(protocol or "", b"")
 
     def learn(self, join: Join) -> None:
-        """Take the values of a newer join of the member."""
         self.protocols, self.client_id, self.client_host = join.protocols, join.client_id, join.client_host
         self.rebalance_timeout_ms, self.session_timeout_ms = join.rebalance_timeout_ms, join.session_timeout_ms
 
     def answer_join(self, reply: JoinReply) -> None:
-        """Answer the join that waits, if one does."""
         answer, self.join = self.join, None
         if answer is not None:
             answer(reply)
 
     def answer_sync(self, reply: SyncReply) -> None:
-        """Answer the sync that waits, if one does."""
         answer, self.sync = self.sync, None
         if answer is not None:
             answer(reply)
 
     def refuse(self, code: ErrorCode) -> None:
-        """Answer its waiting requests with an error."""
         self.answer_join(JoinReply(error=code, member_id=self.id))
         self.answer_sync(SyncReply(error=code))
 
     def record(self, protocol: str | None) -> MemberRecord:
-        """Its stored form."""
         return MemberRecord(
             id=self.id,
             instance_id=self.instance_id,
@@ -381,7 +364,6 @@ class Members:
         return member_id in self._by_id
 
     def add(self, member: ClassicMember, protocol_type: str) -> None:
-        """Take a member in; the first one leads."""
         self.protocol_type = self.protocol_type if self._by_id else protocol_type
         self._by_id[member.id] = member
         if member.instance_id is not None:
@@ -398,11 +380,10 @@ class Members:
         member.refuse(ErrorCode.unknown_member_id)
 
     def static(self, instance_id: str | None) -> ClassicMember | None:
-        """The static member of this instance."""
         return self._by_id.get(self._instances.get(instance_id or "", ""))
 
     def replace(self, old: ClassicMember, new_id: str) -> None:
-        """The instance of a static member restarted: it gets another id, and its old one is fenced."""
+        """Give a restarted static member another id, and fence its old one."""
         old.refuse(ErrorCode.fenced_instance_id)
         leader = new_id if self.leader == old.id else self.leader
         self._by_id = {new_id if id == old.id else id: member for id, member in self._by_id.items()}
@@ -447,7 +428,6 @@ class Members:
         return True
 
     def joined(self, protocol: str | None) -> tuple[JoinedMember, ...]:
-        """All members, as the leader gets them."""
         return tuple(
             JoinedMember(id=member.id, instance_id=member.instance_id, subscription=member.subscription(protocol))
             for member in self
@@ -455,7 +435,6 @@ class Members:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest time that a member may take to join again."""
         return max((member.rebalance_timeout_ms for member in self), default=0)
 
 
@@ -465,10 +444,10 @@ SHORTEST_MS = 100
 
 @dataclass(slots=True)
 class Rebalance:
-    """Members join until `deadline`, by the coordinator's clock, in ms.
+    """Members join until `deadline`, in ms.
 
-    The first one of an empty group (Kafka's InitialDelayedJoin, KIP-134) always waits its delay. If a member joined
-    during it, it waits as long again, up to `left_ms` more, so that members that start together are one generation.
+    The first one of an empty group (Kafka's InitialDelayedJoin, KIP-134) waits its delay, again and again while
+    members join, up to `left_ms` more: members that start together are one generation.
     """
 
     deadline: float
@@ -479,12 +458,12 @@ class Rebalance:
 
     @classmethod
     def first(cls, now: float, delay_ms: int, timeout_ms: int) -> Rebalance:
-        """The rebalance of a group that was empty."""
+        """The rebalance of an empty group."""
         return cls(now + delay_ms, True, delay_ms, max(0, timeout_ms - delay_ms))
 
     @classmethod
     def again(cls, now: float, timeout_ms: int) -> Rebalance:
-        """The rebalance of a group that had members: it is over when all members have joined."""
+        """The rebalance of a group with members: it is over when all members have joined."""
         return cls(now + max(timeout_ms, SHORTEST_MS))
 
     def is_due(self, now: float) -> bool:
@@ -520,7 +499,6 @@ class GroupPhase(Enum):
 #: How long a new member may wait for its first generation, in ms; Kafka's NewMemberJoinTimeoutMs.
 NEW_MEMBER_TIMEOUT_MS = 300_000
 
-#: Called when a group was stored, or with the error.
 Stored = Callable[[ErrorCode], None]
 #: Stores a group, and calls back, at once or later; raises nothing.
 SaveGroup = Callable[[GroupRecord, Stored], None]
@@ -598,7 +576,7 @@ def _add(group: ClassicGroup, member_id: str, request: Join, answer: AnswerJoin)
 
 
 def _replace(group: ClassicGroup, member: ClassicMember, new_id: str, request: Join, answer: AnswerJoin) -> None:
-    """An instance of a static member restarted: without a rebalance if its subscription is the same."""
+    """Replace a restarted static member: without a rebalance if its subscription is the same."""
     old_id, was_leader = member.id, group.members.leader == member.id
     group.replace(member, new_id)
     former_subscription = member.subscription(group.protocol)
@@ -622,7 +600,6 @@ def _replace(group: ClassicGroup, member: ClassicMember, new_id: str, request: J
 
 def _wait(group: ClassicGroup, member: ClassicMember, request: Join, answer: AnswerJoin) -> None:
     member.learn(request)
-    # an older join that still waits is answered now: each gets one answer
     member.answer_join(JoinReply(error=ErrorCode.rebalance_in_progress, member_id=member.id))
     member.join = answer
     group.prepare()
@@ -645,7 +622,6 @@ def sync(group: ClassicGroup, request: SyncRequest, answer: AnswerSync) -> None:
         group.renew(member)
         answer(group.sync_reply(member))
         return
-    # an older sync that still waits is answered now
     member.answer_sync(SyncReply(error=ErrorCode.rebalance_in_progress))
     member.sync = answer
     if member.id == group.members.leader:
@@ -653,7 +629,7 @@ def sync(group: ClassicGroup, request: SyncRequest, answer: AnswerSync) -> None:
 
 
 def _assign(group: ClassicGroup, request: SyncRequest) -> None:
-    """Store the leader's assignments, then send them. A rebalance that starts concurrently makes them void."""
+    """Store the leader's assignments, then send them, unless another rebalance has started."""
     generation = group.generation
     assignments = {member.id: request.assignments.get(member.id, b"") for member in group.members}
 
@@ -676,7 +652,7 @@ def heartbeat(group: ClassicGroup, member_id: str, instance_id: str | None, gene
 
 
 def leave(group: ClassicGroup, member_id: str, instance_id: str | None) -> ErrorCode:
-    """Remove a member. An administrator removes a static one by its instance alone. Raises GroupRefusedError."""
+    """Remove a member; a static one may be removed by its instance alone. Raises GroupRefusedError."""
     if group.promised.pop(member_id, None) is not None:
         group.complete_if_all_joined()
         return ErrorCode.none
@@ -686,7 +662,7 @@ def leave(group: ClassicGroup, member_id: str, instance_id: str | None) -> Error
 
 
 def check_commit(group: ClassicGroup, member_id: str, instance_id: str | None, generation: int) -> None:
-    """Raise GroupRefusedError unless offsets may be committed: by a member, or by any client while there is none."""
+    """Raise GroupRefusedError unless a member commits, or any client while there is none."""
     if group.phase is GroupPhase.EMPTY and generation < 0:
         return
     group.renew(group.member_of(member_id, instance_id, generation))

@@ -24,7 +24,7 @@ from distlog.gateway.protocol.messages import ErrorCode
 
 
 class CommittedOffsets:
-    """The positions of the groups in a registry. A position is visible when it is durable, not before."""
+    """The committed offsets of the groups in a registry. An offset is visible when it is durable."""
 
     def __init__(self, groups: GroupRegistry, ended: EndedPositions, *, retention_ms: int) -> None:
         self._groups, self._ended, self._retention_ms = groups, ended, retention_ms
@@ -39,7 +39,7 @@ class CommittedOffsets:
         instance_id: str | None = None,
         generation: int = -1,
     ) -> None:
-        """Keep positions, all or none; `done` is called when they are durable, or with the error.
+        """Store offsets, all or none; `on_stored` gets the code when they are durable, or refused.
 
         While a group has no members any client may commit, without a generation (-1); that creates a group, too.
         """
@@ -66,7 +66,7 @@ class CommittedOffsets:
         instance_id: str | None = None,
         generation: int = -1,
     ) -> None:
-        """Keep positions that count when the producer's transaction is committed; `append` puts them into the log."""
+        """Store offsets that apply when the producer's transaction commits; `append` appends them."""
         _check_metadata(positions)
         # an earlier transaction of the same producer must not be taken for this one
         self._ended.learn(group)
@@ -99,10 +99,10 @@ class CommittedOffsets:
         member_id: str | None = None,
         epoch: int = -1,
     ) -> dict[TopicPartition, Position | ErrorCode | None]:
-        """The positions in the `wanted` partitions, or all; a group may be unknown.
+        """Return the offsets in `partitions`, or all; the group may be unknown. Raises GroupRefusedError.
 
-        With `stable`, a position that an open transaction may replace is a code: the client asks again (KIP-447). A
-        member of the newer protocol sends its epoch. Raises GroupRefusedError.
+        With `stable`, an offset that an open transaction may replace is a code: the client retries (KIP-447). A
+        member of the newer protocol sends its epoch.
         """
         try:
             if self._groups.has_pending(group):
@@ -129,7 +129,7 @@ class CommittedOffsets:
         results: dict[TopicPartition, ErrorCode],
         on_stored: Stored,
     ) -> None:
-        """Forget positions in topics that no member reads; `results` gets each partition's code, before `done`."""
+        """Delete offsets in topics that no member reads; `results` gets the codes before `on_stored`."""
         with self._groups.locked(group, missing=ErrorCode.group_id_not_found) as entry:
             topics = read_topics(entry.membership)
             if topics is None:
@@ -141,7 +141,6 @@ class CommittedOffsets:
             )
 
     def topics(self) -> set[str]:
-        """The topics in which groups have positions."""
         topics = set[str]()
         for group in self._groups.all():
             with group.lock:
@@ -149,9 +148,9 @@ class CommittedOffsets:
         return topics
 
     def forget_topic(self, topic: str, failed: Callable[[], object] = lambda: None) -> None:
-        """Forget all positions in a dropped topic: in a new one of the same name they would skip records.
+        """Delete the offsets in a dropped topic: in a new one of the same name they would skip records.
 
-        `failed` is called, now or later, if positions stay: then call it again, as `DroppedTopics` does.
+        `failed` is called, now or later, if offsets stay: then call it again.
         """
 
         def stored(code: ErrorCode) -> None:
@@ -159,16 +158,12 @@ class CommittedOffsets:
                 failed()
 
         for name in self._groups.names():
-            # another gateway coordinates a group that this one refuses
             with suppress(GroupRefusedError), self._groups.locked(name) as group:
                 partitions = [partition for partition in group.positions.partitions if partition[0] == topic]
                 self._store(group, dict.fromkeys(partitions), stored)
 
     def forget_older(self, times_ms: Mapping[str, int]) -> None:
-        """Forget the positions in these topics that were committed before their times: they are of dropped ones.
-
-        Call it again: some may stay, and groups come from other gateways.
-        """
+        """Delete offsets in these topics that are older than the topics. Call it again: some may stay."""
         for group in self._groups.all():
             with group.lock:
                 is_older = bool(group.positions.older(times_ms))
@@ -177,7 +172,7 @@ class CommittedOffsets:
                     self._forget_old(group, group.positions.older(times_ms))
 
     def expire(self) -> None:
-        """Forget positions that were not used for the retention time, and groups that have nothing left."""
+        """Delete offsets that were unused for the retention time, and groups that have nothing left."""
         for name in self._groups.names():
             with suppress(GroupRefusedError), self._groups.locked(name) as group:
                 membership = group.membership
@@ -218,7 +213,7 @@ class CommittedOffsets:
 
 
 class EndedPositions:
-    """Shows or forgets the positions of transactions when these have ended; for many threads."""
+    """Applies or deletes the offsets of ended transactions; for many threads."""
 
     def __init__(self, groups: GroupRegistry, markers: OffsetsTopic) -> None:
         self._groups, self._markers = groups, markers
@@ -245,7 +240,6 @@ class EndedPositions:
 #: Kafka's `offset.metadata.max.bytes`.
 MAX_METADATA_BYTES = 4096
 
-#: Positions by their keys, as they are stored.
 GroupChanges = Sequence[tuple[OffsetKey, Position | None]]
 
 
@@ -255,13 +249,11 @@ def _check_metadata(positions: Mapping[TopicPartition, Position]) -> None:
 
 
 def commit_positions(topic: Storage, group: str, positions: Mapping[int, int], *, since_ms: int = 0) -> None:
-    """Commit a group's positions in `topic`, by partition, all or none; they are durable when this returns.
+    """Commit a group's offsets in `topic`, by partition, all or none; they are durable when this returns.
 
-    Their time is at least `since_ms`: an earlier one would belong to a dropped topic.
-
-    This process leads the group's partition of `__consumer_offsets` during the commit. So a gateway that starts now
-    loads these offsets, or nothing was committed. Raises CommitConflictError if a gateway runs or the group has
-    members; DistlogError.
+    Their time is at least `since_ms`: an earlier one would belong to a dropped topic. This process leads the group's
+    partition during that, so a gateway that starts now loads these offsets, or nothing was committed. Raises
+    CommitConflictError if a gateway runs or the group has members; DistlogError.
     """
     if topic.sibling(OFFSETS_TOPIC) is None:
         raise InvalidConfigError("the topic is in no folder that a gateway could serve", url=topic.url)

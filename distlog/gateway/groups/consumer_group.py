@@ -65,12 +65,10 @@ class ConsumerGroup:
 
     @property
     def settings(self) -> GroupSettings:
-        """Its settings as they are now."""
         return self._configs.of(self.id)
 
     @property
     def phase(self) -> GroupPhase:
-        """Its state, by Kafka's names."""
         if self.is_dead:
             return GroupPhase.DEAD
         if not self.members:
@@ -83,20 +81,18 @@ class ConsumerGroup:
 
     @property
     def assignor(self) -> str:
-        """The assignor that most members want."""
         votes = Counter(member.metadata.assignor for member in self.members.values() if member.metadata.assignor)
         return votes.most_common(1)[0][0] if votes else next(iter(ASSIGNORS))
 
     @property
     def subscriptions(self) -> Subscriptions:
-        """The subscriptions of all members."""
         if self._subscriptions is None:
             self._subscriptions = Subscriptions.of(self.members.values())
         return self._subscriptions
 
     @property
     def read_topics(self) -> frozenset[str] | None:
-        """The existing topics that members subscribe to, as of the last assignment; None if they are unknown yet."""
+        """The existing topics that members subscribe to; None if they are not known yet."""
         if self._topics is None and self.subscriptions.patterns:
             return None
         return frozenset(
@@ -104,12 +100,11 @@ class ConsumerGroup:
         )
 
     def static(self, instance_id: str | None) -> ConsumerMember | None:
-        """The static member of this instance."""
         members = (member for member in self.members.values() if member.metadata.instance_id == instance_id)
         return None if instance_id is None else next(members, None)
 
     def check(self, member_id: str, epoch: int, stale: ErrorCode = ErrorCode.stale_member_epoch) -> None:
-        """Raise GroupRefusedError unless a member has this epoch; without members, any client may use positions."""
+        """Raise GroupRefusedError unless a member has this epoch; without members, any client may use offsets."""
         if not self.members and epoch < 0:
             return
         member = self.members.get(member_id)
@@ -119,7 +114,7 @@ class ConsumerGroup:
             raise GroupRefusedError(stale)
 
     def heartbeat(self, request: ConsumerHeartbeat, topics: SubscribedTopics, answer: AnswerHeartbeat) -> None:
-        """Answer when all changes that it makes are durable, or at once if it makes none."""
+        """Answer when all changes are durable, or at once if there are none."""
         try:
             if request.epoch < JOINS:
                 self._leave(request)
@@ -147,7 +142,6 @@ class ConsumerGroup:
         if has_changed:
             self._begin_epoch()
         if topics.has_read(self.subscriptions.names, self.subscriptions.patterns):
-            # assigned again if members, their subscriptions or their topics have changed
             names = self.subscriptions.topics(topics)
             followed = {name: summary for name in names if (summary := topics.summary(name)) is not None}
             if self.epoch == self.target_epoch and not self._is_assigned(followed):
@@ -162,7 +156,7 @@ class ConsumerGroup:
         return HeartbeatReply(member_id=member.id, epoch=member.current.epoch, assigned=assigned)
 
     def _member(self, request: ConsumerHeartbeat) -> tuple[ConsumerMember, bool]:
-        """The member that a heartbeat is of, and whether it is new; raises GroupRefusedError."""
+        """Return the member of a heartbeat, and whether it is new. Raises GroupRefusedError."""
         joins = request.epoch == JOINS
         member = self.members.get(request.member_id)
         static = self.static(request.instance_id)
@@ -196,7 +190,6 @@ class ConsumerGroup:
         return static
 
     def _replaced(self, old: ConsumerMember, new_id: str) -> ConsumerMember:
-        """The instance of a static member is back under another id: it has the same target."""
         target = self.target.pop(old.id, frozenset())
         self._forget(old)
         member = dataclasses.replace(old, id=new_id)
@@ -237,7 +230,7 @@ class ConsumerGroup:
         self._change(RecordKind.EPOCH, self.epoch)
 
     def _is_assigned(self, topics: Mapping[str, TopicSummary]) -> bool:
-        """Return whether the target has all partitions of exactly these topics."""
+        """True if the target has all partitions of exactly these topics."""
         if self._topics is not None:
             return topics == self._topics
         assigned = set[TopicIdPartition]().union(*self.target.values())
@@ -246,7 +239,6 @@ class ConsumerGroup:
         }
 
     def _assign(self, topics: SubscribedTopics) -> None:
-        """Give each member its target."""
         summaries = self._topics or {}
         members = {
             member.id: Subscriber(
@@ -266,7 +258,7 @@ class ConsumerGroup:
         self._change(RecordKind.TARGET_EPOCH, self.epoch)
 
     def _reconcile(self, member: ConsumerMember, owned: frozenset[TopicIdPartition] | None) -> None:
-        """Bring a member nearer to its target; `owned` are the partitions that it says it has."""
+        """Bring a member nearer to its target; it reports that it has the `owned` partitions."""
         current = member.current
         if current.state is MemberState.STABLE and current.epoch == self.target_epoch:
             return
@@ -285,7 +277,6 @@ class ConsumerGroup:
         self._move(member, after)
 
     def _free(self, member: ConsumerMember, partitions: frozenset[TopicIdPartition]) -> frozenset[TopicIdPartition]:
-        """The wanted partitions that no other member has."""
         if not partitions:
             return partitions
         assignments = (other.current for other in self.members.values() if other is not member)
@@ -331,7 +322,6 @@ class ConsumerGroup:
         self._save(self.id, list(changes.items()), stored)
 
     def _records(self) -> Iterator[tuple[ConsumerKey, ConsumerValue]]:
-        """All of its records."""
         yield ConsumerKey(self.id, RecordKind.EPOCH), self.epoch
         yield ConsumerKey(self.id, RecordKind.TARGET_EPOCH), self.target_epoch
         for member in self.members.values():
@@ -358,18 +348,17 @@ class ConsumerGroup:
                     member.revoke_by = self.clock() + value.rebalance_timeout_ms
 
     def records_to_delete(self) -> ConsumerChanges:
-        """The changes that delete a group without members."""
         tombstones = (key for key, value in self._changes.items() if value is None)
         epochs = (ConsumerKey(self.id, kind) for kind in (RecordKind.EPOCH, RecordKind.TARGET_EPOCH))
         return [(key, None) for key in (*tombstones, *epochs)]
 
     @property
     def next_deadline(self) -> float:
-        """The time of the next `expire`, by the clock; `inf` if there is none."""
+        """The time of the next `expire`; `inf` if there is none."""
         return min((min(member.expires_at, member.revoke_by) for member in self.members.values()), default=inf)
 
     def expire(self) -> None:
-        """Remove members without a heartbeat, and those that keep partitions for longer than they may."""
+        """Remove members without a heartbeat, and those that keep partitions for too long."""
         now = self.clock()
         for member in list(self.members.values()):
             if min(member.expires_at, member.revoke_by) <= now:
@@ -433,7 +422,6 @@ class ConsumerMember:
         return self.metadata.instance_id or self.id
 
     def names(self, topics: SubscribedTopics) -> set[str]:
-        """The topics that it subscribes to."""
         return {*self.metadata.topics, *(topics.matching(self.metadata.pattern) if self.metadata.pattern else ())}
 
 
@@ -446,31 +434,26 @@ class Subscriptions:
 
     @classmethod
     def of(cls, members: Iterable[ConsumerMember]) -> Subscriptions:
-        """Return the members' subscriptions."""
         metadata = [member.metadata for member in members]
         names = frozenset(name for subscribed in metadata for name in subscribed.topics)
         return cls(names, frozenset(subscribed.pattern for subscribed in metadata if subscribed.pattern))
 
     def topics(self, topics: SubscribedTopics) -> set[str]:
-        """The names of all of its topics."""
         return {*self.names, *(name for pattern in self.patterns for name in topics.matching(pattern))}
 
 
 _NOTHING = CurrentAssignment(JOINS, JOINS, MemberState.STABLE, frozenset(), frozenset())
 
-#: Changed records of a group; None deletes.
 ConsumerChanges = Sequence[tuple[ConsumerKey, ConsumerValue | None]]
 #: Stores records of a group, and calls back, at once or later; raises nothing.
 SaveConsumers = Callable[[str, ConsumerChanges, Stored], None]
 
 
 def topic_uuid(summary: TopicSummary) -> uuid.UUID:
-    """The topic's id as assignments have it."""
     return uuid.UUID(summary.topic_id)
 
 
 def _updated(previous: MemberMetadata, request: ConsumerHeartbeat) -> MemberMetadata:
-    """The facts of a member after its heartbeat; a field that is left out is as before."""
     return MemberMetadata(
         instance_id=previous.instance_id if request.instance_id is None else request.instance_id,
         rack_id=previous.rack_id if request.rack_id is None else request.rack_id,
@@ -486,7 +469,7 @@ def _updated(previous: MemberMetadata, request: ConsumerHeartbeat) -> MemberMeta
 
 
 def check_heartbeat(request: ConsumerHeartbeat, version: int) -> None:
-    """Raise GroupRefusedError for a heartbeat that no client may send, as Kafka does."""
+    """Raise GroupRefusedError for an impossible heartbeat, as Kafka does."""
     names_nothing = request.topics is None and not request.pattern
     is_wrong = (
         request.epoch < LEAVES_FOR_A_WHILE

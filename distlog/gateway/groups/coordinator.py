@@ -59,7 +59,7 @@ class GroupCoordinator:
         self._groups = groups
 
     def join(self, group: str, request: Join, answer: AnswerJoin) -> None:
-        """Answer when the generation begins, or at once with an error; a missing group is created."""
+        """Answer when the generation begins, or at once with an error; may create the group."""
         try:
             # the name of a client, or of an instance, becomes a part of its member's id
             parts = request.client_id, request.instance_id or ""
@@ -73,7 +73,6 @@ class GroupCoordinator:
             answer(JoinReply(error=refused.code, member_id=request.member_id))
 
     def sync(self, group: str, request: SyncRequest, answer: AnswerSync) -> None:
-        """Answer with the member's assignment when there is one, or at once with an error."""
         try:
             with self._groups.locked(group) as entry:
                 sync(self._groups.classic(entry), request, answer)
@@ -89,7 +88,6 @@ class GroupCoordinator:
             return refused.code
 
     def leave(self, group: str, member_id: str, instance_id: str | None = None) -> ErrorCode:
-        """Remove a member."""
         try:
             with self._groups.locked(group) as entry:
                 return leave(self._groups.classic(entry), member_id, instance_id)
@@ -108,7 +106,7 @@ class ConsumerCoordinator:
         self._groups, self._topics = groups, topics
 
     def heartbeat(self, group: str, request: ConsumerHeartbeat, version: int, answer: AnswerHeartbeat) -> None:
-        """Answer a heartbeat when what it changes is durable; the first one of a group makes it."""
+        """Answer when the changes are durable; the first heartbeat of a group creates it."""
         try:
             check_heartbeat(request, version)
             texts = request.member_id, request.instance_id, request.rack_id, request.client_id, request.client_host
@@ -128,7 +126,6 @@ class ConsumerCoordinator:
         self._topics.when_known(names, patterns, lambda: self._heartbeat(group, request, answer))
 
     def _subscribed(self, group: str) -> Subscriptions:
-        """The subscriptions of a group, as far as it has any."""
         with suppress(GroupRefusedError), self._groups.locked(group) as entry:
             if isinstance(entry.membership, ConsumerGroup):
                 return entry.membership.subscriptions
@@ -143,7 +140,7 @@ class ConsumerCoordinator:
             answer(HeartbeatReply(error=refused.code))
 
     def describe(self, group: str) -> ConsumerDescription:
-        """A group. Raises GroupRefusedError if there is none of the newer protocol, or it is not loaded."""
+        """Describe a group of the newer protocol. Raises GroupRefusedError."""
         with self._groups.locked(group, missing=ErrorCode.group_id_not_found) as entry:
             membership = entry.membership
             if not isinstance(membership, ConsumerGroup):
@@ -157,7 +154,7 @@ class ConsumerCoordinator:
             )
 
     def refresh(self) -> None:
-        """Have the topics of all groups looked at; changes count with the next heartbeats."""
+        """Refresh the topics of all groups; changes apply with the next heartbeats."""
         subscriptions = list[Subscriptions]()
         for group in self._groups.all():
             with group.lock:
@@ -190,25 +187,21 @@ class GroupDescription:
     protocol: str
     members: tuple[MemberRecord, ...]
     error: ErrorCode = ErrorCode.none
-    #: Kafka's name of the protocol of its members.
     type: str = "classic"
 
 
 class GroupAdmin:
-    """The administration of the groups in a registry."""
-
     def __init__(self, groups: GroupRegistry) -> None:
         self._groups = groups
 
     def list(self) -> Iterator[GroupDescription]:
-        """All groups, by name."""
         for name in self._groups.names():
             with suppress(GroupRefusedError), self._groups.locked(name) as entry:
                 if entry.membership.phase is not GroupPhase.DEAD:
                     yield _description(entry)
 
     def describe(self, group: str) -> GroupDescription:
-        """A classic group; a missing one is dead, and one of the newer protocol, as in Kafka."""
+        """Describe a classic group; a missing one, or one of the newer protocol, is dead, as in Kafka."""
         try:
             with self._groups.locked(group, missing=ErrorCode.none) as entry:
                 if isinstance(entry.membership, ConsumerGroup):
@@ -219,7 +212,7 @@ class GroupAdmin:
             return GroupDescription(group, GroupPhase.DEAD, "", "", (), code)
 
     def delete(self, group: str, on_stored: Stored) -> None:
-        """Delete a group that has no members, with its positions; `done` is called when that is durable, or fails."""
+        """Delete a group without members, and its offsets; `on_stored` is called when that is durable, or fails."""
         try:
             with self._groups.locked(group, missing=ErrorCode.group_id_not_found) as entry:
                 if entry.membership.phase is not GroupPhase.EMPTY:
@@ -250,20 +243,18 @@ _log = logging.getLogger("distlog.gateway")
 
 
 class DroppedTopics:
-    """Checks the topics in which groups have positions; `find` gives a topic, or raises TopicNotFoundError.
+    """Checks the topics in which groups have offsets; `find` raises TopicNotFoundError.
 
-    A missing topic is regarded as dropped only if an earlier check found it: a restored topic may come later
-    than its groups.
+    A missing topic counts as dropped only if an earlier check found it: a restored topic may come after its groups.
     """
 
     def __init__(self, offsets: CommittedOffsets, find: Callable[[str], Snapshot]) -> None:
         self._offsets, self._find = offsets, find
         self._ids: dict[str, str] = {}
-        #: Topics of which not all positions could be forgotten.
         self._unfinished = set[str]()
 
     def check(self) -> None:
-        """Look once; failures are looked at again the next time."""
+        """Check once; failures are checked again the next time."""
         topics = self._offsets.topics()
         self._unfinished.intersection_update(topics)
         previous_ids, self._ids = self._ids, {name: id for name, id in self._ids.items() if name in topics}
@@ -300,10 +291,10 @@ _LONGEST_WAIT_S = 600.0
 
 
 class GroupServices:
-    """Members, positions and descriptions of the groups that the `lease` gives to this gateway, kept in `store`.
+    """The groups that the `lease` gives to this gateway, kept in `store`.
 
-    One thread runs their timers, one keeps the lease, one loads and unloads them. `retention_ms` is how long the
-    positions of a group without members are kept (`offsets.retention.minutes`).
+    One thread runs their timers, one keeps the lease, one loads and unloads them. Offsets of a group without members
+    are kept for `retention_ms` (`offsets.retention.minutes`).
     """
 
     def __init__(
@@ -328,9 +319,7 @@ class GroupServices:
         #: Has waiting members find another coordinator.
         self.release_members = self._registry.end
         self.members, self._topics = GroupCoordinator(self._registry), topics
-        #: The settings of each group.
         self.configs = self._registry.configs
-        #: The members of the newer protocol.
         self.consumers = ConsumerCoordinator(self._registry, topics)
         ended = EndedPositions(self._registry, store)
         self.offsets = CommittedOffsets(self._registry, ended, retention_ms=retention_ms)
@@ -352,7 +341,6 @@ class GroupServices:
 
     @property
     def partitions(self) -> int:
-        """The number of partitions of `__consumer_offsets`."""
         return self._store.partitions
 
     def join(self) -> None:
@@ -412,7 +400,6 @@ class GroupServices:
 
     @property
     def _loaded(self) -> set[int]:
-        """The partitions that must not be given up yet."""
         return set[int]().union(*(coordination.loaded for coordination, _ in self._sharing))
 
     def _load(self) -> None:
@@ -430,7 +417,7 @@ class GroupServices:
                 self._unloaded.set()
 
     def _has_done(self, task: str, work: Callable[[], None], but: type[Exception] | tuple[()] = ()) -> bool:
-        """Do `work`; False if it failed. A task that fails again and again is logged once. Raises errors of `but`."""
+        """Do `work`; False if it failed. Repeated failures are logged once. Raises errors of `but`."""
         try:
             work()
         except GroupRefusedError:
@@ -457,7 +444,12 @@ Loaded = TypeVar("Loaded")
 
 
 class Coordination(Generic[Loaded]):
-    """Loads and unloads partitions of `store` as the `lease` has them. Only one thread calls `step`."""
+    """Loads and unloads partitions of `store` as the `lease` has them. One thread calls `step`.
+
+    A partition is loaded after a new epoch has started, so no other gateway stores anything in it after the load.
+    When the lease lapsed, or does not hold the partition any more, its contents are forgotten. The partition is given
+    up when all changes in flight are stored.
+    """
 
     def __init__(self, lease: GatewayLease, store: LeaderStore[Loaded]) -> None:
         self._lease, self._store = lease, store
@@ -470,12 +462,11 @@ class Coordination(Generic[Loaded]):
 
     @property
     def is_loading(self) -> bool:
-        """True if partitions that the lease holds are not loaded yet."""
+        """True while partitions that the lease holds are not loaded."""
         return bool(self._held - self._loaded.keys())
 
     @property
     def _held(self) -> frozenset[int]:
-        """The partitions of this store that the lease holds now."""
         return frozenset(number for number in self._lease.held_partitions if number < self._store.partitions)
 
     def check(self, key: str) -> None:
@@ -487,7 +478,7 @@ class Coordination(Generic[Loaded]):
             raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
 
     def step(self, registry: Registry[Loaded]) -> None:
-        """Unload lost partitions, and load new ones. Raises DistlogError; then step again later."""
+        """Unload lost partitions, and load new ones. Raises DistlogError: step again later."""
         held, term = self._held, self._lease.term
         lost_partitions = self._store.lost_partitions() if self._loaded else ()
         old = {
@@ -548,38 +539,22 @@ class LeaderStore(Protocol[Loaded_co]):
         """Their number; the lease may share more, since all stores have its partitions."""
         ...
 
-    def partition_of(self, key: str, /) -> int:
-        """The partition that has a group, or a transactional id."""
-        ...
+    def partition_of(self, key: str, /) -> int: ...
 
-    def begin(self, partitions: Collection[int], may_lead: Callable[[], None]) -> None:
-        """Lead partitions."""
-        ...
+    def begin(self, partitions: Collection[int], may_lead: Callable[[], None]) -> None: ...
 
-    def end(self, partitions: Collection[int]) -> None:
-        """Stop leading them."""
-        ...
+    def end(self, partitions: Collection[int]) -> None: ...
 
-    def lost_partitions(self) -> Collection[int]:
-        """After a failure, the partitions to load again."""
-        ...
+    def lost_partitions(self) -> Collection[int]: ...
 
-    def drain(self) -> None:
-        """Return when no change is in flight."""
-        ...
+    def drain(self) -> None: ...
 
-    def load(self, partitions: Collection[int]) -> Iterable[Loaded_co]:
-        """Their stored contents."""
-        ...
+    def load(self, partitions: Collection[int]) -> Iterable[Loaded_co]: ...
 
 
 class Registry(Protocol[Loaded_contra]):
     """The groups or transactions that this gateway coordinates; see GroupRegistry and TransactionCoordinator."""
 
-    def load(self, stored: Iterable[Loaded_contra], /) -> None:
-        """Take the stored contents."""
-        ...
+    def load(self, stored: Iterable[Loaded_contra], /) -> None: ...
 
-    def unload(self, is_of: Callable[[str], bool]) -> None:
-        """Forget the groups or transactions whose names `is_of` matches."""
-        ...
+    def unload(self, is_of: Callable[[str], bool]) -> None: ...

@@ -33,8 +33,6 @@ from distlog.gateway.protocol.messages import uvarint
 
 @dataclass(frozen=True, slots=True)
 class GroupKey:
-    """The key of a group's record."""
-
     group: str
 
 
@@ -58,8 +56,6 @@ OF_MEMBERS = (RecordKind.MEMBER, RecordKind.TARGET, RecordKind.CURRENT)
 
 @dataclass(frozen=True, slots=True)
 class ConsumerKey:
-    """The key of a record of a group, or of one of its members."""
-
     group: str
     kind: RecordKind
     member: str = ""
@@ -124,7 +120,6 @@ def _blob(value: bytes) -> bytes:
 
 
 def encode_key(key: OffsetKey | GroupKey | ConsumerKey) -> bytes:
-    """The bytes of a record's key."""
     if isinstance(key, ConsumerKey):
         return encode_consumer_key(key)
     if isinstance(key, OffsetKey):
@@ -133,7 +128,7 @@ def encode_key(key: OffsetKey | GroupKey | ConsumerKey) -> bytes:
 
 
 def decode_key(data: bytes) -> OffsetKey | GroupKey | ConsumerKey | None:
-    """The subject of a record; None for an unknown kind. Raises CorruptRecordError."""
+    """The key in these bytes; None for an unknown kind. Raises CorruptRecordError."""
     reader = FieldReader(data, "a key", OFFSETS_TOPIC)
     if reader.number(">h") == _GROUP_KEY:
         return GroupKey(reader.text())
@@ -141,7 +136,6 @@ def decode_key(data: bytes) -> OffsetKey | GroupKey | ConsumerKey | None:
 
 
 def encode_group(record: GroupRecord) -> bytes:
-    """The bytes of a group."""
     head = struct.pack(">h", _VALUE_VERSION) + text_field(record.protocol_type) + struct.pack(">i", record.generation)
     names = text_field(record.protocol) + text_field(record.leader) + struct.pack(">q", record.since_ms)
     parts = [struct.pack(">i", len(record.members))]
@@ -186,7 +180,6 @@ def _member(reader: FieldReader, version: int) -> MemberRecord:
 
 
 def encode_consumer_key(key: ConsumerKey) -> bytes:
-    """The bytes of a key."""
     data = struct.pack(">h", key.kind) + text_field(key.group)
     return data + text_field(key.member) if key.kind in OF_MEMBERS else data
 
@@ -205,7 +198,6 @@ _VERSION, _NO_TAGS = struct.pack(">h", 0), b"\0"
 
 
 def encode_consumer_value(value: ConsumerValue) -> bytes:
-    """The bytes of a value."""
     if isinstance(value, int):
         return _VERSION + struct.pack(">i", value) + _NO_TAGS
     if isinstance(value, frozenset):
@@ -220,7 +212,7 @@ def encode_consumer_value(value: ConsumerValue) -> bytes:
 
 
 def decode_consumer_value(kind: RecordKind, data: bytes) -> ConsumerValue | None:
-    """The value of a record of this kind; None in an unknown version. Raises CorruptRecordError."""
+    """The value of a record; None in an unknown version. Raises CorruptRecordError."""
     reader = FieldReader(data, "a group", OFFSETS_TOPIC)
     if reader.number(">h") != 0:
         return None
@@ -259,7 +251,7 @@ def _text(value: str | None) -> bytes:
 
 
 def numbers_by_topic_id(partitions: Iterable[TopicIdPartition]) -> dict[uuid.UUID, list[int]]:
-    """The numbers of partitions of each topic, ascending."""
+    """Return the sorted numbers of partitions by topic."""
     by_id = groupby(sorted(partitions), itemgetter(0))
     return {topic: [number for _, number in of_topic] for topic, of_topic in by_id}
 

@@ -65,11 +65,9 @@ PARTITIONS = 50
 class OffsetsTopic:
     """The groups of a root. It stores the groups of the partitions that this gateway leads.
 
-    `linger_ms`: how long changes are gathered. A change is durable when `on_stored` is called with no error.
-    Thread-safe, except `begin`, `drain` and `end`, which one thread calls.
-
-    On a disk of this machine each partition has a writer of its own, so that a stopped process that holds the lock of
-    one partition holds up no group of another. Elsewhere one writer puts all into common commits.
+    Changes are gathered for `linger_ms`, and durable when `on_stored` is called without an error. Thread-safe, except
+    `begin`, `drain` and `end`, which one thread calls. On a local disk each partition has its own writer, since a
+    stopped process may hold the lock of one; elsewhere one writer commits all together.
     """
 
     def __init__(
@@ -96,11 +94,9 @@ class OffsetsTopic:
 
     @property
     def partitions(self) -> int:
-        """The number of partitions, as far as that is known."""
         return self._partitions
 
     def partition_of(self, group: str) -> int:
-        """The partition that has a group, by the number of partitions that is known."""
         return offsets_partition(group, self._partitions)
 
     def begin(self, partitions: Collection[int], may_lead: Callable[[], None] = lambda: None) -> None:
@@ -108,7 +104,7 @@ class OffsetsTopic:
         self._topic_and_leadership()[1].begin(partitions, may_lead)
 
     def end(self, partitions: Collection[int]) -> None:
-        """Store nothing more in these partitions, and close their files: else these would keep deleted segments."""
+        """Store nothing more in these partitions, and close their files, which would keep deleted segments."""
         self._topic_and_leadership()[1].end(partitions)
         with self._lock:
             ended = [self._batchings.pop(number) for number in partitions if number in self._batchings]
@@ -139,16 +135,12 @@ class OffsetsTopic:
         return lambda snapshot: leadership.check(snapshot, (partition,))
 
     def drain(self) -> None:
-        """Return when no change is in flight: all are stored or were refused."""
         with self._lock:
             batchings = list(self._batchings.values())
         in_parallel(OffsetsBatching.drain, batchings)
 
     def load(self, partitions: Collection[int]) -> Iterator[GroupChange | PendingPosition]:
-        """The changes in these partitions, older ones first; raises DistlogError.
-
-        A corrupt record is logged and left out: one must not hide all groups.
-        """
+        """The changes in these partitions, older ones first. A corrupt record is logged. Raises DistlogError."""
         if not partitions:
             return
         topic = self._topic_and_leadership()[0].refresh()
@@ -176,7 +168,7 @@ class OffsetsTopic:
         return iter(()) if tail is None else ended_transactions(tail)
 
     def store(self, group: str, changes: Sequence[GroupChange], on_stored: Stored) -> None:
-        """Keep changes in the order of a group's calls; when too much is on its way, the answer is to retry later."""
+        """Store changes in the order of a group's calls; when too much is in flight, the client must retry."""
         number = self.partition_of(group)
         try:
             batching = self._batching_of(number)
@@ -217,7 +209,7 @@ class OffsetsTopic:
             return batching
 
     def _answer_calls(self) -> None:
-        """Answer the calls that are over, in a thread of its own: callbacks wait for the locks of their groups."""
+        """Answer finished calls in a thread of its own: callbacks wait for the locks of their groups."""
         while (calls := self._over.get()) is not None:
             for call in calls:
                 try:
@@ -226,7 +218,6 @@ class OffsetsTopic:
                     _log.exception("a group was stored, but its answer failed")
 
     def close(self) -> None:
-        """Wait until everything on its way is stored, and close."""
         with self._lock:
             batchings = list(self._batchings.values())
             self._batchings.clear()
@@ -244,7 +235,7 @@ _MAX_WAITING_BYTES = 8 << 20
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """Records of one group that are stored together, and their callback; `left` records are still on their way."""
+    """Records of one group that are stored together; `remaining` ones are not delivered yet."""
 
     on_stored: Stored
     remaining: int
@@ -253,11 +244,7 @@ class Call:
 
 
 class OffsetsBatching:
-    """A writer, and the calls whose records it has, by partition, in order.
-
-    `answer` gets the calls that are over. It must not wait: its caller may hold the lock of a group, and wait for a
-    writer that failed.
-    """
+    """A writer, and the calls whose records it has, in order. `answer` gets finished calls, and must not wait."""
 
     def __init__(self, sender: RecordSender, linger_ms: int, answer: Callable[[Sequence[Call]], None]) -> None:
         # the first keeps calls and records in the same order; the writer's thread takes only the second
@@ -270,10 +257,7 @@ class OffsetsBatching:
     def append(
         self, partition: int, records: Sequence[tuple[bytes, bytes | None]], on_stored: Stored, too_large: ErrorCode
     ) -> None:
-        """Put records on their way; never waits, since the writer has room for all that may be on its way.
-
-        `too_large` is the answer if they would never fit, so that a retry is of no use.
-        """
+        """Append records; never waits. `too_large` is the code for records that would never fit."""
         size = sum(_RECORD_OVERHEAD + len(key) + len(value or b"") for key, value in records)
         call = Call(on_stored, len(records), size)
         with self._order:
@@ -333,7 +317,7 @@ class OffsetsBatching:
         self._answer(over)
 
     def _fail(self, error: BaseException) -> None:
-        """Fail all calls, since a writer that failed keeps nothing more; some may be durable all the same."""
+        """Fail all calls: a failed writer stores nothing more. Some may be durable all the same."""
         with self._lock:
             if not self.has_failed:
                 FAILURES.note("to store groups", error)
@@ -346,12 +330,10 @@ class OffsetsBatching:
         self._answer(over)
 
     def drain(self) -> None:
-        """Wait until all records on their way are delivered, or failed."""
         with suppress(DistlogError):
             self._writer.flush()
 
     def close(self) -> None:
-        """Wait until all records are delivered; a writer that failed has failed all its calls already."""
         with suppress(DistlogError):
             self._writer.close()
 
@@ -360,8 +342,7 @@ _log = logging.getLogger(__name__)
 
 
 _CONFIG = {"cleanup.policy": "compact", "segment.bytes": 104_857_600, "max.message.bytes": 16 << 20}
-#: How long a change waits for a lock of its partition; then its client retries. Kafka's
-#: `offsets.commit.timeout.ms`.
+#: How long a change waits for a lock, until its client retries: Kafka's `offsets.commit.timeout.ms`.
 _LOCK_WAIT_S = 5.0
 
 
@@ -370,7 +351,6 @@ def _open_or_create(url: str, partitions: int, options: Mapping[str, Any] | None
         return open(url, storage_options=options)
     except TopicNotFoundError:
         with suppress(TopicExistsError):
-            # another gateway may create it first
             make_topic(Storage(url, options), partitions, TopicConfig.parse(_CONFIG))
     return open(url, storage_options=options)
 
@@ -399,14 +379,12 @@ def _decoded(key: bytes | None, value: bytes | None) -> GroupChange | None:
 
 
 class EndedTransaction(NamedTuple):
-    """A transaction that has its end marker in a partition."""
-
     producer_id: int
     is_committed: bool
 
 
 def ended_transactions(tail: PartitionTail) -> Iterator[EndedTransaction]:
-    """The transactions that have ended in a partition since the last look. Raises DistlogError."""
+    """The transactions that have ended since the last call. Raises DistlogError."""
     for batches in tail.batches():
         for row in batches.rows[batches.rows["attributes"] & CONTROL != 0]:
             yield EndedTransaction(int(row["producer_id"]), control_type(batches.data, row) == COMMIT)

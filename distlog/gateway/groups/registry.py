@@ -44,7 +44,7 @@ from distlog.gateway.protocol.messages import ErrorCode
 
 @dataclass(slots=True)
 class Group:
-    """A group with its offsets. `is_gone`: it was forgotten, and a thread waiting for its lock must find it again."""
+    """A group with its offsets. `is_gone`: it was forgotten, and a thread that waits for its lock must look again."""
 
     membership: ClassicGroup | ConsumerGroup
     positions: Positions
@@ -63,7 +63,7 @@ _LOAD_LOOK_MS = 1000
 
 
 class GroupRegistry:
-    """The groups by name. `clock` gives ms that never go back; `wall_clock` ms since 1970. For several threads.
+    """The groups by name; for many threads. `clock` gives ms that never go back; `wall_clock` ms since 1970.
 
     `check` raises GroupRefusedError for a group that this gateway does not coordinate, or not yet.
     """
@@ -80,7 +80,6 @@ class GroupRegistry:
         on_earlier_deadline: Callable[[], object] = lambda: None,
     ) -> None:
         self.store, self.clock, self.wall_clock = store, clock, wall_clock
-        #: The settings of each group.
         self.configs = GroupConfigs(settings)
         self._new_id, self._on_earlier = new_id, on_earlier_deadline
         self.check = check
@@ -90,7 +89,7 @@ class GroupRegistry:
         self._is_over = False
 
     def load(self, changes: Iterable[GroupChange | PendingPosition]) -> None:
-        """Load the stored groups before the first call. Members stay: their sessions begin now."""
+        """Load stored groups. Members stay: their sessions begin now."""
         values: dict[OffsetKey | GroupKey, Position | GroupRecord] = {}
         consumers: dict[str, dict[ConsumerKey, ConsumerValue]] = {}
         pending = list[PendingPosition]()
@@ -125,7 +124,7 @@ class GroupRegistry:
                 )
 
     def unload(self, is_of: Callable[[str], bool]) -> None:
-        """Forget these groups, which another gateway coordinates now; `check` already refuses them."""
+        """Forget these groups, which another gateway coordinates now."""
         with self._lock:
             self._unloads += 1
             groups = [group for name, group in self._groups.items() if is_of(name)]
@@ -140,9 +139,9 @@ class GroupRegistry:
     def locked(
         self, name: str, *, make: bool = False, missing: ErrorCode = ErrorCode.unknown_member_id
     ) -> Iterator[Group]:
-        """The group, with its lock held; a missing one is made, or GroupRefusedError has the code `missing`.
+        """Lock a group; a missing one is made, or GroupRefusedError has the code `missing`.
 
-        A group that is being unloaded is not missing: if it were, its members would give up their partitions.
+        A group that is being unloaded is not missing: its members would give up their partitions.
         """
         if not name or len(name.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:
             raise GroupRefusedError(ErrorCode.invalid_group_id)
@@ -187,17 +186,14 @@ class GroupRegistry:
             return list(self._groups.values())
 
     def names(self) -> list[str]:
-        """The names of all groups."""
         with self._lock:
             return sorted(self._groups)
 
     def has_pending(self, name: str) -> bool:
-        """True if positions of the group depend on the end of transactions."""
         with self._lock:
             return name in self._groups and self._groups[name].positions.has_pending
 
     def names_with_pending(self) -> list[str]:
-        """Return the groups with pending offsets."""
         with self._lock:
             return [name for name, group in self._groups.items() if group.positions.has_pending]
 
@@ -217,7 +213,7 @@ class GroupRegistry:
         )
 
     def classic(self, group: Group, *, joins: bool = False) -> ClassicGroup:
-        """The group by the classic protocol; one without members becomes one if a member `joins`."""
+        """The group by the classic protocol; an empty one becomes one if a member `joins`."""
         membership = group.membership
         if isinstance(membership, ClassicGroup):
             return membership
@@ -230,7 +226,7 @@ class GroupRegistry:
         return classic
 
     def consumers(self, group: Group, *, joins: bool = False) -> ConsumerGroup:
-        """The group by the newer protocol; one without members becomes one if a member `joins`."""
+        """The group by the newer protocol; an empty one becomes one if a member `joins`."""
         membership = group.membership
         if isinstance(membership, ConsumerGroup):
             return membership
@@ -243,7 +239,7 @@ class GroupRegistry:
         return consumers
 
     def forget(self, group: Group, on_stored: Stored) -> None:
-        """Delete a group that has no members, and its positions; the caller holds its lock."""
+        """Delete a group without members, and its offsets; the caller holds its lock."""
         membership = group.membership
         positions = [(key, None) for key, _ in group.positions.keys(dict.fromkeys(group.positions.partitions))]
         of_group: Sequence[GroupChange]
@@ -269,17 +265,16 @@ class GroupRegistry:
 
     @property
     def next_deadline(self) -> float:
-        """The time of the next `expire`, by the clock; `inf` if there is none."""
+        """The time of the next `expire`; `inf` if there is none."""
         with self._lock:
             return self._queue[0][0] if self._queue else inf
 
     @property
     def due_s(self) -> float:
-        """The seconds until the next `expire`."""
         return max(0.0, (self.next_deadline - self.clock()) / 1000)
 
     def end(self) -> None:
-        """Send all members away, now and later: another gateway coordinates from now on."""
+        """Send all members to another gateway, now and later."""
         self._is_over = True
         for group in self.all():
             with group.lock:
@@ -305,7 +300,7 @@ class GroupRegistry:
         return None
 
     def _put_off(self, name: str, deadline: float) -> None:
-        """Queue the group again, if it is there: it is being loaded, and may have no other use after that."""
+        """Queue the group again while it is being loaded: it may have no other use after that."""
         with self._lock:
             group = self._groups.get(name)
             if group is not None and group.wakes_at == deadline:
@@ -369,7 +364,7 @@ def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
 
 
 class Positions:
-    """The durable positions of `group`."""
+    """The durable offsets of `group`."""
 
     def __init__(self, group: str) -> None:
         self._group = group
@@ -389,17 +384,15 @@ class Positions:
 
     @property
     def topics(self) -> frozenset[str]:
-        """The topics that have a position."""
         if self._topics is None:
             self._topics = frozenset(topic for topic, _ in self._by_partition)
         return self._topics
 
     def get(self, topic: str, partition: int) -> Position | None:
-        """The position in a partition, if there is one."""
         return self._by_partition.get((topic, partition))
 
     def apply(self, changes: Mapping[TopicPartition, Position | None]) -> None:
-        """Take stored changes; None deletes. They supersede earlier positions of transactions, however these end."""
+        """Apply stored changes; None deletes. They supersede earlier offsets of transactions."""
         for partition, position in changes.items():
             self._waiting.supersede(partition)
             if position is None:
@@ -414,11 +407,9 @@ class Positions:
         self._by_partition.update(positions)
 
     def begin_storing(self, partitions: Iterable[TopicPartition]) -> None:
-        """Changes are on their way into the log."""
         self._storing += Counter(iter(partitions))
 
     def end_storing(self, partitions: Iterable[TopicPartition]) -> None:
-        """Changes are in the log, or failed."""
         self._storing -= Counter(iter(partitions))
 
     @property
@@ -432,12 +423,12 @@ class Positions:
         return frozenset(self._by_partition) | self.pending | self.storing
 
     def begin_joining(self, partitions: Iterable[TopicPartition]) -> int:
-        """Note that offsets of a transaction are in flight; returns the `first_end` for `joined`."""
+        """Note offsets of a transaction in flight; returns the `first_end` for `joined`."""
         self._joining += Counter(iter(partitions))
         return len(self._ended)
 
     def joined(self, producer_id: int, positions: Mapping[TopicPartition, Position], first_end: int) -> None:
-        """Note that offsets of the producer's transaction are in the log; it may have ended already, after them."""
+        """Note that offsets of the producer's transaction are in the log; it may have ended already."""
         outcome = next(
             (committed for ended_id, committed in self._ended[first_end:] if ended_id == producer_id), None
         )
@@ -447,42 +438,36 @@ class Positions:
             self._add(positions)
 
     def end_joining(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note that offsets of a transaction are in the log, or failed."""
         self._joining -= Counter(iter(partitions))
         if not self._joining:
             self._ended.clear()
 
     def is_joining(self, partitions: Iterable[TopicPartition] | None = None) -> bool:
-        """True if offsets of any partition, or of `partitions`, are in flight as part of a transaction."""
+        """True if offsets of `partitions`, or of any, are in flight as part of a transaction."""
         return any(self._joining[partition] for partition in (self._joining if partitions is None else partitions))
 
     @property
     def has_pending(self) -> bool:
-        """True if any position depends on the end of a transaction, or will."""
         return bool(self._joining) or bool(self._waiting)
 
     @property
     def pending(self) -> frozenset[TopicPartition]:
-        """The partitions in which the position depends on the end of a transaction."""
         return self._waiting.keys
 
     def wait_for(self, producer_id: int, positions: Mapping[TopicPartition, Position]) -> None:
-        """Add offsets that apply when the transaction of this producer is committed."""
         for partition, position in positions.items():
             self._waiting.add(producer_id, partition, position)
 
     def end_transaction(self, producer_id: int, *, is_committed: bool) -> None:
-        """Take, or forget, the positions of a transaction that ended."""
+        """Apply, or forget, the offsets of an ended transaction."""
         self._add(self._waiting.end(producer_id, is_committed=is_committed))
         if self._joining:
             self._ended.append((producer_id, is_committed))
 
     def keys(self, changes: Mapping[TopicPartition, Position | None]) -> list[tuple[OffsetKey, Position | None]]:
-        """The changes as they are stored."""
         return [(OffsetKey(self._group, *partition), position) for partition, position in changes.items()]
 
     def older(self, times_ms: Mapping[str, int]) -> list[TopicPartition]:
-        """The partitions whose offsets were committed before their topic's time."""
         if times_ms.keys().isdisjoint(self.topics):
             return []
         return [
@@ -492,9 +477,9 @@ class Positions:
         ]
 
     def expired(self, group: ClassicGroup | ConsumerGroup, now_ms: int, retention_ms: int) -> list[TopicPartition]:
-        """The partitions whose positions expire after `retention_ms`, since the group is empty, or since the commit.
+        """The offsets unused for `retention_ms`, since the group is empty, or since the commit (KIP-211).
 
-        A group with members keeps its positions in the topics that they read (KIP-211), or all if these are unknown.
+        A group with members keeps its offsets in the topics that they read, or all if these are unknown.
         """
         if group.phase is GroupPhase.EMPTY:
             since_ms, topics = group.since_ms, frozenset[str]()
@@ -512,7 +497,7 @@ class Positions:
 
 
 def read_topics(group: ClassicGroup | ConsumerGroup) -> frozenset[str] | None:
-    """The topics that the group's members subscribe to; None if their subscriptions are of an unknown kind."""
+    """The topics that the members subscribe to; None if their subscriptions are of an unknown kind."""
     if group.phase is GroupPhase.EMPTY:
         return frozenset()
     if isinstance(group, ConsumerGroup):

@@ -16,7 +16,7 @@ from distlog.gateway.topics.topic_index import TopicSummary
 
 
 class SubscribedTopics:
-    """Topics by name, as of the last look. `find` gives a topic or raises TopicNotFoundError, `names` all names."""
+    """Topics by name, as of the last look. `find` returns a topic or raises TopicNotFoundError."""
 
     def __init__(self, find: Callable[[str], TopicSummary], names: Callable[[], Iterable[str]]) -> None:
         self._find, self._names = find, names
@@ -28,15 +28,13 @@ class SubscribedTopics:
         self._is_refreshing = False
 
     def summary(self, name: str) -> TopicSummary | None:
-        """The topic; None if there is none, or it is not known yet."""
         return self._summaries.get(name)
 
     def matching(self, pattern: str) -> Iterable[str]:
-        """The names of the topics that a regular expression matches."""
         return self._matching.get(pattern, ())
 
     def has_read(self, names: Collection[str], patterns: Collection[str]) -> bool:
-        """Return whether all names and patterns were read, including missing topics."""
+        """True if all names and patterns were read, including missing topics."""
         summaries, matching = self._summaries, self._matching
         if not all(pattern in matching for pattern in patterns):
             return False
@@ -45,10 +43,7 @@ class SubscribedTopics:
         )
 
     def when_known(self, names: Collection[str], patterns: Collection[str], work: Callable[[], None]) -> None:
-        """Do `work` when these topics are known: now, or in another thread after they were read from the storage.
-
-        It is done also if reading fails, when they stay unknown.
-        """
+        """Do `work` when these topics are known, or cannot be read: now, or later in another thread."""
         if self.has_read(names, patterns):
             work()
             return
@@ -60,7 +55,7 @@ class SubscribedTopics:
         self._begin(later)
 
     def refresh(self, names: Collection[str], patterns: Collection[str]) -> None:
-        """Read these topics again in a thread, and forget other topics; does nothing if a refresh is queued."""
+        """Read these topics again in a thread, and forget all others; at most one refresh is queued."""
 
         def again() -> None:
             self._is_refreshing = False
@@ -95,7 +90,6 @@ class SubscribedTopics:
             _log.debug("cannot read topic %s of a group: %s", name, error)
 
     def stop(self) -> None:
-        """End the thread after all queued refreshes."""
         with self._lock:
             thread = self._thread
         if thread is not None:
@@ -121,10 +115,7 @@ _log = logging.getLogger("distlog.gateway")
 
 
 def matches(pattern: str, names: Iterable[str]) -> frozenset[str]:
-    """The names that a regular expression of RE2 matches as a whole; ValueError if it is none.
-
-    RE2 takes linear time for any expression of a client, and is Kafka's choice, too.
-    """
+    """Match whole names with a regular expression of RE2, Kafka's choice too; ValueError if it is none."""
     # without any value the expression would not be looked at
     listed = pa.array(["", *names], pa.string())
     matching = listed.filter(pc.match_substring_regex(listed, pattern=f"^(?:{pattern})$"))

@@ -125,17 +125,14 @@ _HIDDEN_TEXT = "the request failed in the gateway: see its log"
 
 
 def error_code(error: BaseException, subject: str = "a request") -> ErrorCode:
-    """Kafka's code for `error`; UNKNOWN_SERVER_ERROR for one that is not of distlog.
-
-    A text that clients do not get is logged, as a failure of `subject`.
-    """
+    """Return Kafka's code for `error`; log an error that clients do not get, as a failure of `subject`."""
     if not _is_for_clients(error):
         FAILURES.note(subject, error)
     return next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), ErrorCode.unknown_server_error)
 
 
 def client_text(error: BaseException) -> str:
-    """The text of `error` for clients: without the server's folders, and without unexpected errors."""
+    """The text of `error` for clients: without the server's folders and unexpected errors."""
     if not isinstance(error, errors.DistlogError) or not _is_for_clients(error):
         return _HIDDEN_TEXT
     # the library's words are about an address
@@ -167,7 +164,7 @@ _OTHER_PROTOCOLS = {
 
 
 class FrameReader:
-    """The frames of one connection. `largest` bounds their length; it may be changed between frames."""
+    """The frames of one connection. `largest` bounds their length, and may change between frames."""
 
     def __init__(self, shared: memoryview, largest: int) -> None:
         self._shared, self.largest = shared, largest
@@ -178,32 +175,28 @@ class FrameReader:
 
     @property
     def wanted_bytes(self) -> int:
-        """The bytes of memory that the present frame needs now; 0 if it needs none."""
+        """The bytes of memory that the started frame needs now."""
         if self._frame is None or self._filled < self._granted:
             return 0
         return min(max(2 * self._filled, _STEP), len(self._frame)) - self._granted
 
     @property
     def missing(self) -> int:
-        """The missing bytes of the present frame."""
         return 0 if self._frame is None else len(self._frame) - self._filled
 
     @property
     def is_started(self) -> bool:
-        """True if a part of a frame is there, and the rest is missing."""
+        """True if a part of a frame was received."""
         return self._frame is not None or self.unframed > 0
 
     @property
     def unframed(self) -> int:
-        """The received bytes that belong to no frame yet."""
         return len(self._unread) - self._position
 
     def room(self) -> memoryview:
-        """The buffer for the next received bytes."""
         return self._shared if self._frame is None else self._frame[self._filled : self._granted]
 
     def grant(self, size: int) -> None:
-        """Reserve memory for `size` more bytes."""
         self._granted += size
 
     def received(self, count: int) -> None:
@@ -214,7 +207,7 @@ class FrameReader:
             self._filled += count
 
     def begin(self) -> int:
-        """Start the next frame if its length was received; return the length, or 0 if none was started."""
+        """Start the next frame if its length was received; returns the length, or 0."""
         start = self._position + _LENGTH
         if self._frame is not None or len(self._unread) < start:
             return 0
@@ -236,7 +229,7 @@ class FrameReader:
         return length
 
     def next(self) -> memoryview | None:
-        """Return the started frame, without its length, if it was received completely."""
+        """Return the started frame, without its length, if it is complete."""
         if self._frame is None or self._filled < len(self._frame):
             return None
         frame, self._frame, self._filled = self._frame.toreadonly(), None, 0
@@ -258,7 +251,7 @@ class RequestHead(NamedTuple):
 
 
 class ParsedRequest(NamedTuple):
-    """A request's client id, and its body: a named tuple of the fields of this API and version."""
+    """A request's client id, and its body: a named tuple of the fields of this version."""
 
     client_id: str
     body: Any
@@ -272,12 +265,11 @@ def read_head(frame: memoryview) -> RequestHead:
 
 
 def read_client_id(frame: memoryview) -> str:
-    """The client id in a request's head. Raises InvalidRequestError."""
     return read_text(frame, _HEAD.size)[0] or ""
 
 
 def read_request(frame: memoryview, head: RequestHead, most_items: int = MAX_ITEMS) -> ParsedRequest:
-    """All of a request of a known API and version. Raises InvalidRequestError, also for more items in its arrays.
+    """Parse a request of a known API and version. Raises InvalidRequestError, also for more items.
 
     Bytes after its end are ignored, as in Kafka: librdkafka sends some when it asks for all topics.
     """
@@ -310,7 +302,7 @@ _CORRELATION_ID = struct.Struct(">i")
 
 
 def write_response(api_key: int, version: int, correlation_id: int, fields: Fields) -> list[ResponseChunk]:
-    """The frame of a response, with its length in front, as pieces that are sent one after the other."""
+    """Return the frame of a response as chunks that are sent one after the other."""
     header, write = _writer(api_key, version)
     writer = ChunkWriter()
     writer.small += bytes(_RESPONSE_HEAD.size) + header

@@ -105,7 +105,7 @@ class Acl(NamedTuple):
 
 
 def check_acl(acl: Acl) -> Acl:
-    """The ACL. Raises InvalidConfigError for one that would never count, as Kafka does, or is for a filter."""
+    """Return the ACL. Raises InvalidConfigError for one that would never apply, as Kafka does, or is a filter."""
     if acl.resource_type not in OPERATIONS or acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
         raise InvalidConfigError("an ACL names one kind of resource, literally or by a prefix")
     if acl.permission is Permission.ANY or acl.operation not in (_O.ALL, *OPERATIONS[acl.resource_type]):
@@ -131,7 +131,6 @@ def check_acl(acl: Acl) -> Acl:
 
 
 def _is_text(text: str) -> bool:
-    """True of a text that a response can have, and is not too long."""
     try:
         return len(text.encode()) <= _MOST_TEXT_BYTES
     except UnicodeEncodeError:
@@ -142,7 +141,7 @@ _MAPPED = "::ffff:"
 
 
 def check_host(host: str) -> str:
-    """The host: an address as `client_host` has it. Raises InvalidConfigError for other texts, which match none."""
+    """Return the host as `client_host` has it. Raises InvalidConfigError for texts that match none."""
     if host == WILDCARD:
         return host
     try:
@@ -157,13 +156,13 @@ def check_host(host: str) -> str:
 
 
 def client_host(address: str) -> str:
-    """The kernel's address of a client as ACLs have it: without a scope, and IPv4 if it is a mapped one."""
+    """A client's address as ACLs have it: without a scope, and as IPv4 if it is a mapped one."""
     host = address.partition("%")[0]
     return host.removeprefix(_MAPPED) if "." in host else host
 
 
 def check_principal(principal: str) -> str:
-    """The principal. Raises InvalidConfigError unless it is `User:` and a name that a user can have."""
+    """Return the principal. Raises InvalidConfigError unless it is `User:` and a possible name."""
     is_name = len(principal) > len(_USER) and principal.isprintable() and _is_text(principal)
     if not principal.startswith(_USER) or not is_name:
         raise InvalidConfigError("a principal is User: and a name, as User:alice", principal=repr(principal))
@@ -182,7 +181,7 @@ class AclFilter(NamedTuple):
     permission: Permission
 
     def matches(self, acl: Acl) -> bool:
-        """True if the ACL is one of the wanted ones; MATCH wants all that count for the resource `name`."""
+        """True if the filter selects the ACL; MATCH selects all that apply to the resource `name`."""
         return (
             self.resource_type in (ResourceType.ANY, acl.resource_type)
             and self.operation in (Operation.ANY, acl.operation)
@@ -207,10 +206,9 @@ _MOST_DECISIONS, _MOST_KEPT_TEXT = 20_000, 512
 
 
 class AccessLists:
-    """The ACLs of a moment, for many threads: they never change, so decisions are kept.
+    """The ACLs of a moment, for many threads: they never change, so decisions are cached.
 
-    `super_users` are principals that may do everything. `everyone_if_none` is Kafka's
-    `allow.everyone.if.no.acl.found`: it opens the resources that no ACL is for.
+    `everyone_if_none` is Kafka's `allow.everyone.if.no.acl.found`: it opens the resources that no ACL is for.
     """
 
     def __init__(
@@ -229,7 +227,6 @@ class AccessLists:
 
     @property
     def acls(self) -> list[Acl]:
-        """All ACLs, grouped by resource."""
         return [acl for acls in self._of.values() for acl in acls]
 
     def may(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> bool:
@@ -245,10 +242,7 @@ class AccessLists:
         return decision
 
     def may_any(self, principal: str, host: str, operation: Operation, kind: ResourceType) -> bool:
-        """True if there may be a resource of this kind with which the principal may do this.
-
-        Kafka's `authorizeByResourceType` (KIP-679): an allowed pattern counts unless a denied one covers it.
-        """
+        """Kafka's `authorizeByResourceType` (KIP-679): an allowed pattern counts unless a denied one covers it."""
         if principal in self._super_users:
             return True
         denied, allowed = list[Acl](), list[Acl]()
@@ -294,7 +288,6 @@ def _has_operation(acl: Acl, operation: Operation) -> bool:
 
 
 def _covers(denied: Acl, allowed: Acl) -> bool:
-    """True if all resources of the one pattern are of the other, too."""
     if denied.pattern_type is PatternType.PREFIXED:
         return allowed.name.startswith(denied.name)
     return allowed.pattern_type is PatternType.LITERAL and allowed.name == denied.name
@@ -312,7 +305,7 @@ _DENIALS = {
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """The rights of a client: everything without `lists`. `denials` logs and counts what was denied.
+    """The rights of a client: everything without `lists`. `denials` logs and counts denials.
 
     A handler checks them before it opens the resource, so a client without rights does not learn what exists.
     """
@@ -323,26 +316,23 @@ class Rights:
     denials: EventLog | None = None
 
     def might(self, operation: Operation, kind: ResourceType, name: str) -> bool:
-        """Return whether the client may do this; nothing is logged, since it did not name the resource."""
+        """True if the client may do this; nothing is logged, since it did not name the resource."""
         return self.lists is None or self.lists.may(self.principal, self.host, operation, kind, name)
 
     def might_with_any(self, operation: Operation, kind: ResourceType) -> bool:
-        """True if a resource may exist with which the client may do this."""
+        """True if the client may do this with some resource."""
         return self.lists is None or self.lists.may_any(self.principal, self.host, operation, kind)
 
     def describes(self, topic: str) -> bool:
-        """True if the client may see a topic in a list."""
         return self.might(Operation.DESCRIBE, ResourceType.TOPIC, topic)
 
     def check(self, operation: Operation, kind: ResourceType, name: str) -> None:
-        """Raise AccessDeniedError unless the client may do this."""
         if not self.might(operation, kind, name):
             if self.denials is not None:
                 self.denials.note(f"{self.principal} at {self.host}", f"{operation.name} of {kind.name} {name!r}")
             raise type(_DENIALS[kind])(_DENIALS[kind].message)
 
     def check_cluster(self, *operations: Operation) -> None:
-        """Raise AccessDeniedError unless the client may do one of the `operations` with the cluster."""
         if not any(self.might(operation, ResourceType.CLUSTER, CLUSTER_NAME) for operation in operations):
             self.check(operations[-1], ResourceType.CLUSTER, CLUSTER_NAME)
 

@@ -33,7 +33,6 @@ _NAME = re.compile(r"(?:[^=]|=2C|=3D)+")
 
 
 def new_nonce() -> str:
-    """Random text, of characters that a SCRAM message may have."""
     return b64encode(os.urandom(_NONCE_BYTES)).decode()
 
 
@@ -42,22 +41,18 @@ class AuthenticationFailedError(DistlogError):
 
 
 class AuthenticatedUser(NamedTuple):
-    """A user, and the secret that authenticated it."""
-
     name: str
     secret: ScramSecret
 
 
 @dataclass(frozen=True, slots=True)
 class PlainLogin:
-    """The name and the password of a PLAIN message; it never shows the password."""
-
     name: str
     password: str = field(repr=False)
 
 
 def read_plain(token: bytes) -> PlainLogin:
-    """The login of a PLAIN message. Raises AuthenticationFailedError."""
+    """Parse a PLAIN message. Raises AuthenticationFailedError."""
     parts = _text(token).split("\0")
     if len(parts) != 3:
         raise AuthenticationFailedError("a malformed PLAIN message")
@@ -66,7 +61,7 @@ def read_plain(token: bytes) -> PlainLogin:
 
 
 def check_plain(login: PlainLogin, users: Users) -> AuthenticatedUser:
-    """The user of a login. Raises AuthenticationFailedError, as late for unknown users as for others."""
+    """Check a login, as slowly for unknown users as for others. Raises AuthenticationFailedError."""
     mechanism = users.plain_mechanism(login.name)
     secret, exists = users.secret(login.name, mechanism)
     computed = secret_of(mechanism, login.password, secret.salt, secret.iterations)
@@ -76,10 +71,9 @@ def check_plain(login: PlainLogin, users: Users) -> AuthenticatedUser:
 
 
 class KnownPasswords:
-    """The right passwords of the last minutes, so that a client that connects again costs no work; for many threads.
+    """The right passwords of the last minutes, so that a client that reconnects costs no work; for many threads.
 
-    Only a hash by a key of this process is kept. A password counts with the secret that it was checked with, so it is
-    forgotten with its user, and when that has another password. `clock_s` is monotonic.
+    Only a hash by a key of this process is kept, with the secret that checked the password: a new secret forgets it.
     """
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
@@ -87,7 +81,7 @@ class KnownPasswords:
         self._cached: dict[bytes, tuple[float, ScramSecret]] = {}
 
     def user(self, login: PlainLogin, users: Users) -> AuthenticatedUser | None:
-        """The user of a login whose password is known to be right; None if it must be checked."""
+        """The user of a login whose password is known; None if it must be checked."""
         known_s, secret = self._cached.get(self._hash(login), (float("-inf"), None))
         if secret is None or self._clock_s() - known_s > _KNOWN_S:
             return None
@@ -95,7 +89,6 @@ class KnownPasswords:
         return AuthenticatedUser(login.name, secret) if is_current else None
 
     def add(self, login: PlainLogin, secret: ScramSecret) -> None:
-        """Know a password that was right."""
         with self._lock:
             if len(self._cached) >= _MOST_KNOWN:
                 self._cached.clear()
@@ -114,7 +107,7 @@ class ScramExchange:
         self.name = ""
 
     def first(self, token: bytes) -> bytes:
-        """The answer to a client's first message. Raises AuthenticationFailedError."""
+        """Answer a client's first message. Raises AuthenticationFailedError."""
         match = _FIRST.fullmatch(_text(token))
         if match is None or not _NAME.fullmatch(match["name"]):
             raise AuthenticationFailedError("a malformed SCRAM message")
@@ -127,10 +120,9 @@ class ScramExchange:
         return answer.encode()
 
     def last(self, token: bytes) -> tuple[bytes, AuthenticatedUser]:
-        """The answer to a client's last message, a proof of the server; the user. Raises as `first`."""
+        """Answer a client's last message with a proof of the server; the user. Raises as `first`."""
         match = _LAST.fullmatch(_text(token))
         if match is not None and match["nonce"] == self._nonce_of_old_librdkafka:
-            # Kafka 4 refuses it too
             raise AuthenticationFailedError("its nonce came twice, as of librdkafka before 2.6.1: upgrade the client")
         if match is None or match["nonce"] != self._nonce or _decoded(match["gs2"]) != self._gs2.encode():
             raise AuthenticationFailedError("a malformed SCRAM message")
@@ -157,7 +149,7 @@ def _text(token: bytes) -> str:
 
 
 def _known_name(name: str, acts_as: str) -> str:
-    """The name, if it is valid, and the client does not want to act as another user."""
+    """Return the name, if it is valid, and the client does not act as another user."""
     if not name or len(name.encode()) > MAX_NAME_BYTES or acts_as not in ("", name):
         raise AuthenticationFailedError("unknown user, or wrong password")
     return name
@@ -182,16 +174,15 @@ _MOST_ADDRESSES = 10_000
 
 
 class FailedLogins:
-    """The failed authentications, by the addresses of clients; for many threads. `clock_s` is monotonic."""
+    """The failed authentications by address; for many threads. `clock_s` is monotonic."""
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s, self._lock = clock_s, threading.Lock()
         self._failures: dict[str, tuple[float, float]] = {}
-        #: The words of the log for them.
         self.log = EventLog("failed authentications", clock_s)
 
     def delay_s(self, address: str, shortest_s: float) -> float:
-        """Count a failure at a client's address or network; return the seconds until the response may be sent."""
+        """Count a failure at an address or network; returns the delay of the response."""
         with self._lock:
             now_s = self._clock_s()
             failures, noted_s = self._failures.pop(address, (0.0, now_s))
@@ -208,7 +199,7 @@ _NO_SECRETS: _Secrets = {}
 
 
 class Authentication:
-    """A gateway's SASL settings and counters, for many threads. `mechanisms`: Kafka's `sasl.enabled.mechanisms`."""
+    """The SASL settings and counters, for many threads. `mechanisms`: Kafka's `sasl.enabled.mechanisms`."""
 
     def __init__(self, users: UsersFile, mechanisms: Sequence[str] = MECHANISMS) -> None:
         self.users, self.mechanisms = users, tuple(mechanisms)
@@ -220,7 +211,7 @@ class Authentication:
         self._count = Counter[tuple[str, str]]({(mechanism, "ok"): 0 for mechanism in mechanisms})
 
     def current(self) -> Users:
-        """The users as they are now: the users of the file, and others with other names."""
+        """The current users: the users of the file, and the root's users with other names."""
         of_file, root_secrets = self.users.current(), self.root_secrets()
         known_of_file, known_others, users = self._cached
         if known_of_file is not of_file or known_others is not root_secrets:
@@ -230,12 +221,10 @@ class Authentication:
         return users
 
     def note(self, mechanism: str, result: str) -> None:
-        """Count an exchange that has ended."""
         with self._lock:
             self._count[mechanism, result] += 1
 
     def metrics(self) -> list[Metric]:
-        """The counters as they are now."""
         with self._lock:
             count = sorted(self._count.items())
         values: list[Value] = [
@@ -245,26 +234,23 @@ class Authentication:
 
 
 class SaslExchange:
-    """The SASL exchange of one connection, whose requests come one after the other."""
+    """The SASL exchange of one connection."""
 
     def __init__(self, authentication: Authentication) -> None:
         self._all = authentication
-        #: The client's mechanism; empty before it has chosen one.
         self.mechanism = ""
         self._scram: ScramExchange | None = None
         self._user: AuthenticatedUser | None = None
         #: Whether the next frame is a bare token, without Kafka's head: the client began with SaslHandshake 0.
         self.takes_tokens = False
-        #: The mechanisms that a client may choose from, and the failures of all clients.
         self.mechanisms, self.failures = authentication.mechanisms, authentication.failures
 
     @property
     def expects_handshake(self) -> bool:
-        """True if the client has not chosen a mechanism yet."""
         return not self.mechanism
 
     def claimed(self, token: bytes) -> str:
-        """The name of the user that a client claims to be, by this token or earlier ones; empty if unknown."""
+        """The user that a client claims to be; empty if unknown."""
         if self.mechanism != PLAIN:
             return self._scram.name if self._scram is not None else ""
         try:
@@ -273,7 +259,7 @@ class SaslExchange:
             return ""
 
     def is_slow(self, token: bytes) -> bool:
-        """True if the check of a token takes some ms of CPU time: it is a password that is not known."""
+        """True if the check of a token takes some ms of CPU time, as for an unknown password."""
         if self.mechanism != PLAIN:
             return False
         try:
@@ -282,7 +268,6 @@ class SaslExchange:
             return False
 
     def choose(self, mechanism: str, *, by_tokens: bool) -> bool:
-        """Begin with a mechanism; False if the gateway does not have it."""
         if mechanism not in self.mechanisms:
             self._all.note("other", "failed")
             return False
@@ -290,7 +275,7 @@ class SaslExchange:
         return True
 
     def step(self, token: bytes) -> tuple[bytes, str | None]:
-        """The answer to a client's token, and the user's name if it is authenticated now."""
+        """Answer a token; the user's name if it is authenticated now."""
         try:
             answer, self._user = self._step(token)
         except AuthenticationFailedError:
@@ -303,11 +288,11 @@ class SaslExchange:
         return answer, self._user.name
 
     def is_of_file(self, name: str) -> bool:
-        """True if the file of users has this name: then no other user with it counts."""
+        """True if the file of users has this name: it takes precedence."""
         return name in self._all.users.current().secrets
 
     def is_revoked(self, users: Users) -> bool:
-        """True if the authenticated user was deleted since, or has another password."""
+        """True if the user was deleted since, or has another password."""
         user = self._user
         return user is not None and user.secret not in users.secrets.get(user.name, {}).values()
 

@@ -23,8 +23,8 @@ _MAX_PASSWORD_BYTES = 1 << 10
 class TlsFiles:
     """The paths of PEM files: the certificate chain, its key, and the authorities of clients' certificates.
 
-    `key_password_file` has the key's password in its first line, which is never kept. `crl` has the certificates that
-    their authorities revoked: one list of each authority between a client's certificate and its root, with that.
+    `key_password_file` has the key's password in its first line. `crl` has the CRL of each
+    authority between a client's certificate and its root, with that.
     """
 
     certificate: str
@@ -35,7 +35,7 @@ class TlsFiles:
     crl: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """TLS 1.2 or newer, as a server."""
+        """A server's context, for TLS 1.2 or newer."""
         if self.client_auth not in CLIENT_AUTH:
             raise InvalidConfigError(f"ssl.client.auth is one of {', '.join(CLIENT_AUTH)}", found=self.client_auth)
         if (self.ca is None) == (self.client_auth != "none"):
@@ -63,12 +63,12 @@ class TlsFiles:
         return context
 
     def stamp(self) -> Sequence[object]:
-        """A value that is another one when a file was changed or replaced."""
+        """A value that changes when a file is changed or replaced."""
         paths = self.certificate, self.key, self.ca, self.crl, self.key_password_file
         return [stamp_of(path) for path in paths if path is not None]
 
     def _password(self) -> bytes:
-        """The key's password; OpenSSL asks for it only if there is one, and would ask a terminal otherwise."""
+        """The key's password; OpenSSL would otherwise ask a terminal."""
         if self.key_password_file is None:
             raise ValueError("the key has a password, and no file with it is given")
         with open(self.key_password_file, "rb") as file:
@@ -77,7 +77,6 @@ class TlsFiles:
 
 @contextmanager
 def _using(files: str, **names: str) -> Iterator[None]:
-    """Raise an error for unusable files with the reason, but without a password."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -86,7 +85,7 @@ def _using(files: str, **names: str) -> Iterator[None]:
 
 
 class TlsContext:
-    """TLS by files as they are now. Files that cannot be used change nothing, and are logged."""
+    """TLS by files as they are now. Unusable files are logged, and change nothing."""
 
     def __init__(self, files: TlsFiles) -> None:
         self._files, self._stamp = files, files.stamp()
@@ -94,7 +93,6 @@ class TlsContext:
         self.current = files.context()
 
     def refresh(self) -> None:
-        """Read the files again if they were changed."""
         stamp = self._files.stamp()
         if stamp == self._stamp:
             return
@@ -128,7 +126,7 @@ _MOST_NAME_BYTES = 1 << 10
 
 
 def subject_name(certificate: Mapping[str, Any]) -> str:
-    """The subject of a certificate, as `SSLSocket.getpeercert` has it, in the form of RFC 2253 (`CN=a,O=b`)."""
+    """The subject of a certificate, as `SSLSocket.getpeercert` returns it, by RFC 2253 (`CN=a,O=b`)."""
     parts = [
         "+".join(f"{_SHORT.get(kind, kind)}={_escaped(value)}" for kind, value in part)
         for part in reversed(certificate.get("subject", ()))
@@ -144,10 +142,10 @@ def _escaped(value: str) -> str:
 
 
 class PrincipalMapper:
-    """Kafka's `ssl.principal.mapping.rules` (KIP-371): `RULE:pattern/replacement/[LU]`, or DEFAULT, parted by commas.
+    """Kafka's `ssl.principal.mapping.rules` (KIP-371): `RULE:pattern/replacement/[LU]`, or DEFAULT, by commas.
 
-    The first rule whose pattern matches the whole name applies: $1 in its replacement is the pattern's first group, L
-    makes it lower and U upper case. DEFAULT keeps the name. Raises InvalidConfigError.
+    The first rule that matches the whole name applies: $1 is the pattern's first group, L makes lower and U upper
+    case. DEFAULT keeps the name. Raises InvalidConfigError.
     """
 
     def __init__(self, rules: str) -> None:

@@ -21,7 +21,7 @@ from distlog.core.storage.locks_and_pages import flocked
 
 
 class UsersFile:
-    """The users of a file as they are now, for many threads. If the file cannot be read they stay as they were."""
+    """The current users of a file, for many threads. An unreadable file changes nothing."""
 
     def __init__(self, path: str) -> None:
         self._path, self._lock = path, threading.Lock()
@@ -31,7 +31,7 @@ class UsersFile:
         return f"UsersFile({self._path!r})"
 
     def current(self) -> Users:
-        """The users. The file is read again if it is another one now."""
+        """Return the users; reads a changed file again."""
         with self._lock:
             stamp = stamp_of(self._path)
             if stamp != self._stamp:
@@ -47,7 +47,6 @@ class UsersFile:
 
 # As in Kafka and its clients, a name and a password are their UTF-8 bytes, without SASLprep.
 
-#: The hash function of each mechanism.
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 #: The iterations of a new secret: the most that Kafka allows for its own. Clients demand a minimum.
 ITERATIONS = 16_384
@@ -68,13 +67,13 @@ class ScramSecret:
 
 
 def secret_of(mechanism: str, password: str, salt: bytes, iterations: int) -> ScramSecret:
-    """The secret of a password; it takes some ms, on purpose."""
+    """Derive the secret of a password; it takes some ms, on purpose."""
     salted = hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
     return secret_of_salted(mechanism, salted, salt, iterations)
 
 
 def secret_of_salted(mechanism: str, salted_password: bytes, salt: bytes, iterations: int) -> ScramSecret:
-    """The secret of RFC 5802's SaltedPassword, which an administrator's client made of a password."""
+    """The secret of RFC 5802's SaltedPassword, which an administrator's client derived."""
     name = HASHES[mechanism]
     client_key = hmac.digest(salted_password, b"Client Key", name)
     server_key = hmac.digest(salted_password, b"Server Key", name)
@@ -101,8 +100,7 @@ MAX_NAME_BYTES = 255
 class Users:
     """All users by name, each with a secret for one mechanism or all.
 
-    `decoy` is a key from which names without a user get salts of their own, always the same, so that they cannot be
-    distinguished from users.
+    Names without a user get a constant salt from the key `decoy`, so that clients cannot distinguish them from users.
     """
 
     decoy: bytes = field(repr=False)
@@ -119,19 +117,19 @@ class Users:
         return ScramSecret(salt, ITERATIONS, key, key), False
 
     def plain_mechanism(self, name: str) -> str:
-        """The mechanism whose secret checks a plain password: the cheapest one that the user has."""
+        """The mechanism that checks a plain password: the cheapest one that the user has."""
         return next(iter(sorted(self.secrets.get(name, ()))), PLAIN_BY)
 
     def with_others(self, secrets: Mapping[str, Mapping[str, ScramSecret]]) -> Users:
-        """The users with others; of a name in both, these ones count."""
+        """Add users; of a name in both, these users stay."""
         return replace(self, secrets={**secrets, **self.secrets})
 
     def with_user(self, name: str, secrets: Mapping[str, ScramSecret]) -> Users:
-        """The users with this one, instead of the one with that name. Raises InvalidConfigError."""
+        """Add or replace a user. Raises InvalidConfigError."""
         return replace(self, secrets={**self.secrets, check_name(name): secrets})
 
     def without_user(self, name: str) -> Users:
-        """The users without this one. Raises DistlogError if there is none with that name."""
+        """Remove a user. Raises DistlogError if there is none with that name."""
         if name not in self.secrets:
             raise DistlogError("the user does not exist", user=name)
         return replace(
@@ -139,7 +137,6 @@ class Users:
         )
 
     def to_json(self) -> str:
-        """The file's text."""
         users = {
             name: {mechanism: written_secret(secret) for mechanism, secret in sorted(secrets.items())}
             for name, secrets in sorted(self.secrets.items())
@@ -149,7 +146,7 @@ class Users:
 
 
 def parse_users(text: str | bytes, path: str | None = None) -> Users:
-    """The users that `to_json` wrote. Raises UnsupportedVersionError, StorageError, which do not quote the file."""
+    """Parse a file that `to_json` wrote. Raises UnsupportedVersionError, StorageError, which do not quote it."""
     try:
         document = json.loads(text)
         if document["format"] != _FORMAT:
@@ -166,14 +163,13 @@ def parse_users(text: str | bytes, path: str | None = None) -> Users:
 
 
 def check_name(name: str) -> str:
-    """The name of a user. Raises InvalidConfigError for one that no client could send, or no log could show."""
+    """Return a user's name. Raises InvalidConfigError for one that no client could send, or no log show."""
     if not 0 < len(name.encode(errors="replace")) <= MAX_NAME_BYTES or not name.isprintable():
         raise InvalidConfigError(f"a user's name has 1 to {MAX_NAME_BYTES} bytes, all printable", user=ascii(name))
     return name
 
 
 def written_secret(secret: ScramSecret) -> dict[str, Any]:
-    """The secret as JSON has it."""
     keys = {"salt": secret.salt, "stored_key": secret.stored_key, "server_key": secret.server_key}
     return {"iterations": secret.iterations, **{name: b64encode(key).decode() for name, key in keys.items()}}
 
@@ -186,7 +182,7 @@ def _secrets(name: str, fields: Any) -> dict[str, ScramSecret]:
 
 
 def parsed_secret(mechanism: str, fields: Any) -> ScramSecret:
-    """The secret that `written_secret` wrote. Raises ValueError, KeyError, TypeError, which do not quote it."""
+    """Parse what `written_secret` wrote. Raises ValueError, KeyError, TypeError, which do not quote it."""
     salt, stored, server = (b64decode(fields[key], validate=True) for key in ("salt", "stored_key", "server_key"))
     size, iterations = hashlib.new(HASHES[mechanism]).digest_size, fields["iterations"]
     if type(iterations) is not int or not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
@@ -202,14 +198,13 @@ _PRIVATE = 0o600
 _OTHER_ACCESS = 0o037
 #: No file of users is larger: a million users need about half.
 _MAX_BYTES = 1 << 30
-#: How long to wait for another process that changes the users; that takes milliseconds.
 _WAIT_S = 10.0
 
 _Stamp = tuple[int, ...]
 
 
 def read_users(path: str) -> Users:
-    """The users in the file. Raises StorageError, also if others have access, and as `parse_users`."""
+    """Read a file of users. Raises StorageError, also if others have access, and as `parse_users`."""
     return _read(path)[0]
 
 
@@ -219,7 +214,7 @@ def write_users(
     *,
     timeout_s: float = _WAIT_S,
 ) -> None:
-    """Change the users in the file, atomically; a missing one is created, for its owner only."""
+    """Change the users in the file atomically; a missing file is created for its owner only."""
     target = os.path.realpath(path)
     with flocked(f"{target}.lock", timeout_s) as lock:
         try:
@@ -261,7 +256,7 @@ def _stamp(status: os.stat_result) -> _Stamp:
 
 
 def stamp_of(path: str) -> _Stamp:
-    """A value that is another one when the file was changed or replaced."""
+    """A value that changes when the file is changed or replaced."""
     try:
         return _stamp(os.stat(path))
     except OSError:
@@ -288,7 +283,7 @@ def _replace(path: str, data: bytes) -> None:
 
 
 def _keep_owner(path: str, descriptor: int, mode: int) -> None:
-    """Give a file the owner of the file at `path`, and its mode within `mode`, for a gateway of another user."""
+    """Give a file the owner of the file at `path`, and its mode within `mode`."""
     # without permission for that, the file stays its owner's: its group is another one
     with suppress(FileNotFoundError, PermissionError):
         status = os.stat(path)

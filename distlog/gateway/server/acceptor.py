@@ -15,7 +15,7 @@ from distlog.gateway.server.request import ClientSession
 
 
 class Acceptor:
-    """One listener, with TLS if there are files for it; its connections are the `processor`'s."""
+    """One listener; `processor` has its connections."""
 
     def __init__(self, processor: Processor, tls: TlsContext | None) -> None:
         self._processor, self._loop, self._tls = processor, processor.loop, tls
@@ -33,7 +33,7 @@ class Acceptor:
         self._loop.call_later(_CHECK_S, self._check_clients)
 
     async def stop(self, timeout_s: float) -> bool:
-        """Accept no more, answer the requests under way, and close all connections; whether all ended."""
+        """Accept no more, answer the requests in flight, and close all connections; returns whether all ended."""
         self._processor.is_open = False
         while self._sockets:
             listening = self._sockets.pop()
@@ -54,7 +54,7 @@ class Acceptor:
         return finished
 
     def _accept(self, listening: socket.socket) -> None:
-        """Accept one connection; the loop calls again for the next one, after other due callbacks."""
+        """Accept one connection; the loop calls again for the next one."""
         try:
             client, address = listening.accept()
         except BlockingIOError:
@@ -84,7 +84,7 @@ class Acceptor:
             self._loop.add_reader(listening, self._accept, listening)
 
     async def _connect(self, client: socket.socket, session: ClientSession) -> None:
-        """Do TLS's handshake, if there is a context; then asyncio serves the connection."""
+        """Do the TLS handshake, if there is a context; then asyncio serves the connection."""
         handshake_s = self._processor.config.authentication_timeout_ms / 1000
         timeout = {} if self._tls is None else {"ssl_handshake_timeout": handshake_s}
         connection = Connection(self._processor, session)
@@ -109,7 +109,6 @@ class Acceptor:
         task.add_done_callback(self._tasks.discard)
 
     def _check_clients(self) -> None:
-        """Check all connections periodically."""
         if not self._processor.is_open:
             return
         self._loop.call_later(_CHECK_S, self._check_clients)
@@ -128,10 +127,10 @@ _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 def listening_sockets(host: str, port: int) -> list[socket.socket]:
-    """A socket for each address of `host`, all at one port; 0 takes a free one. Raises StorageError.
+    """Open a socket for each address of `host`, all at one port; 0 takes a free one. Raises StorageError.
 
-    Addresses that this machine does not have are left out if it has another one: where IPv6 is turned off,
-    `localhost` often still is ::1, too.
+    Addresses that this machine does not have are skipped if it has another one: without IPv6, `localhost` may still
+    be ::1, too.
     """
     sockets: list[socket.socket] = []
     not_here: OSError | None = None

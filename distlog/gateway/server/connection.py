@@ -33,7 +33,11 @@ from distlog.gateway.server.request import (
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The network's side of a client. Methods run in the event loop's thread, except `ClientConnection`'s."""
+    """One client's connection. Methods run in the event loop's thread, except `ClientConnection`'s.
+
+    A request is handled when the request before it was answered, as in Kafka. Produce requests may follow each other
+    while they wait for a sync or a commit that they share. Responses keep the order of requests.
+    """
 
     def __init__(self, processor: Processor, session: ClientSession) -> None:
         self._processor, self.session = processor, session
@@ -41,7 +45,6 @@ class Connection(asyncio.BufferedProtocol):
         # requests without a response yet; the newest may not be handled yet, or lets a next one follow it
         self._under_way = deque[Request]()
         self._is_held = self._lets_next = self._has_ended = False
-        # the memory of the next frame
         self._memory, self._frame_bytes = MemoryShare(processor.memory, self._owner), 0
         self._waits_for_memory = False
         self._transport: Any = None
@@ -53,7 +56,6 @@ class Connection(asyncio.BufferedProtocol):
         self._timeouts = ConnectionTimeouts(processor.loop.time, processor.config)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin; asyncio calls it."""
         self._transport = transport
         self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES, low=0)
         self._processor.connections.add(self)
@@ -70,7 +72,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.hang_up(f"no rule of ssl.principal.mapping.rules is for its certificate: {shown}")
 
     def check_client(self, users: Users | None) -> None:
-        """End the connection of a client that takes too long, or whose user is not one of `users` any more."""
+        """Close the connection of a client that takes too long, or whose user was removed from `users`."""
         is_idle = not self._under_way and not self._frames.is_started
         reason = self._timeouts.expiry(is_idle=is_idle, is_known=self.session.principal is not None)
         if reason is not None:
@@ -80,25 +82,22 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_made(self) -> bool:
-        """True after the TLS handshake; only then will it end by itself."""
+        """True after the TLS handshake."""
         return self._transport is not None
 
     @property
     def is_sending(self) -> bool:
-        """True if its client has not taken all of a response."""
         return bool(self._under_way) and self._under_way[0].unsent is not None
 
     @property
     def is_throttled(self) -> bool:
-        """True while its client is read no further, since it has used a quota."""
+        """True while its client is not read, since it has used a quota."""
         return self._throttles > 0
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """The buffer for received bytes; asyncio calls it."""
         return self._frames.room()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take received bytes; asyncio calls it."""
         self._timeouts.touched()
         self._frames.received(nbytes)
         if self._can_read_next:
@@ -108,10 +107,7 @@ class Connection(asyncio.BufferedProtocol):
             self._read_on(False)
 
     def eof_received(self) -> bool:
-        """The client sends no more; asyncio calls it.
-
-        Requests that a producer without acknowledgements sent may wait for its earlier records: they are read first.
-        """
+        """The client sends no more; requests that wait for its earlier records are read first."""
         # asyncio has no connection of TLS that is closed on one side: it is lost now
         can_stay = self._transport.get_extra_info("ssl_object") is None
         self._has_ended = can_stay and self._has_rest
@@ -119,19 +115,17 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _has_rest(self) -> bool:
-        """True if something waits for earlier records."""
         waits_for_records = bool(self._under_way) and self._under_way[-1].head.api_key == PRODUCE_KEY
         return waits_for_records and (self._is_held or self._frames.is_started)
 
     @property
     def _can_read_next(self) -> bool:
-        """True if the next request may be taken now."""
         if self._is_stopping or self.is_throttled or self._waits_for_memory or self._is_held:
             return False
         return not self._under_way or (self._lets_next and len(self._under_way) < _MOST_UNDER_WAY)
 
     def _next(self) -> None:
-        """Take the next frame if it is complete; the connection ends if it is none."""
+        """Take the next frame if it is complete; close the connection if it is none."""
         try:
             self._read_next()
         except InvalidRequestError as error:
@@ -168,7 +162,6 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_bytes += size
 
     def _has_memory(self, size: int) -> None:
-        """Continue a frame that waited for memory."""
         self._waits_for_memory = False
         if self._is_stopping:
             self._memory.give_back(size)
@@ -223,19 +216,15 @@ class Connection(asyncio.BufferedProtocol):
         return self._owned[1]
 
     def send(self, request: Request, chunks: Sequence[ResponseChunk]) -> None:
-        """Send a response after the earlier responses."""
         self._processor.later(partial(self._answered, request, chunks))
 
     def send_last(self, request: Request, chunks: Sequence[ResponseChunk], after_s: float) -> None:
-        """Send a response after some time, and close the connection then."""
         self._processor.later(partial(self._answered_last, request, chunks, after_s))
 
     def fail(self, request: Request, reason: str) -> None:
-        """End the connection: the request gets no response."""
         self._processor.later(partial(self._failed, request, reason))
 
     def let_next(self, request: Request) -> None:
-        """Have a Produce request that follows this one handled already."""
         self._processor.later(partial(self._let_next, request))
 
     def _let_next(self, request: Request) -> None:
@@ -274,7 +263,7 @@ class Connection(asyncio.BufferedProtocol):
             self._end(request)
 
     def _write(self) -> None:
-        """Send the responses that are there, in order; as much as the client takes now."""
+        """Send the responses that are ready, in order; as much as the client takes now."""
         while self._under_way and (unsent := self._under_way[0].unsent) is not None:
             self._timeouts.sends(sum(map(len, unsent)))
             if self._under_way[0].head.api_key == PRODUCE_KEY and not self._is_paused:
@@ -305,7 +294,6 @@ class Connection(asyncio.BufferedProtocol):
             self._write_held()
 
     def _write_first(self, unsent: list[ResponseChunk]) -> None:
-        """Send the first chunk, or a part."""
         first, transport = unsent.pop(0), self._transport
         if isinstance(first, bytes):
             first = memoryview(first)
@@ -336,7 +324,6 @@ class Connection(asyncio.BufferedProtocol):
         for on_sent in request.on_sent:
             on_sent()
         if request.throttled_s and not self._is_stopping and not self._is_lost:
-            # a client that has used its quota is read no further
             self._throttles += 1
             self._read_on(False)
             self._processor.loop.call_later(request.throttled_s, self._end_throttle)
@@ -352,7 +339,7 @@ class Connection(asyncio.BufferedProtocol):
         self._go_on()
 
     def _go_on(self) -> None:
-        """Begin what may begin now: a request may have come while others were under way."""
+        """Begin what was waiting for other requests."""
         if self._is_lost and not self._has_ended:
             return
         if self._is_stopping:
@@ -366,17 +353,15 @@ class Connection(asyncio.BufferedProtocol):
             self._next()
 
     def pause_writing(self) -> None:
-        """The client takes no more now; asyncio calls it."""
         self._is_paused = True
 
     def resume_writing(self) -> None:
-        """The client has taken all that it was sent; asyncio calls it."""
         self._is_paused = False
         self._timeouts.touched()
         self._write()
 
     def connection_lost(self, error: BaseException | None) -> None:
-        """End; asyncio calls it. If a TLS client closed it, requests that wait for its records are read first."""
+        """End; if a TLS client closed it, requests that wait for its records are read first."""
         self._is_lost = True
         self._has_ended = error is None and not self._is_stopping and self._has_rest
         if not self._has_ended:
@@ -388,7 +373,6 @@ class Connection(asyncio.BufferedProtocol):
         self._go_on()
 
     def _forget(self) -> None:
-        """Take nothing more, and answer nothing."""
         self._has_ended = False
         self._processor.connections.discard(self)
         self._processor.disconnected(self.session)
@@ -403,10 +387,9 @@ class Connection(asyncio.BufferedProtocol):
         self._is_held = False
 
     def stop(self) -> None:
-        """Close the connection when the requests that are under way have their responses."""
+        """Close the connection when the requests in flight have their responses."""
         self._is_stopping = True
         if self._is_held and len(self._under_way) > 1:
-            # it was not started
             self._memory.give_up()
             self._is_held = False
             self._end(self._under_way[-1])
@@ -431,7 +414,6 @@ class Connection(asyncio.BufferedProtocol):
             self._forget()
             return
         self._write_held()
-        # what it has sent is not taken any more
         self._is_stopping = True
         self._transport.abort()
 
@@ -453,13 +435,12 @@ class Connection(asyncio.BufferedProtocol):
         return min(largest, config.sasl_server_max_receive_size) if self.session.principal is None else largest
 
 
-#: A large request or response has one more second for each BYTES_PER_S.
 BYTES_PER_S = 1 << 20
 _IDLE = "the client was idle for connections.max.idle.ms"
 
 
 class ConnectionTimeouts:
-    """The times of one connection, by the event loop's clock, which gives seconds."""
+    """The timeouts of one connection, by the event loop's clock."""
 
     def __init__(self, clock_s: Callable[[], float], config: GatewayConfig) -> None:
         self._clock_s, self._config = clock_s, config
@@ -469,26 +450,21 @@ class ConnectionTimeouts:
         self._taken_s: float | None = None
 
     def touched(self) -> None:
-        """The client has sent or taken something."""
         self._touched_s = self._clock_s()
 
     def receives(self, size: int) -> None:
-        """Start the timeout for receiving a request of `size` bytes; 0 if it has started."""
         if size or self._received_s is None:
             self._received_s = self._end_s(size)
 
     def has_received(self) -> None:
-        """A request has come, or waits for memory."""
         self._received_s = None
         self.touched()
 
     def sends(self, size: int) -> None:
-        """Start the timeout for sending a response of `size` bytes, unless it has started."""
         if self._taken_s is None:
             self._taken_s = self._end_s(size)
 
     def has_sent(self) -> None:
-        """A response was taken."""
         self._taken_s = None
         self.touched()
 
@@ -496,7 +472,7 @@ class ConnectionTimeouts:
         return self._clock_s() + self._config.request_timeout_ms / 1000 + size / BYTES_PER_S
 
     def expiry(self, *, is_idle: bool, is_known: bool) -> str | None:
-        """The reason to end the connection now; None if there is none."""
+        """The reason to close the connection now; None if there is none."""
         now_s, config = self._clock_s(), self._config
         silent_ms = 1000 * (now_s - self._touched_s)
         due_s = [timeout_s for timeout_s in (self._received_s, self._taken_s) if timeout_s is not None]
@@ -510,7 +486,7 @@ class ConnectionTimeouts:
         return None
 
 
-#: The principal of all clients where none has to authenticate.
+#: The principal of clients that need not authenticate.
 ANONYMOUS = "ANONYMOUS"
 #: The bytes received in one step, except of a larger request.
 _SHARED_BYTES = 64 << 10
@@ -519,11 +495,10 @@ _TURN_S = 0.005
 
 
 class Processor:
-    """The event loop `loop`, its connections, and `offer`, which gets their requests: True if it has handled one.
+    """The event loop `loop` and its connections; `offer` gets their requests, and returns True if it handled one.
 
-    `supports` returns whether a request's body can be read: False for a version that is answered without it, and an
-    InvalidRequestError for a request that this client may not send now. With `authentication`, clients must
-    authenticate.
+    `supports` returns whether a request's body can be read, False for a version that is answered without it; it
+    raises InvalidRequestError for a request that this client may not send now.
     """
 
     def __init__(
@@ -550,16 +525,15 @@ class Processor:
         self._due, self._is_woken = deque[Callable[[], None]](), False
         #: The numbers of connections that were accepted, refused, failed in TLS, and were ended by the gateway.
         self.accepted = self.refused = self.tls_failed = self.hung_up = 0
-        #: The words of the log for connections that did not end well.
         self.failures = EventLog("connections that failed")
         self.unreadable = EventLog("responses that end in a file that cannot be read", level=logging.ERROR)
 
     def open(self) -> None:
-        """Take connections from now on; the event loop calls it."""
+        """Accept connections from now on; the event loop calls it."""
         self.is_open, self._thread = True, threading.get_ident()
 
     def has_time(self) -> bool:
-        """True while this turn of the event loop may handle another request itself: other connections wait for it."""
+        """True while this turn of the event loop may handle another request itself."""
         now_s = self.loop.time()
         if self._turn_end_s is None:
             self._turn_end_s = now_s + _TURN_S
@@ -570,7 +544,7 @@ class Processor:
         self._turn_end_s = None
 
     def later(self, work: Callable[[], None]) -> None:
-        """Have the event loop do it, from any thread; nothing if the loop has ended."""
+        """Run work in the event loop, from any thread; nothing if the loop has ended."""
         self._due.append(work)
         if not self._is_woken and not self.loop.is_closed():
             self._is_woken = True
@@ -578,7 +552,7 @@ class Processor:
             (self.loop.call_soon if is_own else self.loop.call_soon_threadsafe)(self._do_due)
 
     def in_turn(self, work: Callable[[], None]) -> None:
-        """Do the work of a connection, and what that has done later, in this turn of the event loop."""
+        """Run the work of a connection, and the work that it adds, in this turn of the event loop."""
         self._is_woken = True
         try:
             work()
@@ -595,7 +569,7 @@ class Processor:
                 _log.exception("the work of a connection failed")
 
     def joined(self, address: tuple[str, int], local: tuple[str, int]) -> ClientSession | None:
-        """Take a new connection, unless there are too many, in all or from its host: then None."""
+        """Take a new connection; None if there are too many, in all or from its host."""
         host, config = owner_of(None, address[0]), self.config
         if len(self._sessions) >= config.connection_limit or self._of[host] >= config.max_connections_per_ip:
             self.refused += 1
@@ -609,7 +583,6 @@ class Processor:
         return session
 
     def disconnected(self, session: ClientSession) -> None:
-        """Forget a connection that has ended."""
         if session in self._sessions:
             self._sessions.remove(session)
             host = owner_of(None, session.address[0])
@@ -617,9 +590,6 @@ class Processor:
             if not self._of[host]:
                 del self._of[host]
 
-
-# One client's connection. A request is handled when the one before it was answered, as in Kafka. But Produce requests
-# may follow each other while they wait for a sync or a commit that they share. Responses keep the requests' order.
 
 _log = logging.getLogger("distlog.gateway")
 #: The most unsent bytes before the rest of a response waits.

@@ -24,13 +24,11 @@ _SMALLEST_BYTES = 64 << 10
 
 
 class FetchMemory:
-    """`limit` bytes, for many threads."""
-
     def __init__(self, limit: int) -> None:
         self._limit, self.used, self._lock = limit, 0, threading.Lock()
 
     def reserve(self, size: int) -> int:
-        """Reserve up to `size` bytes before they are read; returns how many: 0 if slow clients have all."""
+        """Reserve up to `size` bytes before they are read; 0 if slow clients have all."""
         with self._lock:
             free = max(self._limit - self.used, 0)
             size = min(size, max(free // _MEMORY_SHARE, min(free, _SMALLEST_BYTES)))
@@ -38,7 +36,7 @@ class FetchMemory:
             return size
 
     def give_back(self, size: int) -> None:
-        """Give back bytes that were not read, or were sent. Negative: more was read, as one large batch."""
+        """Release bytes that were not read, or were sent. Negative: more was read, as one large batch."""
         with self._lock:
             self.used -= size
 
@@ -51,9 +49,9 @@ Delayed = TypeVar("Delayed")
 
 
 class _Purgatory(ABC, Generic[Delayed]):
-    """All requests that wait for one kind of event, for many threads; `again` has a request handled again.
+    """The requests that wait for one kind of event, for many threads; `again` has a request handled again.
 
-    While there are any, a thread called `name` looks now and then, with pauses of `shortest_s` to `longest_s`.
+    While there are any, a thread called `name` checks them, with pauses of `shortest_s` to `longest_s`.
     """
 
     def __init__(self, name: str, again: Callable[[Request], None], shortest_s: float, longest_s: float) -> None:
@@ -67,7 +65,6 @@ class _Purgatory(ABC, Generic[Delayed]):
         return len(self._waiting)
 
     def start(self) -> None:
-        """Begin to look."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -99,11 +96,7 @@ class _Purgatory(ABC, Generic[Delayed]):
             time.sleep(min(max(self._shortest_s, _SHARE * duration_s), self._longest_s))
 
 
-# An append through this gateway wakes the fetches that it completes. Appends of other processes are found by periodic
-# checks.
-
-#: How often the ends of local logs are read while fetches wait. Even after a slow check, no fetch may wait much
-#: longer than its maximum wait time.
+#: How often the ends of local logs are read while fetches wait; a slow check must not delay fetches for long.
 _CHECK_S, _LONGEST_PAUSE_S = 0.02, 1.0
 #: The most partitions that are watched for fetches, each as often as fetches wait for it.
 _MOST_WATCHED = 200_000
@@ -113,15 +106,12 @@ _MOST_WOKEN = 16
 
 @dataclass(slots=True, eq=False)
 class DelayedOperation:
-    """A request that waits for an event, or until `deadline_s` of the monotonic clock."""
-
     request: Request
     deadline_s: float
     is_waiting: bool = field(default=False, init=False)
 
     @property
     def is_over(self) -> bool:
-        """True if it must be answered now."""
         return time.monotonic() >= self.deadline_s
 
 
@@ -138,7 +128,7 @@ class DelayedFetch(DelayedOperation):
     watched: tuple[Partition, ...] = ()
 
     def is_complete(self, ends: Ends) -> bool:
-        """Return whether enough records arrived, or a partition became unreadable, which the response reports."""
+        """True if enough records arrived, or a partition became unreadable."""
         grown = 0
         for partition in self.watched:
             more = self._growth(partition, ends)
@@ -148,7 +138,6 @@ class DelayedFetch(DelayedOperation):
         return grown > 0 and grown >= self.missing
 
     def is_complete_by(self, partition: Partition, ends: Ends) -> bool:
-        """True if the new records of this partition alone are enough."""
         grown = self._growth(partition, ends)
         return grown is None or (grown > 0 and grown >= self.missing)
 
@@ -164,13 +153,13 @@ class DelayedFetch(DelayedOperation):
 
 
 class Ends:
-    """The ends of partitions during one look: each is read once, however many fetches wait for it."""
+    """The ends of partitions during one check: each is read once."""
 
     def __init__(self) -> None:
         self._ends: dict[tuple[Partition, bool], VisibleEnd | None] = {}
 
     def end(self, partition: Partition, committed: bool) -> VisibleEnd | None:
-        """The end of what consumers may see; None for a partition that cannot be read."""
+        """The end of what consumers may see; None for an unreadable partition."""
         key = partition, committed
         if key not in self._ends:
             self._ends[key] = None
@@ -180,10 +169,10 @@ class Ends:
 
 
 class DelayedFetches(_Purgatory[DelayedFetch]):
-    """All fetches that wait, for many threads; `again` has a request handled again.
+    """The fetches that wait, for many threads.
 
-    An append wakes a few fetches itself, and leaves others to the thread that looks. A fetch of a client that has too
-    many partitions watched already waits for its time, and gets the records then.
+    An append wakes a few fetches itself; the thread finds appends of other processes. A client with too many watched
+    partitions waits for its time, and gets the records then.
     """
 
     def __init__(self, again: Callable[[Request], None], refresh_ms: int) -> None:
@@ -196,7 +185,7 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
         self._wake(list(self._waiting))
 
     def wait(self, delayed: DelayedFetch) -> bool:
-        """Have `delayed` wait; returns False if enough records have arrived already, or its time is over."""
+        """Have `delayed` wait; False if enough records have arrived already, or its time is over."""
         with self._lock:
             if self.is_stopped or delayed.is_over:
                 return False
@@ -210,7 +199,7 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
         return not (delayed.is_complete(Ends()) and self._has_claimed(delayed))
 
     def forget(self, delayed: DelayedFetch) -> None:
-        """Watch nothing for a fetch any more: it is handled now."""
+        """Watch nothing for a fetch that is handled now."""
         if not delayed.watched:
             return
         owner = _owner(delayed)
@@ -243,7 +232,7 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
                 self._again(delayed.request)
 
     def _has_claimed(self, delayed: DelayedFetch) -> bool:
-        """Have it wait no more; False if another thread has done so. Its own handler forgets what it watched."""
+        """End its wait; False if another thread did. Its own handler forgets what it watched."""
         with self._lock:
             if not delayed.is_waiting:
                 return False
@@ -304,12 +293,11 @@ class DelayedAppend(DelayedOperation):
 
     @property
     def is_over(self) -> bool:
-        """True if it must be answered now, with an error where it has not appended."""
         return time.monotonic() >= self.deadline_s or self.is_dropped
 
 
 class DelayedAppends(_Purgatory[DelayedAppend]):
-    """All produce requests that wait for locks, for many threads; `again` has a request handled again."""
+    """The produce requests that wait for locks, for many threads."""
 
     def __init__(self, again: Callable[[Request], None]) -> None:
         super().__init__("delayed-appends", again, _APPEND_CHECK_S, _LONGEST_APPEND_PAUSE_S)
@@ -319,11 +307,11 @@ class DelayedAppends(_Purgatory[DelayedAppend]):
         self._wake(lambda _: True)
 
     def max_wait_s(self, partition: Partition) -> float:
-        """The seconds that a handler may wait for a lock of this partition: none if requests wait for it already."""
+        """The seconds that a handler may wait for a lock: none if requests wait for it already."""
         return 0 if partition in self._of else SHORT_WAIT_S
 
     def wait(self, delayed: DelayedAppend, waits_for: Mapping[Partition, bool]) -> bool:
-        """Have `delayed` wait for these locks; False if it must not, since it is over."""
+        """Have `delayed` wait for these locks; False if it is over."""
         with self._lock:
             if self.is_stopped or delayed.is_over:
                 return False
@@ -334,7 +322,7 @@ class DelayedAppends(_Purgatory[DelayedAppend]):
         return True
 
     def _wake(self, is_due: Callable[[DelayedAppend], bool]) -> None:
-        """Have the due requests handled again, in the order in which they came."""
+        """Have the due requests handled again, in their order."""
         with self._lock:
             due = [delayed for delayed in self._waiting if is_due(delayed)]
             for delayed in due:

@@ -21,7 +21,6 @@ _RATE_OF_USE = 0.6931 / _HALF_LIFE_S
 _ACTIVE_S = 0.5
 #: The most that is counted, so that nobody waits for more than a second after having had everything for long.
 _MOST_S = 0.8 / _RATE_OF_USE
-#: A smaller use counts as none.
 _NO_USE_S = 1e-6
 #: Idle shares are forgotten when this many exist, or twice as many as the active ones.
 _MANY = 1000
@@ -44,11 +43,9 @@ class CpuUse:
     active: OrderedDict[CpuUse, None] = field(default_factory=OrderedDict)
 
     def use(self, now_s: float) -> float:
-        """The seconds of CPU time that count now."""
         return self.use_s * 0.5 ** ((now_s - self.noted_s) / _HALF_LIFE_S) if self.use_s else 0
 
     def note(self, used_s: float, now_s: float) -> None:
-        """Count a use, and a sign of the client."""
         self.use_s, self.noted_s, self.active_s = min(self.use(now_s) + used_s, _MOST_S), now_s, now_s
         if self.part_of is not None:
             self.part_of.active[self] = None
@@ -56,7 +53,6 @@ class CpuUse:
             self.part_of.note(used_s, now_s)
 
     def active_parts(self, now_s: float) -> int:
-        """The number of its parts that are active."""
         active = self.active
         while active:
             oldest = next(iter(active))
@@ -67,7 +63,7 @@ class CpuUse:
 
 
 def owner_of(principal: str | None, address: str) -> str:
-    """The name of the share of a client: its user's, or its address's while it has no user."""
+    """The name of a client's share: its user's, or its address's while it has no user."""
     if principal is not None:
         return f"user {principal}"
     try:
@@ -89,14 +85,13 @@ class CpuUses:
         self._count, self._forget_at = 0, _MANY
 
     def share(self, owner: str, client_id: str) -> CpuUse:
-        """The share of a client."""
         if self._count >= self._forget_at:
             self._forget_idle()
         of_owner = self._part(self.all, owner)
         return self._part(of_owner, client_id[:_MOST_NAME])
 
     def leaves_room(self, share: CpuUse) -> bool:
-        """True if a client has used less than its part of the time, among those that are active."""
+        """True if a client has used less than its part of the time of active clients."""
         now_s, part = self.clock_s(), 2 * _HEAVY_PART
         with self.lock:
             for level in (share.part_of, share):
@@ -115,7 +110,7 @@ class CpuUses:
         return share
 
     def _forget_idle(self) -> None:
-        """Forget idle shares, of all owners: one that comes back begins with nothing."""
+        """Forget idle shares; a client that comes back begins with nothing."""
         now_s = self.clock_s()
         # lists, since the thread of authentication may add a share concurrently
         owners = list(self.all.parts.values())
@@ -156,14 +151,13 @@ class FairQueue(Generic[Waiting]):
         return self._count
 
     def put(self, share: CpuUse, item: Waiting) -> None:
-        """Have an item wait."""
         share.note(0, self._shares.clock_s())
         assert share.part_of is not None
         self._waiting.setdefault(share.part_of, {}).setdefault(share, deque()).append(item)
         self._count += 1
 
     def next(self, *, limited: bool = True) -> Waiting | None:
-        """The next item, which runs now; None if there is none that may run now. Without a limit, all may."""
+        """The next item, which runs now; None if none may run now. Not `limited`, all may."""
         now_s, root = self._shares.clock_s(), self._shares.all
         part = 1 / max(root.active_parts(now_s), len(self._waiting), 1)
         for owner in self._in_turn(root, self._waiting, 1.0, now_s, limited):
@@ -182,7 +176,6 @@ class FairQueue(Generic[Waiting]):
         return None
 
     def end(self, share: CpuUse, used_s: float) -> None:
-        """Note that an item has run, and used `used_s`."""
         share.note(used_s, self._shares.clock_s())
         assert share.part_of is not None
         for level in (share, share.part_of):
@@ -230,17 +223,14 @@ class Quotas:
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s, self._lock = clock_s, threading.Lock()
-        #: The quotas that are set.
         self.limits: Limits = {}
         self._debts: dict[tuple[str, tuple[str, str]], _Debt] = {}
 
     def set(self, limits: Limits) -> None:
-        """Have these quotas from now on."""
         with self._lock:
             self.limits, self._debts = dict(limits), self._debts if limits else {}
 
     def note(self, user: str, client_id: str, name: str, amount: float) -> None:
-        """Count bytes, or seconds of a handler, for a client."""
         if not self.limits or amount <= 0:
             return
         limit, sharing = self._limit(user, client_id, name)
@@ -254,7 +244,7 @@ class Quotas:
             debt.seconds, debt.noted_s = debt.left_s(now_s) + amount / a_second, now_s
 
     def wait_s(self, user: str, client_id: str) -> float:
-        """The time until the next request of a client may be read; mostly 0."""
+        """The seconds until the next request of a client may be read; mostly 0."""
         return max(self._wait_s(user, client_id, name) for name in NAMES) if self.limits else 0
 
     def _wait_s(self, user: str, client_id: str, name: str) -> float:
@@ -287,23 +277,21 @@ DEFAULT = None
 
 
 class Entity(NamedTuple):
-    """The clients that a quota is for: parts are (type, name) with the type user or client-id, sorted by type."""
+    """The clients of a quota: parts are (type, name) with the type user or client-id, sorted by type."""
 
     parts: tuple[tuple[str, str | None], ...]
 
     @classmethod
     def of(cls, parts: Mapping[str, str | None]) -> Entity:
-        """The entity with these names by type."""
         return cls(tuple(sorted(parts.items())))
 
 
-#: The types of entities.
 USER, CLIENT_ID = "user", "client-id"
 Limits = Mapping[Entity, Mapping[str, float]]
 
 
 def _entities(user: str, client_id: str) -> Iterator[tuple[Entity, tuple[str, str]]]:
-    """The entities of a client in Kafka's order, the first one with a quota counts; and all that share the quota."""
+    """The entities of a client in Kafka's order, each with the clients that share the quota."""
     for name in (user, DEFAULT):
         for client in (client_id, DEFAULT):
             yield Entity.of({USER: name, CLIENT_ID: client}), (user, client_id)
@@ -331,14 +319,15 @@ class _Debt:
         return max(self.seconds - (now_s - self.noted_s), 0)
 
 
-# Used by the network's thread alone.
-
 #: A request may always use this much, so that large requests that do not arrive block no other request.
 _ALWAYS_TAKEN = 64 << 10
 
 
 class RequestMemory:
-    """`limit` bytes for requests and responses, of which one user or address has at most three quarters."""
+    """`limit` bytes for requests and responses, at most three quarters for one user or address.
+
+    Only the network's thread uses it.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit, self._most, self.used = limit, limit * 3 // 4, 0
@@ -348,24 +337,22 @@ class RequestMemory:
         self.waiting: dict[MemoryShare, tuple[int, Callable[[], None]]] = {}
 
     def next(self) -> MemoryShare | None:
-        """Return the waiting request that fits and whose owner has the least memory."""
+        """The waiting request that fits and whose owner has the least memory."""
         able = [share for share, (size, _) in self.waiting.items() if self._fits(share, size)]
         return min(able, key=lambda share: self._used_by[share.owner], default=None)
 
     def has(self, share: MemoryShare, size: int) -> bool:
-        """Return whether a request may use `size` more bytes; a small one may until its owner has its maximum."""
+        """True if a request may use `size` more bytes; a small one may until its owner has its maximum."""
         is_small = share.size + size <= _ALWAYS_TAKEN and self._used_by[share.owner] <= self._most
         return not size or is_small or self._fits(share, size)
 
     def _fits(self, share: MemoryShare, size: int) -> bool:
-        # its own memory is released only after this
         itself = share.will_release and not share.passed
         if self._used_by[share.owner] + size > self._most and self._releasing[share.owner] > itself:
             return False
         return self.used + size <= self._limit or self._releasing.total() <= itself
 
     def resize(self, share: MemoryShare, size: int) -> None:
-        """Set the bytes that a share has."""
         self.used += size - share.size
         if more := max(size - _ALWAYS_TAKEN, 0) - max(share.size - _ALWAYS_TAKEN, 0):
             self._used_by[share.owner] += more
@@ -386,18 +373,17 @@ class RequestMemory:
 
 
 class MemoryShare:
-    """The memory of a connection's requests and responses; `owner` is the user or address that has it.
+    """The memory of a connection, which the user or address `owner` has.
 
     `passed` is the part that is released without more memory, while another request of the connection waits.
     """
 
     def __init__(self, memory: RequestMemory, owner: str) -> None:
         self._memory, self.owner, self.size, self.passed = memory, owner, 0, 0
-        #: For RequestMemory: whether it will release its memory without getting more.
         self.will_release = False
 
     def reserve(self, size: int, on_granted: Callable[[], None]) -> bool:
-        """Reserve more memory for a request; returns False if it must wait: then `on_granted` is called later."""
+        """Reserve memory for a request; False if it must wait: then `on_granted` is called later."""
         if self._memory.has(self, size):
             self.give(size)
             return True
@@ -416,7 +402,6 @@ class MemoryShare:
             on_granted()
 
     def give_up(self) -> None:
-        """Wait for no more memory."""
         self._memory.waiting.pop(self, None)
         self._memory.count(self)
 
@@ -426,6 +411,6 @@ class MemoryShare:
             self._memory.resize(self, self.size + size)
 
     def let_pass(self, size: int) -> None:
-        """Add to the bytes that are released without more memory, or subtract negative ones."""
+        """Change the bytes that are released without more memory."""
         self.passed += size
         self._memory.count(self)

@@ -22,8 +22,7 @@ from distlog.gateway.server.fairness import REQUEST_PERCENTAGE, CpuUse, CpuUses,
 class Request:
     """A request; a handler answers it once, at once or later, from any thread.
 
-    `frame` has the received bytes, None for a version that is answered without them. `body` has the fields, after
-    `read`: see `messages`.
+    `frame` has the received bytes, None for a version that is answered without them; `body` the fields, after `read`.
     """
 
     head: RequestHead
@@ -38,54 +37,44 @@ class Request:
     #: Called when the client has received the response, or has disconnected.
     on_sent: list[Callable[[], None]] = field(default_factory=list)
 
-    #: Whether the client has disconnected, so that no response is needed.
     is_gone: bool = False
     #: How long its client's next request is not read, by the client's quotas.
     throttled_s: float = 0
     #: The handler's state of a request that it has put off.
     delayed: Any = None
-    #: The rights of its client; None before it is handled first.
     granted: Rights | None = None
-    #: For the connection: the unsent chunks of its response, its memory, and whether the next request may be handled
-    #: concurrently.
+    #: For the connection: the unsent chunks of the response, the memory, and whether the next request may be handled.
     unsent: list[ResponseChunk] | None = None
     memory: int = 0
     has_passed: bool = False
 
     @property
     def api_version(self) -> int:
-        """The version of the API that the client speaks."""
         return self.head.api_version
 
     @property
     def rights(self) -> Rights:
-        """The rights of its client."""
         assert self.granted is not None
         return self.granted
 
     @property
     def user(self) -> str:
-        """The user's name, as quotas have it."""
         return self.session.principal or ""
 
     def counts(self, name: str, amount: float) -> None:
-        """Count bytes, or the time of a handler, against a quota of the client."""
         self.quotas.note(self.user, self.client_id, name, amount)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The field of the body with this name, or `default` if this version of the API does not have it."""
+        """The field of the body with this name, or `default` if this version does not have it."""
         return getattr(self.body, name, default)
 
     def read(self, most_items: int = MAX_ITEMS) -> None:
-        """Read the frame, if that was not done yet. Raises InvalidRequestError, also for more items in its arrays.
-
-        The thread of all connections must not wait for a large request, so there it has few items.
-        """
+        """Parse the frame once; the network's thread allows few items. Raises InvalidRequestError."""
         if self.frame is not None:
             (self.client_id, self.body), self.frame = read_request(self.frame, self.head, most_items), None
 
     def respond(self, fields: Fields) -> None:
-        """Send the response with these fields; one that cannot be written ends the connection, and raises nothing."""
+        """Send the response; one that cannot be written closes the connection."""
         self.throttled_s = self.quotas.wait_s(self.user, self.client_id)
         if self.throttled_s and "throttle_time" in fields:
             fields = {**fields, "throttle_time": ceil(1000 * self.throttled_s)}
@@ -94,7 +83,7 @@ class Request:
             self._send(chunks)
 
     def refuse(self, fields: Fields, after_s: float) -> None:
-        """Send the response with these fields after some seconds, then end the connection."""
+        """Send the response after some seconds, then close the connection."""
         chunks = self._chunks_of(fields)
         if chunks is not None:
             self.client.send_last(self, chunks, after_s)
@@ -105,7 +94,6 @@ class Request:
         self.client.send(self, chunks)
 
     def hang_up(self, reason: str) -> None:
-        """End the connection at once, without a response."""
         self.client.fail(self, reason)
 
     def let_next(self) -> None:
@@ -124,7 +112,6 @@ class Request:
             return None
 
     def respond_nothing(self) -> None:
-        """End the request without a response, as for acks=0."""
         self.throttled_s = self.quotas.wait_s(self.user, self.client_id)
         self._send(())
 
@@ -136,7 +123,7 @@ _log = logging.getLogger("distlog.gateway")
 class ClientSession:
     """The client of a connection: its `address`, and the `local` address that it connected to.
 
-    `principal` is the user's name once it has authenticated; None while it must do that first, by `sasl`.
+    `principal` is the user's name; None until it has authenticated by `sasl`.
     """
 
     address: tuple[str, int]
@@ -146,36 +133,35 @@ class ClientSession:
 
 
 class ClientConnection(Protocol):
-    """The connection of a request's client; its methods may be called from any thread."""
+    """The connection of a request's client; any thread may call its methods."""
 
     def send(self, request: Request, chunks: Sequence[ResponseChunk]) -> None:
-        """Send the response, none for no response; it is sent after the responses to earlier requests."""
+        """Send the response after the responses to earlier requests; without chunks, send nothing."""
 
     def send_last(self, request: Request, chunks: Sequence[ResponseChunk], after_s: float) -> None:
-        """Send the response after some seconds, and then end the connection."""
+        """Send the response after some seconds, and then close the connection."""
 
     def fail(self, request: Request, reason: str) -> None:
         """End the connection at once, without a response."""
 
     def let_next(self, request: Request) -> None:
-        """Have the next request handled before this one is answered, if it is one that may follow it."""
+        """Have a following request handled before this one is answered, if its API allows that."""
 
 
 #: The fields of a request as objects: this factor times the bytes, up to a limit for the most items of a request.
 _OBJECTS, _MOST_OBJECT_BYTES = 16, 256 * MAX_ITEMS
-#: The API whose requests may follow each other before they are answered.
 PRODUCE_KEY = 0
 
 
 def parsed_size(request: Request) -> int:
-    """The bytes that a received request will have as objects, about; records take the place of their frame."""
+    """About the bytes that a request will have as objects; records take the place of their frame."""
     if request.frame is None or request.head.api_key == PRODUCE_KEY:
         return 0
     return min(_OBJECTS * len(request.frame), _MOST_OBJECT_BYTES)
 
 
 class SaslToken(NamedTuple):
-    """A client's part of a SASL exchange, as the body of SaslAuthenticate has it."""
+    """A client's token, with the field of SaslAuthenticate."""
 
     auth_bytes: bytes
 
@@ -185,7 +171,7 @@ TOKEN_HEAD = RequestHead(api_key=36, api_version=0, correlation_id=0)
 
 
 class TokenRequest(Request):
-    """A SASL token that came without Kafka's head, as after SaslHandshake 0; its response is a token, too."""
+    """A SASL token without Kafka's head, as after SaslHandshake 0; its response is a token, too."""
 
     def _chunks_of(self, fields: Fields) -> Sequence[ResponseChunk] | None:
         token: bytes = fields["auth_bytes"]
@@ -193,15 +179,12 @@ class TokenRequest(Request):
         return () if fields["error_code"] else (len(token).to_bytes(4, "big") + token,)
 
 
-# Clients are served in turn, and not in the order in which their requests come. It needs no bound of its own: a
-# connection has one request that waits here, and reads no further.
-
 #: How often clients are looked at that have used their part of the time.
 _PAUSE_S = 0.005
 
 
 class RequestChannel:
-    """The requests that wait for one of `handlers` threads; for many threads."""
+    """The requests that wait for one of `handlers` threads, in fair order; for many threads."""
 
     def __init__(self, shares: CpuUses, handlers: int) -> None:
         self._shares, self._handlers = shares, handlers
@@ -248,12 +231,10 @@ class RequestChannel:
             return True
 
     def used(self, share: CpuUse, used_s: float) -> None:
-        """The time of a request of this share that was not queued."""
         with self._shares.lock:
             share.note(used_s, self._shares.clock_s())
 
     def finish(self, share: CpuUse, used_s: float) -> None:
-        """Note that a received request of this share was handled or delayed, which took `used_s`."""
         with self._shares.lock:
             self._queue.end(share, used_s)
             waiting = len(self._queue)
@@ -261,7 +242,6 @@ class RequestChannel:
         self._wake(min(waiting, 2))
 
     def end(self) -> None:
-        """End all handlers after the queued requests."""
         for _ in range(self._handlers):
             self._wakeups.put(False)
 
@@ -289,7 +269,6 @@ class KafkaRequestHandlerPool:
         ]
 
     def start(self) -> None:
-        """Begin the threads."""
         for thread in self._threads:
             thread.start()
 
@@ -302,9 +281,9 @@ class KafkaRequestHandlerPool:
         return not any(thread.is_alive() for thread in self._threads)
 
     def handle_without_waiting(self, request: Request, work: Callable[[Request], bool]) -> bool:
-        """Handle a request in the calling thread, by `work`, if no other waits; True if it was handled.
+        """Handle a request in the network's thread, if no other waits; True if it was handled.
 
-        The caller is the thread of all connections, so `work` must not wait; it returns False for what would have to.
+        `work` must not wait; it returns False for a request that would have to.
         """
         if len(self.channel) or not self._shares.leaves_room(request.share):
             return False

@@ -28,11 +28,11 @@ from distlog.gateway.topics.partition import Fence, RefreshingTopic
 
 
 class GatheredAppends:
-    """The appends of one topic, for many threads; a thread commits them every `linger_ms`, or when they are large.
+    """The appends of one topic, for many threads: a thread commits them every `linger_ms`, or when they are large.
 
-    Or when all their senders wait for answers. Batches that come together after a pause of `linger_ms` are committed
-    soon: a client that sends now and then waits for little but its commit. A burst of many clients may be two commits
-    then; there are never more than one for each `linger_ms`. The thread ends when it has been idle for long.
+    Or when all their senders wait for answers. After a pause of `linger_ms`, batches that come together are committed
+    soon: a client that sends now and then waits for its commit alone. There are at most two commits for each
+    `linger_ms`. The thread ends when it has been idle for long.
     """
 
     def __init__(
@@ -51,10 +51,9 @@ class GatheredAppends:
         self._thread: threading.Thread | None = None
 
     def append(self, requested: RequestedBatches, connection: object | None = None) -> Results:
-        """Append the batches of a request with the next commit, each unless its fence refuses.
+        """Append batches with the next commit, each unless its fence refuses. Raises TopicNotFoundError.
 
-        Without a fence, a batch of a transaction is refused. The results have the errors of `validate`, too. Raises
-        TopicNotFoundError.
+        Without a fence, a batch of a transaction is refused. The results have the errors of `validate`, too.
         """
         config, now_ms = self._fresh.snapshot.config, self._fresh.topic.clock()
         results, batches = Results(), list[GatheredBatch]()
@@ -74,7 +73,7 @@ class GatheredAppends:
         return results
 
     def append_runs(self, runs: Mapping[int, BatchRun], fence: Fence, *, at_once: bool = True) -> Results:
-        """Append a batch of the gateway itself to each partition, in one commit with all that wait."""
+        """Append batches of the gateway itself, in one commit with all that wait."""
         config = self._fresh.snapshot.config
         valid = (
             (number, ValidBatch(run.data, run.rows, int(run.newest_offsets[0]), int(run.min_timestamps[0])))
@@ -115,7 +114,6 @@ class GatheredAppends:
             self._changed.notify()
 
     def close(self) -> None:
-        """Commit the waiting batches, and end."""
         with self._changed:
             self._is_closing, thread = True, self._thread
             self._changed.notify()
@@ -133,7 +131,7 @@ class GatheredAppends:
             self._paused_s = time.monotonic() + self._linger_s
 
     def _next_gathering(self) -> _Gathering | None:
-        """The batches of the next commit; waits for them. None at the end, or if none came for _IDLE_S."""
+        """Wait for the batches of the next commit; None at the end, or if none came for _IDLE_S."""
         with self._changed:
             while not self._is_closing:
                 left_s = self._next_commit_s() - time.monotonic() if self._waiting else _IDLE_S
@@ -146,14 +144,12 @@ class GatheredAppends:
             return gathering or None
 
     def _next_commit_s(self) -> float:
-        """When the batches that wait are to be committed."""
         if self._waiting.size >= self._linger_bytes or len(self._waiting) >= MOST_BATCHES:
             return _AT_ONCE
         expected_s = self._expected_until_s if self._expected else _AT_ONCE
         return min(self._due_s, max(self._waiting.complete_s, expected_s))
 
     def _answer(self, gathering: _Gathering) -> None:
-        """Set the results of all batches. Their senders may send more from then on."""
         with self._changed:
             now_s = time.monotonic()
             for sender, requests in gathering.requests.items():
@@ -207,7 +203,7 @@ class GatheredAppends:
                 first += batch.valid.offset_count
 
     def _is_next(self, check: ProducerCheck, batch: GatheredBatch) -> bool:
-        """True if the batch is to be committed, after the ones that were checked before; else it has an outcome."""
+        """True if the batch is to be committed; else it has an outcome."""
         try:
             earlier = check.check(batch.partition, [batch.valid])
         except Exception as error:
@@ -232,13 +228,12 @@ class GatheredBatch:
 
     @property
     def sequence(self) -> tuple[int, ...] | None:
-        """The key of a producer's batch among its others; None if it is not numbered."""
+        """The key of a producer's batch; None if it is not numbered."""
         row = self.valid.rows[0]
         names = ("producer_id", "producer_epoch", "base_sequence", "last_offset_delta")
         return (self.partition, *(int(row[name]) for name in names)) if row["base_sequence"] >= 0 else None
 
 
-#: Batches that are committed together, by partition.
 Accepted = Mapping[int, Sequence[GatheredBatch]]
 
 
@@ -264,7 +259,6 @@ def refuse_fenced(accepted: Accepted, current: Snapshot) -> None:
 
 
 def _info(snapshot: Snapshot, partition: int, first: int, end: int) -> AppendInfo:
-    """The result of a batch at these offsets."""
     state, time_ms = snapshot.partitions[partition], NO_TIMESTAMP
     if snapshot.config.message_timestamp_type == "LogAppendTime":
         row = state.segments.find(first)
@@ -275,7 +269,6 @@ def _info(snapshot: Snapshot, partition: int, first: int, end: int) -> AppendInf
 # Each gathering is one bundle and one commit. A batch is acknowledged when its commit is stored. The snapshot has the
 # last batches of each producer, so no log is read (see `ProducerCheck`).
 
-#: The results of batches, by partition.
 Results = dict[int, Future[AppendInfo]]
 #: A request's batches by partition, each with the fence that may refuse it.
 RequestedBatches = Mapping[int, tuple[bytes, Fence | None]]
@@ -294,8 +287,6 @@ _IDLE_S = 60.0
 
 
 class Completeness(Enum):
-    """Whether a sender sends more before it is answered."""
-
     UNKNOWN = auto()
     #: It is in the middle of its window. If it pauses, it has nothing to send.
     SENDING = auto()
@@ -309,7 +300,7 @@ class Completeness(Enum):
 class Sender:
     """A connection of a client, and its window: the requests after which it waits for an answer.
 
-    The window is learned where the client pauses until it is answered, and forgotten where it sends more.
+    The window is learned where the client pauses, and forgotten where it sends more.
     """
 
     in_flight: int = 0
@@ -342,7 +333,7 @@ class Sender:
 
 
 class _Gathering:
-    """Requests that wait for their commit: the batches and the sender of each, None for the gateway's own."""
+    """Requests that wait for their commit: batches and sender, None for the gateway's own."""
 
     def __init__(self, requests: Sequence[tuple[Sequence[GatheredBatch], Sender | None]] = ()) -> None:
         self.batches, self.size, self.sent_s = list[GatheredBatch](), 0, _AT_ONCE
@@ -357,7 +348,6 @@ class _Gathering:
         return len(self.batches)
 
     def add(self, batches: Sequence[GatheredBatch], sender: Sender | None) -> None:
-        """Have the batches of a request wait."""
         self._in_order.append((batches, sender))
         self.batches += batches
         self.size += sum(batch.valid.data.nbytes for batch in batches)
@@ -374,7 +364,7 @@ class _Gathering:
 
     @property
     def complete_s(self) -> float:
-        """The time from which on no sender sends more before it is answered, so that a linger gains nothing."""
+        """The time from which no sender sends more before it is answered: waiting longer gains nothing."""
         senders = self._senders
         if senders[Completeness.UNKNOWN]:
             return _NEVER
@@ -383,7 +373,7 @@ class _Gathering:
         return self.sent_s + _TOGETHER_S if senders[Completeness.SENDING] else _AT_ONCE
 
     def split(self) -> tuple[_Gathering, _Gathering]:
-        """The oldest requests, with no more than MOST_BATCHES but for one request, and the newer ones."""
+        """The oldest requests, with about MOST_BATCHES at most, and the newer ones."""
         size = count = 0
         while count < len(self._in_order) and size < MOST_BATCHES:
             size += len(self._in_order[count][0])

@@ -53,11 +53,10 @@ from distlog.gateway.topics.topic_index import LOOK_MS, TopicIndex, TopicSummary
 
 
 class MetadataCache:
-    """The topics below `root`, for many threads. `defaults` are settings that topics do not set themselves.
+    """The topics of `root`, for many threads. `defaults` are settings that topics do not set themselves.
 
     Changes by other processes are seen within `metadata_max_age_ms`, and a new topic at once unless clients ask for
-    many that are not there. In a list of all topics of an object store, changes of topics that are not in use are
-    seen within LOOK_MS for each topic.
+    many missing topics. A list of all topics on an object store is at most LOOK_MS old for each topic in it.
     """
 
     def __init__(
@@ -82,21 +81,20 @@ class MetadataCache:
 
     @property
     def loaded(self) -> dict[str, HostedTopic]:
-        """The topics that were used so far, by name."""
         with self._lock:
             return dict(self._topics)
 
     def cached_topic(self, topic: str | uuid.UUID) -> HostedTopic | None:
-        """The topic with this name or id, if it was used before; asks the storage nothing."""
+        """The topic with this name or id, if it was used before; makes no request."""
         return self._topics.get(topic) if isinstance(topic, str) else self._by_id.get(topic)
 
     def topic(self, name: str) -> HostedTopic:
-        """The topic with this name. Raises TopicNotFoundError, InvalidTopicError, StorageError."""
+        """The topic. Raises TopicNotFoundError, InvalidTopicError, StorageError."""
         hosted = self._topics.get(name)
         return self._open(name) if hosted is None else hosted
 
     def fresh_topic(self, name: str) -> HostedTopic:
-        """The topic, as it was at most `metadata_max_age_ms` ago; the new one if it was dropped and created again."""
+        """The topic as of the last `metadata_max_age_ms`; the new one if it was dropped and created again."""
         return self._refreshed(self._max_age_ms, name)
 
     def _refreshed(self, max_age_ms: int, name: str) -> HostedTopic:
@@ -109,7 +107,7 @@ class MetadataCache:
         return hosted
 
     def topic_of_id(self, topic_id: uuid.UUID) -> HostedTopic:
-        """The topic with this id, as `fresh_topic` has it. Raises UnknownTopicIdError, StorageError."""
+        """The topic with this id, as `fresh_topic` returns it. Raises UnknownTopicIdError, StorageError."""
         hosted = self._by_id.get(topic_id)
         if hosted is None:
             name = self._name_of_id(str(topic_id))
@@ -125,7 +123,7 @@ class MetadataCache:
         return hosted
 
     def _name_of_id(self, topic_id: str) -> str | None:
-        """The topic with this id in a list of all topics; one list serves all ids for `metadata_max_age_ms`."""
+        """The name for an id; one list of all topics serves all ids for `metadata_max_age_ms`."""
         with self._listing:
             if topic_id not in self._listed and monotonic_ms() - self._listed_ms >= self._max_age_ms:
                 listed_ms, summaries = monotonic_ms(), self.summaries_or_errors().values()
@@ -136,11 +134,11 @@ class MetadataCache:
             return self._listed.get(topic_id)
 
     def resolve(self, topic: str | uuid.UUID) -> HostedTopic:
-        """The topic that a request has by its name or by its id; raises as `fresh_topic` and `topic_of_id`."""
+        """The topic with this name or id; raises as `fresh_topic` and `topic_of_id`."""
         return self.fresh_topic(topic) if isinstance(topic, str) else self.topic_of_id(topic)
 
     def clients_topic(self, topic: str | uuid.UUID) -> HostedTopic:
-        """The topic, as `found` has it, if clients may write to it and change it; else InvalidTopicError."""
+        """The topic, if clients may write to it and change it; else InvalidTopicError."""
         if isinstance(topic, str):
             check_not_own(topic)
         hosted = self.resolve(topic)
@@ -148,7 +146,7 @@ class MetadataCache:
         return hosted
 
     def readable_topic(self, topic: str | uuid.UUID) -> HostedTopic:
-        """The topic, as `resolve` returns it, if clients may read its records; else AccessDeniedError."""
+        """The topic, if clients may read its records; else AccessDeniedError."""
         # a secret name is refused whether the topic exists or not
         hosted = None if topic in _SECRET_TOPICS else self.resolve(topic)
         if hosted is None or hosted.name in _SECRET_TOPICS:
@@ -156,12 +154,12 @@ class MetadataCache:
         return hosted
 
     def all_topics(self) -> dict[str, HostedTopic]:
-        """All topics that can be opened now, by name. Raises StorageError."""
+        """All topics that can be opened, by name. Raises StorageError."""
         topics_or_errors = _or_errors(self.fresh_topic, self._names())
         return {name: topic for name, topic in topics_or_errors.items() if isinstance(topic, HostedTopic)}
 
     def summaries_or_errors(self) -> dict[str, TopicSummary | Exception]:
-        """All topics, by name, and the error of one that cannot be opened, which is logged. Raises StorageError."""
+        """All topics by name, or the error of one that cannot be opened, which is logged. Raises StorageError."""
         names = self._names()
         if self.root.is_local_disk:
             return _or_errors(lambda name: self.fresh_topic(name).summary, names)
@@ -183,7 +181,6 @@ class MetadataCache:
         return sorted(name for name in self.root.list_folders() if paths.may_be_topic_folder(name))
 
     def create(self, name: str, partitions: int, config: TopicConfig) -> HostedTopic:
-        """Create a topic for a client."""
         self._check_name(name, partitions)
         try:
             hosted = self._create(name, partitions, config)
@@ -193,12 +190,11 @@ class MetadataCache:
         return hosted
 
     def own_topic(self, name: str, partitions: int, config: TopicConfig) -> HostedTopic:
-        """A topic of the gateways themselves, created if it is missing. Raises StorageError."""
+        """A topic of the gateways, created if it is missing. Raises StorageError."""
         try:
             hosted = self.fresh_topic(name)
         except TopicNotFoundError:
             with suppress(TopicExistsError):
-                # another gateway may create it first
                 self._create(name, partitions, config)
             hosted = self.fresh_topic(name)
         if hosted.topic.partitions != partitions:
@@ -219,7 +215,7 @@ class MetadataCache:
         return self._keep(name, storage, log, snapshot)
 
     def check_new(self, name: str, partitions: int) -> None:
-        """Raise the errors that `create` would raise; nothing is changed."""
+        """Raise the errors of `create`; changes nothing."""
         self._check_name(name, partitions)
         if self._exists(name):
             raise TopicExistsError(f"Topic '{name}' already exists.")
@@ -238,12 +234,11 @@ class MetadataCache:
         except TopicNotFoundError:
             return False
         except (CorruptMetadataError, UnsupportedVersionError):
-            # it cannot be opened
             return True
         return True
 
     def drop(self, name: str, topic_id: uuid.UUID | None = None) -> HostedTopic:
-        """Drop a topic, if it has this id; returns it as it was."""
+        """Drop a topic, if it has this id; returns it."""
         hosted = self.clients_topic(name)
         if topic_id not in (None, hosted.id):
             raise UnknownTopicIdError("the topic of this name has another id", topic_id=topic_id)
@@ -252,7 +247,6 @@ class MetadataCache:
         return hosted
 
     def forget(self, hosted: HostedTopic) -> None:
-        """Close a topic that was dropped."""
         with self._lock:
             if self._topics.get(hosted.name) is hosted:
                 del self._topics[hosted.name]
@@ -261,10 +255,9 @@ class MetadataCache:
         hosted.close(SHORT_WAIT_S)
 
     def close_unused(self, is_stopping: Callable[[], bool]) -> None:
-        """Close the logs that were not used since the last call, and topics that others have dropped. Raises nothing.
+        """Close logs that were unused since the last call, and topics that others have dropped. Raises nothing.
 
-        No client may ever name them again, and their open files would keep the space of deleted segments. It ends
-        early when `is_stopping` says so.
+        Their open files would keep the space of deleted segments. It ends early when `is_stopping`.
         """
         self._logs.close_idle()
         for name in self.loaded:
@@ -279,7 +272,6 @@ class MetadataCache:
             hosted.commit_now()
 
     def close(self) -> None:
-        """Close all topics, each with a clean shutdown."""
         for hosted in self.loaded.values():
             hosted.close()
 
@@ -330,7 +322,7 @@ _log = logging.getLogger("distlog.gateway")
 
 
 class SharedLoads(Generic[T]):
-    """The loads that are under way, by name; for many threads."""
+    """The loads in flight, by name; for many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -339,8 +331,8 @@ class SharedLoads(Generic[T]):
     def get(self, name: str, load: Callable[[], T]) -> T:
         """The result of `load`, called here or in the thread that loads the same name now. Raises its errors.
 
-        A load that started before this call may have failed for a reason that no longer holds, so its error is not
-        raised: then all waiting threads share another load.
+        A load that started before this call may have failed for an old reason: then all waiting threads share another
+        one.
         """
         result, is_own = self._join(name)
         if not is_own:
@@ -351,7 +343,6 @@ class SharedLoads(Generic[T]):
         return self._run(name, result, load) if is_own else result.result()
 
     def _join(self, name: str) -> tuple[Future[T], bool]:
-        """The load under way, or a new one that is the caller's to run."""
         with self._lock:
             result = self._under_way.get(name)
             if result is not None:
@@ -400,7 +391,6 @@ class HostedTopic(RefreshingTopic):
 
     @property
     def summary(self) -> TopicSummary:
-        """The topic's summary for clients."""
         return TopicSummary(self.name, str(self.id), len(self.snapshot.partitions))
 
     def partition(self, number: int) -> Partition:
@@ -416,18 +406,17 @@ class HostedTopic(RefreshingTopic):
 
     def _first(self, number: int) -> FirstBatch:
         def check(batch: BatchFields) -> None:
-            # as clients know it
             for topic in (self.name, self.id):
                 self._failed.check(topic, number, batch)
 
         return check
 
     def append_later(self, requested: RequestedBatches, connection: object | None = None) -> Results:
-        """On an object store, append the batches of a request with the next commit; see `GatheredAppends.append`."""
+        """On an object store, append batches with the next commit; see `GatheredAppends.append`."""
         return self._gathered.append(requested, connection)
 
     def append_run(self, number: int, run: BatchRun, fence: Fence, *, is_durable: bool = True) -> Appended:
-        """Append a batch of the gateway itself, unless `fence` refuses; fsynced if it `is_durable`."""
+        """Append a batch of the gateway, unless `fence` refuses; fsynced if it `is_durable`."""
         partition = self.partition(number)
         if not self.is_local:
             return self._gathered.append_runs({number: run}, fence)[number].result().appended
@@ -437,18 +426,18 @@ class HostedTopic(RefreshingTopic):
         return appended
 
     def append_run_later(self, number: int, run: BatchRun, fence: Fence) -> Future[AppendInfo]:
-        """On an object store, append a batch of the gateway itself with the next commit; see `append_run`."""
+        """On an object store, append a batch of the gateway with the next commit."""
         return self._gathered.append_runs({number: run}, fence, at_once=False)[number]
 
     def end_transaction(
         self, markers: Mapping[int, BatchRun], fence: Fence, *, timeout_s: float | None = None
     ) -> dict[int, Future[Any]]:
-        """Write and sync end markers of a producer's transaction in these partitions, unless `fence` refuses.
+        """Write durable end markers of a producer's transaction in these partitions, unless `fence` refuses.
 
-        A direct append writes no marker if the producer has no open transaction. A commit always has one: a batch
-        that was checked before it, and comes later, meets a conflict and is checked again. One commit has all
-        markers. Each future has the error of its partition, as for `append_run`; a direct append raises LockHeldError
-        if a lock was not free in `timeout_s`, and then the call may be repeated. Raises StorageError.
+        A direct append writes no marker if the producer has no open transaction. A commit always has all markers: a
+        batch that was checked before it, and comes later, meets a conflict and is checked again. Each future has the
+        error of its partition: LockHeldError if a lock was not free in `timeout_s`. The call may be repeated. Raises
+        StorageError.
         """
         if not self.is_local:
             return dict(self._gathered.append_runs(markers, fence))
@@ -468,12 +457,11 @@ class HostedTopic(RefreshingTopic):
         return dict(zip(markers, in_parallel(end, markers), strict=True))
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Sync everything that was appended, and close the files; wait for each lock for `timeout_s`."""
+        """Sync all appends, and close the files; wait for each lock for `timeout_s`."""
         self._gathered.close()
         with self._partitions_lock:
             partitions = list(self._partitions.values())
         for partition in partitions:
-            # a topic that was dropped has nothing to close
             with suppress(DistlogError):
                 partition.close(timeout_s)
 
@@ -483,7 +471,7 @@ _MANY_MISSES = 10
 
 
 class MissingNames:
-    """The names that no folder of a root has; for many threads. `list_folders` gives those that there are."""
+    """The names that no folder of a root has; for many threads."""
 
     def __init__(self, list_folders: Callable[[], Sequence[str]], max_age_ms: int) -> None:
         self._list_folders, self._max_age_ms, self._lock = list_folders, max_age_ms, threading.Lock()
@@ -499,7 +487,6 @@ class MissingNames:
             return monotonic_ms() - self._listed_ms < self._max_age_ms and name not in self._folders
 
     def note(self) -> None:
-        """Count a name without a topic."""
         with self._lock:
             self._misses += 1
 
@@ -525,7 +512,6 @@ class CollidingNames:
             return sorted(self._names.get(name.replace(".", "_"), set()) - {name})
 
     def add(self, name: str) -> None:
-        """Count a topic that was created since the listing."""
         with self._lock:
             self._names[name.replace(".", "_")].add(name)
 
@@ -545,13 +531,13 @@ def topic_defaults(settings: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def check_not_own(name: str) -> None:
-    """Raise InvalidTopicError for the topics of the gateways: a change by others would not be seen."""
+    """Raise InvalidTopicError for the topics of the gateways."""
     if name in OWN_TOPICS:
         raise InvalidTopicError("only the gateway writes and changes this topic", topic=name)
 
 
 def _or_errors(find: Callable[[str], T], names: Sequence[str]) -> dict[str, T | Exception]:
-    """The result of `find` for each name, or its error: a topic that cannot be opened must not hide the others."""
+    """The result of `find` for each name, or its error: an unreadable topic must not hide the others."""
 
     def result_of(name: str) -> T | Exception:
         try:
@@ -563,7 +549,7 @@ def _or_errors(find: Callable[[str], T], names: Sequence[str]) -> dict[str, T | 
 
 
 def _logged(topics: Mapping[str, T | Exception]) -> dict[str, T | Exception]:
-    """The topics and errors, without folders that have no topic; the errors are logged."""
+    """Remove folders without a topic; log the errors."""
     results = {name: result for name, result in topics.items() if not isinstance(result, TopicNotFoundError)}
     for name, result in results.items():
         if isinstance(result, Exception):

@@ -43,7 +43,7 @@ from distlog.core.write.engine import producer_entries
 
 
 class Partition:
-    """Partition `number` of a topic; for many threads. `first` may refuse the first batch of an unknown producer."""
+    """One partition of a topic; for many threads. `first` may refuse the first batch of an unknown producer."""
 
     def __init__(self, fresh: RefreshingTopic, number: int, logs: OpenPartitionLogs, first: FirstBatch) -> None:
         self.fresh, self.number, self._logs, self._first = fresh, number, logs, first
@@ -56,7 +56,7 @@ class Partition:
     def append(
         self, records: bytes, fence: Fence | None = None, *, timeout_s: float | None = None, may_wait: bool = True
     ) -> AppendInfo:
-        """Append a producer's batch directly: see `PartitionLog.append_batches`. A log that is not open takes a wait.
+        """Append a producer's batch directly: see `PartitionLog.append_batches`. Opening a log waits.
 
         The caller flushes the batch, if that is due, as it always is for one of a transaction.
         """
@@ -76,12 +76,12 @@ class Partition:
             return appended
 
     def end_transaction(self, marker: BatchRun, fence: Fence, *, timeout_s: float | None = None) -> Appended | None:
-        """Append the end marker of a producer's transaction directly, if it is open here. Raises as `append_run`."""
+        """Append an end marker directly, if the transaction is open here. Raises as `append_run`."""
         with self._log() as log:
             return log.end_transaction(marker, fence, timeout_s=timeout_s)
 
     def sync(self, appended: Appended | None, *, timeout_s: float | None = None) -> None:
-        """Return when the appended batches, or else the whole log, are durable. Raises StorageError."""
+        """Return when the appended batches, or the whole log, are durable. Raises StorageError."""
         with self._log() as log:
             log.flush(appended, timeout_s=timeout_s)
 
@@ -95,14 +95,13 @@ class Partition:
             return self._state(self.fresh.topic.current.refresh())
 
     def offsets(self, state: PartitionState) -> LogOffsets:
-        """The bounds of the log in `state`."""
         stable = self._stable
         if stable is None or stable[0] is not state:
             stable = self._stable = state, last_stable_offset(self.fresh.topic.reader, state)
         return LogOffsets(state.log_start_offset, stable[1], state.log_end_offset)
 
     def fetch(self, offset: int, max_bytes: int, *, committed: bool) -> FetchedData:
-        """Whole batches from the one with `offset` on; up to the last stable offset if `committed`."""
+        """Return whole batches from the one with `offset` on; up to the last stable offset if `committed`."""
         state = self.state()
         if not self.fresh.is_local and offset > state.log_end_offset:
             # another gateway or job has appended
@@ -123,7 +122,6 @@ class Partition:
         return FetchedData(batches, offsets, batches.aborted, visible_end)
 
     def visible_end(self, *, committed: bool) -> VisibleEnd:
-        """The end of the records that a consumer may see now."""
         return self._visible_end(self.state(), committed)
 
     def _visible_end(self, state: PartitionState, committed: bool) -> VisibleEnd:
@@ -139,7 +137,7 @@ class Partition:
         return self._epochs
 
     def producers(self) -> npt.NDArray[np.void]:
-        """The log's entry of each producer now, as in a producer snapshot (ENTRY rows), by producer id."""
+        """The current entry of each producer, as in a producer snapshot (ENTRY rows), by producer id."""
         topic = self.fresh.topic
         if self.fresh.is_local:
             with self._log() as log:
@@ -147,7 +145,7 @@ class Partition:
         return producer_entries(topic.handle, self.fresh.refresh().partitions[self.number])
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Sync everything that was appended, and close the files."""
+        """Sync all appends, and close the files."""
         self._logs.close(self, timeout_s)
 
     def _log(self) -> AbstractContextManager[PartitionLog]:
@@ -188,10 +186,7 @@ _PRODUCER, _PRODUCER_AT = struct.Struct(">qhi"), 43
 
 
 class FailedBatches:
-    """The lowest sequence numbers that failed, by topic, partition and producer; for many threads.
-
-    A topic is a name or an id, as its client has it.
-    """
+    """The lowest failed sequence numbers by topic name or id, partition and producer; for many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -220,10 +215,7 @@ class FailedBatches:
                 self._lowest.pop((topic, partition, producer), None)
 
     def check(self, topic: Hashable, partition: int, batch: BatchFields) -> None:
-        """Raise OutOfOrderSequenceError for a batch after a failed one.
-
-        For batches of unknown producers: the log has the next sequence number of known producers.
-        """
+        """Raise OutOfOrderSequenceError for a batch of an unknown producer after a failed one."""
         epoch, lowest = self._lowest.get((topic, partition, batch.producer_id), (-1, -1))
         if epoch == batch.producer_epoch and batch.base_sequence > lowest:
             raise OutOfOrderSequenceError(
@@ -325,7 +317,7 @@ class OpenPartitionLogs:
             return log
 
     def _close_all(self, logs: Iterable[tuple[Hashable, PartitionLog]]) -> None:
-        """Close unused logs; the ones whose flush lock is not free are closed later."""
+        """Close unused logs, later if their flush lock is not free."""
         for partition, log in logs:
             is_unflushed = _is_unflushed(log)
             if not _has_closed(log):
@@ -374,7 +366,7 @@ class OpenPartitionLogs:
         self._close_all(to_close)
 
     def close(self, partition: Hashable, timeout_s: float | None = None) -> None:
-        """Close the partition's log, after a checkpoint, if it is open: now, or after its last use."""
+        """Close the partition's log after a checkpoint: now, or after its last use."""
         with self._lock:
             if partition in self._users:
                 self._ending.add(partition)
@@ -404,12 +396,11 @@ class OpenPartitionLogs:
             return [(partition, self._logs.pop(partition)) for partition in unused if partition in to_close]
 
 
-#: The bytes of one read.
 READ_BYTES = 1 << 20
 
 
 class TailBatches(NamedTuple):
-    """Whole batches, with their checksums compared, and their headers (BATCH rows) at the offsets of the log."""
+    """Whole batches with valid checksums, and their headers (BATCH rows) at the offsets of the log."""
 
     data: bytes
     rows: npt.NDArray[Any]
@@ -422,7 +413,7 @@ class PartitionTail:
         self._read, self.offset = read, offset
 
     def batches(self) -> Iterator[TailBatches]:
-        """The batches since the last call; `offset` moves on when the caller takes the next ones."""
+        """The batches since the last call; `offset` advances when the caller takes the next ones."""
         while (batches := self._read(self.offset)) is not None and len(batches):
             data = bytes(batches)
             rows = read_headers(data)
@@ -433,26 +424,22 @@ class PartitionTail:
 
 # A gateway's own batches have no epoch: the latest epoch of the imported log also covers the records after it.
 
-#: Stands for no epoch, or no offset.
 NONE = -1
 
 
 class EpochEnd(NamedTuple):
-    """The largest epoch up to a requested one, and the offset after its last record."""
-
     epoch: int
     end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderEpochs:
-    """Epochs with the offsets where they begin, ascending, as a `leader-epoch-checkpoint` has them."""
+    """Epochs with their first offsets, ascending, as a `leader-epoch-checkpoint` has them."""
 
     entries: Sequence[tuple[int, int]] = ()
 
     @property
     def latest(self) -> int:
-        """The newest epoch; NONE without any."""
         return self.entries[-1][0] if self.entries else NONE
 
     def epoch_of(self, state: PartitionState, offset: int) -> int:
@@ -464,7 +451,7 @@ class LeaderEpochs:
         return self.entries[index - 1][0] if index else NONE
 
     def end_of(self, epoch: int, log_end_offset: int) -> EpochEnd:
-        """The end of an epoch that a consumer has met: the start of the next one, or the log end."""
+        """The end of an epoch: the start of the next one, or the log end."""
         if not self.entries or epoch == self.latest:
             return EpochEnd(epoch, log_end_offset)
         index = bisect_right([entry_epoch for entry_epoch, _ in self.entries], epoch)
@@ -474,7 +461,7 @@ class LeaderEpochs:
 
 
 def leader_epochs(storage: Storage, topic: str, partition: int) -> LeaderEpochs:
-    """The leader epochs that the adoption kept for a partition. Raises StorageError, CorruptMetadataError."""
+    """The leader epochs of an imported partition. Raises StorageError, CorruptMetadataError."""
     name = f"{paths.partition_dir(topic, partition)}/{paths.LEADER_EPOCHS}"
     with suppress(FileNotFoundError):
         return LeaderEpochs(tuple(read_epochs(storage.read(name), file=name)))
@@ -482,22 +469,18 @@ def leader_epochs(storage: Storage, topic: str, partition: int) -> LeaderEpochs:
 
 
 class LogOffsets(NamedTuple):
-    """The bounds of a log, as clients see them."""
-
     log_start_offset: int
     last_stable_offset: int
     high_watermark: int
 
 
 class VisibleEnd(NamedTuple):
-    """The offset after the last record visible to consumers, and the size of the log."""
-
     offset: int
     log_bytes: int
 
 
 class FetchedData(NamedTuple):
-    """Batches, the log's bounds, the aborted transactions among the batches, and the end of the look."""
+    """Batches, the log's bounds, the aborted transactions among the batches, and the visible end."""
 
     batches: FetchedBatches | StoredBatches | None
     offsets: LogOffsets
@@ -512,8 +495,7 @@ Fence = Callable[[Snapshot], None]
 class RefreshingTopic:
     """The topic in the folder `name`; safe between threads.
 
-    On a local disk a check for the next commit costs next to nothing, so each use is fresh. On an object store it is
-    a request.
+    On a local disk a check for the next commit is cheap, so each use is fresh; on an object store it is a request.
     """
 
     def __init__(self, name: str, topic: Topic) -> None:
@@ -525,11 +507,10 @@ class RefreshingTopic:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The newest snapshot that is known, without active segments."""
         return self.topic.snapshot
 
     def refresh(self, max_age_ms: int = 0) -> Snapshot:
-        """Load the newest version; on an object store, unless the last refresh was less than `max_age_ms` ago."""
+        """Load the newest version; on an object store, unless the last refresh is younger than `max_age_ms`."""
         if self.is_local:
             if not self._has_changed():
                 return self.snapshot
@@ -559,5 +540,4 @@ class RefreshingTopic:
 
 
 def monotonic_ms() -> int:
-    """The ms of a clock that never goes back."""
     return time.monotonic_ns() // 1_000_000

@@ -24,12 +24,11 @@ from distlog.gateway.topics.partition import monotonic_ms
 
 
 class TopicIndex:
-    """The known facts of topics in the folders of `root` that this gateway does not host; for many threads.
+    """The topics of `root` that this gateway does not host; for many threads.
 
-    A topic that is known takes one small request now and then, a new one several. Gateways share what they saw in an
-    object of the root, which is only a cache: without it, topics are read again. It names no topic, since the folders
-    do, and what it says of one has an age as all else, and is proven at the next look. `clock` gives ms that never go
-    back.
+    A known topic takes one small request now and then, a new one several. Gateways share results in an object of the
+    root, which is only a cache: entries have an age, and the next look proves them. It has no names of its own: the
+    folders name topics. `clock` gives ms that never go back.
     """
 
     def __init__(self, root: Storage, clock: Callable[[], int] = monotonic_ms) -> None:
@@ -39,7 +38,7 @@ class TopicIndex:
         self._looks = 0
 
     def summaries(self, names: Collection[str], max_age_ms: int) -> dict[str, TopicSummary | Exception]:
-        """The topics in these folders as they were at most `max_age_ms` ago, or the error of each one."""
+        """The topics in these folders as of at most `max_age_ms` ago, or the error of each one."""
         with self._lock:
             self._forget(self._topics.keys() - set(names))
             due = self._due(names, max_age_ms)
@@ -59,7 +58,7 @@ class TopicIndex:
             return summaries_or_errors
 
     def forget(self, name: str) -> None:
-        """Forget a topic that was dropped or replaced; does not wait for reads in flight."""
+        """Forget a dropped or replaced topic; does not wait for reads in flight."""
         self._forget([name])
 
     def _forget(self, names: Collection[str]) -> None:
@@ -72,7 +71,7 @@ class TopicIndex:
         return [name for name in names if self._looked_ms.get(name, -1) <= oldest_ms or name not in self._topics]
 
     def _read_topic(self, name: str) -> Exception | None:
-        """Look whether a topic has changed, and read it if it has, or may have."""
+        """Check whether a topic has changed, and read it if it may have."""
         storage, looked_ms = self._root.child(name), self._clock()
         try:
             indexed, asked_ms = self._topics.get(name), storage.replied_ms()
@@ -88,7 +87,7 @@ class TopicIndex:
         return None
 
     def _read(self, names: Collection[str]) -> None:
-        """Take the later looks of other gateways, or of this one before, at these topics."""
+        """Take newer results of other gateways, or of this one before its restart."""
         try:
             index = json.loads(self._root.read(paths.TOPIC_INDEX, 0, _MOST_BYTES))
             fields = index["topics"]
@@ -131,8 +130,6 @@ _log = logging.getLogger("distlog.gateway")
 
 
 class TopicSummary(NamedTuple):
-    """A topic as clients see it; its id comes from `client_id`."""
-
     name: str
     topic_id: str
     partitions: int
@@ -141,8 +138,8 @@ class TopicSummary(NamedTuple):
 def client_id(name: str, snapshot: Snapshot) -> str:
     """The id by which Kafka clients know the topic in the folder `name`: its own, unless the folder was renamed.
 
-    A copy of a folder has the id of the original. Clients fetch by ids, and would get the records of the one for the
-    other. So a topic in a folder of another name than it was created with has an id that is made of both.
+    A copied folder has the id of the original, and clients fetch by ids. So a topic in a renamed folder has an id
+    that is made of both.
     """
     topic_id = snapshot.topic_id
     return topic_id if name == snapshot.name else str(uuid.uuid5(uuid.UUID(topic_id), name))
@@ -152,8 +149,8 @@ def client_id(name: str, snapshot: Snapshot) -> str:
 class _IndexedTopic:
     """A topic's version that was the newest at `seen_ms` of the store's clock; or a missing topic.
 
-    For `kept_ms` after that, the next version shows whether anything has changed: no vacuum deletes it before. The
-    version's own commit was there at `proven_ms`. Without it the folder is another one, which was made by hand.
+    For `kept_ms` after that, the next version shows any change: no vacuum deletes it before. The version's own commit
+    existed at `proven_ms`: without it the folder is another one, made by hand.
     """
 
     topic_id: str
@@ -176,7 +173,7 @@ class _IndexedTopic:
 
     @classmethod
     def parse(cls, fields: Any) -> _IndexedTopic:
-        """A topic in the index. Raises ValueError, TypeError."""
+        """Parse an entry of the index. Raises ValueError, TypeError."""
         topic_id, commit_id, *numbers = fields
         partitions, version, seen_ms, kept_ms = numbers
         if not all(type(number) is int and 0 <= number < _MOST for number in numbers) or partitions > MAX_PARTITIONS:
@@ -184,15 +181,14 @@ class _IndexedTopic:
         return cls(str(uuid.UUID(topic_id)), str(uuid.UUID(commit_id)), partitions, version, seen_ms, kept_ms)
 
     def fields(self) -> list[object]:
-        """Its place in the index."""
         return [self.topic_id, self.commit_id, self.partitions, self.version, self.seen_ms, self.kept_ms]
 
     def is_verifiable_at(self, time_ms: int) -> bool:
-        """True if the next version shows, at this time of the store's clock, whether the topic has changed."""
+        """True if the next version shows, at this time of the store's clock, any change of the topic."""
         return self.seen_ms > 0 and -CLOCKS_DIFFER_MS <= time_ms - self.seen_ms < self.kept_ms
 
     def is_proven_at(self, time_ms: int) -> bool:
-        """True if its commit was seen not long before this time of the store's clock."""
+        """True if its commit was seen recently, at this time of the store's clock."""
         return time_ms - self.proven_ms < PROOF_MS
 
 
@@ -201,7 +197,7 @@ def _encoded(fields: dict[str, Any]) -> bytes:
 
 
 def _is_newest(storage: Storage, indexed: _IndexedTopic, asked_ms: int) -> bool:
-    """Return whether no later version exists, and the version of `indexed` is the one that was read."""
+    """True if no later version exists, and the version of `indexed` is the one that was read."""
     if not _is_missing(storage, indexed.version + 1):
         return False
     if indexed.is_proven_at(asked_ms):

@@ -45,8 +45,8 @@ from distlog.gateway.transactions.transaction_log import (
 class TransactionCoordinator:
     """The transactions by their ids, for many threads; `clock` returns ms since 1970.
 
-    `check` raises TransactionRefusedError for an id that this gateway does not coordinate, or not yet. Methods raise
-    that, and DistlogError when the storage fails: then the outcome is unknown, and the same call may be repeated.
+    `check` raises TransactionRefusedError for an id that this gateway does not coordinate now. Methods raise that,
+    and DistlogError when the storage fails: then the outcome is unknown, and the same call may be repeated.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class TransactionCoordinator:
             self._transactions.update(transactions)
 
     def unload(self, is_of: Callable[[str], bool]) -> None:
-        """Forget these ids, which `check` already refuses; no call for them is running when this returns."""
+        """Forget these ids; no call for them is running when this returns."""
         with self._lock:
             self._unloads += 1
             unloaded = {id_: transaction for id_, transaction in self._transactions.items() if is_of(id_)}
@@ -80,7 +80,7 @@ class TransactionCoordinator:
                 self._transactions.pop(id_, None)
 
     def states(self, ids: Collection[str] | None = None) -> list[TransactionState]:
-        """The states of the known `ids`, or of all, by id."""
+        """The states of known `ids`, or of all, by id."""
         for id_ in ids or ():
             self._check(id_)
         with self._lock:
@@ -89,7 +89,7 @@ class TransactionCoordinator:
         return [state for state in states if state is not None]
 
     def begin_producer(self, id_: str, timeout_ms: int, expected: ProducerId | None = None) -> ProducerId:
-        """The next producer of an id: the one before is fenced, and its transaction aborted.
+        """Return the next producer of an id: the one before is fenced, and its transaction aborted.
 
         `expected` is the caller, if it was a producer of the id already: it continues, unless another one has
         started, also after its transaction has timed out.
@@ -117,7 +117,7 @@ class TransactionCoordinator:
             return new_state.producer
 
     def add_partitions(self, id_: str, producer: ProducerId, partitions: Collection[TopicPartition]) -> None:
-        """Add the partitions to the producer's transaction; the first ones begin it."""
+        """Add partitions to the producer's transaction; the first ones begin it."""
         with self._locked_by(id_, producer) as transaction:
             state = self._finished(transaction)
             if state.status is TransactionStatus.ONGOING and state.partitions.issuperset(partitions):
@@ -138,7 +138,7 @@ class TransactionCoordinator:
                 raise TransactionRefusedError(ErrorCode.invalid_txn_state)
 
     def tick(self) -> None:
-        """Abort transactions that time out, finish decided ones, forget unused ids. Logs errors."""
+        """Abort transactions that timed out, finish decided ones, forget unused ids. Logs errors."""
         now_ms, is_locked = self._clock(), threading.Event()
 
         def attempt(id_: str) -> None:
@@ -198,7 +198,7 @@ class TransactionCoordinator:
         transaction.state = completed
 
     def _finished(self, transaction: CoordinatedTransaction) -> TransactionState:
-        """The state, after its decision, if there is one, is in all partitions; else the client must retry."""
+        """The state after its decision is in all partitions; else the client must retry."""
         state = transaction.state
         if state is not None and state.is_decided:
             with suppress(DistlogError):
@@ -209,7 +209,7 @@ class TransactionCoordinator:
 
     @contextmanager
     def _locked_by(self, id_: str, producer: ProducerId) -> Iterator[CoordinatedTransaction]:
-        """The transaction of this very producer, with its lock held."""
+        """The transaction of exactly this producer, with its lock held."""
         with self._locked(id_, make=False) as transaction:
             check_producer(transaction.state, producer)
             yield transaction
@@ -248,10 +248,7 @@ class TransactionEnds:
         self._metadata, self._fetches, self._log, self._clock = metadata, fetches, log, clock
 
     def end(self, decided: TransactionState, timeout_s: float = OWN_WAIT_S) -> None:
-        """Write the end marker into each of its partitions, and sync it.
-
-        A partition of a dropped topic needs none. Raises DistlogError, as LockHeldError after `timeout_s`.
-        """
+        """Write durable end markers; a partition of a dropped topic needs none. Raises DistlogError."""
         numbers = defaultdict[str, list[int]](list)
         for topic, number in sorted(decided.partitions):
             numbers[topic].append(number)
@@ -346,15 +343,13 @@ _log = logging.getLogger("distlog.gateway")
 
 @dataclass(slots=True)
 class CoordinatedTransaction:
-    """An id's newest state, None before its first, guarded by `lock`. `is_gone`: it was forgotten, or unloaded."""
-
     state: TransactionState | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
     is_gone: bool = False
 
 
 def _is_due(state: TransactionState | None, now_ms: int) -> bool:
-    """True if a tick has something to do for an id: there may be tens of thousands, of which most are not used."""
+    """True if a tick has work for an id: of tens of thousands, most are not used."""
     if state is None or not state.is_over:
         return state is None or state.is_decided or state.has_timed_out(now_ms)
     return state.updated_ms + EXPIRATION_MS <= now_ms
@@ -380,7 +375,6 @@ class TransactionServices:
         self.partition_of, self.compact = self._log.partition_of, self._log.compact
         self.coordination = Coordination[TransactionState](lease, self._log)
         ends = TransactionEnds(metadata, fetches, self._log, clock)
-        #: The transactions that this gateway coordinates.
         self.coordinator = TransactionCoordinator(self._log, ends, clock, new_producer_id, self._check)
         self._changed, self._is_over, self._has_failed = threading.Event(), False, False
         self._unloaded = groups.share(self.coordination, self._changed, self._log.read_partition_count)
@@ -388,26 +382,25 @@ class TransactionServices:
 
     @property
     def is_loading(self) -> bool:
-        """True if partitions that the lease holds are not loaded yet."""
         return self.coordination.is_loading
 
     def start(self) -> None:
-        """Load stored states; failures are logged, and tried again."""
+        """Load stored states; failures are logged, and retried."""
         self.tick()
         self._thread.start()
 
     def fence(self, transactional_id: str, producer: ProducerId, partition: TopicPartition) -> Fence:
-        """A fence that refuses appends unless the producer's transaction is open, and has the partition `place`."""
+        """A fence that refuses appends unless the producer's transaction is open, and has the partition."""
         return lambda snapshot: check_open(self._log.newest(transactional_id), producer, partition)
 
     def check_hangs(self, producer_id: int, partition: TopicPartition) -> None:
-        """Raise TransactionRefusedError if a transaction of the producer in a partition has a coordinator."""
+        """Raise TransactionRefusedError if the producer's transaction in a partition has a coordinator."""
         for state in self._log.of_producer(producer_id):
             if partition in state.partitions and not state.is_over:
                 raise TransactionRefusedError(ErrorCode.invalid_txn_state)
 
     def tick(self) -> None:
-        """Load and unload by the lease, and run the timers of loaded transactions. Raises nothing."""
+        """Load and unload by the lease, and run the timers. Raises nothing."""
         try:
             previous = self.coordination.loaded
             try:
@@ -426,7 +419,6 @@ class TransactionServices:
             self._has_failed = True
 
     def stop(self) -> None:
-        """Stop coordinating."""
         self._is_over = True
         self._changed.set()
         if self._thread.is_alive():

@@ -44,10 +44,9 @@ from distlog.gateway.topics.partition import READ_BYTES, Fence, PartitionTail
 
 
 class TransactionLog:
-    """Keeps the newest state of each transactional id; for many threads, but for `begin` and `end`.
+    """The newest state of each transactional id; for many threads, except `begin` and `end`.
 
     A missing topic is created with `partitions`; one from a Kafka broker may have another number.
-    `clock` returns ms.
     """
 
     def __init__(self, metadata: MetadataCache, clock: Callable[[], int], partitions: Callable[[], int]) -> None:
@@ -60,7 +59,7 @@ class TransactionLog:
         self._later = set[Future[AppendInfo]]()
 
     def read_partition_count(self) -> int:
-        """Read the topic's number of partitions, if it exists; returns `partitions`. Raises DistlogError."""
+        """Return the topic's number of partitions, or `partitions` if it is missing. Raises DistlogError."""
         if self._partitions is None:
             with suppress(TopicNotFoundError):
                 self._partitions = self._metadata.fresh_topic(TRANSACTIONS_TOPIC).topic.partitions
@@ -68,11 +67,9 @@ class TransactionLog:
 
     @property
     def partitions(self) -> int:
-        """The number of partitions, as far as that is known."""
         return self._count() if self._partitions is None else self._partitions
 
     def partition_of(self, transactional_id: str) -> int:
-        """The partition that has an id."""
         return offsets_partition(transactional_id, self.partitions)
 
     def begin(self, partitions: Collection[int], may_lead: Callable[[], None] = lambda: None) -> None:
@@ -80,7 +77,6 @@ class TransactionLog:
         self._open_topic().leadership.begin(partitions, may_lead)
 
     def end(self, partitions: Collection[int]) -> None:
-        """Write nothing more to these partitions."""
         with self._lock:
             state_topic = self._state_topic
         if state_topic is not None:
@@ -105,16 +101,13 @@ class TransactionLog:
         return partitions
 
     def drain(self) -> None:
-        """Return when all appends for which no call waits are stored, or were refused."""
+        """Return when all appends in flight are stored, or were refused."""
         with self._lock:
             later = list(self._later)
         wait(later)
 
     def load(self, partitions: Collection[int]) -> Iterator[TransactionState]:
-        """The newest state of each id in these partitions, synced before it is read. Raises DistlogError.
-
-        A corrupt record is logged and left out.
-        """
+        """Sync these partitions, and return the newest states. A corrupt record is logged. Raises DistlogError."""
         if not partitions:
             return
         state_topic = self._open_topic()
@@ -123,25 +116,24 @@ class TransactionLog:
             ends = state_topic.hosted.topic.refresh().end_offsets()
             used = [number for number in partitions if ends[number]]
             in_parallel(lambda number: state_topic.hosted.partition(number).sync(None), used)
-        # once for all partitions
         state_topic.hosted.refresh()
         for states in in_parallel(lambda number: state_topic.newest[number].all(), sorted(partitions)):
             yield from states
 
     def newest(self, transactional_id: str) -> TransactionState | None:
-        """The state of an id as the log has it now, from any leader. Raises DistlogError."""
+        """The current state of an id in the log, from any leader. Raises DistlogError."""
         return self._open_topic().newest[self.partition_of(transactional_id)].get(transactional_id)
 
     def of_producer(self, producer_id: int) -> list[TransactionState]:
-        """The states of a producer as the log has them now; all partitions are read. Raises DistlogError."""
+        """The current states of a producer; reads all partitions. Raises DistlogError."""
         state_topic = self._open_topic()
         state_topic.hosted.refresh()
         return [state for newest in state_topic.newest for state in newest.all() if state.producer.id == producer_id]
 
     def write(self, state: TransactionState, *, is_durable: bool = True) -> None:
-        """Store a state; fsynced when this returns, if it `is_durable`. Raises DistlogError.
+        """Store a state; fsynced if it `is_durable`. Raises DistlogError.
 
-        On an object store, a state that is not has a commit of its own only if no other record comes soon.
+        On an object store, a state that is not durable waits for the commit of other records.
         """
         state_topic, id_, value = self._open_topic(), state.transactional_id, encode_state(state)
         newest = state_topic.newest[self.partition_of(id_)]
@@ -151,7 +143,7 @@ class TransactionLog:
             self._append_later(state_topic, id_, value).add_done_callback(partial(_add_written, newest, state))
 
     def forget(self, transactional_id: str) -> None:
-        """Delete the state of an id, as `write` keeps one that is not durable. Raises as `write`."""
+        """Delete the state of an id, not durably. Raises as `write`."""
         state_topic = self._open_topic()
         if state_topic.hosted.is_local:
             self._append(state_topic, transactional_id, None, is_durable=False)
@@ -213,7 +205,7 @@ class TransactionRefusedError(Exception):
 
 
 def check_producer(state: TransactionState | None, producer: ProducerId) -> None:
-    """Raise TransactionRefusedError unless `state` is of exactly this producer."""
+    """Raise TransactionRefusedError unless `state` belongs to exactly this producer."""
     if state is None or state.producer.id != producer.id:
         raise TransactionRefusedError(ErrorCode.invalid_producer_id_mapping)
     if state.producer.epoch != producer.epoch:
@@ -221,7 +213,7 @@ def check_producer(state: TransactionState | None, producer: ProducerId) -> None
 
 
 def check_open(state: TransactionState | None, producer: ProducerId, partition: TopicPartition) -> None:
-    """Raise TransactionRefusedError unless the producer's transaction is open, and has the partition `place`."""
+    """Raise TransactionRefusedError unless the producer's transaction is open, and has the partition."""
     check_producer(state, producer)
     if state is None or state.status is not TransactionStatus.ONGOING or partition not in state.partitions:
         raise TransactionRefusedError(ErrorCode.invalid_txn_state)
@@ -234,7 +226,7 @@ MAX_BATCH_BYTES = 16 << 20
 def own_batch(
     records: Sequence[tuple[bytes, bytes | None]], now_ms: int, in_transaction_of: ProducerId | None = None
 ) -> BatchRun:
-    """One batch of keys and values, with the time `now_ms`. Raises InvalidRecordError if it is too large."""
+    """Encode one batch with the time `now_ms`. Raises InvalidRecordError if it is too large."""
     keys, values = zip(*records, strict=True)
     columns = {
         "timestamp": integers([now_ms] * len(records)),
@@ -277,14 +269,14 @@ class NewestStates:
         self._states = dict[str, TransactionState]()
 
     def get(self, transactional_id: str) -> TransactionState | None:
-        """The state of an id, including everything that was written before this call. Raises DistlogError."""
+        """The state of an id, with everything written before this call. Raises DistlogError."""
         with self._lock:
             self._partition.fresh.refresh()
             self._catch_up()
             return self._states.get(transactional_id)
 
     def all(self) -> list[TransactionState]:
-        """All states, including everything written before the last refresh of the topic. Raises DistlogError."""
+        """All states, with everything written before the topic's last refresh. Raises DistlogError."""
         with self._lock:
             self._catch_up()
             return list(self._states.values())
@@ -335,8 +327,6 @@ _CONFIG = TopicConfig.parse(
 
 
 class _StateTopic:
-    """The topic, the leadership of its partitions, and their states."""
-
     def __init__(self, hosted: HostedTopic) -> None:
         self.hosted = hosted
         self.leadership = Leadership(hosted.topic.handle, hosted.topic.current)
