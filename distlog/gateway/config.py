@@ -244,13 +244,17 @@ def gateway_settings(config: GatewayConfig) -> list[ShownSetting]:
     )
 
 
+def setting_text(value: object) -> str:
+    """The value of a setting as Kafka shows it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def topic_default_settings(defaults: Mapping[str, object]) -> Iterator[ShownSetting]:
     """The broker settings that apply to topics which don't set them; `defaults` are the given ones."""
     values = TopicConfig.parse(defaults).all()
     for topic, broker in _OF_TOPICS.items():
-        value = values[topic]
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        yield ShownSetting(broker, text, topic not in defaults, f"{topic} of topics that do not set it")
+        meaning = f"{topic} of topics that do not set it"
+        yield ShownSetting(broker, setting_text(values[topic]), topic not in defaults, meaning)
 
 
 class GroupConfigs:

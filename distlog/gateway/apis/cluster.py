@@ -72,11 +72,20 @@ def by_topic(parts: Iterable[tuple[Topic, Fields]], field: str = "partitions", n
     ]
 
 
-def only_once(work: Callable[[Any], Fields | None], items: Sequence[Any]) -> Fields | None:
-    """Do the work for the only item of a name; refuse several, as Kafka does."""
-    if len(items) > 1:
-        raise UnsupportedRequestError("a request has this name twice")
-    return work(items[0])
+def attempted_once(
+    work: Callable[[Any], Fields | None],
+    items: Iterable[Any],
+    key: Callable[[Any], Any],
+    fields_of: Callable[[Any], Fields],
+) -> list[Fields]:
+    """The results of `attempted` for each item; as in Kafka, an item whose `key` comes twice is refused."""
+
+    def only(same: Sequence[Any]) -> Fields | None:
+        if len(same) > 1:
+            raise UnsupportedRequestError("a request has this name twice")
+        return work(same[0])
+
+    return [attempted(partial(only, same), **fields_of(same[0])) for same in grouped(items, key).values()]
 
 
 def grouped(items: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list[Any]]:
@@ -104,7 +113,6 @@ def api_versions(request: Request, broker: Broker) -> Fields:
     return {
         "error_code": error,
         "api_keys": keys,
-        "throttle_time": 0,
         # before version 4 a client does not expect the least version 0
         "supported_features": supported if request.api_version > _NO_ZERO else [],
         "finalized_features_epoch": 0,
@@ -118,22 +126,22 @@ _NULL_NAME = 12
 
 
 def metadata(request: Request, broker: Broker) -> Fields:
-    nodes = [(node.id, *broker.address(request, node)) for node in broker.cluster.nodes]
-    return {
-        "throttle_time": 0,
-        "brokers": [{"node_id": number, "host": host, "port": port, "rack": None} for number, host, port in nodes],
-        "cluster_id": broker.cluster_id,
-        "controller_id": broker.cluster.node.id,
-        "topics": list(_topics(request, broker)),
-        "error_code": ErrorCode.none,
-        **_cluster_operations(request),
-    }
+    brokers = [
+        {"node_id": number, "host": host, "port": port, "rack": None}
+        for number, host, port in _nodes(request, broker)
+    ]
+    return {"brokers": brokers, "topics": list(_topics(request, broker)), **_cluster_fields(request, broker)}
 
 
-def _cluster_operations(request: Request) -> Fields:
-    if not request.get("include_cluster_authorized_operations", False):
-        return {}
-    return {"cluster_authorized_operations": request.rights.operations(ResourceType.CLUSTER)}
+def _nodes(request: Request, broker: Broker) -> list[tuple[int, str, int]]:
+    return [(node.id, *broker.address(request, node)) for node in broker.cluster.nodes]
+
+
+def _cluster_fields(request: Request, broker: Broker) -> Fields:
+    fields = {"error_code": ErrorCode.none, "cluster_id": broker.cluster_id, "controller_id": broker.cluster.node.id}
+    if request.get("include_cluster_authorized_operations", False):
+        fields["cluster_authorized_operations"] = request.rights.operations(ResourceType.CLUSTER)
+    return fields
 
 
 def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
@@ -141,17 +149,12 @@ def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
     # in version 0, an empty list means all
     if topics is None or (request.api_version == 0 and not topics):
         for name, summary_or_error in broker.metadata.summaries_or_errors().items():
-            if not request.rights.describes(name):
-                continue
-            if isinstance(summary_or_error, TopicSummary):
-                yield _topic_fields(summary_or_error, request, broker)
-            else:
-                yield {
-                    "error_code": error_code(summary_or_error),
-                    "name": name,
-                    "is_internal": name in OWN_TOPICS,
-                    "partitions": (),
-                }
+            if request.rights.describes(name):
+                if isinstance(summary_or_error, TopicSummary):
+                    yield _topic_fields(summary_or_error, request, broker)
+                else:
+                    code = error_code(summary_or_error)
+                    yield {"error_code": code, "name": name, "is_internal": name in OWN_TOPICS, "partitions": ()}
         return
     may_create = broker.config.auto_create_topics and request.get("allow_auto_topic_creation", True)
     # each once: a small request for one large topic, again and again, would have a response of gigabytes
@@ -278,7 +281,7 @@ def describe_topic_partitions(request: Request, broker: Broker) -> Fields:
         if not is_whole:
             next_cursor = {"topic_name": name, "partition_index": first + len(fields["partitions"])}
             break
-    return {"throttle_time": 0, "topics": topics, "next_cursor": next_cursor}
+    return {"topics": topics, "next_cursor": next_cursor}
 
 
 def _partitions_from(request: Request, broker: Broker, name: str, first: int, most: int) -> Fields:
@@ -294,20 +297,13 @@ def _partitions_from(request: Request, broker: Broker, name: str, first: int, mo
 
 
 def describe_cluster(request: Request, broker: Broker) -> Fields:
-    nodes = [(node.id, *broker.address(request, node)) for node in broker.cluster.nodes]
-    return {
-        "throttle_time": 0,
-        "error_code": ErrorCode.none,
-        "cluster_id": broker.cluster_id,
-        "controller_id": broker.cluster.node.id,
-        "brokers": [{"broker_id": number, "host": host, "port": port} for number, host, port in nodes],
-        **_cluster_operations(request),
-    }
+    brokers = [{"broker_id": number, "host": host, "port": port} for number, host, port in _nodes(request, broker)]
+    return {"brokers": brokers, **_cluster_fields(request, broker)}
 
 
 def describe_log_dirs(request: Request, broker: Broker) -> Fields:
     if code := request.rights.denied(Operation.DESCRIBE, ResourceType.CLUSTER):
-        return {"throttle_time": 0, "error_code": code, "results": ()}
+        return {"error_code": code, "results": ()}
     result = {
         "error_code": ErrorCode.none,
         "log_dir": broker.metadata.root.url,
@@ -315,7 +311,7 @@ def describe_log_dirs(request: Request, broker: Broker) -> Fields:
         "total_bytes": -1,
         "usable_bytes": -1,
     }
-    return {"throttle_time": 0, "error_code": ErrorCode.none, "results": [result]}
+    return {"error_code": ErrorCode.none, "results": [result]}
 
 
 def _topics_of_log_dir(request: Request, broker: Broker) -> Iterator[Fields]:

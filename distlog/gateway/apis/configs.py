@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from distlog.core.config import TopicConfig, settings
 from distlog.core.errors import InvalidConfigError
-from distlog.gateway.apis.cluster import attempted, grouped, only_once
+from distlog.gateway.apis.cluster import attempted, attempted_once, grouped
 from distlog.gateway.broker import Api, Broker, Handlers
-from distlog.gateway.config import ShownSetting, gateway_settings, topic_default_settings
+from distlog.gateway.config import ShownSetting, gateway_settings, setting_text, topic_default_settings
 from distlog.gateway.protocol.frames import (
     AccessDeniedError,
     Fields,
@@ -77,7 +77,7 @@ def described(config: TopicConfig, **options: bool) -> Iterator[Fields]:
     overrides, values, inherited = config.overrides(), config.all(), dict(config.defaults)
     for setting in settings():
         source = _OF_TOPIC if setting.name in overrides else _OF_BROKER if setting.name in inherited else _DEFAULT
-        shown = ShownSetting(setting.name, _shown(values[setting.name]), source == _DEFAULT, setting.meaning)
+        shown = ShownSetting(setting.name, setting_text(values[setting.name]), source == _DEFAULT, setting.meaning)
         kind = _LIST if setting.name in _LISTS else _TYPES[type(setting.default)]
         yield _setting_fields(shown, source, kind, **options)
     yield _setting_fields(_MIN_ISR, _DEFAULT, _INT, **options)
@@ -113,10 +113,6 @@ def _described_group(broker: Broker, group: str, **options: bool) -> Iterator[Fi
         yield _setting_fields(shown, source, _INT, **options)
 
 
-def _shown(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 #: ConfigResource.Type of Kafka's admin client.
 TOPIC, BROKER, _LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 #: The reason why these resources cannot be altered.
@@ -130,15 +126,14 @@ _RESOURCE = attrgetter("resource_type", "resource_name")
 
 def describe_configs(request: Request, broker: Broker) -> Fields:
     results = [
-        attempted(
-            partial(_described, request, broker, several),
-            resource_type=several[0].resource_type,
-            resource_name=several[0].resource_name,
-            configs=(),
-        )
-        for several in grouped(request.body.resources, _RESOURCE).values()
+        attempted(partial(_described, request, broker, same), configs=(), **_resource_fields(same[0]))
+        for same in grouped(request.body.resources, _RESOURCE).values()
     ]
-    return {"throttle_time": 0, "results": results}
+    return {"results": results}
+
+
+def _resource_fields(resource: Any) -> Fields:
+    return {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
 
 
 def _check_rights(request: Request, operation: Operation, resource: Any) -> None:
@@ -151,19 +146,15 @@ def _check_rights(request: Request, operation: Operation, resource: Any) -> None
 def _described(request: Request, broker: Broker, resources: Sequence[Any]) -> Fields:
     key_lists = [resource.configuration_keys for resource in resources]
     keys = None if None in key_lists else frozenset().union(*key_lists)
-    all_settings = _all_settings(
-        broker,
-        request,
-        resources[0],
-        documentation=request.get("include_documentation", False),
-        synonyms=request.get("include_synonyms", False),
-    )
+    all_settings = _all_settings(broker, request, resources[0])
     return {"configs": [fields for fields in all_settings if keys is None or fields["name"] in keys]}
 
 
-def _all_settings(broker: Broker, request: Request, resource: Any, **details: bool) -> Iterable[Fields]:
+def _all_settings(broker: Broker, request: Request, resource: Any) -> Iterable[Fields]:
     kind, name = resource.resource_type, resource.resource_name
     _check_rights(request, Operation.DESCRIBE_CONFIGS, resource)
+    names = ("documentation", "synonyms")
+    details: dict[str, bool] = {name: request.get(f"include_{name}", False) for name in names}
     if kind == TOPIC:
         return described(broker.metadata.fresh_topic(name).snapshot.config, **details)
     if kind == GROUP:
@@ -190,10 +181,10 @@ _LISTED = (TOPIC, BROKER, _LOGGER, CLIENT_METRICS, GROUP)
 def list_config_resources(request: Request, broker: Broker) -> Fields:
     """The topics, the live gateways and the groups with their own settings, or only some types."""
     if code := request.rights.denied(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
-        return {"throttle_time": 0, "error_code": code, "config_resources": ()}
+        return {"error_code": code, "config_resources": ()}
     types = set(request.get("resource_types", ()))
     if types - {*_LISTED}:
-        return {"throttle_time": 0, "error_code": ErrorCode.unsupported_version, "config_resources": ()}
+        return {"error_code": ErrorCode.unsupported_version, "config_resources": ()}
     names: dict[int, Iterable[str]] = {}
     if request.api_version > _METRICS_ALONE:
         types = types or {*_LISTED}
@@ -207,7 +198,7 @@ def list_config_resources(request: Request, broker: Broker) -> Fields:
     resources = [
         {"resource_name": name, "resource_type": kind} for kind, of_kind in names.items() for name in of_kind
     ]
-    return {"throttle_time": 0, "error_code": ErrorCode.none, "config_resources": resources}
+    return {"error_code": ErrorCode.none, "config_resources": resources}
 
 
 # IncrementalAlterConfigs: sets, resets, and changes lists in the settings of topics and groups (KIP-339).
@@ -240,15 +231,7 @@ _Changes = Callable[[_Present, Any], dict[str, str | None]]
 
 def _alter_each(request: Request, broker: Broker, changes: _Changes) -> Fields:
     alter = partial(_alter, request, broker, changes, validate_only=request.body.validate_only)
-    responses = [
-        attempted(
-            partial(only_once, alter, several),
-            resource_type=several[0].resource_type,
-            resource_name=several[0].resource_name,
-        )
-        for several in grouped(request.body.resources, _RESOURCE).values()
-    ]
-    return {"throttle_time": 0, "responses": responses}
+    return {"responses": attempted_once(alter, request.body.resources, _RESOURCE, _resource_fields)}
 
 
 def _alter(request: Request, broker: Broker, changes_of: _Changes, resource: Any, *, validate_only: bool) -> None:
@@ -328,12 +311,7 @@ def describe_client_quotas(request: Request, broker: Broker) -> Fields:
         request.rights.check_cluster(Operation.DESCRIBE_CONFIGS)
         _check_filter(request.body.components)
     except (UnsupportedRequestError, AccessDeniedError) as error:
-        return {
-            "throttle_time": 0,
-            "error_code": error_code(error),
-            "error_message": client_text(error),
-            "entries": None,
-        }
+        return {"error_code": error_code(error), "error_message": client_text(error), "entries": None}
     broker.configs.refresh()
     entries = [
         {
@@ -343,7 +321,7 @@ def describe_client_quotas(request: Request, broker: Broker) -> Fields:
         for entity, values in broker.configs.limits.items()
         if _matches(entity, request.body.components, request.body.strict)
     ]
-    return {"throttle_time": 0, "error_code": ErrorCode.none, "error_message": None, "entries": entries}
+    return {"error_code": ErrorCode.none, "error_message": None, "entries": entries}
 
 
 def _check_filter(components: Sequence[Any]) -> None:
@@ -384,25 +362,20 @@ def _entity_fields(entity: Entity) -> list[Fields]:
 
 def alter_client_quotas(request: Request, broker: Broker) -> Fields:
     """Respond when the quotas are durable; with `validate_only` only check them."""
-    entries = [
-        attempted(
-            partial(
-                only_once,
-                partial(_alter_quotas, request, broker, entity, validate_only=request.body.validate_only),
-                several,
-            ),
-            entity=_entity_fields(entity),
-        )
-        for entity, several in grouped(
-            request.body.entries,
-            lambda entry: Entity.of({part.entity_type: part.entity_name for part in entry.entity}),
-        ).items()
-    ]
-    return {"throttle_time": 0, "entries": entries}
+    alter = partial(_alter_quotas, request, broker, validate_only=request.body.validate_only)
+    entries = attempted_once(
+        alter, request.body.entries, _entity, lambda entry: {"entity": _entity_fields(_entity(entry))}
+    )
+    return {"entries": entries}
 
 
-def _alter_quotas(request: Request, broker: Broker, entity: Entity, entry: Any, *, validate_only: bool) -> None:
+def _entity(entry: Any) -> Entity:
+    return Entity.of({part.entity_type: part.entity_name for part in entry.entity})
+
+
+def _alter_quotas(request: Request, broker: Broker, entry: Any, *, validate_only: bool) -> None:
     request.rights.check_cluster(Operation.ALTER_CONFIGS)
+    entity = _entity(entry)
     changes = {op.key: None if op.remove else op.value for op in entry.ops}
     try:
         if len(changes) < len(entry.ops):

@@ -126,7 +126,7 @@ def _response(request: Request, broker: Broker, reads: Sequence[_FetchedPartitio
         request.on_sent.append(partial(broker.fetch_memory.give_back, size))
     committed = request.body.isolation_level == _READ_COMMITTED
     topics = by_topic(((read.topic, _fetched_fields(read, committed)) for read in reads), name="topic")
-    return {"throttle_time": 0, "error_code": ErrorCode.none, "session_id": 0, "responses": topics}
+    return {"error_code": ErrorCode.none, "session_id": 0, "responses": topics}
 
 
 def _fetched_fields(read: _FetchedPartition, committed: bool) -> Fields:
@@ -168,7 +168,7 @@ def list_offsets(request: Request, broker: Broker) -> Fields:
         {"name": name, "partitions": _list_topic(request, broker, name, [part for _, part in items], committed)}
         for name, items in grouped(_by_partition(request).items(), lambda item: item[0][0]).items()
     ]
-    return {"throttle_time": 0, "topics": topics}
+    return {"topics": topics}
 
 
 def _by_partition(request: Request) -> dict[tuple[str, int], Any]:
@@ -241,7 +241,7 @@ def offset_for_leader_epoch(request: Request, broker: Broker) -> Fields:
         (name, attempted(partial(_epoch_end, request, broker, name, part), partition=number))
         for (name, number), part in requested.items()
     )
-    return {"throttle_time": 0, "topics": by_topic(ends, name="topic")}
+    return {"topics": by_topic(ends, name="topic")}
 
 
 def _epoch_end(request: Request, broker: Broker, topic: str, requested: Any) -> Fields:
@@ -264,7 +264,7 @@ def delete_records(request: Request, broker: Broker) -> Fields:
         (name, attempted(partial(delete, name, number, part.offset), partition_index=number, low_watermark=_NONE))
         for (name, number), part in _by_partition(request).items()
     )
-    return {"throttle_time": 0, "topics": topics}
+    return {"topics": topics}
 
 
 APIS = (

@@ -44,11 +44,11 @@ _NO_COORDINATOR = {**_NO_NODE, "error_code": ErrorCode.coordinator_not_available
 
 def find_coordinator(request: Request, broker: Broker) -> Fields:
     if request.api_version < _LIST:
-        return {"throttle_time": 0, **_coordinator(request, broker, request.body.key)}
+        return _coordinator(request, broker, request.body.key)
     coordinators = [
         {**_coordinator(request, broker, key), "key": key} for key in dict.fromkeys(request.body.coordinator_keys)
     ]
-    return {"throttle_time": 0, "coordinators": coordinators}
+    return {"coordinators": coordinators}
 
 
 def _coordinator(request: Request, broker: Broker, key: str) -> Fields:
@@ -99,7 +99,6 @@ def join_group(request: Request, broker: Broker) -> None:
 def _respond_to_join(request: Request, reply: JoinReply) -> None:
     request.respond(
         {
-            "throttle_time": 0,
             "error_code": reply.error,
             "generation_id": reply.generation,
             "protocol_type": reply.protocol_type,
@@ -137,7 +136,6 @@ def _respond_to_sync(request: Request, reply: SyncReply) -> None:
     is_later = reply.error is ErrorCode.coordinator_load_in_progress
     request.respond(
         {
-            "throttle_time": 0,
             "error_code": ErrorCode.rebalance_in_progress if is_later else reply.error,
             "protocol_type": reply.protocol_type,
             "protocol_name": reply.protocol,
@@ -153,7 +151,7 @@ def heartbeat(request: Request, broker: Broker) -> Fields:
     if code is ErrorCode.coordinator_load_in_progress:
         # as in Kafka: members stay while their group is loaded
         code = ErrorCode.none
-    return {"throttle_time": 0, "error_code": code}
+    return {"error_code": code}
 
 
 #: The codes that are of a group, and not of a member: where the whole answer has one, admin clients ask again.
@@ -164,9 +162,9 @@ def leave_group(request: Request, broker: Broker) -> Fields:
     """Remove members: one before version 3, then several; static members by their instances too."""
     members, group = broker.groups.members, request.body.group_id
     if denied := _denied(request):
-        return {"throttle_time": 0, "error_code": denied, "members": ()}
+        return {"error_code": denied, "members": ()}
     if request.get("members") is None:
-        return {"throttle_time": 0, "error_code": members.leave(group, request.body.member_id)}
+        return {"error_code": members.leave(group, request.body.member_id)}
     results = [
         {
             "member_id": member.member_id,
@@ -179,8 +177,8 @@ def leave_group(request: Request, broker: Broker) -> Fields:
     ]
     refused = next((result["error_code"] for result in results if result["error_code"] in _OF_GROUP), None)
     if refused is not None:
-        return {"throttle_time": 0, "error_code": refused, "members": ()}
-    return {"throttle_time": 0, "error_code": ErrorCode.none, "members": results}
+        return {"error_code": refused, "members": ()}
+    return {"error_code": ErrorCode.none, "members": results}
 
 
 _NO_EPOCH = -1
@@ -249,12 +247,12 @@ def offset_commit(request: Request, broker: Broker) -> None:
     refused = request.rights.denied(Operation.READ, ResourceType.GROUP, body.group_id)
     requested = RequestedPositions(request, broker, refused)
     if not requested.positions:
-        request.respond({"throttle_time": 0, "topics": requested.topics(ErrorCode.none)})
+        request.respond({"topics": requested.topics(ErrorCode.none)})
         return
     broker.groups.offsets.commit(
         body.group_id,
         requested.positions,
-        lambda code: request.respond({"throttle_time": 0, "topics": requested.topics(code)}),
+        lambda code: request.respond({"topics": requested.topics(code)}),
         member_id=body.member_id,
         instance_id=request.get("group_instance_id"),
         generation=request.get("generation_id_or_member_epoch", -1),
@@ -270,10 +268,7 @@ _NONE = Position(-1)
 def offset_fetch(request: Request, broker: Broker) -> Fields:
     groups, stable = request.get("groups"), request.get("require_stable", False)
     if groups is None:
-        return {
-            "throttle_time": 0,
-            **_group_offsets(request, broker, request.body.group_id, [request.body.topics], stable),
-        }
+        return _group_offsets(request, broker, request.body.group_id, [request.body.topics], stable)
     answers = [
         {
             "group_id": name,
@@ -281,7 +276,7 @@ def offset_fetch(request: Request, broker: Broker) -> Fields:
         }
         for name, several in grouped(groups, attrgetter("group_id")).items()
     ]
-    return {"throttle_time": 0, "groups": answers}
+    return {"groups": answers}
 
 
 def _group_offsets(
@@ -368,7 +363,7 @@ def _respond_to_deletion(request: Request, results: Mapping[TopicPartition, Erro
     topics = by_topic(
         (topic, {"partition_index": number, "error_code": result}) for (topic, number), result in results.items()
     )
-    request.respond({"throttle_time": 0, "error_code": code, "topics": topics})
+    request.respond({"error_code": code, "topics": topics})
 
 
 def consumer_group_heartbeat(request: Request, broker: Broker) -> None:
@@ -393,7 +388,6 @@ def consumer_group_heartbeat(request: Request, broker: Broker) -> None:
         assigned = None if reply.assigned is None else {"topic_partitions": _assigned_topics(reply.assigned)}
         request.respond(
             {
-                "throttle_time": 0,
                 "error_code": reply.error,
                 "error_message": reply.message,
                 "member_id": reply.member_id,
@@ -435,7 +429,7 @@ _CONSUMER = 1
 def consumer_group_describe(request: Request, broker: Broker) -> Fields:
     names: dict[UUID, str] = {}
     groups = [_described_consumers(request, broker, name, names) for name in dict.fromkeys(request.body.group_ids)]
-    return {"throttle_time": 0, "groups": groups}
+    return {"groups": groups}
 
 
 def _described_consumers(request: Request, broker: Broker, group: str, names: dict[UUID, str]) -> Fields:
@@ -512,23 +506,19 @@ def list_groups(request: Request, broker: Broker) -> Fields:
     states = {state.lower() for state in request.get("states_filter", ())}
     types = {type.lower() for type in request.get("types_filter", ())}
     groups = [
-        {
-            "group_id": group.group,
-            "protocol_type": group.protocol_type,
-            "group_state": group.phase.value,
-            "group_type": group.type,
-        }
+        {"group_id": name, "protocol_type": group.protocol_type, "group_state": state, "group_type": group.type}
         for group in services.admin.list()
-        if (not states or group.phase.value.lower() in states) and (not types or group.type in types)
-        if is_all or rights.might(Operation.DESCRIBE, ResourceType.GROUP, group.group)
+        for name, state in [(group.group, group.phase.value)]
+        if (not states or state.lower() in states) and (not types or group.type in types)
+        if is_all or rights.might(Operation.DESCRIBE, ResourceType.GROUP, name)
     ]
-    return {"throttle_time": 0, "error_code": code, "groups": groups}
+    return {"error_code": code, "groups": groups}
 
 
 def describe_groups(request: Request, broker: Broker) -> Fields:
     """The requested groups, each once; a missing one is dead, as in Kafka."""
     groups = [_described_group(request, broker, group) for group in dict.fromkeys(request.body.groups)]
-    return {"throttle_time": 0, "groups": groups}
+    return {"groups": groups}
 
 
 def _described_group(request: Request, broker: Broker, name: str) -> Fields:
@@ -570,10 +560,10 @@ def delete_groups(request: Request, broker: Broker) -> None:
             results.append({"group_id": name, "error_code": code})
             is_last = len(results) == len(names)
         if is_last:
-            request.respond({"throttle_time": 0, "results": results})
+            request.respond({"results": results})
 
     if not names:
-        request.respond({"throttle_time": 0, "results": ()})
+        request.respond({"results": ()})
     for name in names:
         if code := request.rights.denied(Operation.DELETE, ResourceType.GROUP, name):
             add(name, code)

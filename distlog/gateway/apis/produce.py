@@ -293,7 +293,7 @@ class ProduceRequest(DelayedAppend):
         for part in parts:
             results.append((part.topic, _part_fields(part, errors_left)))
             errors_left -= len(results[-1][1].get("record_errors", ()))
-        request.respond({"responses": by_topic(results, "partition_responses"), "throttle_time": 0})
+        request.respond({"responses": by_topic(results, "partition_responses")})
 
 
 def produce_without_waiting(request: Request, broker: Broker) -> bool:

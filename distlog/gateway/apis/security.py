@@ -65,13 +65,8 @@ def sasl_authenticate(request: Request, broker: Broker) -> Fields | None:
         answer, session.principal = sasl.step(token)
     except AuthenticationFailedError as error:
         text = f"Authentication failed: invalid credentials with SASL mechanism {sasl.mechanism}"
-        _refuse(
-            request,
-            broker,
-            {"error_code": ErrorCode.sasl_authentication_failed, "error_message": text, "auth_bytes": b""},
-            sasl.claimed(token),
-            error.message,
-        )
+        fields = {"error_code": ErrorCode.sasl_authentication_failed, "error_message": text, "auth_bytes": b""}
+        _refuse(request, broker, fields, sasl.claimed(token), error.message)
         return None
     return {"error_code": ErrorCode.none, "error_message": None, "auth_bytes": answer, "session_lifetime": 0}
 
@@ -114,7 +109,7 @@ def describe_users(request: Request, broker: Broker) -> Fields:
         names = (user.name for user in requested) if requested else secrets
         return {"results": [_user_fields(name, several, secrets) for name, several in grouped(names, str).items()]}
 
-    return {"throttle_time": 0, **attempted(described, results=())}
+    return attempted(described, results=())
 
 
 def _user_fields(name: str, several: list[str], all: Mapping[str, Mapping[str, ScramSecret]]) -> Fields:
@@ -123,11 +118,8 @@ def _user_fields(name: str, several: list[str], all: Mapping[str, Mapping[str, S
     if len(several) > 1:
         return {**fields, "error_code": ErrorCode.duplicate_resource, "error_message": "a request has a user twice"}
     if secrets is None:
-        return {
-            **fields,
-            "error_code": ErrorCode.resource_not_found,
-            "error_message": "the root does not have this user",
-        }
+        message = "the root does not have this user"
+        return {**fields, "error_code": ErrorCode.resource_not_found, "error_message": message}
     infos = [
         {"mechanism": _CODES[mechanism], "iterations": secret.iterations}
         for mechanism, secret in sorted(secrets.items())
@@ -139,10 +131,9 @@ def alter_users(request: Request, broker: Broker) -> Fields:
     body, users = request.body, broker.users
     changes = grouped([*body.deletions, *body.upsertions], lambda change: change.name)
     if users is None:
-        return {"throttle_time": 0, "results": [{"user": name, **_DISABLED} for name in changes]}
-    outcome = attempted(partial(request.rights.check_cluster, Operation.ALTER))
-    if outcome["error_code"]:
-        return {"throttle_time": 0, "results": [{"user": name, **outcome} for name in changes]}
+        return {"results": [{"user": name, **_DISABLED} for name in changes]}
+    if denied := _denied(request):
+        return {"results": [{"user": name, **denied} for name in changes]}
     outcome = attempted(users.refresh)
     results, good = dict[str, Fields](), list[tuple[Credential, ScramSecret | None]]()
     sasl = request.session.sasl
@@ -151,15 +142,14 @@ def alter_users(request: Request, broker: Broker) -> Fields:
         try:
             change, *duplicates = (_change(request_change, users, is_local=is_local) for request_change in several)
             if duplicates:
-                raise _RefusedError(
-                    ErrorCode.duplicate_resource, "A user credential cannot be altered twice in the same request"
-                )
+                message = "A user credential cannot be altered twice in the same request"
+                raise _RefusedError(ErrorCode.duplicate_resource, message)
             good.append(change)
         except _RefusedError as refused:
             results[name] = refused.fields
     if outcome["error_code"] is ErrorCode.none:
         outcome = attempted(lambda: users.alter(good))
-    return {"throttle_time": 0, "results": [{"user": name, **results.get(name, outcome)} for name in changes]}
+    return {"results": [{"user": name, **results.get(name, outcome)} for name in changes]}
 
 
 def _change(requested: Any, users: RootUsers, *, is_local: bool) -> tuple[Credential, ScramSecret | None]:
@@ -169,9 +159,8 @@ def _change(requested: Any, users: RootUsers, *, is_local: bool) -> tuple[Creden
     name = Credential(requested.name, mechanism)
     if not hasattr(requested, "salted_password"):
         if mechanism not in users.secrets.get(requested.name, {}):
-            raise _RefusedError(
-                ErrorCode.resource_not_found, "Attempt to delete a user credential that does not exist"
-            )
+            message = "Attempt to delete a user credential that does not exist"
+            raise _RefusedError(ErrorCode.resource_not_found, message)
         return name, None
     try:
         check_name(requested.name)
@@ -236,12 +225,8 @@ def _filter(fields: Any) -> AclFilter:
 
 
 def _entry_fields(acl: Acl) -> Fields:
-    return {
-        "principal": acl.principal,
-        "host": acl.host,
-        "operation": acl.operation,
-        "permission_type": acl.permission,
-    }
+    entry = {"principal": acl.principal, "host": acl.host}
+    return {**entry, "operation": acl.operation, "permission_type": acl.permission}
 
 
 def _resource_fields(acl: Acl) -> Fields:
@@ -250,7 +235,7 @@ def _resource_fields(acl: Acl) -> Fields:
 
 def describe_acls(request: Request, broker: Broker) -> Fields:
     if broker.acls is None:
-        return {"throttle_time": 0, "resources": (), **_NO_ACLS}
+        return {"resources": (), **_NO_ACLS}
     acls = broker.acls
 
     def described() -> Fields:
@@ -260,7 +245,7 @@ def describe_acls(request: Request, broker: Broker) -> Fields:
         resources = grouped(filter(acl_filter.matches, acls.acls), lambda acl: acl[:3]).values()
         return {"resources": [{**_resource_fields(of[0]), "acls": [*map(_entry_fields, of)]} for of in resources]}
 
-    return {"throttle_time": 0, **attempted(described, resources=())}
+    return attempted(described, resources=())
 
 
 def _denied(request: Request) -> Fields | None:
@@ -271,12 +256,12 @@ def _denied(request: Request) -> Fields | None:
 def create_acls(request: Request, broker: Broker) -> Fields:
     acls, creations = broker.acls, request.body.creations
     if acls is None:
-        return {"throttle_time": 0, "results": [_NO_ACLS] * len(creations)}
+        return {"results": [_NO_ACLS] * len(creations)}
     if denied := _denied(request):
-        return {"throttle_time": 0, "results": [denied] * len(creations)}
+        return {"results": [denied] * len(creations)}
     new = list[Acl]()
     results = [attempted(partial(_add_acl, new, creation)) for creation in creations]
-    return {"throttle_time": 0, "results": _with(results, attempted(lambda: acls.create(new)))}
+    return {"results": _with(results, attempted(lambda: acls.create(new)))}
 
 
 def _add_acl(new: list[Acl], fields: Any) -> None:
@@ -292,9 +277,9 @@ def delete_acls(request: Request, broker: Broker) -> Fields:
     """Respond when the removal is durable, with the ACLs of each filter."""
     acls, filters = broker.acls, request.body.filters
     if acls is None:
-        return {"throttle_time": 0, "filter_results": [_NO_ACLS] * len(filters)}
+        return {"filter_results": [_NO_ACLS] * len(filters)}
     if denied := _denied(request):
-        return {"throttle_time": 0, "filter_results": [{**denied, "matching_acls": ()}] * len(filters)}
+        return {"filter_results": [{**denied, "matching_acls": ()}] * len(filters)}
     matches = list[Acl]()
 
     def find(fields: Any) -> Fields:
@@ -309,7 +294,7 @@ def delete_acls(request: Request, broker: Broker) -> Fields:
         looked = attempted(lambda: acls.delete(matches))
     if looked["error_code"] is not ErrorCode.none:
         looked = {**looked, "matching_acls": ()}
-    return {"throttle_time": 0, "filter_results": _with(results, looked)}
+    return {"filter_results": _with(results, looked)}
 
 
 APIS = (

@@ -12,7 +12,7 @@ from distlog.core.commits.commit_log import check_partition_count
 from distlog.core.config import TopicConfig
 from distlog.core.errors import DistlogError, InvalidConfigError
 from distlog.core.topic import check_grows
-from distlog.gateway.apis.cluster import TopicIds, attempted, by_topic, check_create, grouped, only_once
+from distlog.gateway.apis.cluster import TopicIds, attempted, attempted_once, by_topic, check_create
 from distlog.gateway.apis.configs import described, without_ignored
 from distlog.gateway.broker import Api, Broker, Handlers
 from distlog.gateway.protocol.frames import (
@@ -34,16 +34,15 @@ _OF_SETTING = ("name", "value", "read_only", "config_source", "is_sensitive")
 
 def create_topics(request: Request, broker: Broker) -> Fields:
     """Create each topic; with `validate_only` only check whether that is possible."""
-    validate_only = request.get("validate_only", False)
-    return {
-        "throttle_time": 0,
-        "topics": [
-            attempted(
-                partial(only_once, partial(_create, request, broker, validate_only=validate_only), topics), name=name
-            )
-            for name, topics in grouped(request.body.topics, attrgetter("name")).items()
-        ],
-    }
+    create = partial(_create, request, broker, validate_only=request.get("validate_only", False))
+    return {"topics": attempted_once(create, request.body.topics, _NAME, _name_field)}
+
+
+_NAME = attrgetter("name")
+
+
+def _name_field(topic: Any) -> Fields:
+    return {"name": topic.name}
 
 
 def _create(request: Request, broker: Broker, topic: Any, *, validate_only: bool) -> Fields:
@@ -107,7 +106,7 @@ def delete_topics(request: Request, broker: Broker) -> Fields:
             attempted(partial(_drop_state, request, broker, ids, topic), name=topic.name, topic_id=topic.topic_id)
             for topic in dict.fromkeys(request.body.topics)
         ]
-    return {"throttle_time": 0, "responses": responses}
+    return {"responses": responses}
 
 
 def _drop_state(request: Request, broker: Broker, ids: TopicIds, topic: Any) -> Fields:
@@ -127,14 +126,8 @@ def _drop(request: Request, broker: Broker, name: str, topic_id: uuid.UUID | Non
 
 def create_partitions(request: Request, broker: Broker) -> Fields:
     """Add partitions to each topic; with `validate_only` only check whether that is possible."""
-    validate_only = request.body.validate_only
-    results = [
-        attempted(
-            partial(only_once, partial(_raise_count, request, broker, validate_only=validate_only), topics), name=name
-        )
-        for name, topics in grouped(request.body.topics, attrgetter("name")).items()
-    ]
-    return {"throttle_time": 0, "results": results}
+    raise_count = partial(_raise_count, request, broker, validate_only=request.body.validate_only)
+    return {"results": attempted_once(raise_count, request.body.topics, _NAME, _name_field)}
 
 
 def _raise_count(request: Request, broker: Broker, topic: Any, *, validate_only: bool) -> None:
@@ -159,13 +152,13 @@ def _raise_count(request: Request, broker: Broker, topic: Any, *, validate_only:
 def elect_leaders(request: Request, broker: Broker) -> Fields:
     """No requested partition needs an election; without a list, Kafka omits these partitions."""
     if code := request.rights.denied(Operation.ALTER, ResourceType.CLUSTER):
-        return {"throttle_time": 0, "error_code": code, "replica_election_results": ()}
+        return {"error_code": code, "replica_election_results": ()}
     topics = request.body.topic_partitions or ()
     partitions = dict.fromkeys((topic.topic, number) for topic in topics for number in topic.partitions)
     results = by_topic(
         ((name, _elected(broker, name, number)) for name, number in partitions), "partition_result", "topic"
     )
-    return {"throttle_time": 0, "error_code": ErrorCode.none, "replica_election_results": results}
+    return {"error_code": ErrorCode.none, "replica_election_results": results}
 
 
 def _elected(broker: Broker, topic: str, number: int) -> Fields:
@@ -178,7 +171,7 @@ def _elected(broker: Broker, topic: str, number: int) -> Fields:
 
 
 def list_partition_reassignments(request: Request, broker: Broker) -> Fields:
-    return {"throttle_time": 0, "topics": (), **attempted(partial(request.rights.check_cluster, Operation.DESCRIBE))}
+    return {"topics": (), **attempted(partial(request.rights.check_cluster, Operation.DESCRIBE))}
 
 
 def describe_quorum(request: Request, broker: Broker) -> Fields:

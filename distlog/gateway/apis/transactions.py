@@ -89,7 +89,7 @@ def init_producer_id(request: Request, broker: Broker) -> Fields:
         code = ErrorCode.invalid_transaction_timeout
     else:
         code = code_of(begin_producer, fenced=fenced_code(request.api_version, _PRODUCER_FENCED_SINCE))
-    return {"throttle_time": 0, "error_code": code, "producer_id": producer.id, "producer_epoch": producer.epoch}
+    return {"error_code": code, "producer_id": producer.id, "producer_epoch": producer.epoch}
 
 
 _FENCED_SINCE = 2
@@ -117,7 +117,7 @@ def add_partitions_to_txn(request: Request, broker: Broker) -> Fields:
         (name, {"partition_index": number, "partition_error_code": code or attempted_code})
         for (name, number), code in codes.items()
     )
-    return {"throttle_time": 0, "results_by_topic_v3_and_below": by_topic(parts, "results_by_partition")}
+    return {"results_by_topic_v3_and_below": by_topic(parts, "results_by_partition")}
 
 
 def add_offsets_to_txn(request: Request, broker: Broker) -> Fields:
@@ -132,7 +132,7 @@ def add_offsets_to_txn(request: Request, broker: Broker) -> Fields:
 
     denied = _denied(request, body.transactional_id, body.group_id)
     fenced = fenced_code(request.api_version, _FENCED_SINCE)
-    return {"throttle_time": 0, "error_code": denied or code_of(add, fenced=fenced)}
+    return {"error_code": denied or code_of(add, fenced=fenced)}
 
 
 def txn_offset_commit(request: Request, broker: Broker) -> Fields:
@@ -140,7 +140,7 @@ def txn_offset_commit(request: Request, broker: Broker) -> Fields:
     requested = RequestedPositions(request, broker, denied)
     if requested.positions:
         code = code_of(lambda: _keep(request, broker, requested), fenced=ErrorCode.invalid_producer_epoch)
-    return {"throttle_time": 0, "topics": requested.topics(code)}
+    return {"topics": requested.topics(code)}
 
 
 def _keep(request: Request, broker: Broker, requested: RequestedPositions) -> None:
@@ -178,7 +178,7 @@ def end_txn(request: Request, broker: Broker) -> Fields:
         lambda: broker.transactions.coordinator.end(body.transactional_id, producer, is_committed=body.committed),
         fenced=fenced_code(request.api_version, _FENCED_SINCE),
     )
-    return {"throttle_time": 0, "error_code": code}
+    return {"error_code": code}
 
 
 # The coordinators of gateways write their markers themselves. So this request comes from an administrator's tool; a
@@ -260,7 +260,6 @@ def list_transactions(request: Request, broker: Broker) -> Fields:
     started_before_ms = broker.clock() - request.get("duration_filter", _ANY)
     is_by_duration = request.get("duration_filter", _ANY) != _ANY
     return {
-        "throttle_time": 0,
         "error_code": code,
         "unknown_state_filters": tuple(name for name in dict.fromkeys(body.state_filters) if name not in names),
         "transaction_states": [
@@ -298,7 +297,7 @@ def describe_transactions(request: Request, broker: Broker) -> Fields:
         else {"transaction_start_time": -1, "transactional_id": id_, "error_code": missing}
         for id_ in ids
     ]
-    return {"throttle_time": 0, "transaction_states": states}
+    return {"transaction_states": states}
 
 
 def _transaction_fields(request: Request, state: TransactionState) -> Fields:
@@ -343,7 +342,7 @@ def describe_producers(request: Request, broker: Broker) -> Fields:
         {"name": name, "partitions": [described(name, number) for number in numbers]}
         for name, numbers in requested.items()
     ]
-    return {"throttle_time": 0, "topics": topics}
+    return {"topics": topics}
 
 
 def _producers(request: Request, broker: Broker, topic: str, number: int) -> Fields:

@@ -12,7 +12,7 @@ from math import ceil
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from distlog.gateway.protocol.frames import Fields, RequestHead, ResponseChunk, read_request, write_response
-from distlog.gateway.protocol.messages import MAX_ITEMS
+from distlog.gateway.protocol.messages import MAX_ITEMS, response_fields
 from distlog.gateway.security.acls import Rights
 from distlog.gateway.security.authentication import SaslExchange
 from distlog.gateway.server.fairness import REQUEST_PERCENTAGE, CpuUse, CpuUses, FairQueue, Quotas
@@ -76,7 +76,7 @@ class Request:
     def respond(self, fields: Fields) -> None:
         """Send the response; one that cannot be written closes the connection."""
         self.throttled_s = self.quotas.wait_s(self.user, self.client_id)
-        if self.throttled_s and "throttle_time" in fields:
+        if self.throttled_s and "throttle_time" in response_fields(self.head.api_key):
             fields = {**fields, "throttle_time": ceil(1000 * self.throttled_s)}
         chunks = self._chunks_of(fields)
         if chunks is not None:
