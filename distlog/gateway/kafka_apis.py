@@ -102,17 +102,11 @@ class RequestMetrics:
     def metrics(self) -> list[Metric]:
         with self._lock:
             count, seconds = sorted(self._count.items()), sorted(self._seconds.items())
+        counted = "requests that handlers worked on; a fetch that waited counts again"
+        tables = (("requests", counted, count), ("request_seconds", "how long handlers worked on requests", seconds))
         return [
             Metric(
-                "distlog_gateway_requests",
-                "counter",
-                "requests that handlers worked on; a fetch that waited counts again",
-                [({"api": api}, float(value)) for api, value in count],
-            ),
-            Metric(
-                "distlog_gateway_request_seconds",
-                "counter",
-                "how long handlers worked on requests",
-                [({"api": api}, float(value)) for api, value in seconds],
-            ),
+                f"distlog_gateway_{name}", "counter", meaning, [({"api": api}, float(value)) for api, value in values]
+            )
+            for name, meaning, values in tables
         ]

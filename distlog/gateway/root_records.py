@@ -11,9 +11,6 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 from distlog.core.config import TopicConfig
 from distlog.core.display import text
 from distlog.core.errors import DistlogError, InvalidConfigError, TopicNotFoundError
-from distlog.core.format.record_batch import CONTROL
-from distlog.core.format.record_decoder import decode
-from distlog.core.maintain.group_rewrite import first_dirty_offset
 from distlog.gateway.config import GroupConfigs, decode_setting, encode_setting
 from distlog.gateway.event_log import EventLog
 from distlog.gateway.security.acls import (
@@ -45,7 +42,7 @@ from distlog.gateway.topics.metadata_cache import (
     HostedTopic,
     MetadataCache,
 )
-from distlog.gateway.topics.partition import READ_BYTES, PartitionTail
+from distlog.gateway.topics.partition import PartitionTail
 from distlog.gateway.transactions.transaction_log import own_batch
 
 Key = TypeVar("Key", bound=Hashable)
@@ -106,15 +103,11 @@ class RootRecords(Generic[Key, Value]):
         partition = hosted.partition(0)
         if hosted is not self._hosted:
             self._reset(hosted)
-            self._tail = PartitionTail(lambda offset: partition.fetch(offset, READ_BYTES, committed=False).batches)
-        state = partition.fresh.snapshot.partitions[0]
-        if max(first_dirty_offset(state), state.log_start_offset) > self._tail.offset:
-            # the part that is not read yet was cleaned, and may have had the end of a value
+            self._tail = PartitionTail.of(partition)
+        if self._tail.has_lost_records(partition.fresh.snapshot.partitions[0]):
             self._reset(hosted)
-            self._tail.offset = state.log_start_offset
-        for batches in self._tail.batches():
-            rows = batches.rows[batches.rows["attributes"] & CONTROL == 0]
-            for row in decode(batches.data, rows, columns=_COLUMNS).to_pylist():
+        for records in self._tail.records():
+            for row in records.to_pylist():
                 self._is_told = False
                 try:
                     key, value = self._parse(row["key"] or b"", row["value"])
@@ -132,7 +125,6 @@ class RootRecords(Generic[Key, Value]):
 
 _log = logging.getLogger("distlog.gateway")
 _CONFIG = TopicConfig.parse({"cleanup.policy": "compact"})
-_COLUMNS = ("offset", "key", "value")
 _MOST_TEXT = 300
 
 

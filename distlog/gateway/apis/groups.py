@@ -571,32 +571,17 @@ def delete_groups(request: Request, broker: Broker) -> None:
             broker.groups.admin.delete(name, partial(add, name))
 
 
+_api = partial(Api, handlers=Handlers.MEMBERS)
 APIS = (
-    Api(
-        10,
-        "FindCoordinator",
-        0,
-        4,
-        find_coordinator,
-        "DESCRIBE of the group or the transactional id",
-        Handlers.MEMBERS,
-    ),
-    Api(11, "JoinGroup", 0, 9, join_group, "READ of the group", Handlers.MEMBERS),
-    Api(14, "SyncGroup", 0, 5, sync_group, "READ of the group", Handlers.MEMBERS),
-    Api(12, "Heartbeat", 0, 4, heartbeat, "READ of the group", Handlers.MEMBERS),
-    Api(13, "LeaveGroup", 0, 5, leave_group, "READ of the group", Handlers.MEMBERS),
+    _api(10, "FindCoordinator", 0, 4, find_coordinator, "DESCRIBE of the group or the transactional id"),
+    _api(11, "JoinGroup", 0, 9, join_group, "READ of the group"),
+    _api(14, "SyncGroup", 0, 5, sync_group, "READ of the group"),
+    _api(12, "Heartbeat", 0, 4, heartbeat, "READ of the group"),
+    _api(13, "LeaveGroup", 0, 5, leave_group, "READ of the group"),
     Api(8, "OffsetCommit", 2, 9, offset_commit, "READ of the group and of the topic"),
     Api(9, "OffsetFetch", 1, 9, offset_fetch, "DESCRIBE of the group and of the topic", Handlers.TRANSACTIONS),
     Api(47, "OffsetDelete", 0, 0, offset_delete, "DELETE of the group, READ of the topic"),
-    Api(
-        68,
-        "ConsumerGroupHeartbeat",
-        0,
-        1,
-        consumer_group_heartbeat,
-        "READ of the group, DESCRIBE of the topics",
-        Handlers.MEMBERS,
-    ),
+    _api(68, "ConsumerGroupHeartbeat", 0, 1, consumer_group_heartbeat, "READ of the group, DESCRIBE of the topics"),
     Api(69, "ConsumerGroupDescribe", 0, 1, consumer_group_describe, "DESCRIBE of the group and of its topics"),
     Api(16, "ListGroups", 0, 5, list_groups, "DESCRIBE of the cluster, else only groups with DESCRIBE are listed"),
     Api(15, "DescribeGroups", 0, 5, describe_groups, "DESCRIBE of the group"),

@@ -183,18 +183,18 @@ def describe_quorum(request: Request, broker: Broker) -> Fields:
     return {**fields, "error_code": ErrorCode.invalid_request, "error_message": message}
 
 
+_api = partial(Api, handlers=Handlers.TOPICS)
 APIS = (
-    Api(
+    _api(
         19,
         "CreateTopics",
         2,
         7,
         create_topics,
         "CREATE of the topic or of the cluster; DESCRIBE_CONFIGS for its settings in the response",
-        Handlers.TOPICS,
     ),
-    Api(20, "DeleteTopics", 1, 6, delete_topics, "DELETE of the topic", Handlers.TOPICS),
-    Api(37, "CreatePartitions", 0, 3, create_partitions, "ALTER of the topic", Handlers.TOPICS),
+    _api(20, "DeleteTopics", 1, 6, delete_topics, "DELETE of the topic"),
+    _api(37, "CreatePartitions", 0, 3, create_partitions, "ALTER of the topic"),
     Api(43, "ElectLeaders", 0, 2, elect_leaders, "ALTER of the cluster"),
     Api(46, "ListPartitionReassignments", 0, 0, list_partition_reassignments, "DESCRIBE of the cluster"),
     Api(55, "DescribeQuorum", 0, 2, describe_quorum, "DESCRIBE of the cluster"),

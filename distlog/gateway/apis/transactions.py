@@ -320,11 +320,10 @@ def _transaction_fields(request: Request, state: TransactionState) -> Fields:
 
 #: The fields of a producer in the response, by their names in an entry of a producer snapshot.
 _NAMES = {
-    "producer_id": "producer_id",
-    "producer_epoch": "producer_epoch",
-    "last_sequence": "last_sequence",
-    "last_timestamp": "last_timestamp",
-    "coordinator_epoch": "coordinator_epoch",
+    **{
+        name: name
+        for name in ("producer_id", "producer_epoch", "last_sequence", "last_timestamp", "coordinator_epoch")
+    },
     "transaction_first_offset": "current_txn_start_offset",
 }
 
@@ -351,53 +350,28 @@ def _producers(request: Request, broker: Broker, topic: str, number: int) -> Fie
     return {"active_producers": [{field: int(entry[name]) for name, field in _NAMES.items()} for entry in entries]}
 
 
+_api = partial(Api, handlers=Handlers.TRANSACTIONS)
 APIS = (
-    Api(
+    _api(
         22,
         "InitProducerId",
         0,
         4,
         init_producer_id,
         "WRITE of the transactional id; without one, IDEMPOTENT_WRITE of the cluster or WRITE of any topic",
-        Handlers.TRANSACTIONS,
     ),
-    Api(
-        24,
-        "AddPartitionsToTxn",
-        0,
-        3,
-        add_partitions_to_txn,
-        "WRITE of the transactional id and of the topic",
-        Handlers.TRANSACTIONS,
-    ),
-    Api(
-        25,
-        "AddOffsetsToTxn",
-        0,
-        3,
-        add_offsets_to_txn,
-        "WRITE of the transactional id, READ of the group",
-        Handlers.TRANSACTIONS,
-    ),
-    Api(
+    _api(24, "AddPartitionsToTxn", 0, 3, add_partitions_to_txn, "WRITE of the transactional id and of the topic"),
+    _api(25, "AddOffsetsToTxn", 0, 3, add_offsets_to_txn, "WRITE of the transactional id, READ of the group"),
+    _api(
         28,
         "TxnOffsetCommit",
         0,
         3,
         txn_offset_commit,
         "WRITE of the transactional id, READ of the group and of the topic",
-        Handlers.TRANSACTIONS,
     ),
-    Api(26, "EndTxn", 0, 3, end_txn, "WRITE of the transactional id", Handlers.TRANSACTIONS),
-    Api(
-        27,
-        "WriteTxnMarkers",
-        1,
-        1,
-        write_txn_markers,
-        "ALTER or CLUSTER_ACTION of the cluster",
-        Handlers.TRANSACTIONS,
-    ),
+    _api(26, "EndTxn", 0, 3, end_txn, "WRITE of the transactional id"),
+    _api(27, "WriteTxnMarkers", 1, 1, write_txn_markers, "ALTER or CLUSTER_ACTION of the cluster"),
     Api(66, "ListTransactions", 0, 2, list_transactions, "DESCRIBE of each listed transactional id"),
     Api(
         65,

@@ -15,11 +15,7 @@ from math import inf
 from typing import Any
 
 from distlog.core.kafka.transactions import TopicPartition as TopicPartition
-from distlog.core.read.consumer_offsets import (
-    OffsetKey,
-    Position,
-    WaitingChanges,
-)
+from distlog.core.read.consumer_offsets import OffsetKey, Position, WaitingChanges
 from distlog.gateway.config import GroupConfigs, GroupSettings
 from distlog.gateway.groups.classic_group import (
     ClassicGroup,

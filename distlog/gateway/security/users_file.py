@@ -208,12 +208,7 @@ def read_users(path: str) -> Users:
     return _read(path)[0]
 
 
-def write_users(
-    path: str,
-    change: Callable[[Users], Users],
-    *,
-    timeout_s: float = _WAIT_S,
-) -> None:
+def write_users(path: str, change: Callable[[Users], Users], *, timeout_s: float = _WAIT_S) -> None:
     """Change the users in the file atomically; a missing file is created for its owner only."""
     target = os.path.realpath(path)
     with flocked(f"{target}.lock", timeout_s) as lock:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from distlog.core import paths
 from distlog.core.commits.snapshot import PartitionState, Snapshot
@@ -26,12 +27,14 @@ from distlog.core.errors import (
     SnapshotTooOldError,
     StorageError,
 )
-from distlog.core.format.record_batch import BatchFields, check_crcs, read_headers
+from distlog.core.format.record_batch import CONTROL, BatchFields, check_crcs, read_headers
+from distlog.core.format.record_decoder import decode
 from distlog.core.format.transaction_index import AbortedTransaction
 from distlog.core.kafka.partition_folder import read_epochs
 from distlog.core.log.live_snapshot import with_tail
 from distlog.core.log.log_validator import BatchRun
 from distlog.core.log.partition_log import Appended, AppendInfo, PartitionLog, WouldWaitError, most_open_logs
+from distlog.core.maintain.group_rewrite import first_dirty_offset
 from distlog.core.read.fetch import FetchedBatches, fetch, fetch_committed, fetch_stored
 from distlog.core.segments.chunks import StoredBatches
 from distlog.core.segments.producer_states import FirstBatch
@@ -397,6 +400,7 @@ class OpenPartitionLogs:
 
 
 READ_BYTES = 1 << 20
+RECORD_COLUMNS = ("offset", "key", "value")
 
 
 class TailBatches(NamedTuple):
@@ -411,6 +415,24 @@ class PartitionTail:
 
     def __init__(self, read: Callable[[int], FetchedBatches | StoredBatches | None], offset: int = 0) -> None:
         self._read, self.offset = read, offset
+
+    @classmethod
+    def of(cls, partition: Partition) -> PartitionTail:
+        """All batches of a partition."""
+        return cls(lambda offset: partition.fetch(offset, READ_BYTES, committed=False).batches)
+
+    def has_lost_records(self, state: PartitionState) -> bool:
+        """True if unread records were cleaned, which may have removed keys: then all is read again."""
+        if max(first_dirty_offset(state), state.log_start_offset) <= self.offset:
+            return False
+        self.offset = state.log_start_offset
+        return True
+
+    def records(self) -> Iterator[pa.RecordBatch]:
+        """The offsets, keys and values of the records since the last call."""
+        for batches in self.batches():
+            rows = batches.rows[batches.rows["attributes"] & CONTROL == 0]
+            yield decode(batches.data, rows, columns=RECORD_COLUMNS)
 
     def batches(self) -> Iterator[TailBatches]:
         """The batches since the last call; `offset` advances when the caller takes the next ones."""

@@ -16,8 +16,6 @@ import pyarrow as pa
 from distlog.core.arrays import column_of, integers
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptRecordError, LeaderFencedError, TopicNotFoundError
-from distlog.core.format.record_batch import CONTROL
-from distlog.core.format.record_decoder import decode
 from distlog.core.format.record_encoder import encode, write_headers
 from distlog.core.kafka.transactions import (
     TRANSACTIONS_TOPIC,
@@ -31,7 +29,6 @@ from distlog.core.kafka.transactions import (
 )
 from distlog.core.log.log_validator import BatchRun
 from distlog.core.log.partition_log import AppendInfo
-from distlog.core.maintain.group_rewrite import first_dirty_offset
 from distlog.core.read.consumer_offsets import offsets_partition
 from distlog.core.segments.chunks import READ_UNCOMMITTED
 from distlog.core.segments.segment_reader import whole_logs
@@ -40,7 +37,7 @@ from distlog.gateway.cluster import Leadership, OwnCompaction
 from distlog.gateway.event_log import FAILURES
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.topics.metadata_cache import HostedTopic, MetadataCache
-from distlog.gateway.topics.partition import READ_BYTES, Fence, PartitionTail
+from distlog.gateway.topics.partition import RECORD_COLUMNS, Fence, PartitionTail
 
 
 class TransactionLog:
@@ -256,7 +253,6 @@ def own_batch(
 # coordinator has written, at the moment of the append. `transaction_coordinator` explains why that is enough.
 
 _log = logging.getLogger("distlog.gateway")
-_COLUMNS = ("offset", "key", "value")
 
 
 class NewestStates:
@@ -264,8 +260,7 @@ class NewestStates:
 
     def __init__(self, hosted: HostedTopic, number: int) -> None:
         self._partition, self._lock = hosted.partition(number), threading.Lock()
-        fetch = partial(self._partition.fetch, max_bytes=READ_BYTES, committed=False)
-        self._tail = PartitionTail(lambda offset: fetch(offset).batches)
+        self._tail = PartitionTail.of(self._partition)
         self._states = dict[str, TransactionState]()
 
     def get(self, transactional_id: str) -> TransactionState | None:
@@ -289,16 +284,12 @@ class NewestStates:
                 self._tail.offset = offset + 1
 
     def _catch_up(self) -> None:
-        state = self._partition.fresh.snapshot.partitions[self._partition.number]
-        if first_dirty_offset(state) > self._tail.offset:
-            # the part that is not read yet was cleaned, and may have had a tombstone of an id
+        if self._tail.has_lost_records(self._partition.fresh.snapshot.partitions[self._partition.number]):
             self._states.clear()
-            self._tail.offset = state.log_start_offset
         if not self._partition.fresh.is_local:
             self._read_segments()
-        for batches in self._tail.batches():
-            rows = batches.rows[batches.rows["attributes"] & CONTROL == 0]
-            self._add_records(decode(batches.data, rows, columns=_COLUMNS))
+        for records in self._tail.records():
+            self._add_records(records)
 
     def _read_segments(self) -> None:
         """Read several new segments at once; each was a commit, so most are small."""
@@ -309,7 +300,7 @@ class NewestStates:
         if len(segments) < 2:
             return
         for chunk in whole_logs(fresh.topic.reader, segments):
-            for records in chunk.records(_COLUMNS, READ_UNCOMMITTED):
+            for records in chunk.records(RECORD_COLUMNS, READ_UNCOMMITTED):
                 self._add_records(records)
         self._tail.offset = state.log_end_offset
 
