@@ -24,7 +24,6 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 def logs(topic: Topic) -> list[bytes]:
-    """The log file of each segment of partition 0."""
     segments = topic.snapshot.partitions[0].segments
     return [bytes(topic.storage.read(topic.reader.name(segment))) for segment in segments]
 
@@ -77,7 +76,7 @@ def test_joined_batches_are_nearly_full_and_full_ones_are_not_written_again(tmp_
 
 RECORD = record(0, 0, b"k", b"v")
 PLAIN = batch([RECORD])
-#: Batches that must not be joined with a plain one, nor with another of their kind.
+#: Batches that are never joined, with a plain one or another of their kind.
 APART = {
     "an idempotent producer": (batch([RECORD], producer=(7, 0, 0)), batch([RECORD], producer=(7, 0, 1))),
     "a control batch": (batch([RECORD], attributes=CONTROL), batch([RECORD], attributes=CONTROL)),
@@ -92,7 +91,7 @@ APART = {
 
 
 def at_offsets(batches: tuple[bytes, ...]) -> list[tuple[int, bytes]]:
-    """Each batch with the offset at which it begins, one behind the other."""
+    """Return each batch with its base offset, one after another."""
     positions, offset = [], 0
     for data in batches:
         (row,) = read_headers(data)
@@ -102,7 +101,7 @@ def at_offsets(batches: tuple[bytes, ...]) -> list[tuple[int, bytes]]:
 
 
 @pytest.mark.parametrize("kind", APART)
-def test_batches_that_are_not_plain_records_stay_as_they_are(tmp_path: Path, kind: str) -> None:
+def test_batches_of_other_kinds_stay_unchanged(tmp_path: Path, kind: str) -> None:
     first, second = APART[kind]
     placed = at_offsets((PLAIN, first, second, PLAIN))
     segments = [(offset, with_indexes(data, offset)) for offset, data in placed]
@@ -127,7 +126,7 @@ def test_plain_batches_between_others_are_joined(tmp_path: Path) -> None:
     assert topic.verify().ok
 
 
-def test_batches_that_would_grow_since_their_times_are_far_apart_stay_as_they_are(tmp_path: Path) -> None:
+def test_batches_with_distant_times_are_not_joined(tmp_path: Path) -> None:
     topic = distlog.create(f"{tmp_path}/log", config={"segment.ms": 2**62, "retention.ms": -1})
     for time in (0, NOW):
         topic.append([{"value": b"", "timestamp": time}] * 100)
@@ -136,7 +135,7 @@ def test_batches_that_would_grow_since_their_times_are_far_apart_stay_as_they_ar
     assert [len(log) for log in logs(topic)] == [size]
 
 
-def test_the_append_times_of_a_topic_stay_those_of_its_commits(tmp_path: Path) -> None:
+def test_append_times_stay_the_times_of_their_commits(tmp_path: Path) -> None:
     config = {"message.timestamp.type": "LogAppendTime", "retention.ms": -1}
     topic = distlog.create(f"{tmp_path}/log", config=config)
     for number in range(20):
@@ -165,7 +164,7 @@ def test_compressed_batches_are_opened_a_few_at_a_time(tmp_path: Path, monkeypat
 
 @st.composite
 def appends(draw: st.DrawFn) -> list[tuple[list[dict[str, Any]], str]]:
-    """Appends of some records each, and their codecs; times that go anywhere."""
+    """Draw appends with times in any order, and their codecs."""
     times = st.one_of(st.just(-1), st.integers(0, NOW), st.integers(NOW, NOW + 1000))
     texts = st.one_of(st.none(), st.binary(max_size=40))
     headers = st.lists(st.tuples(st.text(max_size=3), texts), max_size=2)
@@ -176,12 +175,12 @@ def appends(draw: st.DrawFn) -> list[tuple[list[dict[str, Any]], str]]:
 @pytest.mark.long
 @examples(25)
 @given(appends(), st.integers(1, 600), st.integers(200, 2000), st.integers(2, 5))
-def test_whatever_is_merged_reads_the_same_and_no_batch_exceeds_its_limits(
-    made: list[tuple[list[dict[str, Any]], str]], batch_bytes: int, largest: int, every: int
+def test_merged_records_are_equal_and_batches_keep_their_limits(
+    batches: list[tuple[list[dict[str, Any]], str]], batch_bytes: int, largest: int, every: int
 ) -> None:
     config = {"batch.bytes": batch_bytes, "max.message.bytes": largest, "segment.ms": 2**62, "retention.ms": -1}
     topic = distlog.create(f"memory://join/{uuid.uuid4().hex}/log", config=config)
-    for number, (row_list, codec) in enumerate(made):
+    for number, (row_list, codec) in enumerate(batches):
         topic.append(row_list, compression=codec)
         if number % every == 0:
             assert topic.compact().ok

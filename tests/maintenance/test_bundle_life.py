@@ -1,4 +1,4 @@
-"""The life of a bundle: its parts leave one by one, by retention or by a merge, and it goes with the last of them."""
+"""The life of a bundle: its parts leave one by one, by retention or merges, and its file goes with the last."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ from distlog.core.storage.storage import Storage
 
 
 def both_parts(value: str) -> list[dict[str, object]]:
-    """A record for each of the two partitions, so that an append of them is a bundle."""
     return [{"value": value, "partition": number} for number in (0, 1)]
 
 
 def remove(world: World, partition: int) -> None:
-    """What retention does to the segments of one partition."""
+    """Remove the segments of one partition, as retention does."""
     topic = world.topic()
     removals = [Remove(partition, segment.stem) for segment in topic.snapshot.partitions[partition].segments]
     put_commit(world.log, topic.snapshot, "retention", lambda _: removals)
 
 
 def vacuumed(world: World) -> list[str]:
-    """Wait for the delay and vacuum; returns the names of what was deleted."""
+    """Vacuum after the delay, and return the names of deleted files."""
     world.wait()
     return sorted(file.name for file in world.vacuum().files if not file.name.startswith("_commits/"))
 

@@ -1,4 +1,4 @@
-"""What compaction chooses, and how it groups: Kafka's LogCleanerManagerTest, and grouping from LogCleanerTest."""
+"""The segments that compaction chooses, and their groups: Kafka's LogCleanerManagerTest and LogCleanerTest."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOW = 10_000
 
 
 def snapshot(segments: Sequence[SegmentInfo], *actions: Action, **settings: object) -> Snapshot:
-    """Two partitions with `segments`, and what `actions` did to them later."""
+    """Return a topic of two partitions with `segments`, after `actions`."""
     history = History()
     config = {"cleanup.policy": "compact", **{name.replace("_", "."): str(value) for name, value in settings.items()}}
     history.create(2, **config)
@@ -43,12 +43,11 @@ def snapshot(segments: Sequence[SegmentInfo], *actions: Action, **settings: obje
 
 
 def row(count: int, partition: int = 0, **changes: Any) -> list[SegmentInfo]:
-    """Adjacent segments of ten records and 1,000 bytes each."""
+    """Return adjacent segments of ten records and 1,000 bytes each."""
     return [segment(partition, 10 * number, **changes) for number in range(count)]
 
 
 def of(state: Snapshot, last_stable_offset: int | None = None) -> tuple[int, int]:
-    """The cleanable offsets of partition 0."""
     partition = state.partitions[0]
     stable = partition.log_end_offset if last_stable_offset is None else last_stable_offset
     plan = cleanable(0, partition, state.config, NOW, stable)
@@ -75,7 +74,7 @@ def test_a_log_start_above_every_segment_leaves_nothing_to_clean() -> None:
     assert plan_compaction(state, NOW) == []
 
 
-def test_the_first_segment_younger_than_the_lag_and_all_behind_it_wait() -> None:
+def test_segments_from_the_first_one_younger_than_the_lag_wait() -> None:
     ages = [segment(0, 10 * n, max_timestamp=time) for n, time in enumerate([1000, NOW - 500, NOW - 499, 1000])]
     assert of(snapshot(ages, min_compaction_lag_ms=500)) == (0, 20)
     assert of(snapshot(ages, min_compaction_lag_ms=499)) == (0, 40)
@@ -90,7 +89,7 @@ def test_segments_without_timestamps_are_as_old_as_their_files() -> None:
     assert of(state) == (0, 20)
 
 
-def test_undecided_transactions_are_not_cleanable_nor_the_segment_in_which_they_begin() -> None:
+def test_segments_from_the_first_open_transaction_are_not_cleanable() -> None:
     state = snapshot(row(3))
     assert of(state, last_stable_offset=20) == (0, 20)
     assert of(state, last_stable_offset=19) == (0, 10)
@@ -98,13 +97,13 @@ def test_undecided_transactions_are_not_cleanable_nor_the_segment_in_which_they_
     assert of(snapshot(row(3), Cleaned(0, 20)), last_stable_offset=15) == (20, 20)
 
 
-def test_a_gap_between_segments_is_no_segment() -> None:
+def test_a_gap_between_segments_is_skipped() -> None:
     segments = row(3)
     state = snapshot(segments, Remove(0, segments[1].stem))
     assert of(state, last_stable_offset=15) == (0, 15)
 
 
-def test_bytes_are_counted_by_segments_and_a_cut_one_twice() -> None:
+def test_a_partly_clean_segment_counts_twice() -> None:
     state = snapshot(row(6), Cleaned(0, 20), min_compaction_lag_ms=1)
     plan = cleanable(0, state.partitions[0], state.config, NOW, 40)
     assert (plan.clean_bytes, plan.dirty_bytes, plan.dirty_ratio) == (2000, 2000, 0.5)
@@ -131,7 +130,7 @@ def test_only_topics_that_are_compacted_are_chosen() -> None:
         assert len(plan_compaction(snapshot(row(2), cleanup_policy=policy), NOW)) == 1
 
 
-def test_an_old_dirty_record_is_due_whatever_the_ratio() -> None:
+def test_an_old_dirty_record_is_due_at_any_ratio() -> None:
     settings = {"min_cleanable_dirty_ratio": 1, "max_compaction_lag_ms": NOW - 1_001}
     assert [plan.overdue for plan in plan_compaction(snapshot(row(2), **settings), NOW)] == [True]
     settings["max_compaction_lag_ms"] = NOW - 1_000
@@ -153,7 +152,6 @@ def test_open_transactions_are_given_by_partition() -> None:
 
 
 def groups(segments: Sequence[SegmentInfo], **settings: Any) -> list[list[int]]:
-    """The base offsets of the groups."""
     config = TopicConfig(**settings)
     return [[info.base_offset for info in group] for group in group_segments(segments, config)]
 
@@ -166,7 +164,7 @@ def test_everything_small_is_one_group_and_order_is_kept() -> None:
 @pytest.mark.parametrize(
     "settings", [{"segment_bytes": 999}, {"segment_index_bytes": 11}, {"segment_bytes": 1999}, {"segment_bytes": 14}]
 )
-def test_what_fits_with_nothing_is_a_group_by_itself(settings: dict[str, int]) -> None:
+def test_a_segment_that_fits_with_no_other_is_a_group(settings: dict[str, int]) -> None:
     assert groups(row(3), **settings) == [[0], [10], [20]]
 
 
@@ -189,12 +187,12 @@ def test_a_segment_without_bytes_has_no_offsets_that_an_index_holds() -> None:
     assert groups([segment(0, 0), empty, segment(0, empty.next_offset)]) == [[0, 10], [empty.next_offset]]
 
 
-#: Of three partitions, the one that cannot be cleaned: neither the first nor the last.
+#: The partition that cannot be cleaned: in the middle of three.
 BAD = 1
 
 
 def topic_of_three(url: str) -> distlog.Topic:
-    """Two records of one key in each partition, all of them due."""
+    """Return a topic with two records of one key, due for compaction, in each partition."""
     topic = distlog.create(url, 3, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0})
     for partition in range(3):
         topic.append([{"key": b"k", "value": b"%d" % number} for number in range(2)], partition=partition)
@@ -202,7 +200,7 @@ def topic_of_three(url: str) -> distlog.Topic:
 
 
 def damage(topic: distlog.Topic) -> str:
-    """Flip the last byte of the bad partition's log; its name."""
+    """Flip the last byte of the bad partition's log, and return the name of the log."""
     name = topic.reader.name(topic.snapshot.partitions[BAD].segments[0])
     data = bytearray(topic.storage.read(name))
     data[-1] ^= 0xFF
@@ -215,7 +213,7 @@ def offsets(topic: distlog.Topic, *partitions: int) -> list[int]:
 
 
 def error_of(report: Any) -> str:
-    """The reason of the bad partition, which must be the only one with a reason."""
+    """Return the reason of the bad partition, and check that no other one has a reason."""
     assert isinstance(report, CompactionReport)
     errors = {partition.partition: partition.error for partition in report.partitions}
     assert [number for number, error in errors.items() if error is not None] == [BAD]
@@ -250,7 +248,7 @@ def test_the_report_says_the_same_to_programs(tmp_path: Path) -> None:
     assert topic.compact(dry_run=True).to_dict()["ok"] is True
 
 
-def test_what_could_not_be_cleaned_is_tried_again(tmp_path: Path) -> None:
+def test_a_failed_partition_is_cleaned_again(tmp_path: Path) -> None:
     topic = topic_of_three(f"{tmp_path}/log")
     name = damage(topic)
     assert not topic.compact().ok
@@ -262,7 +260,7 @@ def test_what_could_not_be_cleaned_is_tried_again(tmp_path: Path) -> None:
     assert offsets(topic, BAD) == [1]
 
 
-def test_a_partition_whose_file_is_gone_does_not_stop_the_others(tmp_path: Path) -> None:
+def test_a_partition_with_a_missing_file_does_not_stop_the_others(tmp_path: Path) -> None:
     topic = topic_of_three(f"{tmp_path}/log")
     topic.storage.delete([topic.reader.name(topic.snapshot.partitions[BAD].segments[0])])
     assert "vacuum deletes" in error_of(topic.compact())
@@ -292,7 +290,7 @@ def test_any_damage_is_found_before_anything_is_committed(log: CompactedTopic, t
     assert log.topic().version == version
 
 
-def test_a_malformed_record_behind_a_right_checksum_is_damage(log: CompactedTopic) -> None:
+def test_a_malformed_record_with_a_right_checksum_is_damage(log: CompactedTopic) -> None:
     log.append((b"a", b"1"))
     good = batch([record(0, 0, b"1")], base_offset=1)
     bad = with_right_crc(good[:61] + b"\x02" + good[62:])
@@ -305,7 +303,7 @@ def test_a_malformed_record_behind_a_right_checksum_is_damage(log: CompactedTopi
     assert "offset=1" in (report.error or "")
 
 
-def test_what_no_file_is_the_reason_of_is_raised() -> None:
+def test_errors_without_a_file_are_raised() -> None:
     def fail() -> None:
         raise StorageError("no answer")
 
@@ -325,7 +323,7 @@ def test_the_command_fails_and_says_why(cli: CommandLine) -> None:
 
 
 @pytest.mark.spark
-def test_tasks_give_the_reason_back_and_do_not_fail(spark: Any, tmp_path: Path) -> None:
+def test_tasks_return_the_reason(spark: Any, tmp_path: Path) -> None:
     from distlog.spark import SparkExecutor
 
     topic = topic_of_three(f"{tmp_path}/log")

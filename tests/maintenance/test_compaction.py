@@ -43,7 +43,7 @@ def test_the_last_record_of_each_key_stays_at_its_offset(log: CompactedTopic) ->
     assert (report.end_offset, log.first_dirty_offset, report.rounds) == (5, 5, 1)
 
 
-def test_what_is_clean_is_not_compacted_again(log: CompactedTopic) -> None:
+def test_clean_segments_are_not_compacted_again(log: CompactedTopic) -> None:
     log.append((b"a", b"1"))
     log.compact()
     version = log.topic().version
@@ -95,7 +95,7 @@ def test_times_are_those_of_the_records_that_stay(log: CompactedTopic) -> None:
     )
 
 
-def test_log_append_time_stays_what_the_broker_said(log: CompactedTopic) -> None:
+def test_log_append_time_stays_the_brokers(log: CompactedTopic) -> None:
     rows = [record(0, 0, b"a"), record(1, 70, b"b")]
     log.add(batch(rows, base_timestamp=5, max_timestamp=NOW, attributes=APPEND_TIME) + keyed(2, 97))
     log.add(batch([record(0, 0, b"a")], base_offset=3))
@@ -127,11 +127,11 @@ def test_headers_and_empty_values_survive_a_rewrite(log: CompactedTopic) -> None
     log.add(batch(rows, base_timestamp=NOW, max_timestamp=NOW + 9) + keyed(3, 0))
     log.append((b"a", b"new"))
     log.compact()
-    kept = log.rows()
-    assert [(row["key"], row["value"]) for row in kept] == [
+    records = log.rows()
+    assert [(row["key"], row["value"]) for row in records] == [
         (b"b", b""), (b"", b"empty key"), (b"0", b"at 3"), (b"a", b"new")
     ]  # fmt: skip
-    assert kept[0]["headers"] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
+    assert records[0]["headers"] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
 
 
 def test_records_without_a_key_are_dropped_and_counted(log: CompactedTopic) -> None:
@@ -141,7 +141,7 @@ def test_records_without_a_key_are_dropped_and_counted(log: CompactedTopic) -> N
     assert (report.unkeyed_records, log.offsets()) == (2, [1, 3])
 
 
-def test_what_is_not_cleanable_is_not_touched(tmp_path: Path) -> None:
+def test_uncleanable_segments_stay_unchanged(tmp_path: Path) -> None:
     log = CompactedTopic(f"{tmp_path}/log", min_compaction_lag_ms=1000)
     log.append((b"a", b"1"), (b"b", b"1"))
     log.append((b"a", b"2"))
@@ -185,8 +185,8 @@ def test_a_batch_larger_than_a_chunk_or_than_any_message_may_be_now(tmp_path: Pa
     assert log.values() == {b"a": b"2", b"b": b"1"}
 
 
-def test_a_group_is_rewritten_against_offsets_as_it_is_against_a_map(log: CompactedTopic) -> None:
-    """What a shuffle of hashes finds, record by record: the same bytes come out."""
+def test_rewriting_by_offsets_equals_rewriting_by_a_map(log: CompactedTopic) -> None:
+    """A bucket of hashes finds the same records as a map, and the output is equal byte for byte."""
     log.add(keyed(0, 1, 2, None, 1) + keyed(4, 3, 1))
     log.add(keyed(6, 2, 4) + keyed(8, 9))
     topic = log.topic()
@@ -211,21 +211,21 @@ def test_a_group_is_rewritten_against_offsets_as_it_is_against_a_map(log: Compac
     assert group.unkeyed == 1
 
 
-#: Two keys with one MurmurHash3_x64_128 of seed 0; for any key there are as many as one likes, in a moment.
+#: Two keys with one MurmurHash3_x64_128 of seed 0; collisions for any key are cheap to make.
 ALIKE = (
     bytes.fromhex("6163636f756e74206f6620616c69636500000000000000000000000000000000"),
     bytes.fromhex("6163636f756e74206f66206d616c6c6f1ebda471dddd510b08a6ec925ccc995d"),
 )
 
 
-def test_keys_made_to_be_taken_for_another_are_not(log: CompactedTopic) -> None:
+def test_colliding_keys_are_kept_apart(log: CompactedTopic) -> None:
     log.append((ALIKE[0], b"alice"), (b"other", b"1"))
     log.append((ALIKE[1], b"mallory"))
     log.compact()
     assert log.values() == {ALIKE[0]: b"alice", b"other": b"1", ALIKE[1]: b"mallory"}
 
 
-def test_every_round_has_a_secret_of_its_own(log: CompactedTopic) -> None:
+def test_every_round_has_its_own_secret(log: CompactedTopic) -> None:
     drawn = list[int]()
 
     class Source(random.Random):
@@ -249,7 +249,7 @@ def test_the_secret_is_not_written_to_storage(log: CompactedTopic, tmp_path: Pat
 
 
 def times(log: CompactedTopic) -> tuple[list[int], list[int]]:
-    """The largest timestamp that each batch's header names, and those of the records that readers get."""
+    """Return the largest timestamp in each batch header, and the timestamps that readers get."""
     return log.batches()["max_timestamp"].tolist(), [to_ms(row["timestamp"]) for row in log.rows()]
 
 
@@ -259,7 +259,7 @@ def newest(log: CompactedTopic) -> tuple[int, int] | None:
 
 
 def plain(base: int, *keys: bytes, time_ms: int = NOW, **options: int) -> bytes:
-    """A batch with a record per key, all of one time."""
+    """Return a batch with a record per key, all with one time."""
     rows = [record(delta, 0, key) for delta, key in enumerate(keys)]
     return batch(rows, base_offset=base, base_timestamp=time_ms, max_timestamp=time_ms, **options)
 
@@ -278,8 +278,8 @@ def test_a_batch_with_a_horizon_that_loses_its_newest_record_has_the_time_of_the
     assert log.topic().verify().ok
 
 
-def test_a_header_with_a_time_that_no_record_has_is_mended(log: CompactedTopic) -> None:
-    """Compaction once left such headers."""
+def test_a_header_with_a_wrong_time_is_corrected(log: CompactedTopic) -> None:
+    """Earlier versions of compaction left these headers."""
     log.add(batch([record(0, 5, b"a"), record(1, 0, b"b")], base_timestamp=NOW, max_timestamp=NOW + 90))
     log.add(plain(2, b"c"))
     log.compact()
@@ -314,7 +314,7 @@ def test_offsets_and_log_end_do_not_move(log: CompactedTopic) -> None:
     assert log.offsets() == [1, 2]
 
 
-def test_a_segment_that_loses_nothing_is_left_where_it_is(tmp_path: Path) -> None:
+def test_a_segment_that_loses_nothing_stays(tmp_path: Path) -> None:
     log = CompactedTopic(f"{tmp_path}/log", internal_segment_bytes=100)
     log.append((b"a", b"1" * 20))
     log.append((b"b", b"1" * 20))
@@ -327,7 +327,7 @@ def test_a_segment_that_loses_nothing_is_left_where_it_is(tmp_path: Path) -> Non
     assert log.topic().snapshot.partitions[0].log_start_offset == 0
 
 
-def test_groups_of_which_nothing_stays_leave_a_gap(tmp_path: Path) -> None:
+def test_emptied_groups_leave_a_gap(tmp_path: Path) -> None:
     log = CompactedTopic(f"{tmp_path}/log", internal_segment_bytes=200)
     for _ in range(6):
         log.append((b"a", b"x" * 100))
@@ -361,7 +361,7 @@ def test_outputs_grow_towards_the_segment_size(tmp_path: Path) -> None:
 
 
 def test_a_batch_that_grows_rolls_the_segment(tmp_path: Path) -> None:
-    """A delete horizon makes two tombstones larger than they were, and than the segment may be together."""
+    """A delete horizon makes two tombstones together larger than a segment."""
     log = CompactedTopic(f"{tmp_path}/log", internal_segment_bytes=140)
     first, other = (batch([record(0, 0, key, None)], base_offset=offset) for offset, key in enumerate((b"a", b"b")))
     log.add(first)
@@ -386,7 +386,7 @@ def test_indexes_of_outputs_lead_to_their_records(tmp_path: Path) -> None:
     assert topic.offsets_for_times(NOW + 4) == {0: (300, NOW + 4)}
 
 
-#: KAFKA's bytes, from the vectors V10 and V11: a tombstone, and the same after a cleaning at NOW.
+#: Kafka's bytes, vectors V10 and V11: a tombstone before and after a cleaning at NOW.
 TOMBSTONE = bytes.fromhex(
     "000000000000000a000000390000000302cfd5eff80000000000000000018bcfe568000000018bcfe56800ffffffffffffffffffffffffffff"
     "000000010e000000026b0100"
@@ -395,14 +395,14 @@ CLEANED_TOMBSTONE = bytes.fromhex(
     "000000000000000a0000003c0000000302b06ca6c80040000000000000018bd50bc4000000018bcfe56800ffffffffffffffffffffffffffff"
     "000000011400ffefb25200026b0100"
 )
-#: KAFKA's bytes of vector V13: what is left of a producer's batch of five records.
+#: Kafka's bytes of vector V13: a producer's batch of five records after compaction.
 EMPTY = bytes.fromhex(
     "000000000000006400000031ffffffff02353e8835000000000004ffffffffffffffff0000018bcfe56800000000000000000100000000000a"
     "00000000"
 )
 
 
-def test_a_tombstone_is_kept_until_its_horizon_and_takes_older_values_along(log: CompactedTopic) -> None:
+def test_a_tombstone_is_kept_until_its_horizon_and_removes_older_values(log: CompactedTopic) -> None:
     log.append((b"a", b"1"), (b"b", b"1"))
     log.append((b"a", None), (b"c", b"1"))
     log.compact()
@@ -433,7 +433,7 @@ def test_a_clock_that_is_behind_gives_a_tombstone_no_early_horizon(log: Compacte
     assert log.values() == {b"b": b"1", b"c": b"1", b"d": b"1"}
 
 
-def test_tombstones_may_be_kept_for_ever(tmp_path: Path) -> None:
+def test_tombstones_can_be_kept_forever(tmp_path: Path) -> None:
     log = CompactedTopic(f"{tmp_path}/log", delete_retention_ms=MAX_LONG)
     log.append((b"a", b"1"), (b"b", None))
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Compaction and merging beside processes that append in place: like Kafka's cleaner, they end where those begin."""
+"""Compaction and merging with concurrent direct appends: like Kafka's cleaner, they end before the active segment."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def records(process: Process) -> list[tuple[int, bytes, bytes]]:
 
 
 def active_files(process: Process) -> dict[str, tuple[int, bytes]]:
-    """The active segment's files: when they were written, and what is in them."""
+    """Return the modification time and the content of the active segment's files."""
     active = process.head().partitions[0].active
     assert active
     folder = Path(process.handle.storage.url) / "events-0"
@@ -51,7 +51,7 @@ def process(tmp_path: Path) -> Process:
     return process
 
 
-def test_keys_of_the_active_segment_supersede_nothing_and_it_is_not_touched(process: Process) -> None:
+def test_the_active_segment_supersedes_nothing_and_stays_unchanged(process: Process) -> None:
     old_active_files = active_files(process)
     report: Any = process.topic().compact()
     (partition,) = report.partitions
@@ -63,7 +63,7 @@ def test_keys_of_the_active_segment_supersede_nothing_and_it_is_not_touched(proc
     assert process.topic().compact().partitions == ()  # type: ignore[union-attr]
 
 
-def test_what_was_active_is_compacted_once_it_is_sealed(process: Process) -> None:
+def test_a_sealed_segment_is_compacted(process: Process) -> None:
     process.topic().compact()
     process[0].roll()
     process.topic().compact()
@@ -73,7 +73,7 @@ def test_what_was_active_is_compacted_once_it_is_sealed(process: Process) -> Non
     assert process.anomalies() == ()
 
 
-def test_only_an_active_segment_is_nothing_to_compact(tmp_path: Path) -> None:
+def test_a_single_active_segment_is_not_compacted(tmp_path: Path) -> None:
     process = Process(new_topic(tmp_path / "events", **COMPACTED))
     put(process[0], b"k", b"0")
     put(process[0], b"k", b"1")
@@ -81,7 +81,7 @@ def test_only_an_active_segment_is_nothing_to_compact(tmp_path: Path) -> None:
     assert len(records(process)) == 2
 
 
-def test_a_process_goes_on_appending_to_its_segment_while_those_before_it_are_compacted(process: Process) -> None:
+def test_appends_continue_during_compaction(process: Process) -> None:
     topic = process.topic()
     put(process[0], b"k", b"5")
     topic.compact()
@@ -104,9 +104,7 @@ def test_merging_takes_the_sealed_segments_and_leaves_the_active_one(tmp_path: P
     assert process.values() == {0: [b"a", b"b", b"c", b"d"]}
 
 
-def test_a_segment_that_is_sealed_while_others_are_merged_is_no_conflict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_seal_during_a_merge_is_not_a_conflict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process, other = Process(new_topic(tmp_path / "events")), Process(tmp_path / "events")
     for value in (b"a", b"b"):
         append(process[0], value)

@@ -1,4 +1,4 @@
-"""Compaction against Kafka's own: what a broker's cleaner made of its partitions, batch by batch and byte by byte."""
+"""Compaction against Kafka's cleaner: its output for a broker's partitions, batch by batch and byte by byte."""
 
 from __future__ import annotations
 
@@ -28,13 +28,12 @@ HEADER = (
 
 
 def checkpoint(partition: str) -> int:
-    """Up to where Kafka's cleaner came, as its checkpoint says."""
     lines = (DATA / "kafka-4.1" / "cleaned" / "cleaner-offset-checkpoint").read_text().splitlines()
     return int(next(line.split()[2] for line in lines if partition.startswith(f"{line.split()[0]}-")))
 
 
 def cleaned(partition: str) -> tuple[np.ndarray, bytes]:
-    """The batches that Kafka's cleaner left below its checkpoint: their headers, and their bytes."""
+    """Return the headers and the bytes of the batches that Kafka's cleaner left before its checkpoint."""
     data = b"".join(path.read_bytes() for path in partitions()[f"cleaned.{partition}"].logs)
     batches = read_headers(data)
     batches = batches[batches["base_offset"] < checkpoint(partition)]
@@ -42,7 +41,7 @@ def cleaned(partition: str) -> tuple[np.ndarray, bytes]:
 
 
 def compacted(tmp_path: Path, partition: str) -> CompactedTopic:
-    """The same partition before that, compacted here at the time at which Kafka did it."""
+    """Return the original partition, compacted at the time of Kafka's cleaner."""
     batches, _ = cleaned(partition)
     horizons = batches["base_timestamp"][batches["attributes"] & DELETE_HORIZON != 0]
     topic = CompactedTopic(f"{tmp_path}/log", internal_segment_bytes=8192)
@@ -64,19 +63,19 @@ def read(topic: CompactedTopic, isolation: str = "read_uncommitted") -> list[tup
 
 
 @pytest.mark.parametrize("partition", TOPICS)
-def test_the_records_that_survive_are_those_that_kafkas_cleaner_kept(tmp_path: Path, partition: str) -> None:
+def test_the_remaining_records_equal_kafkas(tmp_path: Path, partition: str) -> None:
     topic, expected = compacted(tmp_path, partition), partitions()[f"cleaned.{partition}"]
     assert read(topic) == rows(expected)
     assert len(topic.offsets()) < len(partitions()[f"first.{partition}"].records())
 
 
-def test_a_committed_reader_sees_what_one_of_kafka_sees(tmp_path: Path) -> None:
+def test_committed_records_equal_kafkas(tmp_path: Path) -> None:
     topic = compacted(tmp_path, "compact-txn-0")
     assert read(topic, "read_committed") == rows(partitions()["cleaned.compact-txn-0"], committed=True)
 
 
 @pytest.mark.parametrize("partition", TOPICS)
-def test_every_header_field_is_kafkas(tmp_path: Path, partition: str) -> None:
+def test_every_header_field_equals_kafkas(tmp_path: Path, partition: str) -> None:
     expected, _ = cleaned(partition)
     batches = compacted(tmp_path, partition).batches()[: len(expected)]
     for name in HEADER:
@@ -84,7 +83,7 @@ def test_every_header_field_is_kafkas(tmp_path: Path, partition: str) -> None:
 
 
 @pytest.mark.parametrize("partition", ["compact-none-0", "compact-txn-0"])
-def test_uncompressed_batches_are_kafkas_byte_for_byte(tmp_path: Path, partition: str) -> None:
+def test_uncompressed_batches_equal_kafkas_byte_for_byte(tmp_path: Path, partition: str) -> None:
     _, expected = cleaned(partition)
     assert compacted(tmp_path, partition).log_bytes()[: len(expected)] == expected
 
@@ -92,7 +91,6 @@ def test_uncompressed_batches_are_kafkas_byte_for_byte(tmp_path: Path, partition
 @pytest.mark.long
 @pytest.mark.parametrize("partition", ["compact-none-0", "compact-lz4-0", "compact-zstd-0"])
 def test_the_same_records_appended_here_leave_the_same_offsets(tmp_path: Path, partition: str) -> None:
-    """Appended in the batches of the broker, each one a segment."""
     golden, end = partitions()[f"first.{partition}"], checkpoint(partition)
     topic = CompactedTopic(
         f"{tmp_path}/log", compression_type=partition.split("-")[1].replace("none", "uncompressed")
@@ -111,6 +109,6 @@ def test_the_same_records_appended_here_leave_the_same_offsets(tmp_path: Path, p
 
 
 @pytest.mark.parametrize("partition", TOPICS)
-def test_what_compaction_leaves_has_nothing_wrong(tmp_path: Path, partition: str) -> None:
+def test_the_output_of_compaction_is_sound(tmp_path: Path, partition: str) -> None:
     report = compacted(tmp_path, partition).topic().verify()
     assert report.ok, str(report)

@@ -1,4 +1,4 @@
-"""Compaction beside appends, retention, crashes and itself: nothing is lost, nothing comes back."""
+"""Compaction with concurrent appends, retention, crashes and compactions: no record is lost or returns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from distlog.core.maintain.group_rewrite import RewrittenPartition, commit_rewri
 from distlog.core.maintain.retention import retention
 from distlog.core.segments.transactions import last_stable_offset
 
-#: At most two of the segments that `log` has fit into one.
+#: The size of two of the segments in `log`.
 SEGMENT_BYTES = 170
 
 
@@ -31,8 +31,6 @@ def log(tmp_path: Path) -> CompactedTopic:
 
 
 class Running:
-    """A compaction that has written its files and has not committed yet."""
-
     def __init__(self, log: CompactedTopic) -> None:
         self.log, self.initial = log, log.topic().snapshot
         (due,) = plan_compaction(self.initial, log.clock())
@@ -45,12 +43,11 @@ class Running:
 
 
 def fill(log: CompactedTopic, *keys: bytes) -> None:
-    """A segment per key."""
     for key in keys:
         log.append((key, b"x"))
 
 
-def test_where_a_group_was_left_out_those_behind_it_leave_no_offsets_out(log: CompactedTopic) -> None:
+def test_groups_after_a_skipped_one_keep_all_offsets(log: CompactedTopic) -> None:
     log.topic().alter_config({"cleanup.policy": "compact,delete", "retention.ms": DAY})
     fill(log, b"a")
     log.clock.now += DAY + 1
@@ -68,7 +65,7 @@ def test_where_a_group_was_left_out_those_behind_it_leave_no_offsets_out(log: Co
 
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
 def test_a_restored_key_keeps_its_tombstone(log: CompactedTopic, policy: str) -> None:
-    """Compaction drops the tombstone, and restore brings back what it had deleted, from the same version on."""
+    """Compaction drops the tombstone, and a restore of an earlier version brings back the key."""
     log.topic().alter_config({"cleanup.policy": policy})
     log.append((b"k", b"x" * 60), (b"a", b"x"))
     old_version = log.topic().version
@@ -92,7 +89,7 @@ def test_a_restored_key_keeps_its_tombstone(log: CompactedTopic, policy: str) ->
     assert log.values().keys() == {b"a", b"b", b"c"}
 
 
-def test_a_clean_group_that_was_changed_leaves_all_that_was_dirty(log: CompactedTopic) -> None:
+def test_a_changed_clean_group_keeps_the_dirty_range(log: CompactedTopic) -> None:
     fill(log, b"a", b"b", b"c", b"d")
     log.compact()
     fill(log, b"a", b"b", b"c", b"d")
@@ -106,7 +103,7 @@ def test_a_clean_group_that_was_changed_leaves_all_that_was_dirty(log: Compacted
 
 
 def copy_first_segment(log: CompactedTopic) -> None:
-    """What any rewriting does that nothing of the first segment was lost by."""
+    """Rewrite the first segment without a loss of records."""
     topic = log.topic()
     first = topic.snapshot.partitions[0].segments[0]
     copied = dataclasses.replace(first, stem=paths.new_stem(topic.version, uuid.uuid4().hex))
@@ -116,10 +113,10 @@ def copy_first_segment(log: CompactedTopic) -> None:
     put_commit(log.log, topic.snapshot, "compact", lambda _: [Remove(0, first.stem), Add(copied)])
 
 
-def test_a_transaction_is_not_open_again_when_its_marker_goes_and_a_group_before_it_was_changed(
+def test_a_removed_marker_does_not_reopen_its_transaction(
     log: CompactedTopic,
 ) -> None:
-    """Producer 2's segment is never rewritten, and says to the end that the transaction of producer 1 is open."""
+    """Producer 2's segment is never rewritten, and records the transaction of producer 1 as open."""
     log.append((b"a", b"x"), (b"b", b"x"), (b"c", b"x"))
     producers = Producers(log, offset=3)
     producers.send(1, 1).plain(7).roll()
@@ -137,7 +134,7 @@ def test_a_transaction_is_not_open_again_when_its_marker_goes_and_a_group_before
     assert (log.offsets(), log.first_dirty_offset) == ([0, 1, 2, 4, 5, 8], 9)
 
 
-def test_a_compaction_that_gets_nowhere_ends(log: CompactedTopic) -> None:
+def test_a_compaction_without_progress_ends(log: CompactedTopic) -> None:
     fill(log, b"a", b"a")
     topic = log.topic()
 
@@ -152,7 +149,7 @@ def test_a_compaction_that_gets_nowhere_ends(log: CompactedTopic) -> None:
     assert (report.partitions[0].skipped_groups, report.partitions[0].rounds) == (1, 1)
 
 
-def test_what_is_planned_is_done_elsewhere_without_reading_a_commit(log: CompactedTopic, tmp_path: Path) -> None:
+def test_a_plan_runs_elsewhere_without_reading_a_commit(log: CompactedTopic, tmp_path: Path) -> None:
     fill(log, b"a", b"b", b"a")
     topic = log.topic()
     (due,) = plan_compaction(topic.snapshot, log.clock())

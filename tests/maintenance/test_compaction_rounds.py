@@ -1,4 +1,4 @@
-"""Compaction whose map of keys is full: it cleans up to a record, and goes on in another round."""
+"""Compaction with a full map of keys: it cleans up to a record, and continues in another round."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_full_map_makes_another_round(tmp_path: Path) -> None:
     assert log.first_dirty_offset == 30
 
 
-def test_no_memory_for_a_key_is_an_error(log: CompactedTopic) -> None:
+def test_a_map_without_memory_for_a_key_fails(log: CompactedTopic) -> None:
     log.append((b"a", b"1"))
     with pytest.raises(InvalidConfigError, match="give compaction more memory"):
         log.compact(dedupe_buffer_bytes=SLOT_BYTES)
@@ -70,7 +70,7 @@ def test_a_map_without_room_stops_at_a_record(log: CompactedTopic) -> None:
     assert mapped(log, 1, 21, slots=6).latest_offset == 19
 
 
-def test_missing_offsets_are_passed_over(log: CompactedTopic) -> None:
+def test_missing_offsets_are_skipped(log: CompactedTopic) -> None:
     log.add(keyed(0, 1) + keyed(7206178, 2), next_offset=7206200)
     assert (mapped(log, 0, 7206200).latest_offset, mapped(log, 0, 7206200).size) == (7206199, 2)
     log.compact()
@@ -124,7 +124,7 @@ def test_more_segments_than_a_commit_takes_are_cleaned_by_several(
     assert topic.verify().ok
 
 
-def test_a_damaged_partition_is_named_and_those_of_its_round_are_cleaned(tmp_path: Path) -> None:
+def test_a_damaged_partition_is_named_and_the_others_of_its_round_are_cleaned(tmp_path: Path) -> None:
     topic = _clicks(tmp_path, 3)
     log = part_of(topic.name, topic.snapshot.partitions[1].segments[0])
     with open(topic.storage.local_path(log.name), "r+b") as file:

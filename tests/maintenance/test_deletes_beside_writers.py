@@ -1,4 +1,4 @@
-"""Retention and delete-records, beside processes that append in place."""
+"""Retention and delete-records with concurrent direct appends."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ def topic_of(folder: Path, partitions: int = 1, **settings: object) -> Path:
 
 
 def removed(process: Process, now_ms: int = NOW, *, dry_run: bool = False) -> list[PartitionRetention]:
-    """What retention deletes at that time."""
+    """Return the deletions of retention at `now_ms`."""
     return retention(dataclasses.replace(process.handle, clock=Clock(now_ms)), process.head(), dry_run=dry_run)[0]
 
 
 def active(snapshot: Snapshot, partition: int = 0) -> int | None:
-    """The offset at which the partition's active segment begins."""
-    found = snapshot.partitions[partition].active
-    return found.base_offset if found else None
+    segment = snapshot.partitions[partition].active
+    return segment.base_offset if segment else None
 
 
 def test_an_expired_active_segment_is_sealed_and_removed(tmp_path: Path) -> None:
@@ -40,13 +39,12 @@ def test_an_expired_active_segment_is_sealed_and_removed(tmp_path: Path) -> None
     assert (plan.records, plan.too_old, plan.log_start_offset) == (2, 1, 2)
     assert [commit.operation for commit in process.handle.log.history(2)] == ["retention", "seal"]
     assert (sealed(process.head()), active(process.head())) == ([], None)
-    # the log goes on where it was
     assert append(process[0], b"c") == (2, 3)
     assert process.topic().start_offsets() == {0: 2}
     assert process.values() == {0: [b"c"]}
 
 
-def test_sealed_segments_go_and_the_active_one_that_is_not_expired_stays(tmp_path: Path) -> None:
+def test_expired_sealed_segments_are_removed_and_a_fresh_active_one_stays(tmp_path: Path) -> None:
     process = Process(topic_of(tmp_path, retention_ms=HOUR_MS))
     append(process[0], b"a", time=NOW - HOUR_MS)
     process[0].roll()
@@ -64,7 +62,7 @@ def test_the_active_segment_counts_for_retention_bytes(tmp_path: Path) -> None:
     process[0].roll()
     append(process[0], b"b")
     (plan,) = removed(process)
-    # what stays is not less than retention.bytes
+    # at least retention.bytes stay
     assert (plan.above_size, plan.log_bytes, plan.log_start_offset) == (1, SIZE, 1)
     assert active(process.head()) == 1
     assert removed(process) == []
@@ -94,10 +92,10 @@ def test_all_partitions_whose_active_segments_expired_are_sealed_in_one_commit_a
 def test_a_dry_run_names_the_active_segment_and_changes_nothing(tmp_path: Path) -> None:
     process = Process(topic_of(tmp_path, retention_ms=HOUR_MS))
     append(process[0], b"a")
-    before = process.head()
+    head = process.head()
     (plan,) = removed(process, NOW + 2 * HOUR_MS, dry_run=True)
     assert ([segment.is_active for segment in plan.segments], plan.log_start_offset) == ([True], 1)
-    assert process.head() == before
+    assert process.head() == head
 
 
 def test_records_of_an_active_segment_are_deleted_and_it_is_sealed_in_the_same_commit(tmp_path: Path) -> None:
@@ -140,7 +138,7 @@ def test_only_partitions_whose_active_segments_lose_records_are_sealed(tmp_path:
     assert [active(process.head(), partition) for partition in range(3)] == [0, None, 0]
 
 
-def test_a_request_that_is_refused_seals_nothing_and_tells_the_end_of_the_active_segment(tmp_path: Path) -> None:
+def test_a_refused_request_seals_nothing_and_reports_the_log_end(tmp_path: Path) -> None:
     process = Process(topic_of(tmp_path))
     append(process[0], b"a", b"b")
     with pytest.raises(OffsetOutOfRangeError, match="log_end_offset=2"):

@@ -1,4 +1,4 @@
-"""The executor of this process: the same work on many items, in threads where the storage is far away."""
+"""The executor of this process: one function on many items, in threads for remote storage."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ def test_results_come_in_the_order_of_the_items(executor: LocalExecutor) -> None
     assert list(executor.map(lambda item: item.number, [])) == []
 
 
-def test_in_turn_an_item_is_worked_on_when_its_result_is_wanted(in_turn: LocalExecutor) -> None:
+def test_local_items_are_processed_on_demand(in_turn: LocalExecutor) -> None:
     items_started: list[int] = []
     results = iter(in_turn.map(lambda item: items_started.append(item.number), ITEMS))
     next(results)
     assert items_started == [0]
 
 
-def test_in_threads_several_items_are_worked_on_at_once() -> None:
+def test_remote_items_are_processed_concurrently() -> None:
     together = threading.Barrier(PARALLEL)
     results = IN_THREADS.map(lambda item: together.wait(timeout=60) >= 0, ITEMS[:PARALLEL])
     assert list(results) == [True] * PARALLEL
 
 
-def test_what_work_raises_is_raised(executor: LocalExecutor) -> None:
+def test_errors_of_items_are_raised(executor: LocalExecutor) -> None:
     def fail(item: Item) -> int:
         raise ValueError(item.number)
 
@@ -60,7 +60,7 @@ def test_what_work_raises_is_raised(executor: LocalExecutor) -> None:
         list(executor.map(fail, ITEMS))
 
 
-def test_after_an_error_no_thread_works_on() -> None:
+def test_after_an_error_all_threads_stop() -> None:
     barrier, has_failed, worked_on = threading.Barrier(2), threading.Event(), list[bool]()
 
     def work(item: Item) -> None:

@@ -1,4 +1,4 @@
-"""Which entries of an index are right for its log: exactly the writer's, or what a broker may have made."""
+"""The valid entries of an index for its log: the writer's, or the possible ones of a broker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from distlog.core.storage.backend import Part
 
 BASE = 1000
 OURS = f"v{0:020d}-{'0' * 32}"
-#: The largest timestamp of each batch: it goes up, back, and stays.
 TIMESTAMPS = [50, 40, 60, 60, 55, 70, 10, 80, 80, 90]
 
 
@@ -51,7 +50,7 @@ def segment(stem: str = OURS) -> SegmentInfo:
 def mismatch(
     kind: type[IndexCheck], data: Any, stem: str = OURS, step: int = 4, batches: np.ndarray = BATCHES
 ) -> bool:
-    """Whether `data` does not fit the batches, which come in runs of `step`."""
+    """Return whether `data` contradicts the batches, which come in runs of `step`."""
     check = kind(Part.file("a file", 0), segment(stem), bytes(data))
     for start in range(0, len(batches), step):
         check.add(batches[start : start + step], start * 100)
@@ -76,7 +75,7 @@ def is_wrong(kind: type[IndexCheck], entries: np.ndarray, stem: str = OURS) -> b
 @pytest.mark.parametrize("interval", [0, 150, 250, 500])
 @pytest.mark.parametrize("step", [1, 3, 10])
 @pytest.mark.parametrize("stem", [OURS, f"{BASE:020d}"])
-def test_what_the_writer_makes_is_right_for_any_interval(interval: int, step: int, stem: str) -> None:
+def test_entries_of_the_writer_are_valid_at_any_interval(interval: int, step: int, stem: str) -> None:
     for kind, entries in written(interval).items():
         assert not mismatch(kind, entries.tobytes(), stem, step)
 
@@ -101,32 +100,32 @@ def test_the_time_index_must_end_with_the_largest_timestamp() -> None:
     assert not mismatch(TimeIndexCheck, b"", batches=batches_of([-1] * 10))
 
 
-def test_a_later_batch_with_the_same_timestamp_is_not_the_one() -> None:
-    """Batches 2 and 3 both have 60; a search for 60 would begin behind batch 2."""
+def test_a_later_batch_with_the_same_timestamp_is_wrong() -> None:
+    """Batches 2 and 3 have the timestamp 60; a search for 60 would start after batch 2."""
     entries = np.array([(60, 11), (90, 29)], TimeIndexCheck.ENTRY)
     assert is_wrong(TimeIndexCheck, entries)
     assert is_wrong(TimeIndexCheck, entries, f"{BASE:020d}")
 
 
-def test_an_older_batch_is_not_named() -> None:
+def test_an_entry_of_an_older_batch_is_wrong() -> None:
     assert is_wrong(TimeIndexCheck, np.array([(55, 14), (90, 29)], TimeIndexCheck.ENTRY))
 
 
 @pytest.mark.parametrize("kind", [OffsetIndexCheck, TimeIndexCheck])
-def test_entries_behind_the_last_batch_are_wrong(kind: type[IndexCheck]) -> None:
+def test_entries_past_the_last_batch_are_wrong(kind: type[IndexCheck]) -> None:
     assert mismatch(kind, written(0)[kind].tobytes(), batches=BATCHES[:-2])
 
 
 def test_a_broker_makes_one_entry_for_batches_appended_together() -> None:
-    """Batches 1 to 3 in one append, 4 to 9 in another: (last offset of the set, its start)."""
+    """Batches 1 to 3 in one append, 4 to 9 in another: (last offset of the append, its start)."""
     entries = np.array([(11, 100), (29, 400)], OffsetIndexCheck.ENTRY)
     assert not is_wrong(OffsetIndexCheck, entries, f"{BASE:020d}")
     assert is_wrong(OffsetIndexCheck, entries)
 
 
 @pytest.mark.parametrize("entry", [(14, 100), (2, 100), (4, 100), (11, 101)])
-def test_what_no_append_can_have_made_is_wrong(entry: tuple[int, int]) -> None:
-    """It reaches into the next set, ends before its start, or within its first batch, or begins in a batch."""
+def test_impossible_entries_of_appends_are_wrong(entry: tuple[int, int]) -> None:
+    """The entry reaches into the next append, ends before its start or in its first batch, or begins in a batch."""
     entries = np.array([entry, (29, 400)], OffsetIndexCheck.ENTRY)
     assert is_wrong(OffsetIndexCheck, entries, f"{BASE:020d}")
 

@@ -11,7 +11,7 @@ from distlog.core.maintain.record_keys import SECRET_BYTES, hash_keys
 
 MASK = 2**64 - 1
 SECRET = bytes(range(SECRET_BYTES))
-#: Published hashes, under SECRET, of the bytes 0, 1, 2, ... of each of these lengths.
+#: Published hashes, under SECRET, of the first bytes of 0, 1, 2, ... by their number.
 VECTORS = {
     0: "a3817f04ba25a8e66df67214c7550293",
     1: "da87c1d86b99af44347659119b22fc45",
@@ -43,7 +43,7 @@ VECTORS = {
 
 
 def hashes(keys: list[bytes], secret: bytes = SECRET, prefix: bytes = b"", suffix: bytes = b"") -> list[str]:
-    """The hashes of keys that lie back to back between other bytes, in hexadecimal."""
+    """Return the hashes in hexadecimal of adjacent keys between other bytes."""
     data = np.frombuffer(prefix + b"".join(keys) + suffix or b"\0", np.uint8)
     offsets = np.cumsum([0] + [len(key) for key in keys]).astype(np.int32)
     positions = offsets[:-1].astype(np.int64) + len(prefix)
@@ -65,7 +65,7 @@ def reference(key: bytes, secret: bytes = SECRET) -> str:
 
     k = [int.from_bytes(secret[number : number + 8], "little") for number in (0, 8)]
     v = [int.from_bytes(b"somepseudorandomlygeneratedbytes"[number : number + 8], "big") for number in (0, 8, 16, 24)]
-    v = [each ^ k[index % 2] for index, each in enumerate(v)]
+    v = [word ^ k[index % 2] for index, word in enumerate(v)]
     v[1] ^= 0xEE
     padded = key + bytes(7 - len(key) % 8) + bytes([len(key) % 256])
     for number in range(0, len(padded), 8):

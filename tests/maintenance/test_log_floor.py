@@ -1,4 +1,4 @@
-"""Old commits are deleted, and no process that stood still believes that a name is free because nothing is there."""
+"""Old commits are deleted, and a stalled process never takes a deleted name as free."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def few_versions_between_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_floor, "KEPT_EVERY", 10)
 
 
-#: For what depends on how a storage puts, lists or deletes; the rest is told by the two that take no requests.
+#: For tests that depend on how a storage puts, lists or deletes; others use the two without requests.
 ON_EVERY_STORAGE = pytest.mark.parametrize(
     "world", ["local", "memory", pytest.param("s3", marks=pytest.mark.s3)], indirect=True
 )
@@ -75,7 +75,7 @@ def log_of(world: World) -> CommitLog:
 
 
 def commits(world: World, count: int, pause_ms: int = HOUR_MS) -> Snapshot:
-    """So many commits, one an hour; the newest snapshot."""
+    """Commit `count` times, one an hour, and return the newest snapshot."""
     log = log_of(world)
     snapshot = log.load()
     for _ in range(count):
@@ -85,14 +85,14 @@ def commits(world: World, count: int, pause_ms: int = HOUR_MS) -> Snapshot:
 
 
 def old_topic(world: World, count: int = 40) -> Snapshot:
-    """A topic of `count` commits that are more than a week old, and of one that is not."""
+    """Return a topic with `count` commits older than a week, and one younger."""
     commits(world, count)
     world.clock.now += WEEK_MS
     return commits(world, 1)
 
 
 def old_topic_without_checkpoints(world: World, log: CommitLog, count: int = 30) -> None:
-    """As `old_topic`, with the commits of a log that writes no checkpoint for them."""
+    """As `old_topic`, with commits of a log that writes no checkpoint for them."""
     snapshot = log.load()
     for _ in range(count):
         world.clock.now += HOUR_MS
@@ -102,7 +102,6 @@ def old_topic_without_checkpoints(world: World, log: CommitLog, count: int = 30)
 
 
 def versions(world: World) -> list[int]:
-    """The versions whose commits are there."""
     names = (file.name.rpartition("/")[2] for file in world.storage.list(paths.COMMITS_DIR))
     return sorted(version for name in names if (version := paths.parse_commit_file(name)) is not None)
 
@@ -112,30 +111,30 @@ def run(world: World, **options: Any) -> VacuumReport:
 
 
 def requests(world: World, work: Callable[[], object]) -> tuple[int, int, int]:
-    """GETs, PUTs and listings."""
+    """Return the numbers of GETs, PUTs and listings during `work`."""
     counters = world.storage.counters
-    before = counters.gets, counters.puts, counters.lists
+    initial = counters.gets, counters.puts, counters.lists
     work()
-    gets, puts, lists = before
+    gets, puts, lists = initial
     return counters.gets - gets, counters.puts - puts, counters.lists - lists
 
 
 @ON_EVERY_STORAGE
-def test_commits_of_more_than_a_week_ago_are_deleted_and_the_state_stays(world: World) -> None:
-    before = old_topic(world)
+def test_commits_older_than_a_week_are_deleted(world: World) -> None:
+    initial = old_topic(world)
     report = run(world)
     after = log_of(world).load()
     assert report.log_floor == after.log_floor == 40
     assert versions(world) == list(range(40, after.version + 1))
-    assert before.version == 41
-    assert after.partitions == before.partitions
+    assert initial.version == 41
+    assert after.partitions == initial.partitions
     assert [commit.version for commit in log_of(world).history()] == [42, 41, 40]
     assert list(verify_commits(world.storage, after)) == []
     assert log_of(world).load(version=40).version == 40
     assert run(world).files == ()
 
 
-def test_a_dry_run_names_them_and_deletes_nothing(world: World) -> None:
+def test_a_dry_run_names_old_commits_and_deletes_nothing(world: World) -> None:
     old_topic(world)
     report = run(world, dry_run=True)
     named = [file.name for file in report.files if file.name.endswith(".json")]
@@ -158,7 +157,7 @@ def test_an_older_version_or_time_is_refused_with_both_bounds(world: World) -> N
         world.topic().restore(39)
 
 
-def test_commits_that_are_younger_stay(world: World) -> None:
+def test_younger_commits_stay(world: World) -> None:
     commits(world, 40)
     world.clock.now += WEEK_MS - 20 * HOUR_MS
     commits(world, 1, 0)
@@ -182,7 +181,7 @@ def test_without_an_end_of_the_retention_all_commits_stay(world: World) -> None:
     assert versions(world)[0] == 0
 
 
-def test_a_retention_that_was_lowered_counts_after_the_former_one(world: World) -> None:
+def test_a_lowered_retention_applies_after_the_former_one(world: World) -> None:
     commits(world, 40)
     short = {"commit.retention.ms": str(LEAST_COMMIT_RETENTION_MS), "file.delete.delay.ms": "1000"}
     _, lowered = put_commit(log_of(world), log_of(world).load(), "config", lambda _: [SetConfig(short)])
@@ -190,7 +189,7 @@ def test_a_retention_that_was_lowered_counts_after_the_former_one(world: World) 
     world.clock.now += WEEK_MS - 10 * HOUR_MS
     commits(world, 20)
     run(world)
-    # a process that knows nothing of the change believes its looks for half a week
+    # a process without the change trusts its listings for half a week
     assert versions(world)[0] < 41
     world.clock.now += WEEK_MS
     commits(world, 20, 100)
@@ -210,15 +209,15 @@ def test_a_retention_must_leave_room_for_the_delay_of_deletes() -> None:
         TopicConfig.parse({"commit.retention.ms": 7 * day}).changed({"file.delete.delay.ms": 4 * day})
     with pytest.raises(InvalidConfigError, match="-1 or between 60000"):
         TopicConfig.parse({"commit.retention.ms": 1, "file.delete.delay.ms": 0})
-    # a topic that sets only the delay keeps its commits for longer
+    # a topic with only the delay set keeps its commits for longer
     assert TopicConfig.parse({"file.delete.delay.ms": 30 * day}).commits_kept_ms == 60 * day
     assert TopicConfig.parse({"commit.retention.ms": -1}).commits_kept_ms is None
-    # what the caller would like as a default is not what other processes know
+    # other processes do not have the caller's default
     mine = TopicConfig().with_defaults({"commit.retention.ms": 30 * day})
     assert (mine.look_retention_ms, mine.commits_kept_ms) == (7 * day, 30 * day)
 
 
-def test_a_floor_above_the_gc_floor_is_refused(world: World) -> None:
+def test_a_log_horizon_above_the_vacuum_horizon_is_refused(world: World) -> None:
     head = commits(world, 5)
     with pytest.raises(CommitConflictError, match="above the vacuum horizon"):
         put_commit(world.log, head, "gc", lambda _: [LogFloor(3)])
@@ -226,12 +225,8 @@ def test_a_floor_above_the_gc_floor_is_refused(world: World) -> None:
     assert after.log_floor == 3
 
 
-# ---
-# Processes that stood still.
-
-
 @ON_EVERY_STORAGE
-def test_a_writer_that_stood_still_in_its_put_commits_on_the_newest_head(world: World, monkeypatch: Any) -> None:
+def test_a_writer_that_stalled_in_its_put_commits_on_the_newest_head(world: World, monkeypatch: Any) -> None:
     stalled, log = commits(world, 12), log_of(world)
     real, puts = world.storage.put_if_absent, []
 
@@ -249,14 +244,14 @@ def test_a_writer_that_stood_still_in_its_put_commits_on_the_newest_head(world: 
     assert commit is not None
     assert (puts[0], commit.version) == (paths.commit_file(13), 55)
     assert log_of(world).load() == after
-    # the next run takes away what was put in vain
+    # the next vacuum deletes the file of the failed put
     assert 13 in versions(world)
     run(world)
     assert versions(world)[0] == 50
 
 
 @ON_EVERY_STORAGE
-def test_a_reader_that_stood_still_reads_anew(world: World) -> None:
+def test_a_stalled_reader_reloads_the_topic(world: World) -> None:
     stalled = commits(world, 12)
     topic = world.topic()
     old_topic(world)
@@ -266,7 +261,7 @@ def test_a_reader_that_stood_still_reads_anew(world: World) -> None:
     assert log_of(world).load(cached=stalled).version == 54
 
 
-def test_a_hint_that_leads_behind_the_floor_is_not_believed(world: World) -> None:
+def test_a_hint_before_the_log_horizon_is_ignored(world: World) -> None:
     commits(world, 12)
     hint = world.storage.read(paths.LAST_CHECKPOINT)
     name = hint.decode()
@@ -284,7 +279,7 @@ def test_a_hint_that_leads_behind_the_floor_is_not_believed(world: World) -> Non
         assert log_of(world).load().version == 54
 
 
-def test_whoever_creates_a_topic_that_others_made_long_ago_is_told(world: World, monkeypatch: Any) -> None:
+def test_creating_an_old_topic_fails(world: World, monkeypatch: Any) -> None:
     storage = world.storage.sibling("other")
     assert storage is not None
     other = World(storage)
@@ -307,11 +302,7 @@ def test_whoever_creates_a_topic_that_others_made_long_ago_is_told(world: World,
     assert log_of(other).load().version == 42
 
 
-# ---
-# Requests: none more on the common path.
-
-
-def test_commits_and_refreshes_of_a_process_that_goes_on_cost_no_more(memory_url: Address) -> None:
+def test_commits_and_refreshes_of_a_running_process_cost_no_more(memory_url: Address) -> None:
     world = World(Storage(f"{memory_url.url}/clicks"))
     log, snapshot = log_of(world), commits(world, 7)
     for _ in range(3):
@@ -321,7 +312,7 @@ def test_commits_and_refreshes_of_a_process_that_goes_on_cost_no_more(memory_url
     assert requests(world, lambda: put_commit(log, snapshot, "append", nothing)) == (0, 1, 0)
 
 
-def test_after_half_of_the_retention_a_look_costs_one_listing(memory_url: Address) -> None:
+def test_after_half_of_the_retention_a_refresh_costs_one_listing(memory_url: Address) -> None:
     world = World(Storage(f"{memory_url.url}/clicks"))
     log, snapshot = log_of(world), commits(world, 7)
     world.clock.now += WEEK_MS // 2
@@ -329,10 +320,6 @@ def test_after_half_of_the_retention_a_look_costs_one_listing(memory_url: Addres
     assert requests(world, lambda: log.refresh(snapshot)) == (1, 0, 0)
     world.clock.now += WEEK_MS // 2
     assert requests(world, lambda: put_commit(log, snapshot, "append", nothing)) == (0, 1, 1)
-
-
-# ---
-# Deaths between the steps.
 
 
 @pytest.mark.parametrize("error", [ValueError("too large"), StorageError("no reply")])
@@ -353,15 +340,13 @@ def test_without_a_sound_checkpoint_no_commit_is_deleted(
     assert log_of(world).load().log_floor == 0
 
 
-def test_the_floor_does_not_go_up_to_a_checkpoint_that_was_damaged_on_its_way(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_log_horizon_stays_below_a_damaged_checkpoint(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     log, put = world.log_on(world.storage, checkpoint_commits=1000), Storage.put
     old_topic_without_checkpoints(world, log)
 
     def damaged(self: Storage, name: str, data: bytes) -> None:
-        at = len(data) // 2 if paths.parse_checkpoint_file(name) == 30 else len(data)
-        put(self, name, data[:at] + bytes(byte ^ 1 for byte in data[at : at + 1]) + data[at + 1 :])
+        end = len(data) // 2 if paths.parse_checkpoint_file(name) == 30 else len(data)
+        put(self, name, data[:end] + bytes(byte ^ 1 for byte in data[end : end + 1]) + data[end + 1 :])
 
     monkeypatch.setattr(Storage, "put", damaged)
     vacuum(world.storage, log)
@@ -370,17 +355,15 @@ def test_the_floor_does_not_go_up_to_a_checkpoint_that_was_damaged_on_its_way(
 
 
 @ON_EVERY_STORAGE
-def test_without_a_checkpoint_for_long_vacuum_writes_one(world: World) -> None:
+def test_vacuum_writes_a_missing_checkpoint(world: World) -> None:
     old_topic_without_checkpoints(world, world.log)
     run(world)
     assert versions(world)[0] == log_of(world).load().log_floor == 30
     assert log_of(world).load(version=30).version == 30
 
 
-def test_a_checkpoint_that_came_with_the_floors_commit_is_not_written_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The listing is older than it, and Google's store takes no name twice in a second."""
+def test_the_checkpoint_of_the_horizons_commit_is_written_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The listing is older than the checkpoint, and Google's store accepts one put of a name per second."""
     log = world.log_on(world.storage, checkpoint_commits=16)
     snapshot = log.load()
     for number in range(15):
@@ -399,7 +382,7 @@ def test_a_checkpoint_that_came_with_the_floors_commit_is_not_written_again(
 
 
 @ON_EVERY_STORAGE
-def test_a_topic_that_is_created_again_goes_on_with_its_versions_and_its_floor(world: World) -> None:
+def test_a_recreated_topic_continues_its_versions_and_horizon(world: World) -> None:
     old_topic(world)
     run(world)
     _, dropped = put_commit(log_of(world), log_of(world).load(), "drop", lambda _: [Drop()])
@@ -416,17 +399,17 @@ def test_a_topic_that_is_created_again_goes_on_with_its_versions_and_its_floor(w
     assert after.topic_id == created.topic_id
 
 
-def test_a_floor_does_not_stand_on_a_checkpoint_that_another_run_may_be_about_to_delete(
+def test_the_log_horizon_avoids_checkpoints_that_another_run_may_delete(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run that stands still deletes by name what it has listed, also if it was written again."""
+    """A stalled run deletes files by their listed names, also if they were written again."""
     if not world.storage.is_local:
         pytest.skip("one store is enough")
     monkeypatch.setattr(log_floor, "LEAST_STEP", 2)
     commits(world, 25)
     log = world.log_on(world.storage, checkpoint_commits=1000)
     old_topic_without_checkpoints(world, log, 20)
-    # the first one of ten versions is kept, and no run deletes it
+    # the first of ten versions is kept, and no run deletes it
     _, name = [checkpoint.write(world.storage, log.load(version), is_newest=False) for version in (41, 45)]
     run(world)
     assert log.load().log_floor == 44
@@ -435,7 +418,7 @@ def test_a_floor_does_not_stand_on_a_checkpoint_that_another_run_may_be_about_to
     assert log.load(version=45).version == 45
 
 
-def test_a_file_of_kafkas_that_old_commits_removed_goes_with_them(world: World) -> None:
+def test_an_adopted_file_that_old_commits_removed_is_deleted(world: World) -> None:
     stem, log = "0" * 20, log_of(world)
     kafkas = segment(0, 0, stem=stem)
     snapshot = put_commit(log, log.load(), "import", lambda _: [Add(kafkas)])[1]
@@ -447,7 +430,7 @@ def test_a_file_of_kafkas_that_old_commits_removed_goes_with_them(world: World) 
     assert not any(file.name == name for file in world.storage.list(name.rpartition("/")[0]))
 
 
-def test_on_a_network_disk_a_commit_that_was_deleted_with_its_age_is_not_made_again(
+def test_on_a_network_disk_a_deleted_commit_is_not_written_again(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_files, "known_local_disk", lambda root: False)
@@ -468,7 +451,7 @@ def test_on_a_network_disk_a_commit_that_was_deleted_with_its_age_is_not_made_ag
                 _, after = put_commit(a_log(), after, "append", nothing)
             raised = [GcFloor(version + 3), LogFloor(version + 3)]
             checkpoint.write(storage, put_commit(a_log(), after, "gc", lambda _: raised)[1])
-            storage.delete([paths.commit_file(each) for each in range(version + 3)])
+            storage.delete([paths.commit_file(number) for number in range(version + 3)])
             monkeypatch.setattr(Storage, "now_ms", lambda self, folder: now_ms() + 2 * WEEK_MS)
         return is_newest(self, base, version)
 

@@ -1,4 +1,4 @@
-"""Merging small segments: the same records at the same offsets, in fewer files, whatever others do meanwhile."""
+"""Merging small segments: the same records at the same offsets in fewer files, with concurrent changes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_small_segments_become_one_with_the_same_records_at_the_same_offsets(tmp
     assert distlog.open(topic.url).scan().to_table() == old_rows
 
 
-def test_the_merged_segment_is_described_as_one_that_was_written_so(tmp_path: Path) -> None:
+def test_the_merged_segment_has_the_description_of_a_written_one(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, 3, index_interval_bytes=10, batch_bytes=80)
     for state in topic.snapshot.partitions:
         parts = list(state.segments)
@@ -82,7 +82,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == files
 
 
-def test_a_merge_says_how_far_it_is_behind(tmp_path: Path) -> None:
+def test_a_merge_reports_its_backlog(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, 4)
     would = topic.compact(dry_run=True).to_dict()
     assert (would["backlog"], would["most_segments"]) == (8, 4)

@@ -1,4 +1,4 @@
-"""A merge of many groups at once makes what merging each group by itself makes, and refuses what that refuses."""
+"""A merge of many groups at once equals the merges of single groups, and refuses the same damage."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 def do_groups(topic: Topic, job_bytes: int) -> list[MergedJob]:
-    """Each job of a merge, done but not committed; with a `job_bytes` of 0, group by group."""
+    """Return each job of a merge, done but not committed; with a `job_bytes` of 0, group by group."""
     options = {"config": topic.config, "read_version": topic.version, "job_bytes": job_bytes}
     return [do_job(topic.handle, job, **options) for job in jobs(plan_merge(topic.snapshot))]
 
 
 def described(topic: Topic, segment_info: SegmentInfo) -> tuple[Any, ...]:
-    """What a segment is, wherever its bytes lie, and these bytes."""
+    """Return the description of a segment without its position, and its bytes."""
     positions = {"log_position": 0, "offset_index_position": 0, "time_index_position": 0}
     parts = [topic.reader.part(segment_info, suffix) for suffix in (".log", ".index", ".timeindex")]
     data = [topic.storage.read(part.name, part.begin, part.begin + part.size) for part in parts if part.size]
@@ -57,9 +57,7 @@ def check_the_same(topic: Topic) -> None:
 
 @examples(8)
 @given(st.randoms(use_true_random=False), st.sampled_from([0, 60, 4096]), st.sampled_from([50, 400, 100_000]))
-def test_groups_merged_together_are_what_each_is_by_itself(
-    source: random.Random, interval: int, batch_bytes: int
-) -> None:
+def test_groups_merged_together_equal_single_merges(source: random.Random, interval: int, batch_bytes: int) -> None:
     config = {"index.interval.bytes": interval, "batch.bytes": batch_bytes, "segment.ms": 2**62, "retention.ms": -1}
     topic = distlog.create(f"memory://columns/{uuid.uuid4().hex}/log", partitions=5, config=config)
     for _ in range(source.randrange(2, 7)):
@@ -90,7 +88,6 @@ def test_the_times_of_appends_are_written_into_the_batches_of_all_groups(tmp_pat
 
 
 def flipped(topic: Topic, position: int) -> None:
-    """Change a byte of partition 3's second segment."""
     hurt = topic.snapshot.partitions[3].segments[1]
 
     def change(data: bytearray) -> None:
@@ -100,7 +97,7 @@ def flipped(topic: Topic, position: int) -> None:
 
 
 def swapped(topic: Topic) -> None:
-    """Put another log of the same size in the place of one: only the checksums in the metadata tell."""
+    """Replace a log by another one of the same size: only the checksums in the metadata differ."""
     first, second = (topic.snapshot.partitions[3].segments[number] for number in (0, 1))
     log = topic.reader.part(first)
     other = topic.storage.read(log.name, log.begin, log.begin + log.size)
@@ -111,7 +108,6 @@ def swapped(topic: Topic) -> None:
     changed(topic.storage, topic.reader.name(second), change)
 
 
-#: The high byte of a base offset, of a size, a leader epoch, a format, and a value.
 DAMAGE: dict[str, Callable[[Topic], None]] = {
     "an offset": lambda topic: flipped(topic, 7),
     "a size": lambda topic: flipped(topic, 10),
@@ -138,7 +134,6 @@ def test_damage_stops_its_own_group_alone(kind: str) -> None:
 
 
 def test_a_sound_job_is_never_merged_group_by_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each group by itself takes ten times as long."""
     monkeypatch.setattr(merge_job, "_streamed", lambda *_: pytest.fail("by itself"))
     topic = topic_on(Storage(f"memory://columns/{uuid.uuid4().hex}"), 30, {"index.interval.bytes": 0})
     for first in range(5):
@@ -150,7 +145,6 @@ def test_a_sound_job_is_never_merged_group_by_group(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.long
 def test_with_more_memory_fewer_requests_read_the_parts_of_many_partitions() -> None:
-    """Each job reads its own neighbours in each bundle."""
     counted = []
     for job_bytes in (1 << 20, 8 << 20):
         topic = topic_on(Storage(f"memory://columns/{uuid.uuid4().hex}"), 64)
@@ -161,7 +155,7 @@ def test_with_more_memory_fewer_requests_read_the_parts_of_many_partitions() -> 
         counted.append(topic.storage.counters.gets - gets)
         topic.advance(after)
         assert contents(topic) == old_contents
-    # and one look for a newer commit
+    # and one request for a newer commit
     assert counted == [8 * 6 + 1, 1 * 6 + 1]
 
 
@@ -187,9 +181,9 @@ def flip(data: bytearray, position: int) -> None:
     data[position] ^= 1
 
 
-#: What a checksum of the whole log cannot tell, as it is of these very bytes: where they were wrong when it was made.
+#: Wrong fields that were committed with their log, so that its checksum is right.
 @pytest.mark.parametrize("position", [70, 7], ids=["a value", "an offset"])
-def test_a_log_that_was_committed_with_a_wrong_batch_is_not_merged(position: int) -> None:
+def test_a_log_committed_with_a_wrong_batch_is_not_merged(position: int) -> None:
     topic = topic_on(Storage(f"memory://columns/{uuid.uuid4().hex}"), 2)
     for first in range(2):
         topic.append(rows(2, 1, first))

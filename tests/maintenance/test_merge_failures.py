@@ -1,4 +1,4 @@
-"""Merges that fail: what is told, what is merged all the same, and that nothing is left of the others."""
+"""Failed merges: the report, the groups that are merged nevertheless, and the removal of partial files."""
 
 from __future__ import annotations
 
@@ -27,14 +27,13 @@ from distlog.core.topic import Topic
 
 
 def spoil(topic: Topic, partition: int, index: int) -> None:
-    """Change a byte of a record in the partition's segment of that number."""
     log = topic.reader.part(topic.snapshot.partitions[partition].segments[index])
     data = bytearray(topic.storage.read(log.name))
     data[log.begin + 70] ^= 1
     topic.storage.put(log.name, data)
 
 
-def test_a_group_with_a_corrupt_batch_is_told_of_and_the_others_are_merged(tmp_path: Path) -> None:
+def test_a_corrupt_group_is_reported_and_the_others_are_merged(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, 4)
     spoil(topic, 0, 1)
     old_rows, end = topic.scan(partitions=[1]).to_table(), topic.end_offsets()[0]
@@ -53,8 +52,8 @@ def test_a_group_with_a_corrupt_batch_is_told_of_and_the_others_are_merged(tmp_p
     assert re.match(text, str(report))
 
 
-def test_parts_of_a_bundle_that_overlap_are_told_of_and_the_others_are_merged() -> None:
-    """No honest writer makes them: each part is in a commit of its own, so no commit is refused."""
+def test_overlapping_parts_are_reported_and_the_others_are_merged() -> None:
+    """No correct writer makes them: each part is in its own commit, so no commit is refused."""
     topic = distlog.create(f"memory://{uuid.uuid4().hex}/log", partitions=2)
     topic.append([{"partition": number, "value": b"v"} for number in range(2)])
     first, second = (state.segments[0] for state in topic.snapshot.partitions)
@@ -72,7 +71,7 @@ def test_parts_of_a_bundle_that_overlap_are_told_of_and_the_others_are_merged() 
     assert [len(state.segments) for state in topic.snapshot.partitions] == [4, 1]
 
 
-def test_a_merge_of_which_every_group_fails_commits_nothing(tmp_path: Path) -> None:
+def test_a_merge_with_only_failed_groups_commits_nothing(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, 4)
     spoil(topic, 0, 1)
     spoil(topic, 1, 3)
@@ -82,7 +81,7 @@ def test_a_merge_of_which_every_group_fails_commits_nothing(tmp_path: Path) -> N
 
 
 def large_topic(address: Address, monkeypatch: pytest.MonkeyPatch) -> Topic:
-    """A topic of three segments that are streamed to where they are merged, of which the last is corrupt."""
+    """Return a topic of three segments that are streamed, the last one corrupt."""
     topic = distlog.create(address.url, config={"retention.ms": -1}, storage_options=address.options)
     for number in range(3):
         topic.append([{"value": bytes([number]) * 25_000}])
@@ -103,9 +102,9 @@ def test_a_merge_that_fails_leaves_no_part_of_a_file(tmp_path: Path, monkeypatch
     assert len(os.listdir("/proc/self/fd")) == len(descriptors)
 
 
-def test_what_a_merge_cannot_write_to_the_end_is_aborted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_upload_is_aborted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = large_topic(Address(str(tmp_path / "log"), {}), monkeypatch)
-    spoil(topic, 0, 2)  # as it was
+    spoil(topic, 0, 2)
     old_files = files(topic.storage)
 
     def full(*arguments: Any) -> None:
@@ -121,17 +120,19 @@ def test_what_a_merge_cannot_write_to_the_end_is_aborted(tmp_path: Path, monkeyp
 @pytest.mark.s3
 def test_a_merge_that_fails_leaves_no_upload(s3_url: Address, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = large_topic(s3_url, monkeypatch)
-    old_files, begun = files(topic.storage), []
+    old_files, uploads_seen = files(topic.storage), []
     make = object_writer.MultipartUpload.__init__
-    monkeypatch.setattr(object_writer.MultipartUpload, "__init__", lambda *arguments: begun.append(make(*arguments)))
+    monkeypatch.setattr(
+        object_writer.MultipartUpload, "__init__", lambda *arguments: uploads_seen.append(make(*arguments))
+    )
     assert not topic.compact().ok
-    assert begun
+    assert uploads_seen
     assert files(topic.storage) == old_files
     assert uploads(s3_url) == []
 
 
 def uploads(address: Address) -> list[str]:
-    """The keys of the uploads below an address that were begun and not ended."""
+    """Return the keys of the unfinished uploads to an address."""
     bucket, _, folder = address.url.removeprefix("s3://").partition("/")
     client = boto3.client(
         "s3",

@@ -33,7 +33,6 @@ def bundled_topic(storage: Storage, appends: int, size: int = 1, partitions: int
 
 
 def group(partition: int, log_bytes: int, count: int = 2) -> SegmentGroup:
-    """A group of `count` segments."""
     sizes = [log_bytes // count] * (count - 1)
     sizes.append(log_bytes - sum(sizes))
     infos = [segment(partition, 10 * number, log_bytes=size) for number, size in enumerate(sizes)]
@@ -41,11 +40,10 @@ def group(partition: int, log_bytes: int, count: int = 2) -> SegmentGroup:
 
 
 def packed(*groups: SegmentGroup) -> list[list[int]]:
-    """The partitions of each job."""
     return [[info.partition for info in job.groups] for job in jobs(groups)]
 
 
-def test_groups_share_a_job_and_one_that_is_larger_than_a_job_has_its_own() -> None:
+def test_small_groups_share_a_job_and_large_ones_do_not() -> None:
     assert packed(group(0, 10), group(1, JOB_BYTES + 1), group(2, LARGEST_PART)) == [[1], [0, 2]]
 
 
@@ -57,7 +55,6 @@ def test_a_job_has_no_more_bytes_than_a_put_takes_and_no_more_segments_than_memo
 
 
 def test_the_groups_of_one_partition_are_in_different_jobs() -> None:
-    """A bundle has one segment of a partition."""
     assert packed(group(0, 10), group(0, 10), group(1, 10), group(1, 10), group(2, 10)) == [[0, 1, 2], [0, 1]]
 
 
@@ -66,7 +63,7 @@ def test_a_merge_takes_a_get_for_each_bundle_and_a_put_for_all_partitions(s3_url
     topic = bundled_topic(Storage(*s3_url).child("t"), 5)
     old_contents, gets, puts = contents(topic), topic.storage.counters.gets, topic.storage.counters.puts
     topic.compact()
-    # two looks for a newer commit
+    # two requests for a newer commit
     assert (topic.storage.counters.gets - gets, topic.storage.counters.puts - puts) == (5 + 2, 1 + 1)
     assert len({info.stem for info in segments(topic)}) == 1
     assert len(segments(topic)) == PARTITIONS
@@ -114,7 +111,7 @@ def test_merged_bundles_are_merged_again_until_their_parts_are_large(
         topic.compact()
         assert topic.verify().ok
         are_bundled.append({info.is_bundled for info in segments(topic)})
-    # 48 records of 900 bytes are more than a part may have, and eight times as much as a part with as many as fit
+    # 48 records of 900 bytes exceed a part, and are eight times as large as a full part
     assert are_bundled[0] == {True}
     assert are_bundled[-1] >= {False}
     assert len(segments(topic)) <= 3 * 10

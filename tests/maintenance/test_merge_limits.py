@@ -1,4 +1,4 @@
-"""How large a merged segment may be: in bytes, in time, and in its indexes; and what is not worth a merge."""
+"""The size of a merged segment: in bytes, in time, and in its indexes; and groups that are not worth a merge."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_segments_whose_ages_differ_by_more_than_segment_ms_stay_apart(tmp_path:
     assert topic.segments()["base_offset"].to_pylist() == [0, 3, 4]
 
 
-def test_what_a_bulk_append_rolled_by_time_is_not_merged_again(tmp_path: Path) -> None:
+def test_segments_rolled_by_time_are_not_merged_again(tmp_path: Path) -> None:
     topic = distlog.create(f"{tmp_path}/log", config={"segment.ms": 86_400_000, "retention.ms": -1})
     topic.append([{"value": "v", "timestamp": NOW + hour * 3_600_000} for hour in range(240)])
     old_segments = topic.segments()
@@ -73,7 +73,7 @@ def test_segments_that_each_span_more_than_segment_ms_merge_while_their_newest_r
 
 
 @pytest.mark.long
-def test_times_that_grow_a_little_out_of_order_merge_to_no_more_than_segment_ms_however_often(tmp_path: Path) -> None:
+def test_slightly_unordered_times_merge_up_to_segment_ms(tmp_path: Path) -> None:
     topic = distlog.create(f"{tmp_path}/log", config={"segment.ms": 1000, "retention.ms": -1})
     for start in range(0, 5000, 50):
         topic.append([{"value": "v", "timestamp": NOW + start + late} for late in (1, 0, 49)])
@@ -107,7 +107,7 @@ def test_the_indexes_of_a_merged_segment_stay_below_segment_index_bytes(tmp_path
 
 
 @pytest.mark.parametrize("times", ["out of order", "none", "of the append"])
-def test_each_part_of_a_group_that_is_cut_tells_its_own_largest_time(times: str) -> None:
+def test_each_part_of_a_split_group_has_its_own_largest_time(times: str) -> None:
     config = {"batch.bytes": 100, "index.interval.bytes": 0, "segment.ms": 2**62, "retention.ms": -1}
     if times == "of the append":
         config["message.timestamp.type"] = "LogAppendTime"
@@ -115,7 +115,7 @@ def test_each_part_of_a_group_that_is_cut_tells_its_own_largest_time(times: str)
     source = random.Random(1)
     for _ in range(10):
         times_made = [NOW + source.randrange(1000) if times == "out of order" else -1 for _ in range(7)]
-        # records of this size stay batches of their own, so each has an index entry
+        # records of this size stay single batches, so each has an index entry
         topic.append([{"value": b"v" * 90, "timestamp": time} for time in times_made])
     old_table = topic.scan().to_table()
     groups = plan_merge(topic.snapshot)

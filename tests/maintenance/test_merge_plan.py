@@ -1,4 +1,4 @@
-"""Which segments are merged: what the definition says, found in one pass; and how often a record is copied."""
+"""The segments that are merged equal the definition in one pass; and how often a record is copied."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SEGMENT_MS = 50
 
 
 def segment(number: int, base: int, size: int, time: int = -1, offsets: int = 1, **changes: Any) -> SegmentInfo:
-    """A segment of `offsets` offsets and `size` bytes, with its number as its stem."""
+    """Return a segment of `offsets` offsets and `size` bytes, with its number as its stem."""
     times = {"first_timestamp": time, "max_timestamp": time, "offset_of_max_timestamp": base if time >= 0 else -1}
     stem = f"{number:020d}"
     fields = {"stem": stem, "log_bytes": size, "record_count": 1, "created_ms": 100, **times, **changes}
@@ -38,7 +38,6 @@ def segment(number: int, base: int, size: int, time: int = -1, offsets: int = 1,
 
 
 def snapshot_of(segments: Sequence[SegmentInfo], log_start_offset: int = 0) -> Snapshot:
-    """A topic of one partition."""
     config = TopicConfig.parse({"internal.segment.bytes": SEGMENT_BYTES, "segment.ms": SEGMENT_MS})
     end = segments[-1].next_offset if segments else log_start_offset
     state = PartitionState(log_start_offset, end, SegmentTable.of(segments))
@@ -55,12 +54,11 @@ def snapshot_of(segments: Sequence[SegmentInfo], log_start_offset: int = 0) -> S
 
 
 def planned(snapshot: Snapshot) -> list[list[int]]:
-    """The numbers of the segments in each group."""
     return [[int(segment.stem) for segment in group.segments] for group in plan_merge(snapshot)]
 
 
 def defined(segments: Sequence[SegmentInfo], log_start_offset: int) -> list[list[int]]:
-    """The same, as it is defined: each group is looked at as a whole whenever it grows."""
+    """Return the groups by the definition: each group is checked as a whole whenever it grows."""
     groups: list[list[SegmentInfo]] = [[]]
     for info in (info for info in segments if info.next_offset > log_start_offset):
         if info.log_bytes >= SEGMENT_BYTES:
@@ -73,7 +71,7 @@ def defined(segments: Sequence[SegmentInfo], log_start_offset: int) -> list[list
 
 
 def worth(group: list[SegmentInfo]) -> list[list[SegmentInfo]]:
-    """The group, or where one of it is more than half of it, what is worth it before and behind that one."""
+    """Return the group, or, if one segment has more than half of its bytes, the useful groups around that segment."""
     sizes = [info.log_bytes for info in group]
     if len(sizes) < 2 or not any(sizes):
         return []
@@ -84,7 +82,6 @@ def worth(group: list[SegmentInfo]) -> list[list[SegmentInfo]]:
 
 
 def fit(group: Sequence[SegmentInfo]) -> bool:
-    """Whether one segment can hold them."""
     newest = [info.max_timestamp if info.max_timestamp >= 0 else info.created_ms for info in group]
     begin = group[0].first_timestamp if group[0].first_timestamp >= 0 else newest[0]
     return (
@@ -96,7 +93,6 @@ def fit(group: Sequence[SegmentInfo]) -> bool:
 
 @st.composite
 def any_segments(draw: st.DrawFn) -> list[SegmentInfo]:
-    """Segments of any sizes and times, some far apart."""
     infos: list[SegmentInfo] = []
     base = 0
     for number in range(draw(st.integers(0, 40))):
@@ -109,17 +105,17 @@ def any_segments(draw: st.DrawFn) -> list[SegmentInfo]:
 
 
 @given(any_segments(), st.integers(0, 40))
-def test_the_groups_are_those_of_the_definition(segments: list[SegmentInfo], start: int) -> None:
+def test_the_groups_follow_the_definition(segments: list[SegmentInfo], start: int) -> None:
     assert planned(snapshot_of(segments, start)) == defined(segments, start)
 
 
-def test_segments_without_a_byte_are_no_group() -> None:
+def test_empty_segments_are_not_a_group() -> None:
     assert planned(snapshot_of([segment(number, number, 0) for number in range(8)])) == []
     assert planned(snapshot_of([segment(number, number, 10 * (number % 2)) for number in range(8)])) != []
 
 
 def test_groups_that_may_grow_beyond_a_part_need_eight_times_the_bytes_of_their_largest_segment() -> None:
-    """A reader gains little by segments that are larger than what it gets with one request."""
+    """A reader gains little from segments that are larger than one request."""
     config = TopicConfig()
 
     def counts(sizes: list[int]) -> list[int]:
@@ -135,7 +131,7 @@ def test_groups_that_may_grow_beyond_a_part_need_eight_times_the_bytes_of_their_
 
 
 def test_the_partitions_of_a_plan_do_not_touch_each_other() -> None:
-    """Partitions in columns and such with a state of their own, in one plan, as each would be planned alone."""
+    """Plan partitions in columns and partitions with their own state together, with the result of single plans."""
     source = random.Random(1)
     states, alone = [], []
     for number in range(12):
@@ -150,7 +146,7 @@ def test_the_partitions_of_a_plan_do_not_touch_each_other() -> None:
     mixed = PartitionTable.of_columns(starts, ends, zeros, own_table.segments(), subset)
     for table in (own_table, mixed):
         groups = plan_merge(replace(snapshot_of([]), partitions=table))
-        assert [(one.partition, [int(stem) for stem in one.stems]) for one in groups] == alone
+        assert [(group.partition, [int(stem) for stem in group.stems]) for group in groups] == alone
 
 
 @pytest.mark.parametrize("recent", [0, 30, 100])
@@ -161,8 +157,8 @@ def test_a_plan_makes_no_object_of_a_segment_and_no_columns_of_recent_ones(
     table = SegmentTable.of(segments[: 100 - recent]).appended(segments[100 - recent :])
     large = snapshot_of(segments)
     snapshot = replace(large, partitions=(replace(large.partitions[0], segments=table),))
-    monkeypatch.setattr(segment_table, "to_segments", lambda made: pytest.fail("_to_segments"))
-    monkeypatch.setattr(segment_table, "to_columns", lambda made: pytest.fail("_to_columns"))
+    monkeypatch.setattr(segment_table, "to_segments", lambda rows: pytest.fail("_to_segments"))
+    monkeypatch.setattr(segment_table, "to_columns", lambda rows: pytest.fail("_to_columns"))
     (group,) = plan_merge(snapshot)
     assert (len(group.segments), group.log_bytes, group.records) == (100, 100, 100)
     monkeypatch.undo()
@@ -173,7 +169,7 @@ def test_a_plan_makes_no_object_of_a_segment_and_no_columns_of_recent_ones(
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(5))
 def test_a_record_is_copied_as_often_as_the_logarithm_of_its_segments_growth(seed: int) -> None:
-    """Segments arrive, and after each the planner may merge, as often as it wants."""
+    """After each new segment the planner may merge repeatedly."""
     source = random.Random(seed)
     live: list[tuple[SegmentInfo, list[int]]] = []
     copies: dict[int, int] = {}

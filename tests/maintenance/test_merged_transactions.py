@@ -1,4 +1,4 @@
-"""Merging segments with transactions: what was aborted stays hidden, and what is undecided stays undecided."""
+"""Merging segments with transactions: aborted records stay hidden, and open transactions stay open."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from distlog.core.topic import Topic
 
 @pytest.fixture
 def gateway(memory_url: Address) -> Iterator[Gateway]:
-    # markers have times, and the records none
     distlog.create(f"{memory_url.url}/clicks", 2, config={"segment.ms": 1 << 50, "retention.ms": -1})
     new_gateway = Gateway(memory_url)
     yield new_gateway
@@ -30,21 +29,19 @@ def gateway(memory_url: Address) -> Iterator[Gateway]:
 
 
 def views(topic: Topic) -> tuple[object, ...]:
-    """What readers see: all values and the committed ones, and how far the committed ones go."""
+    """Return the views of readers: all values, the committed values, and the last stable offset."""
     snapshot = topic.refresh().snapshot
     stable = [last_stable_offset(topic.reader, state) for state in snapshot.partitions]
     return values_seen(topic, "read_uncommitted"), values_seen(topic), stable, topic.end_offsets()
 
 
 def segments(topic: Topic) -> list[int]:
-    """How many segments each partition has."""
     return [len(state.segments) for state in topic.refresh().snapshot.partitions]
 
 
 def test_commits_with_transactions_are_merged_and_read_as_before(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # both partitions at once
     monkeypatch.setattr(merge_job, "_streamed", lambda *_: pytest.fail("by itself"))
     gateway.send(1, b"gone", 0)
     gateway.end(1, 0, is_committed=True)

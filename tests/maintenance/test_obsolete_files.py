@@ -1,4 +1,4 @@
-"""What vacuum deletes beside segments: checkpoints that no load begins with, and what torn puts left on a disk."""
+"""Vacuum deletes checkpoints that no load starts at, and temporary files of torn puts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DELAY = 2 * LONGEST_PUT_MS
 
 
 def topic_of_versions(storage: Storage, count: int, clock: Clock | None = None) -> Topic:
-    """A topic with a checkpoint of every version, one a second, of which all but the last are too old to be kept."""
+    """Return a topic with a checkpoint of every version, one a second; only the last one is recent."""
     clock = clock or Clock()
     timed = TimedStorage(storage, clock)
     topic = topic_on(timed, 1, {"file.delete.delay.ms": 1000}, clock, checkpoint_commits=1)
@@ -46,13 +46,12 @@ def damage_checkpoint(topic: Topic, version: int) -> None:
 
 
 def gets_to_open(topic: Topic, version: int) -> int:
-    """How many files are read to open a version."""
     old_gets = topic.storage.counters.gets
     assert topic.log.load(version=version).version == version
     return topic.storage.counters.gets - old_gets
 
 
-def test_checkpoints_stay_that_a_load_of_a_kept_version_begins_with(storage_url: Address) -> None:
+def test_checkpoints_of_kept_versions_stay(storage_url: Address) -> None:
     topic = topic_of_versions(Storage(f"{storage_url.url}/log", storage_url.options), 9)
     assert checkpoints(topic) == [*range(1, 9)]
     would = topic.vacuum(dry_run=True)
@@ -62,7 +61,7 @@ def test_checkpoints_stay_that_a_load_of_a_kept_version_begins_with(storage_url:
     assert all(topic.log.load(version=version).version == version for version in range(10))
 
 
-def test_there_is_always_one_to_fall_back_on(tmp_path: Path) -> None:
+def test_a_second_checkpoint_always_stays(tmp_path: Path) -> None:
     clock = Clock()
     topic = topic_of_versions(Storage(tmp_path / "log"), 30, clock)
     clock.now_ms += 10_000
@@ -89,7 +88,6 @@ def test_verify_ignores_a_checkpoint_that_disappears(tmp_path: Path, monkeypatch
 
 
 def leave(folder: Path, name: str, age_ms: int, now_ms: int) -> Path:
-    """A file that was last written `age_ms` ago."""
     path = folder / name
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"half a file")
@@ -98,7 +96,6 @@ def leave(folder: Path, name: str, age_ms: int, now_ms: int) -> Path:
 
 
 def topic_with_delay(folder: Path, delay_ms: int) -> tuple[Topic, Clock]:
-    """A topic with a version that is older than the delay."""
     clock = Clock()
     topic = topic_on(TimedStorage(Storage(folder), clock), 1, {"file.delete.delay.ms": delay_ms}, clock)
     topic.append(values([1]))
@@ -107,7 +104,7 @@ def topic_with_delay(folder: Path, delay_ms: int) -> tuple[Topic, Clock]:
 
 
 @pytest.mark.parametrize("folder", ["_commits", "log-0"])
-def test_what_a_torn_put_left_goes_after_the_delay(tmp_path: Path, folder: str) -> None:
+def test_files_of_torn_puts_are_deleted_after_the_delay(tmp_path: Path, folder: str) -> None:
     topic, clock = topic_with_delay(tmp_path / "log", DELAY)
     torn = leave(tmp_path / "log" / folder, TORN, DELAY, clock.now_ms)
     assert topic.vacuum().files == ()
@@ -119,7 +116,7 @@ def test_what_a_torn_put_left_goes_after_the_delay(tmp_path: Path, folder: str) 
     assert topic.verify().ok
 
 
-def test_a_put_that_may_be_under_way_is_left_alone_however_short_the_delay(tmp_path: Path) -> None:
+def test_a_recent_put_is_kept_with_any_delay(tmp_path: Path) -> None:
     topic, clock = topic_with_delay(tmp_path / "log", 0)
     torn = leave(tmp_path / "log" / "_commits", TORN, LONGEST_PUT_MS, clock.now_ms)
     topic.vacuum()
@@ -129,7 +126,7 @@ def test_a_put_that_may_be_under_way_is_left_alone_however_short_the_delay(tmp_p
     assert not torn.exists()
 
 
-def test_no_other_file_is_taken_for_a_torn_put(tmp_path: Path) -> None:
+def test_other_files_are_not_torn_puts(tmp_path: Path) -> None:
     topic, clock = topic_with_delay(tmp_path / "log", 0)
     names = (f"_commits/{'0a' * 16}.tmp", "log-0/.notes.tmp", f"log-0/{TORN}.txt", f"other-0/{TORN}")
     remaining = [leave(tmp_path / "log", name, 10 * DELAY, clock.now_ms) for name in names]

@@ -30,7 +30,7 @@ def hashes(keys: list[bytes]) -> np.ndarray:
 
 
 def put(table: OffsetMap, keys: list[bytes | None], first_offset: int = 0) -> int:
-    """Put the keys at consecutive offsets; how many records were taken."""
+    """Put the keys at consecutive offsets, and return the number of accepted records."""
     valid = np.array([key is not None for key in keys], bool)
     offsets = np.arange(first_offset, first_offset + len(keys), dtype=np.int64)
     return table.put(hashes([key or b"" for key in keys]), valid, offsets)
@@ -98,7 +98,7 @@ KEYS = 700
 
 
 def some_records(start: int, count: int = RECORDS) -> KeyedRecords:
-    """Records of random keys at every second offset, each seventh without a key."""
+    """Return records of random keys at every second offset, with every seventh key missing."""
     random = np.random.default_rng(start)
     words = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, (KEYS, 2))
     hashes = words[random.integers(0, KEYS, count)]
@@ -107,7 +107,6 @@ def some_records(start: int, count: int = RECORDS) -> KeyedRecords:
 
 
 def parts_of(blobs: Blobs) -> list[tuple[int, bytes]]:
-    """(target, bytes) of each."""
     starts = [0, *blobs.ends][:-1]
     pairs = zip(starts, blobs.ends, strict=True)
     return [
@@ -117,7 +116,7 @@ def parts_of(blobs: Blobs) -> list[tuple[int, bytes]]:
 
 
 def superseded(parts: list[KeyedRecords], start_offset: int) -> list[int]:
-    """The offsets below the last one of their key at or above `start_offset`, by a dict."""
+    """Return the offsets before the last one of their key at or above `start_offset`, by a dict."""
     rows = [
         (tuple(part.hashes[index].tolist()), int(part.offsets[index]))
         for part in parts
@@ -129,7 +128,7 @@ def superseded(parts: list[KeyedRecords], start_offset: int) -> list[int]:
 
 @pytest.mark.parametrize("buckets", [1, 2, 7])
 @pytest.mark.parametrize("start_offset", [0, 6001, 10**6])
-def test_buckets_find_all_that_is_superseded_in_whatever_order_they_get_it(buckets: int, start_offset: int) -> None:
+def test_buckets_find_superseded_records_in_any_order(buckets: int, start_offset: int) -> None:
     parts = [some_records(start) for start in (0, 10_000, 20_000)]
     blobs = [blob for part in reversed(parts) for blob in parts_of(keys_by_bucket([part], start_offset, buckets))]
     offsets = []
@@ -150,7 +149,7 @@ def test_a_bucket_has_all_records_of_its_keys_and_about_as_many_as_the_others() 
     assert offsets == [int(offset) for part in parts for offset in part.offsets[part.keyed]]
 
 
-def test_nothing_to_send_is_no_blob() -> None:
+def test_no_records_are_no_blob() -> None:
     assert parts_of(keys_by_bucket([], 0, 3)) == []
     assert parts_of(offsets_by_group(np.zeros(0, np.int64), np.array([0, 5]))) == []
 
@@ -162,7 +161,7 @@ def test_the_same_record_twice_supersedes_nothing() -> None:
     assert keys.superseded(row).tolist() == []
 
 
-def test_more_keys_than_there_is_room_for_are_an_error() -> None:
+def test_too_many_keys_fail() -> None:
     keys = OffsetMap(map_slots(3))
     with pytest.raises(InvalidConfigError, match="more memory"):
         keys.put_rows(np.arange(30).reshape(-1, 3))

@@ -18,7 +18,7 @@ from distlog.core.format.record_batch import check_crcs, read_headers
 from distlog.core.format.record_decoder import decode
 from distlog.core.format.rewritten_batches import upgraded
 
-# format 2 has the type CreateTime where format 0 has none
+# format 2 has the type CreateTime, and format 0 has none
 OLD = {name: partition for name, partition in partitions().items() if name.startswith("logs.")}
 CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "retention.ms": -1}
 COLUMNS = ("offset", "timestamp", "key", "value", "headers")
@@ -49,7 +49,7 @@ def test_plain_messages_become_few_batches_and_gaps_stay(tmp_path: Path) -> None
     assert len(converted) < len(data)
 
 
-def test_a_wrapper_of_format_1_around_messages_of_format_0_comes_out_right() -> None:
+def test_a_format_1_wrapper_of_format_0_messages_is_rewritten() -> None:
     """testCleanCorruptMessageSet: KAFKA-4298, an old cleaner wrote them so."""
     inner = b"".join(entry(0, offset, b"k%d" % offset) for offset in range(3))
     wrapper = entry(1, 2, None, gzip.compress(inner), attributes=1)

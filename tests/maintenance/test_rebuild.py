@@ -1,4 +1,4 @@
-"""Index rebuild: what is wrong is named and made again byte for byte, what is right is left alone."""
+"""Index rebuild: wrong indexes are named and rebuilt byte for byte, and right ones stay."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def topic(tmp_path: Path) -> Topic:
     return topic_at(tmp_path)
 
 
-def test_what_is_right_is_left_alone(topic: Topic, tmp_path: Path) -> None:
+def test_right_indexes_stay_unchanged(topic: Topic, tmp_path: Path) -> None:
     old_files = written_files(tmp_path)
     report = rebuilt(topic)
     assert index_states(report) == ["fine fine"] * 2
@@ -54,7 +54,7 @@ def test_what_is_right_is_left_alone(topic: Topic, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("kind", ["missing", "truncated", "corrupted", "too long", "stale"])
-def test_each_damage_is_named_and_undone_byte_for_byte(topic: Topic, suffix: str, kind: str) -> None:
+def test_each_damage_is_named_and_repaired_byte_for_byte(topic: Topic, suffix: str, kind: str) -> None:
     old_contents = contents(topic)
     damage(topic, suffix, kind)
     report = rebuilt(topic)
@@ -83,7 +83,7 @@ def test_many_rebuilt_segments_are_recorded_by_several_commits(
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_no_changed_byte_is_missed(topic: Topic, suffix: str) -> None:
+def test_every_changed_byte_is_detected(topic: Topic, suffix: str) -> None:
     right = contents(topic)
     name = name_of(topic, suffix)
     assert len(right[name]) >= 9 * 8
@@ -128,7 +128,7 @@ def test_an_index_that_becomes_empty_is_forgotten(topic: Topic) -> None:
     assert index_states(rebuilt(topic)) == ["fine fine"] * 2
 
 
-def test_an_index_that_no_commit_knows_is_made(topic: Topic) -> None:
+def test_an_uncommitted_index_is_rebuilt(topic: Topic) -> None:
     old_segments = segments_of(topic)
     topic.alter_config({"index.interval.bytes": 100_000})
     rebuilt(topic, force=True)
@@ -148,7 +148,7 @@ def test_a_crash_between_the_files_and_the_commit_is_repaired(topic: Topic) -> N
     assert contents(topic) == wide
 
 
-def test_a_damaged_log_is_reported_and_the_other_segments_go_on(topic: Topic) -> None:
+def test_a_damaged_log_is_reported_and_other_segments_are_rebuilt(topic: Topic) -> None:
     old_contents = contents(topic)
     log = name_of(topic, ".log")
     data = bytearray(topic.storage.read(log))
@@ -168,7 +168,6 @@ def test_a_damaged_log_is_reported_and_the_other_segments_go_on(topic: Topic) ->
 
 @pytest.mark.parametrize("position", [7, 15])
 def test_a_log_changed_outside_of_its_checksums_gives_no_index(topic: Topic, position: int) -> None:
-    """The base offset and the leader epoch of a batch."""
     log = name_of(topic, ".log")
     data = bytearray(topic.storage.read(log))
     data[position] ^= 1
@@ -179,7 +178,7 @@ def test_a_log_changed_outside_of_its_checksums_gives_no_index(topic: Topic, pos
     assert not report.segments[0].written
 
 
-def test_a_dry_run_says_the_same_and_writes_nothing(topic: Topic, tmp_path: Path) -> None:
+def test_a_dry_run_has_the_same_report_and_writes_nothing(topic: Topic, tmp_path: Path) -> None:
     damage(topic, ".index", "stale")
     old_files = written_files(tmp_path)
     tried = rebuilt(topic, dry_run=True)
@@ -198,7 +197,7 @@ def test_a_concurrently_removed_segment_is_left_out_of_the_commit(topic: Topic) 
 
 
 def test_a_concurrently_vacuumed_segment_is_not_damaged(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    """1. The rebuild takes its snapshot. 2. Retention and vacuum take the first segment. 3. The rebuild reads it."""
+    """The rebuild takes its snapshot, retention and vacuum delete the first segment, and the rebuild reads it."""
     first, stale, refresh = segments_of(topic)[0], topic.snapshot, topic.log.refresh
     put_commit(topic.log, stale, "retention", lambda snapshot: [Remove(0, first.stem)])
     topic.storage.delete([topic.reader.name(first, suffix) for suffix in (".log", *SUFFIXES)])
@@ -222,7 +221,7 @@ def test_the_report_as_a_table_and_as_json(topic: Topic) -> None:
     assert summary["bytes_written"] == segments_of(topic)[0].offset_index_bytes
 
 
-def test_what_a_task_returns_pickles(topic: Topic) -> None:
+def test_the_result_of_a_task_pickles(topic: Topic) -> None:
     damage(topic, ".timeindex", "missing")
     rebuilt = rebuild_segment(pickle.loads(pickle.dumps(topic.reader)), segments_of(topic)[0], topic.config)
     assert pickle.loads(pickle.dumps(rebuilt)) == rebuilt
@@ -242,26 +241,21 @@ def test_on_an_object_store_readers_use_the_new_index(s3_url: Address) -> None:
     assert index_states(rebuilt(reopened)) == ["fine fine"] * 2
 
 
-# Checksums
-
-
 def checksums(topic: Topic) -> list[tuple[int, int]]:
     return [(segment.offset_index_crc32c, segment.time_index_crc32c) for segment in segments_of(topic)]
 
 
 @pytest.fixture
 def by_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Readers of a part use the index of a small segment too."""
     monkeypatch.setattr(segment_reader, "INDEX_WORTH_BYTES", 0)
 
 
 def part_of(topic: Topic, segment: SegmentInfo) -> list[int]:
-    """The segment's last offset alone, as a scan reads it."""
     return topic.scan(start=segment.next_offset - 1, end=segment.next_offset).to_table()["offset"].to_pylist()
 
 
 @pytest.mark.usefixtures("by_index")
-def test_the_checksums_of_rebuilt_indexes_are_told(topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
+def test_checksums_of_rebuilt_indexes_are_committed(topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
     topic.alter_config({"index.interval.bytes": 0})
     rebuilt(topic, force=True)
     for segment in segments_of(topic):
@@ -274,7 +268,6 @@ def test_the_checksums_of_rebuilt_indexes_are_told(topic: Topic, caplog: pytest.
 
 @pytest.mark.usefixtures("by_index")
 def test_between_the_files_and_the_commit_readers_scan(topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
-    """A rebuild whose indexes are as large as before, but other ones."""
     old_contents = contents(topic)
     name = name_of(topic, ".index")
     other = bytearray(old_contents[name])
@@ -288,7 +281,7 @@ def test_between_the_files_and_the_commit_readers_scan(topic: Topic, caplog: pyt
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_an_index_that_fits_but_was_not_committed_is_rebuilt(topic: Topic, suffix: str) -> None:
-    """A crash between the files and the commit may leave indexes of another interval, and of the same size."""
+    """A crash between the files and the commit can leave indexes of another interval and the same size."""
     segment = segments_of(topic)[0]
     field = INDEX_FIELDS[suffix].checksum
     value = getattr(segment, field)
@@ -315,7 +308,7 @@ def test_a_missing_index_that_should_be_empty_now_is_forgotten(topic: Topic, for
     assert not rebuilt(topic, force=force).rebuilt
 
 
-def test_a_dry_run_tells_nothing_either(topic: Topic) -> None:
+def test_a_dry_run_commits_no_checksum(topic: Topic) -> None:
     forget_fields(topic)
     version = topic.version
     rebuilt(topic, dry_run=True)
@@ -326,7 +319,7 @@ def test_a_transaction_index_of_another_checksum_is_reported(tmp_path: Path) -> 
     topic = adopt_golden(str(tmp_path / "log"), GOLDEN["first.txn-0"])
     name = name_of(topic, ".txnindex")
     data = bytearray(topic.storage.read(name))
-    # the first offset of a transaction, which no check of the file alone can tell
+    # the first offset of a transaction, which no check of the file alone can detect
     data[17] ^= 1
     topic.storage.put(name, data)
     assert not topic.verify().ok
@@ -342,7 +335,7 @@ def adopted(request: pytest.FixtureRequest, tmp_path: Path) -> Topic:
     return adopt_golden(str(tmp_path / "log"), GOLDEN[request.param], config=config)
 
 
-def test_indexes_that_a_broker_wrote_are_right(adopted: Topic) -> None:
+def test_a_brokers_indexes_are_right(adopted: Topic) -> None:
     report = rebuilt(adopted)
     wrong = {
         name
@@ -354,8 +347,7 @@ def test_indexes_that_a_broker_wrote_are_right(adopted: Topic) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in GOLDEN if name.startswith("first.")])
-def test_rebuilt_indexes_are_the_brokers_byte_for_byte(name: str, tmp_path: Path) -> None:
-    """Where every append was one batch, as in all partitions of this stage."""
+def test_rebuilt_indexes_equal_the_brokers_byte_for_byte(name: str, tmp_path: Path) -> None:
     config = {"index.interval.bytes": BROKER_INTERVAL, "retention.ms": -1}
     topic = adopt_golden(str(tmp_path / "log"), GOLDEN[name], config=config)
     old_contents = contents(topic)
@@ -390,7 +382,7 @@ def test_a_transaction_index_is_rebuilt_byte_for_byte(tmp_path: Path, kind: str)
     elif kind == "truncated":
         topic.storage.put(name, data[:-1])
     else:
-        # the first offset of a transaction beyond its last one; the producer of another
+        # a transaction that starts after its end, and the producer of another one
         data[10 if kind == "corrupted" else 9] += 1
         topic.storage.put(name, data)
     report = rebuilt(topic)
@@ -401,7 +393,7 @@ def test_a_transaction_index_is_rebuilt_byte_for_byte(tmp_path: Path, kind: str)
     assert topic.verify().ok
 
 
-def test_a_transaction_index_that_no_commit_knows_of_is_found_missing_and_made(tmp_path: Path) -> None:
+def test_an_uncommitted_transaction_index_is_rebuilt(tmp_path: Path) -> None:
     topic = adopt_golden(str(tmp_path / "log"), GOLDEN["first.txn-0"])
     right = [topic.storage.read(topic.reader.name(segment, ".txnindex")) for segment in with_index(topic)]
     changed = [dataclasses.replace(info, txn_index_bytes=0, txn_index_crc32c=0) for info in segments_of(topic)]

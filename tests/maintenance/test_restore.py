@@ -1,4 +1,4 @@
-"""Restore: what retention, delete-records and compaction took away comes back, as long as its files are there."""
+"""Restore: records that retention, delete-records and compaction removed return while their files exist."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DAY = 86_400_000
 
 
 def old_topic(storage: Storage, count: int = 5, **config: Any) -> Topic:
-    """One partition with a segment per record, each a day older than retention.ms."""
+    """Return one partition with a segment per record, each a day older than retention.ms."""
     topic = topic_on(storage, 1, {"retention.ms": DAY, **config})
     for number in range(count):
         topic.append([{"key": "k", "value": b"v%d" % number, "timestamp": NOW - 2 * DAY}])
@@ -32,8 +32,7 @@ def all_parts(count: int) -> dict[int, list[bytes]]:
     return {0: [b"v%d" % number for number in range(count)]}
 
 
-def test_what_retention_deleted_comes_back_in_one_commit(storage: Storage) -> None:
-    """1. A backfill of old records. 2. Retention lets it go. 3. New records. 4. Restore: all of it is there."""
+def test_records_deleted_by_retention_return_in_one_commit(storage: Storage) -> None:
     topic = old_topic(storage)
     old_version = topic.version
     assert topic.retention().to_dict()["records"] == 5
@@ -80,7 +79,7 @@ def test_more_segments_of_a_partition_than_a_commit_takes_are_refused_with_advic
     assert topic.history(1)["operation"].to_pylist() == ["retention"]
 
 
-def test_parts_of_a_bundle_come_back_too(storage: Storage) -> None:
+def test_parts_of_a_bundle_return(storage: Storage) -> None:
     topic = topic_on(storage, 3, {"retention.ms": DAY})
     topic.append([{"value": b"v%d" % number, "timestamp": NOW - 2 * DAY, "partition": number} for number in range(3)])
     old_version, was = topic.version, contents(topic)
@@ -91,7 +90,7 @@ def test_parts_of_a_bundle_come_back_too(storage: Storage) -> None:
     assert topic.verify().ok
 
 
-def test_the_report_warns_that_retention_deletes_it_again(storage: Storage) -> None:
+def test_the_report_warns_of_records_that_retention_will_delete(storage: Storage) -> None:
     topic = old_topic(storage)
     old_version = topic.version
     topic.retention()
@@ -116,7 +115,7 @@ def test_the_report_warns_that_retention_deletes_it_again(storage: Storage) -> N
     assert contents(topic) == all_parts(5)
 
 
-def test_deleted_records_come_back_also_where_no_segment_left(storage: Storage) -> None:
+def test_deleted_records_return_if_their_segment_was_never_removed(storage: Storage) -> None:
     topic = topic_on(storage, 2)
     topic.append(values(range(4)), partition=1)
     topic.delete_records({1: 3})
@@ -126,7 +125,7 @@ def test_deleted_records_come_back_also_where_no_segment_left(storage: Storage) 
     assert [partition.partition for partition in report.partitions] == [1]
 
 
-def test_a_key_stays_deleted_where_the_segment_that_deleted_it_stays_compacted(storage: Storage) -> None:
+def test_a_key_stays_deleted_if_its_tombstone_stays_compacted(storage: Storage) -> None:
     """1. A key and its tombstone. 2. Compaction drops both, the tombstone among later records. 3. Restore."""
     clock = Clock()
     settings = {"min.cleanable.dirty.ratio": 0, "delete.retention.ms": 0, "internal.segment.bytes": 400}
@@ -145,7 +144,7 @@ def test_a_key_stays_deleted_where_the_segment_that_deleted_it_stays_compacted(s
 
 
 def keyed_topic(storage: Storage, policy: str = "compact") -> tuple[Topic, Clock]:
-    """A partition with the key k and another one, whose segments are not merged, and tombstones go at once."""
+    """Return a topic with the key k and another one; segments are never merged, and tombstones expire at once."""
     clock = Clock()
     settings = {"min.cleanable.dirty.ratio": 0, "delete.retention.ms": 0, "internal.segment.bytes": 400}
     topic = topic_on(storage, 1, {"cleanup.policy": policy, "retention.ms": -1, **settings}, clock)
@@ -169,9 +168,7 @@ def keys_of(topic: Topic) -> set[bytes | None]:
 
 
 @pytest.mark.parametrize("later", [[], [{"key": "z", "value": b"z" * 300}]])
-def test_a_key_stays_deleted_where_the_tombstone_came_since_and_is_gone(
-    later: list[dict[str, Any]], storage: Storage
-) -> None:
+def test_a_key_stays_deleted_if_a_later_tombstone_was_dropped(later: list[dict[str, Any]], storage: Storage) -> None:
     """1. A key. 2. A version. 3. Its tombstone. 4. Compaction drops first the key, then the tombstone. 5. Restore."""
     topic, clock = keyed_topic(storage)
     old_version = topic.version
@@ -184,7 +181,7 @@ def test_a_key_stays_deleted_where_the_tombstone_came_since_and_is_gone(
     assert "some of their keys were deleted later, and compaction dropped the deletes" in str(report)
 
 
-def test_a_key_comes_back_with_its_tombstone_where_that_came_since_and_is_there(storage: Storage) -> None:
+def test_a_key_returns_with_a_later_present_tombstone(storage: Storage) -> None:
     topic, clock = keyed_topic(storage)
     old_version = topic.version
     topic.append([{"key": "k", "value": None}, {"key": "z", "value": b"z" * 300}])
@@ -195,7 +192,7 @@ def test_a_key_comes_back_with_its_tombstone_where_that_came_since_and_is_there(
     assert keys_of(topic) == {b"a", b"z", b"e"}
 
 
-def test_a_log_start_does_not_go_back_to_a_key_whose_tombstone_is_gone(storage: Storage) -> None:
+def test_the_log_start_stays_after_a_key_without_its_tombstone(storage: Storage) -> None:
     topic, clock = keyed_topic(storage, "compact,delete")
     old_version = topic.version
     topic.append([{"key": "k", "value": None}, {"key": "z", "value": b"z" * 300}])
@@ -207,7 +204,7 @@ def test_a_log_start_does_not_go_back_to_a_key_whose_tombstone_is_gone(storage: 
     assert (topic.start_offsets(), report.to_dict()["lost"]) == ({0: 2}, 2)
 
 
-def test_a_gap_of_compaction_is_no_loss_where_a_restore_lets_the_log_begin_ahead_of_it(storage: Storage) -> None:
+def test_a_gap_of_compaction_after_the_restored_log_start_is_not_a_loss(storage: Storage) -> None:
     """1. A version. 2. Compaction drops, twice, what came since; its files go. 3. All is deleted. 4. Restore."""
     topic, clock = keyed_topic(storage, "compact,delete")
     old_version = topic.version
@@ -222,7 +219,7 @@ def test_a_gap_of_compaction_is_no_loss_where_a_restore_lets_the_log_begin_ahead
     assert topic.verify().ok
 
 
-def test_a_segment_of_which_compaction_left_nothing_comes_back_between_others(storage: Storage) -> None:
+def test_a_segment_emptied_by_compaction_returns_between_others(storage: Storage) -> None:
     """1. Segments of one record each. 2. Compaction drops two whole ones in the middle. 3. Restore, twice."""
     topic, clock = keyed_topic(storage)
     for key in ("b", "c", "b", "c"):
@@ -239,7 +236,7 @@ def test_a_segment_of_which_compaction_left_nothing_comes_back_between_others(st
     assert [record.offset for record in topic.refresh().records()] == [0, 1, 4, 5, 7]
 
 
-def test_a_segment_comes_back_right_behind_a_first_one_that_is_below_the_log_start(storage: Storage) -> None:
+def test_a_segment_returns_after_a_first_one_below_the_log_start(storage: Storage) -> None:
     """1. Records are deleted, whose segment stays for now. 2. Compaction drops the next segment. 3. Restore."""
     topic, clock = keyed_topic(storage, "compact,delete")
     topic.append([{"key": "a", "value": b"A" * 300}])
@@ -252,7 +249,7 @@ def test_a_segment_comes_back_right_behind_a_first_one_that_is_below_the_log_sta
     assert topic.verify().ok
 
 
-def test_what_is_behind_comes_back_dirty_and_without_a_gap(storage: Storage) -> None:
+def test_later_segments_return_dirty_and_without_a_gap(storage: Storage) -> None:
     """1. A version. 2. More segments, of which compaction drops a whole one, and one of the version. 3. Restore."""
     topic, clock = keyed_topic(storage)
     topic.append([{"key": "a", "value": b"A" * 300}])
@@ -270,7 +267,7 @@ def test_what_is_behind_comes_back_dirty_and_without_a_gap(storage: Storage) -> 
     assert topic.restore(topic.version).to_dict()["segments"] == 0
 
 
-def test_a_tombstone_that_comes_back_behind_a_lost_segment_deletes_its_key(storage: Storage) -> None:
+def test_a_restored_tombstone_after_a_lost_segment_deletes_its_key(storage: Storage) -> None:
     """1. A key and its tombstone. 2. Compaction. 3. A segment ahead cannot come back. 4. Restore, and compaction."""
     topic, clock = keyed_topic(storage)
     topic.append([{"key": "a", "value": b"A" * 300}])
@@ -287,7 +284,7 @@ def test_a_tombstone_that_comes_back_behind_a_lost_segment_deletes_its_key(stora
         assert b"d" not in keys_of(topic)
 
 
-def test_records_that_a_merge_put_together_with_later_ones_are_not_lost(storage: Storage) -> None:
+def test_records_merged_with_later_ones_are_not_lost(storage: Storage) -> None:
     """1. Records. 2. One more, and a merge of all. 3. Restore of the first, twice. 4. Deletion, and once more."""
     topic = topic_on(storage, 1, {"retention.ms": -1})
     for value in range(4):
@@ -303,7 +300,7 @@ def test_records_that_a_merge_put_together_with_later_ones_are_not_lost(storage:
     assert contents_of(topic.refresh()) == [b"0", b"1", b"2", b"3", b"later"]
 
 
-def test_records_that_an_earlier_restore_brought_back_stay_where_a_merge_took_them_in(storage: Storage) -> None:
+def test_restored_records_stay_after_a_merge(storage: Storage) -> None:
     """1. Records. 2. The first ones are let go. 3. They come back. 4. A merge of all. 5. Restore of the second."""
     topic = topic_on(storage, 1, {"retention.ms": -1})
     for value in range(4):
@@ -319,7 +316,7 @@ def test_records_that_an_earlier_restore_brought_back_stay_where_a_merge_took_th
     assert topic.verify().ok
 
 
-def test_records_that_compaction_dropped_are_told_where_what_it_made_comes_back(storage: Storage) -> None:
+def test_records_dropped_by_compaction_are_reported_if_its_output_returns(storage: Storage) -> None:
     """1. Records. 2. More, and compaction of all into one segment. 3. It is let go. 4. Restore of the first ones."""
     settings = {"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": 0}
     topic = old_topic(storage, 2, **settings)
@@ -332,7 +329,7 @@ def test_records_that_compaction_dropped_are_told_where_what_it_made_comes_back(
     assert (report.to_dict()["segments"], report.to_dict()["lost"]) == (1, 2)
 
 
-def test_a_compacted_segment_whose_indexes_were_made_again_comes_back_as_any_other(storage: Storage) -> None:
+def test_a_compacted_segment_with_rebuilt_indexes_returns(storage: Storage) -> None:
     """1. A version. 2. Records, of which compaction drops one. 3. New indexes. 4. All is let go. 5. Restore."""
     topic, clock = keyed_topic(storage, "compact,delete")
     topic.alter_config({"batch.bytes": 60, "internal.segment.bytes": 600})
@@ -349,7 +346,7 @@ def test_a_compacted_segment_whose_indexes_were_made_again_comes_back_as_any_oth
     assert contents_of(topic) == had
 
 
-def test_a_segment_that_came_back_once_and_was_emptied_then_leaves_no_gap(storage: Storage) -> None:
+def test_a_restored_and_then_emptied_segment_leaves_no_gap(storage: Storage) -> None:
     """1. A version. 2. Segments. 3. They go, and come back. 4. Compaction drops one. 5. The first go. 6. Restore."""
     topic, clock = keyed_topic(storage, "compact,delete")
     old_version = topic.version
@@ -368,7 +365,7 @@ def test_a_segment_that_came_back_once_and_was_emptied_then_leaves_no_gap(storag
     assert topic.verify().ok
 
 
-def test_a_segment_that_is_read_from_its_middle_on_as_before_is_not_lost(storage: Storage) -> None:
+def test_a_segment_that_is_read_from_its_middle_is_not_lost(storage: Storage) -> None:
     """1. A log start in a segment. 2. It is merged with a tombstone, which goes. 3. Restore to before that."""
     topic, clock = keyed_topic(storage, "compact,delete")
     topic.append([{"key": "q", "value": b"q" * 100}, {"key": "r", "value": b"r" * 100}])
@@ -383,7 +380,7 @@ def test_a_segment_that_is_read_from_its_middle_on_as_before_is_not_lost(storage
     assert (contents_of(topic), topic.version) == (had, version)
 
 
-def test_compaction_is_taken_back_and_later_records_stay(storage: Storage) -> None:
+def test_compaction_is_undone_and_later_records_stay(storage: Storage) -> None:
     topic = old_topic(storage, 4, **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0})
     old_version = topic.version
     topic.compact()
@@ -396,7 +393,7 @@ def test_compaction_is_taken_back_and_later_records_stay(storage: Storage) -> No
     assert [record.value for record in topic.records()] == [b"v4"]
 
 
-def test_a_segment_with_later_records_stays_as_it_is(storage: Storage) -> None:
+def test_a_segment_with_later_records_stays_unchanged(storage: Storage) -> None:
     topic = old_topic(storage, 4, **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0})
     topic.compact()
     report = topic.restore(2)
@@ -406,7 +403,7 @@ def test_a_segment_with_later_records_stays_as_it_is(storage: Storage) -> None:
     assert topic.verify().ok
 
 
-def test_what_vacuum_deleted_does_not_come_back_and_the_report_says_so(storage: Storage) -> None:
+def test_vacuumed_records_are_reported_as_lost(storage: Storage) -> None:
     """1. Retention. 2. Vacuum, without a delay. 3. More, and retention again. 4. Restore."""
     topic = old_topic(storage, 2, **{"file.delete.delay.ms": 0})
     topic.retention()
@@ -418,7 +415,7 @@ def test_what_vacuum_deleted_does_not_come_back_and_the_report_says_so(storage: 
     assert contents(topic) == {0: [b"v2"]}
 
 
-def test_a_segment_comes_back_with_the_indexes_that_a_rebuild_gave_it(storage: Storage) -> None:
+def test_a_segment_returns_with_its_rebuilt_indexes(storage: Storage) -> None:
     """1. The indexes are made again by another setting. 2. Retention. 3. Restore to before the rebuild."""
     topic = topic_on(storage, 1, {"retention.ms": DAY, "batch.bytes": 150, "index.interval.bytes": 4000})
     topic.append([{"value": b"v%d" % number * 20, "timestamp": NOW - 2 * DAY} for number in range(100)])
@@ -434,7 +431,7 @@ def test_a_segment_comes_back_with_the_indexes_that_a_rebuild_gave_it(storage: S
     assert topic.verify().ok
 
 
-def test_records_ahead_of_a_gap_stay_away(storage: Storage) -> None:
+def test_records_before_a_gap_do_not_return(storage: Storage) -> None:
     topic = old_topic(storage, 3)
     middle = topic.snapshot.partitions[0].segments[1]
     topic.retention()
@@ -444,7 +441,7 @@ def test_records_ahead_of_a_gap_stay_away(storage: Storage) -> None:
     assert topic.verify().ok
 
 
-def test_a_version_that_is_not_there_is_refused(storage: Storage) -> None:
+def test_a_missing_version_is_refused(storage: Storage) -> None:
     topic = old_topic(storage, 1)
     for version in (-1, 2):
         with pytest.raises(OffsetOutOfRangeError, match="the log has the versions 0 to 1"):
@@ -455,14 +452,14 @@ def test_a_version_that_is_not_there_is_refused(storage: Storage) -> None:
         again.restore(1)
 
 
-def test_nothing_to_restore_is_no_commit(storage: Storage) -> None:
+def test_an_empty_restore_commits_nothing(storage: Storage) -> None:
     topic = old_topic(storage, 2)
     report = topic.restore(1)
     said = "nothing to restore: version 1 had no record that is not there"
     assert (topic.version, str(report).split(";")[0]) == (2, said)
 
 
-def test_a_log_start_that_goes_back_is_told(storage: Storage) -> None:
+def test_a_lowered_log_start_is_reported(storage: Storage) -> None:
     topic = topic_on(storage, 2, {"retention.ms": -1})
     for number in (0, 1):
         topic.append(values(range(5)), partition=number)
@@ -476,7 +473,7 @@ def test_a_log_start_that_goes_back_is_told(storage: Storage) -> None:
     assert report.to_dict()["offsets"] == 8
 
 
-def test_a_segment_comes_back_though_the_log_began_in_the_middle_of_it(storage: Storage) -> None:
+def test_a_segment_returns_if_the_log_started_inside_it(storage: Storage) -> None:
     topic = topic_on(storage, 1, {"retention.ms": -1})
     topic.append(values(range(3)))
     version = topic.delete_records({0: 1}).version
@@ -492,7 +489,7 @@ def test_a_segment_comes_back_though_the_log_began_in_the_middle_of_it(storage: 
     assert topic.verify().ok
 
 
-def test_active_segments_go_on_growing(tmp_path: Any) -> None:
+def test_active_segments_continue_to_grow(tmp_path: Any) -> None:
     topic = topic_on(Storage(str(tmp_path / "clicks")), 1, {"retention.ms": -1})
     topic.append(values(range(3)))
     with topic.writer() as writer:
@@ -510,8 +507,8 @@ steps = st.lists(st.sampled_from(["append", "append", "compact", "delete", "rest
 @pytest.mark.long
 @examples(30)
 @given(steps, st.data())
-def test_what_a_version_had_and_what_came_since_is_there_again(order: list[str], data: st.DataObject) -> None:
-    """Against a list of records, of which some are there: those behind a start, which goes up and down."""
+def test_a_restore_has_the_records_of_the_version_and_later_ones(order: list[str], data: st.DataObject) -> None:
+    """A model: a list of records, of which those before the log start are hidden."""
     topic = topic_on(topic_storage(f"memory://{uuid.uuid4().hex}"), 1, {"retention.ms": -1})
     start, end, starts = 0, 0, {0: 0}
     for step in order:

@@ -1,4 +1,4 @@
-"""Restore and vacuum on a full disk: vacuum deletes before its commit fits, and no restored segment loses a file."""
+"""Concurrent restore and vacuum on a full disk: no restored segment loses a file."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ from distlog.core.errors import StorageFullError
 
 
 class FullDisk:
-    """Lets no vacuum horizon be committed until a file was deleted; calls `on_full` and `on_delete` before these.
-
-    Who deletes more than the `most` files is killed then.
-    """
+    """Fails commits of the vacuum horizon until a file was deleted, and is killed after `most` deletions."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.has_room = self.was_full = False
@@ -48,15 +45,15 @@ class FullDisk:
         monkeypatch.setattr(TimedStorage, "delete", freed)
 
     def on_full(self) -> None:
-        """Before the first floor fails."""
+        pass
 
     def on_delete(self) -> None:
-        """Before the first files are deleted."""
+        pass
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """A topic with two parts of a bundle and a file, which retention removed longer ago than the delay."""
+    """Return a topic with two bundle parts and a file that retention removed longer ago than the delay."""
     world = World(f"{tmp_path}/log")
     world.topic().append([{"value": "part", "partition": number, "timestamp": world.clock()} for number in (0, 1)])
     world.append("file")
@@ -70,7 +67,7 @@ def restore(world: World) -> None:
     world.topic().restore(2)
 
 
-def test_a_restore_ahead_of_what_a_full_disk_lets_go_keeps_its_files(
+def test_a_restore_before_the_deletions_on_a_full_disk_keeps_its_files(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1. Vacuum reads the head. 2. Its floor does not fit. 3. Restore. 4. Vacuum deletes what needs no floor."""
@@ -82,7 +79,7 @@ def test_a_restore_ahead_of_what_a_full_disk_lets_go_keeps_its_files(
     assert world.topic().verify().ok
 
 
-def test_a_restore_while_a_full_disk_lets_go_waits_for_the_floor(
+def test_a_restore_during_deletions_on_a_full_disk_waits_for_the_horizon(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1. Vacuum chose what needs no floor. 2. A restore begins. 3. Vacuum deletes, and commits its floor."""
@@ -100,7 +97,7 @@ def test_a_restore_while_a_full_disk_lets_go_waits_for_the_floor(
 
 
 @pytest.mark.parametrize("deleted", range(6))
-def test_a_vacuum_that_is_killed_on_a_full_disk_leaves_no_half_of_a_segment_to_restore(
+def test_a_vacuum_killed_on_a_full_disk_leaves_no_partial_segment(
     world: World, monkeypatch: pytest.MonkeyPatch, deleted: int
 ) -> None:
     """1. Vacuum deletes some files. 2. It is killed before its floor. 3. Restore brings back what is whole."""

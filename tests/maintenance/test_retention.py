@@ -1,4 +1,4 @@
-"""Retention and delete-records: what leaves, in Kafka's order, by Kafka's predicates."""
+"""Retention and delete-records delete in Kafka's order, by Kafka's predicates."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FUTURE = 10**15
 
 
 def topic_of(folder: Path, timestamps: list[int], **config: Any) -> Topic:
-    """A topic of one partition with one segment, of one record and SIZE bytes, per timestamp."""
+    """Return a topic of one partition with one segment, of one record and SIZE bytes, per timestamp."""
     topic = topics.create(f"{folder}/log", config={name.replace("_", "."): value for name, value in config.items()})
     for timestamp in timestamps:
         topic.append([{"value": b"vv", "timestamp": timestamp}])
@@ -43,17 +43,15 @@ def topic_of(folder: Path, timestamps: list[int], **config: Any) -> Topic:
 
 
 def at_time(topic: Topic, now_ms: int) -> TopicHandle:
-    """The topic's handle, with a clock that shows `now_ms`."""
     return dataclasses.replace(topic.handle, clock=lambda: now_ms)
 
 
 def remaining_offsets(topic: Topic, now_ms: int) -> list[int]:
-    """The base offsets of the segments that retention leaves at `now_ms`."""
     retention(at_time(topic, now_ms), topic.snapshot)
     return [segment.base_offset for segment in topic.refresh().snapshot.partitions[0].segments]
 
 
-def test_a_segment_older_than_retention_ms_goes_and_one_of_exactly_that_age_stays(tmp_path: Path) -> None:
+def test_a_segment_older_than_retention_ms_is_deleted_at_one_ms_more(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, [1000, 2000, 3000], retention_ms=500)
     assert remaining_offsets(topic, 2500) == [1, 2]
     assert remaining_offsets(topic, 2501) == [2]
@@ -65,14 +63,14 @@ def test_time_stops_at_the_first_segment_that_must_stay(tmp_path: Path) -> None:
     assert remaining_offsets(topic, 9100) == [1, 2]
 
 
-def test_a_future_timestamp_does_not_block_what_is_behind_it_for_ever(tmp_path: Path) -> None:
+def test_a_future_timestamp_does_not_block_later_segments_forever(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, [FUTURE, 1000], retention_ms=500, **{"message.timestamp.after.max.ms": FUTURE})
     written = topic.snapshot.partitions[0].segments[0].created_ms
     assert remaining_offsets(topic, written + 500) == [0, 1]
     assert remaining_offsets(topic, written + 501) == []
 
 
-def test_records_without_a_time_age_from_when_they_were_written(tmp_path: Path) -> None:
+def test_records_without_a_time_age_from_their_append(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, [-1], retention_ms=500)
     written = topic.snapshot.partitions[0].segments[0].created_ms
     assert remaining_offsets(topic, written + 500) == [0]
@@ -81,10 +79,10 @@ def test_records_without_a_time_age_from_when_they_were_written(tmp_path: Path) 
 
 @pytest.mark.parametrize("ahead_ms", [500, None], ids=["in the future", "without a time"])
 @pytest.mark.parametrize("flush_messages", [1, 100])
-def test_a_recent_direct_append_stays_however_old_its_segment_is(
+def test_a_recent_direct_append_stays_in_an_old_segment(
     tmp_path: Path, ahead_ms: int | None, flush_messages: int
 ) -> None:
-    """Nothing tells the age of such records but the time of their append: neither now, nor after the seal."""
+    """Without record times, only the time of their append gives their age, before and after the seal."""
     clock = Clock(now_ms() - 60_000)
     topic = topic_on(Storage(f"{tmp_path}/log"), 1, {"retention.ms": 1000, "flush.messages": flush_messages}, clock)
     with closing(RecordSender(topic.handle, topic.current, topic.engine())) as sender:
@@ -114,7 +112,7 @@ def test_a_partition_may_become_empty_and_its_log_end_stays(tmp_path: Path) -> N
     assert topic.append([{"value": b"next"}]).offsets == {0: (2, 3)}
 
 
-def test_a_topic_that_is_only_compacted_loses_what_is_below_its_log_start_and_nothing_else(tmp_path: Path) -> None:
+def test_a_compacted_topic_loses_only_segments_below_its_log_start(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, [1000, 1000, 1000], retention_ms=0, retention_bytes=0)
     delete_records(topic.handle, topic.snapshot, {0: 2})
     topic.alter_config({"cleanup.policy": "compact"})
@@ -123,7 +121,7 @@ def test_a_topic_that_is_only_compacted_loses_what_is_below_its_log_start_and_no
     assert remaining_offsets(topic, 10**6) == []
 
 
-def test_the_report_says_what_went_and_why(tmp_path: Path) -> None:
+def test_the_report_has_deleted_segments_and_reasons(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, [1000, 9000, 1000, 9000, 9000], retention_ms=500, retention_bytes=2 * SIZE)
     delete_records(topic.handle, topic.snapshot, {0: 1})
     (plan,) = plan_retention(topic.refresh().snapshot, 9100)
@@ -137,7 +135,7 @@ def test_a_dry_run_commits_nothing(tmp_path: Path) -> None:
     assert (len(plans), snapshot.version) == (1, topic.refresh().version)
 
 
-def test_nothing_to_let_go_is_no_commit(tmp_path: Path) -> None:
+def test_retention_without_deletions_commits_nothing(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, [1000])
     old_version = topic.version
     assert remaining_offsets(topic, 1000) == [0]
@@ -153,8 +151,7 @@ def test_retention_reads_no_data_and_deletes_no_file(tmp_path: Path) -> None:
     assert sorted(tmp_path.glob("log/log-0/*")) == files
 
 
-def test_a_plan_that_lost_a_race_is_made_again(tmp_path: Path) -> None:
-    """1. A stale snapshot. 2. Another process removes and appends. 3. Retention sees both."""
+def test_a_lost_race_plans_again(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, [1000, 1000, 9000], retention_ms=500)
     stale = topic.snapshot
     other = topics.open(topic.url)
@@ -191,7 +188,7 @@ ages = st.lists(st.integers(0, 20), max_size=6)
 @examples(20)
 @given(ages, st.integers(-1, 25), st.integers(-1, 8), st.integers(0, 6))
 def test_retention_is_kafkas_algorithm(timestamps: list[int], keep_ms: int, keep: int, start: int) -> None:
-    """Against `deleteOldSegments` spelled out over a list of (base offset, timestamp)."""
+    """Compare with a plain `deleteOldSegments` over a list of (base offset, timestamp)."""
     topic = topics.create(
         f"memory://retention/{id(timestamps)}-{len(timestamps)}/log", config={"retention.ms": keep_ms}
     )
@@ -218,8 +215,8 @@ def test_retention_is_kafkas_algorithm(timestamps: list[int], keep_ms: int, keep
 @pytest.mark.long
 @examples(40)
 @given(st.integers(0, 2**32))
-def test_all_partitions_are_planned_at_once_as_one_by_one(seed: int) -> None:
-    """A table of ages and sizes for partitions, some of which have a state of their own."""
+def test_planning_all_partitions_equals_single_plans(seed: int) -> None:
+    """A table of ages and sizes for partitions, some of which have their own state."""
     random, history, count = Random(seed), History(), 6
     keep_ms, keep = random.choice([-1, 0, 500, 1000]), random.choice([-1, 0, 1500, 3000])
     policy = random.choice(["delete", "delete", "compact"])
@@ -239,7 +236,7 @@ def test_all_partitions_are_planned_at_once_as_one_by_one(seed: int) -> None:
     for number, state in enumerate(snapshot.partitions):
         removed = list[SegmentInfo]()
         for info in state.segments:
-            size = sum(each.log_bytes for each in state.segments) - sum(each.log_bytes for each in removed)
+            size = sum(info.log_bytes for info in state.segments) - sum(info.log_bytes for info in removed)
             time = info.max_timestamp if 0 <= info.max_timestamp <= 4600 else info.created_ms
             by_size = policy == "delete" and 0 <= keep <= size - info.log_bytes
             by_time = policy == "delete" and 0 <= keep_ms < 4600 - time
@@ -258,7 +255,7 @@ def test_all_partitions_are_planned_at_once_as_one_by_one(seed: int) -> None:
         assert plan.below_log_start + plan.above_size + plan.too_old == len(plan.segments)
 
 
-def test_what_goes_from_many_partitions_is_a_table_that_readers_take_in_columns(memory_url: Any) -> None:
+def test_deletions_in_many_partitions_are_one_table(memory_url: Any) -> None:
     topic = topics.create(f"{memory_url.url}/log", partitions=300)
     rows = {"partition": [*range(300)] * 2, "value": ["v"] * 600, "timestamp": [0] * 600}
     for _ in range(2):
@@ -274,7 +271,7 @@ def test_what_goes_from_many_partitions_is_a_table_that_readers_take_in_columns(
     assert after.table.segment_count == 0
 
 
-def test_more_segments_than_a_commit_takes_go_by_several_runs(
+def test_more_segments_than_a_commit_takes_are_deleted_by_several_runs(
     memory_url: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = topics.create(f"{memory_url.url}/log", partitions=300)
@@ -292,7 +289,7 @@ def test_more_segments_than_a_commit_takes_go_by_several_runs(
     assert topics.open(topic.url).scan().count() == 0
 
 
-def test_the_report_says_which_setting_and_which_time(tmp_path: Path) -> None:
+def test_the_report_has_the_setting_and_the_time(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, [1000, 2000, 9000, 9000], retention_ms=86_400_000)
     topic.alter_config({"retention.bytes": 2 * SIZE, "retention.ms": "1000"})
     delete_records(topic.handle, topic.snapshot, {0: 1})
@@ -305,14 +302,14 @@ def test_the_report_says_which_setting_and_which_time(tmp_path: Path) -> None:
     assert str(topic.retention()) == "deleted 0 segments, 0 bytes, 0 records"
 
 
-def test_who_appends_what_retention_is_to_delete_is_warned(tmp_path: Path) -> None:
+def test_an_append_of_expired_records_warns(tmp_path: Path) -> None:
     topic = topics.create(str(tmp_path / "log"))
     with pytest.warns(RetentionWarning, match=r"log: 2 records are older than retention.ms=604800000.* or to -1"):
         topic.append([{"value": "v", "timestamp": "2015-05-17"}, {"value": "v", "timestamp": "2015-05-18"}])
 
 
 @pytest.mark.filterwarnings("error::distlog.RetentionWarning")
-def test_where_warnings_are_errors_nothing_is_appended(tmp_path: Path) -> None:
+def test_with_warnings_as_errors_nothing_is_appended(tmp_path: Path) -> None:
     topic = topics.create(str(tmp_path / "log"))
     for _ in range(2):
         with pytest.raises(RetentionWarning):

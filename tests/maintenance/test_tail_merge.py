@@ -1,4 +1,4 @@
-"""Merging after each append of a stream: few segments live, each record is copied few times, the work is bounded."""
+"""Merging after each append of a stream: few live segments, few copies of each record, bounded work."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KB, MB = 1000, 1_000_000
 
 
 class Stream:
-    """A partition that gets one segment per micro-batch, without files; `copies` is how often each was copied."""
+    """A partition that gets one segment per micro-batch, without files; `copies` counts the copies of each."""
 
     def __init__(self, config: TopicConfig | None = None) -> None:
         self.config = config or TopicConfig()
@@ -44,7 +44,7 @@ class Stream:
         self._smallest: dict[str, int] = {}
 
     def run(self, sizes: Iterable[int]) -> Stream:
-        """A micro-batch of each of `sizes` bytes of log."""
+        """Append a micro-batch of each of `sizes` bytes of log."""
         for size in sizes:
             self._append(size)
             groups = self.plan()
@@ -55,7 +55,6 @@ class Stream:
         return self
 
     def plan(self) -> list[SegmentGroup]:
-        """What is worth merging now."""
         state = PartitionState(log_end_offset=self.end, segments=self.table)
         return plan_tail_merge(snapshot_of(self.config, state), {0: 1}, most_bytes=LARGEST_BYTES, most_segments=512)
 
@@ -79,12 +78,10 @@ class Stream:
 
     @property
     def most_copies(self) -> int:
-        """How often the record was copied that was copied most."""
         return max(self._copies.values())
 
 
 def snapshot_of(config: TopicConfig, *states: PartitionState) -> Snapshot:
-    """A topic of these partitions."""
     return Snapshot(
         version=1,
         commit_id="",
@@ -108,7 +105,7 @@ def test_thousands_of_micro_batches_leave_few_segments_and_copy_each_byte_few_ti
 
 
 @pytest.mark.long
-def test_micro_batches_of_any_sizes_leave_few_segments_beside_the_large_ones() -> None:
+def test_micro_batches_of_any_sizes_leave_few_small_segments() -> None:
     sizes = [int(10 ** (2 + 5 * ((number * 7919) % 1000) / 1000)) for number in range(3000)]
     stream = Stream().run(sizes)
     assert stream.most_segments <= 4 * stream.appended / LARGEST_BYTES + 60
@@ -171,7 +168,6 @@ def test_a_compacted_topic_is_left_to_compaction() -> None:
 
 
 def append(topic: Topic, *numbers: int) -> list[SegmentInfo]:
-    """One commit of records with these numbers; returns its segments."""
     appender = topic.appender()
     appender.append(values(numbers))
     segments = appender.close()
@@ -193,7 +189,7 @@ def test_a_stream_of_real_segments_reads_the_same_and_is_sound(storage: Storage)
     assert topic.segments().num_rows <= 2
 
 
-def test_only_partitions_that_got_rows_are_looked_at(storage: Storage) -> None:
+def test_only_partitions_with_new_rows_are_checked(storage: Storage) -> None:
     topic = topic_on(storage, 2)
     for _ in range(10):
         topic.append(values([1]), 0)
@@ -212,7 +208,6 @@ def test_a_merge_that_loses_every_race_is_given_up_soon(storage: Storage, monkey
     for _ in range(8):
         appended = append(topic, 1)
     other = distlog.open(storage.url)
-    # the merged segment is written, and not committed
     after_write(monkeypatch, lambda path: "/_commits/" not in path, lambda: other.append([{"value": b"x"}]))
     with pytest.raises(CommitConflictError, match="other commits came first"):
         merge_tails(topic.handle, topic.snapshot, appended)

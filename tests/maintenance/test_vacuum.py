@@ -1,4 +1,4 @@
-"""Vacuum: nothing that a reader or a writer may still need is ever deleted, and everything else is."""
+"""Vacuum deletes every unneeded file, and no file that a reader or a writer can still need."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from distlog.core.maintain.vacuum import vacuum
 from distlog.core.storage.storage import Storage
 
 
-def test_removed_files_stay_for_the_delay_and_go_after_it(world: World) -> None:
+def test_removed_files_are_deleted_after_the_delay(world: World) -> None:
     world.append()
     world.expire()
-    before = world.files()
+    original = world.files()
     assert world.vacuum().files == ()
     world.wait(DELAY - 1)
     assert world.vacuum(dry_run=True).files == ()
     world.wait()
     report = world.vacuum()
-    assert {file.name for file in report.files} == before
+    assert {file.name for file in report.files} == original
     assert world.files() == set()
     assert report.bytes == sum(file.size for file in report.files) > 0
 
 
-def test_what_a_crashed_writer_left_goes_after_the_delay(world: World) -> None:
+def test_files_of_a_crashed_writer_are_deleted_after_the_delay(world: World) -> None:
     appender, _ = world.slow_writer()
     appender.append([{"value": "never committed"}])
     appender.close()
@@ -44,14 +44,13 @@ def test_a_dry_run_deletes_and_commits_nothing(world: World) -> None:
     world.append()
     world.expire()
     world.wait()
-    before, version = world.files(), world.log.load().version
-    assert {file.name for file in world.vacuum(dry_run=True).files} == before
-    assert (world.files(), world.log.load().version) == (before, version)
+    original, version = world.files(), world.log.load().version
+    assert {file.name for file in world.vacuum(dry_run=True).files} == original
+    assert (world.files(), world.log.load().version) == (original, version)
 
 
 def test_a_slow_writer_loses_time_and_never_data(world: World) -> None:
-    """1. A writer begins. 2. Vacuum runs twice, a delay apart, while it uploads. 3. It commits: refused. 4. It writes
-    again: there."""
+    """A writer uploads during two vacuums that are a delay apart: its commit is refused, and a retry succeeds."""
     appender, read_version = world.slow_writer()
     appender.append([{"value": "slow"}])
     world.append("fast")
@@ -89,14 +88,13 @@ CONFIG = {"file.delete.delay.ms": "0"}
 
 
 def topic_at(folder: Path) -> distlog.Topic:
-    """A topic of one segment per commit."""
     topic = distlog.create(str(folder), config=CONFIG)
     topic.append([{"value": b"kept"}])
     return topic
 
 
-def test_vacuum_deletes_nothing_behind_a_link_and_says_which_link_it_is(tmp_path: Path) -> None:
-    # only a folder that was moved lies in a topic
+def test_vacuum_follows_no_link_and_names_it(tmp_path: Path) -> None:
+    # only a moved folder is in a topic
     topic_at(tmp_path / "elsewhere" / "mine")
     mine = topic_at(tmp_path / "mine")
     (tmp_path / "elsewhere").rename(tmp_path / "mine" / "of-another")
@@ -104,18 +102,18 @@ def test_vacuum_deletes_nothing_behind_a_link_and_says_which_link_it_is(tmp_path
     link = tmp_path / "mine" / "mine-1"
     link.symlink_to(tmp_path / "mine" / "of-another" / "mine" / "mine-0")
     mine.drop()
-    before = contents(tmp_path)
+    original = contents(tmp_path)
     for dry_run in (True, False):
         with pytest.raises(StorageError, match="refusing to follow a link") as error:
             vacuum(mine.storage, mine.log, dry_run=dry_run)
         assert error.value.details["file"] == str(link)
-    assert contents(tmp_path) == before
+    assert contents(tmp_path) == original
     link.unlink()
     assert vacuum(mine.storage, mine.log).files
     assert other.refresh().scan().count() == 1
 
 
-def test_vacuum_says_that_a_file_of_a_partition_is_a_link(tmp_path: Path) -> None:
+def test_vacuum_names_a_link_among_the_files_of_a_partition(tmp_path: Path) -> None:
     topic = topic_at(tmp_path / "mine")
     (log,) = (tmp_path / "mine" / "mine-0").glob("*.log")
     log.rename(tmp_path / "elsewhere")
@@ -126,27 +124,27 @@ def test_vacuum_says_that_a_file_of_a_partition_is_a_link(tmp_path: Path) -> Non
     assert (tmp_path / "elsewhere").exists()
 
 
-def test_no_file_is_deleted_or_listed_behind_a_link_below_the_folder(tmp_path: Path) -> None:
+def test_links_in_the_folder_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "topic" / "inner").mkdir(parents=True)
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "file").write_bytes(b"of another")
     (tmp_path / "topic" / "inner" / "link").symlink_to(tmp_path / "outside")
     (tmp_path / "also-a-topic").symlink_to(tmp_path / "topic")
-    # the folder that was given may be a link
-    given = Storage(str(tmp_path / "also-a-topic"))
-    for storage, folder in ((given, "inner/link"), (given.child("inner"), "link")):
+    # the folder in the address may be a link
+    linked = Storage(str(tmp_path / "also-a-topic"))
+    for storage, folder in ((linked, "inner/link"), (linked.child("inner"), "link")):
         assert storage.list_folders(folder.rpartition("/")[0]) == []
         for call in (storage.list, storage.list_folders, storage.refuse_links):
             with pytest.raises(StorageError, match="refusing to follow a link"):
                 call(folder)
         with pytest.raises(StorageError, match="refusing to follow a link"):
             storage.delete([f"{folder}/file"])
-    # a link itself is deleted, and not what it names
+    # a link is deleted, and its target is not
     Storage(str(tmp_path / "topic")).delete(["inner/link"])
     assert (tmp_path / "outside" / "file").read_bytes() == b"of another"
 
 
-def test_a_link_to_a_topic_is_not_loaded_from_a_root_and_that_is_said(tmp_path: Path) -> None:
+def test_a_link_to_a_topic_is_reported_and_not_loaded(tmp_path: Path) -> None:
     topic_at(tmp_path / "elsewhere" / "clicks")
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "clicks").symlink_to(tmp_path / "elsewhere" / "clicks")
@@ -154,5 +152,5 @@ def test_a_link_to_a_topic_is_not_loaded_from_a_root_and_that_is_said(tmp_path: 
     with distlog.LogManager(str(tmp_path / "root")) as manager:
         manager.run_once()
         assert manager.topics == []
-        ((url, said),) = [each for of_task in manager.errors.values() for each in of_task.items()]
+        ((url, said),) = [error for of_task in manager.errors.values() for error in of_task.items()]
     assert (url, "a link to a topic" in said) == (str(tmp_path / "root" / "clicks"), True)

@@ -1,4 +1,4 @@
-"""Vacuum beside processes that append in place: what they use stays, what they leave is deleted."""
+"""Vacuum with concurrent direct appends: files in use stay, and abandoned ones are deleted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ def clean(process: Process, *, dry_run: bool = False) -> VacuumReport:
 
 
 def present(folder: Path) -> set[str]:
-    """The files of partition 0."""
     return set(os.listdir(folder / "events-0")) if (folder / "events-0").exists() else set()
 
 
@@ -35,7 +34,7 @@ def stems(folder: Path) -> int:
 
 
 def other_commits(process: Process, count: int = 3) -> None:
-    """Commits of somebody who does not append."""
+    """Commit by another process that does not append."""
     for _ in range(count):
         put_commit(process.handle.log, process.head(), "config", lambda _: [])
 
@@ -81,7 +80,7 @@ Action = Callable[[Process], object]
 
 
 def racing(process: Process, concurrent: Action, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do `meanwhile` right before the next commit of `process`, once."""
+    """Run `concurrent` right before the next commit of `process`, once."""
     other = Process(Path(process.handle.storage.url))
     before_call(monkeypatch, "link", lambda _, to: "/_commits/" in to, lambda: concurrent(other))
 
@@ -103,7 +102,7 @@ def commit_and_clean(process: Process) -> None:
 
 
 @pytest.mark.parametrize("is_roll", [False, True])
-def test_a_segment_whose_files_were_deleted_before_its_commit_is_made_again(
+def test_a_segment_is_created_again_after_a_vacuum_before_its_commit(
     folder: Path, is_roll: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = Process(folder)
@@ -144,7 +143,6 @@ def test_the_locks_of_a_dropped_topic_go_with_its_segments(tmp_path: Path) -> No
 
 
 def later(folder: Path) -> None:
-    """Let two days pass, for all files."""
     for path in folder.rglob("*"):
         status = path.stat()
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns - 2 * DAY_MS * 1_000_000))
@@ -181,7 +179,6 @@ def test_writers_of_a_new_topic_share_a_lock_when_vacuum_deletes_the_old_one_und
     process.topic().drop()
     open_topic.create(str(folder), 1)
     early, late = Process(folder), Process(folder)
-    # it has the old file open
     assert early[0].end().end_offset == 0
     os.unlink(folder / "events-0" / ".lock")
     assert append(late[0], b"a") == (0, 1)
@@ -191,7 +188,7 @@ def test_writers_of_a_new_topic_share_a_lock_when_vacuum_deletes_the_old_one_und
     assert late.anomalies() == ()
 
 
-def test_a_read_that_was_planned_on_an_active_segment_outlives_its_seal_its_merge_and_a_vacuum(
+def test_a_planned_read_of_an_active_segment_outlives_its_merge(
     tmp_path: Path,
 ) -> None:
     process = Process(new_topic(tmp_path / "events", file_delete_delay_ms=DAY_MS))
@@ -202,7 +199,7 @@ def test_a_read_that_was_planned_on_an_active_segment_outlives_its_seal_its_merg
     assert reader.refresh().scan().count() == 2
 
 
-def test_once_vacuumed_a_planned_read_says_that_it_is_too_old(folder: Path) -> None:
+def test_a_planned_read_fails_after_a_vacuum(folder: Path) -> None:
     process = Process(folder)
     scan, reader = merged_under_a_scan(process)
     clean(process)
@@ -212,7 +209,7 @@ def test_once_vacuumed_a_planned_read_says_that_it_is_too_old(folder: Path) -> N
 
 
 def merged_under_a_scan(process: Process) -> tuple[Scan, Topic]:
-    """A scan that was planned on an active segment, which was sealed and merged since, and its topic."""
+    """Return a scan that was planned on an active segment, which was sealed and merged later, and its topic."""
     append(process[0], b"a")
     reader = process.topic()
     scan = reader.scan(columns=["value"])
@@ -230,10 +227,8 @@ def merge_all(process: Process) -> None:
     assert sealed(process.head()) == [(0, 2)]
 
 
-def test_a_reader_that_finds_an_active_segment_gone_looks_again(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Sealed, merged and vacuumed between the look at the commit log and the look at the files."""
+def test_a_reader_of_a_missing_active_segment_refreshes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The segment is sealed, merged and vacuumed between the reads of the commit log and of the files."""
     process = Process(folder)
     append(process[0], b"a")
     reader = process.topic()

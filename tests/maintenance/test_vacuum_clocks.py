@@ -1,4 +1,4 @@
-"""Vacuum goes by the storage's clock: no other, and no commit in the log, makes it delete early or stops it."""
+"""Vacuum uses the storage's clock: other clocks and commit times neither stop it or make it delete early."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_vacuum_with_a_clock_ahead_waits_for_the_delay(tmp_path: Path) -> None
         world.by(clock).vacuum()
         assert contents(held) == {0: [b"v1"]}
     world.store.now_ms += DELAY
-    assert world.by(Clock(0)).vacuum().files != (), "nor does a clock that is behind stop it"
+    assert world.by(Clock(0)).vacuum().files != (), "a late clock does not stop it"
 
 
 def test_commits_ahead_in_the_log_do_not_stop_vacuum(world: TwoClocks, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,8 +56,8 @@ def remove_everything(current: Snapshot) -> list[Action]:
     return [*removals, SetLogStartOffset(0, state.log_end_offset)]
 
 
-def test_a_commit_by_a_clock_that_is_behind_does_not_make_vacuum_delete_too_early(tmp_path: Path) -> None:
-    """A topic that rests; then a compaction whose clock is two days behind, so that its commit looks old."""
+def test_a_late_clock_does_not_make_vacuum_delete_early(tmp_path: Path) -> None:
+    """A compaction whose clock is two days late, so that its commit looks old."""
     world = TwoClocks(Storage(tmp_path / "log"), file_delete_delay_ms=DELAY)
     for number in range(2):
         world.good.append(values([number]))
@@ -87,6 +87,6 @@ def commits(*times: int) -> list[FileInfo]:
         ((10, 30, 99, 5, 40), 0),
     ],
 )
-def test_the_head_of_a_time_whatever_the_times_of_commits(times: tuple[int, ...], expected: int | None) -> None:
-    """At 20, when it is 50 now: what lies ahead of now says nothing, and later ones of the past hold."""
+def test_the_head_of_a_time_with_any_commit_times(times: tuple[int, ...], expected: int | None) -> None:
+    """Commits ahead of the storage's time are ignored."""
     assert CommitsFolder.of(commits(*times)[::-1]).head_at(20, 50) == expected

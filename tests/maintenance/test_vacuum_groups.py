@@ -1,4 +1,4 @@
-"""Vacuum keeps the groups of a topic, and deletes those of topics that were dropped."""
+"""Vacuum keeps the groups of a topic, and deletes the groups of dropped topics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
 
 
 def commit_group(topic: Topic, group: str) -> str:
-    """Follow with a group, and commit; returns the folder of the group."""
+    """Consume with a group, commit, and return the folder of the group."""
     with consume(topic, group=group, timeout=0) as consumer:
         drained(consumer)
     return paths.group_folder(topic.snapshot.topic_id, group)
@@ -39,7 +39,7 @@ def test_groups_stay(world: World) -> None:
     assert world.topic().groups()["group"].to_pylist() == ["a group"] * 2
 
 
-def test_the_groups_of_a_dropped_topic_go_and_those_of_a_new_one_stay(world: World) -> None:
+def test_the_groups_of_a_dropped_topic_are_deleted(world: World) -> None:
     world.append()
     old = commit_group(world.topic(), "one")
     world.topic().drop()
@@ -57,7 +57,7 @@ def test_the_groups_of_a_dropped_topic_go_and_those_of_a_new_one_stay(world: Wor
     assert world.storage.list(new) != []
 
 
-def test_the_groups_of_a_topic_that_is_gone_go(world: World) -> None:
+def test_the_groups_of_a_missing_topic_are_deleted(world: World) -> None:
     world.append()
     folder = commit_group(world.topic(), "one")
     world.topic().drop()
@@ -66,7 +66,7 @@ def test_the_groups_of_a_topic_that_is_gone_go(world: World) -> None:
     assert world.storage.list(folder) == []
 
 
-def test_a_torn_put_of_a_dead_member_goes_and_strange_folders_stay(tmp_path: Path) -> None:
+def test_a_torn_put_of_a_dead_member_is_deleted(tmp_path: Path) -> None:
     world = World(f"{tmp_path}/log")
     world.append()
     folder = commit_group(world.topic(), "one")

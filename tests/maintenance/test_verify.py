@@ -1,4 +1,4 @@
-"""Verify: whatever is wrong with a topic is named, with its place; whatever is right passes."""
+"""Verify names each fault with its position, and a sound topic passes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_every_bad_batch_is_named_not_only_the_first(topic: Topic) -> None:
     assert anomalies_of(topic) == expected
 
 
-def test_a_length_that_no_batch_has_ends_the_walk(topic: Topic) -> None:
+def test_an_impossible_length_ends_the_walk(topic: Topic) -> None:
     position, _ = second_batch(topic)
 
     def change(data: bytearray) -> None:
@@ -87,7 +87,7 @@ def test_a_length_beyond_the_end_of_the_file(topic: Topic) -> None:
     assert anomalies_of(topic) == [("corrupt_batch", position, None)]
 
 
-def test_a_count_that_no_batch_has_costs_that_batch_only(topic: Topic) -> None:
+def test_an_impossible_count_affects_only_its_batch(topic: Topic) -> None:
     position, offset = second_batch(topic)
 
     def change(data: bytearray) -> None:
@@ -107,15 +107,14 @@ def test_two_damaged_headers_are_both_named(topic: Topic) -> None:
     assert anomalies_of(topic) == [("corrupt_batch", positions[2], offsets[2]), ("corrupt_batch", positions[5], None)]
 
 
-def test_what_a_damaged_header_says_is_not_believed(topic: Topic) -> None:
-    """The offset at which the next batch would have to begin, here."""
+def test_the_fields_of_a_damaged_header_are_ignored(topic: Topic) -> None:
     position, offset = second_batch(topic)
     changed(topic, ".log", flip(position + 26), 1)
     assert anomalies_of(topic) == [("corrupt_batch", position, offset)]
 
 
 @pytest.mark.parametrize("size", [0, 10, 100, -1])
-def test_a_log_that_was_cut(topic: Topic, size: int) -> None:
+def test_a_truncated_log(topic: Topic, size: int) -> None:
     changed(topic, ".log", lambda data: data[:size], 1)
     words = {word for word, _, _ in anomalies_of(topic)}
     assert "metadata_mismatch" in words
@@ -123,14 +122,14 @@ def test_a_log_that_was_cut(topic: Topic, size: int) -> None:
     assert ("corrupt_batch" in words) == (size != 0)
 
 
-def test_a_log_with_more_than_was_committed(topic: Topic) -> None:
+def test_a_log_longer_than_its_commit(topic: Topic) -> None:
     changed(topic, ".log", lambda data: data + b"more", 1)
     (anomaly,) = verified(topic).anomalies
     assert anomaly.word == "metadata_mismatch"
     assert "log_bytes" in anomaly.message
 
 
-def test_base_offsets_lie_outside_of_the_checksums(topic: Topic) -> None:
+def test_a_wrong_base_offset(topic: Topic) -> None:
     position, offset = second_batch(topic)
     changed(topic, ".log", flip(position + 6), 1)
     assert anomalies_of(topic)[0] == ("offset_gap", position, offset + 256)
@@ -139,7 +138,7 @@ def test_base_offsets_lie_outside_of_the_checksums(topic: Topic) -> None:
     assert anomalies_of(topic)[0][:2] == ("offset_overlap", position)
 
 
-def test_a_leader_epoch_lies_outside_of_them_too(topic: Topic) -> None:
+def test_a_wrong_leader_epoch(topic: Topic) -> None:
     changed(topic, ".log", flip(15))
     (anomaly,) = verified(topic).anomalies
     assert anomaly.word == "metadata_mismatch"
@@ -228,7 +227,7 @@ def test_an_index_is_compared_entry_by_entry(topic: Topic, suffix: str, stale: s
     for position in range(len(right)):
         changed(topic, suffix, flip(position, position % 8))
         (anomaly,) = verify_segment(topic.reader, segment_of(topic)).anomalies
-        # an entry out of order may be the one behind
+        # either of two unordered entries can be the wrong one
         assert anomaly.position in (position - position % stride, position - position % stride + stride)
         words.add(anomaly.word)
         changed(topic, suffix, flip(position, position % 8))
@@ -246,7 +245,7 @@ def test_a_transaction_index_is_compared(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [None, flip(0), flip(9), lambda data: data[:-3]])
-def test_an_anomaly_of_a_transaction_index_says_what_to_do(tmp_path: Path, change: Any) -> None:
+def test_an_anomaly_of_a_transaction_index_has_advice(tmp_path: Path, change: Any) -> None:
     topic = adopt_golden(str(tmp_path / "log"), GOLDEN["first.txn-0"])
     if change is None:
         topic.storage.delete([topic.reader.name(segment_of(topic), ".txnindex")])
@@ -265,7 +264,7 @@ def test_a_segment_with_very_many_anomalies_is_not_read_on(topic: Topic, monkeyp
     assert [word for word, _, _ in anomalies_of(topic)] == ["corrupt_batch"] * 3
 
 
-def test_a_batch_larger_than_what_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_larger_than_one_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify_segment_module, "CHUNK_BYTES", 150)
     topic = topic_at(str(tmp_path / "log"), config={"message.timestamp.type": "LogAppendTime"})
     assert anomalies_of(topic) == []
@@ -308,7 +307,7 @@ SMALL = {"batch.bytes": 60, "index.interval.bytes": 60}
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path], Any]:
-    """A topic of two small segments, its files, and what a scan of it gives."""
+    """Return a topic of two small segments, its files, and the records of a scan."""
     folder = tmp_path_factory.mktemp("small")
     topic = distlog.create(str(folder / "log"), config=SMALL)
     for codec in ("gzip", "uncompressed"):
@@ -322,7 +321,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path], A
 @pytest.mark.long
 @examples(60)
 @given(st.data())
-def test_no_flipped_bit_goes_unnoticed(small: tuple[Path, list[Path], Any], data: st.DataObject) -> None:
+def test_every_flipped_bit_is_detected(small: tuple[Path, list[Path], Any], data: st.DataObject) -> None:
     folder, files, right = small
     file = data.draw(st.sampled_from(files))
     damaged = bytearray(file.read_bytes())
@@ -362,12 +361,12 @@ def test_records_without_a_timestamp_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in GOLDEN if not name.startswith("crashed")])
-def test_what_a_broker_wrote_passes(tmp_path: Path, name: str) -> None:
+def test_a_brokers_log_passes(tmp_path: Path, name: str) -> None:
     assert anomalies_of(adopt_golden(str(tmp_path / "log"), GOLDEN[name])) == []
 
 
 @pytest.mark.parametrize("policy", ["compact", "delete"])
-def test_what_compaction_and_merging_wrote_passes(tmp_path: Path, policy: str) -> None:
+def test_compacted_and_merged_segments_pass(tmp_path: Path, policy: str) -> None:
     config = {
         "cleanup.policy": policy,
         "internal.segment.bytes": 10_000,
@@ -391,14 +390,14 @@ def test_what_compaction_and_merging_wrote_passes(tmp_path: Path, policy: str) -
 
 
 @pytest.mark.parametrize("name", [name for name in GOLDEN if "compact" in name])
-def test_what_compaction_made_of_what_a_broker_wrote_passes(tmp_path: Path, name: str) -> None:
+def test_a_compacted_brokers_log_passes(tmp_path: Path, name: str) -> None:
     config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "delete.retention.ms": 0}
     topic = adopt_golden(str(tmp_path / "log"), GOLDEN[name], config=config)
     topic.compact()
     assert anomalies_of(topic) == []
 
 
-def test_batches_that_no_segment_can_hold_are_told_once_and_counted() -> None:
+def test_impossible_batches_are_reported_once_with_their_number() -> None:
     first, far = batch([record()]), batch([record()], base_offset=1 << 31)
     fields = LogStats(describe({".log": first}, 0, (1 << 31) + 1))
     for data in (first + far, first):

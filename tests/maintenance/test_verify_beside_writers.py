@@ -1,4 +1,4 @@
-"""Verify and rebuild beside processes that append in place."""
+"""Verify and rebuild with concurrent direct appends."""
 
 from __future__ import annotations
 
@@ -38,14 +38,13 @@ def process(tmp_path: Path) -> Process:
 
 
 def log_of(process: Process) -> Path:
-    """The log file of the active segment."""
     active = process.head().partitions[0].active
     assert active
     return Path(process.handle.storage.url) / "events-0" / f"{active.stem}.log"
 
 
 def anomalies_of(report: VerifyReport) -> list[tuple[str, int | None, int | None]]:
-    """What is wrong: the word, the position, the offset."""
+    """Return the kind, the position and the offset of each anomaly."""
     return [(anomaly.word, anomaly.position, anomaly.offset) for anomaly in report.anomalies]
 
 
@@ -68,13 +67,13 @@ def test_a_sound_active_segment_passes_and_nothing_is_written(process: Process) 
 
 
 @pytest.mark.parametrize("settings", [{"preallocate": True}, {"segment_index_bytes": 12}, {}])
-def test_space_behind_the_end_is_no_anomaly(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_space_past_the_end_is_not_an_anomaly(tmp_path: Path, settings: dict[str, Any]) -> None:
     process = Process(new_topic(tmp_path / "events", internal_segment_bytes=1 << 16, **settings))
     append(process[0], b"a")
     assert anomalies_of(process.topic().verify()) == []
 
 
-def test_a_maximum_timestamp_without_a_header_is_no_anomaly(process: Process) -> None:
+def test_a_maximum_timestamp_without_a_header_is_not_an_anomaly(process: Process) -> None:
     rows = [record(0, 5, None, b"new"), record(1, 0, None, b"old"), record(2, 5, None, b"new")]
     data, _ = encoded(b"x")
     raw = bytearray(batch(rows, base_timestamp=NOW + 50, max_timestamp=NOW + 55))
@@ -95,7 +94,7 @@ def test_a_damaged_batch_of_an_active_segment_is_named(process: Process) -> None
     assert (word, position, offset) == ("corrupt_batch", size // 5 * 4, 9)
 
 
-def test_an_active_log_that_is_shorter_than_the_page_says_is_an_anomaly(process: Process) -> None:
+def test_an_active_log_shorter_than_its_page_is_an_anomaly(process: Process) -> None:
     topic = process.topic()
     assert topic.end_offsets() == {0: 11, 1: 0}
     os.truncate(log_of(process), 100)
@@ -104,7 +103,7 @@ def test_an_active_log_that_is_shorter_than_the_page_says_is_an_anomaly(process:
     }
 
 
-def test_what_is_appended_while_it_runs_is_not_looked_at(process: Process) -> None:
+def test_concurrent_appends_are_not_read(process: Process) -> None:
     topic = process.topic()
 
     def report_progress(records: int, size: int) -> None:
@@ -120,7 +119,7 @@ def rolled(process: Process) -> None:
 
 
 def merged(process: Process) -> None:
-    """The segment is sealed and merged, and vacuumed."""
+    """Seal and merge the segment, and vacuum."""
     process.topic().alter_config({"file.delete.delay.ms": 0})
     for _ in range(2):
         process.topic().append([{"value": b"large" * 30, "partition": 0}])
@@ -131,7 +130,7 @@ def merged(process: Process) -> None:
 
 
 @pytest.mark.parametrize("change", [rolled, merged])
-def test_a_concurrently_sealed_or_removed_segment_is_no_anomaly(
+def test_a_concurrently_sealed_or_removed_segment_is_not_an_anomaly(
     process: Process, change: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = process.topic()
@@ -162,7 +161,7 @@ def test_a_damaged_segment_is_named_when_sealed_concurrently(
     assert (word, offset) == ("corrupt_batch", 9)
 
 
-def test_a_segment_that_a_failed_sync_ended_with_nothing_is_no_anomaly(tmp_path: Path) -> None:
+def test_a_segment_emptied_by_a_failed_sync_is_not_an_anomaly(tmp_path: Path) -> None:
     calls = FailingCalls()
     process = Process(new_topic(tmp_path / "events"), calls=calls)
     append(process[0], b"a")
@@ -175,7 +174,7 @@ def test_a_segment_that_a_failed_sync_ended_with_nothing_is_no_anomaly(tmp_path:
     assert (anomalies_of(report), report.segments) == ([], ())
 
 
-def test_a_version_is_verified_without_what_is_active(process: Process) -> None:
+def test_a_version_is_verified_without_active_segments(process: Process) -> None:
     pinned = Topic(process.handle, process.head(), pinned=True)
     report = pinned.verify()
     assert (anomalies_of(report), len(report.segments)) == ([], 1)
@@ -187,7 +186,6 @@ def test_a_rebuild_of_all_indexes_leaves_the_active_segment_alone(process: Proce
     assert len(old_files) == 3
     topic = process.topic()
     topic.alter_config({"retention.ms": 1})
-    # the change of a setting has sealed it: this one is new
     append(process[0], b"b")
     append(process[0], b"c")
     stem = log_of(process).stem
@@ -217,7 +215,7 @@ def test_the_aborted_transactions_of_an_active_segment_are_checked_up_to_its_end
 def test_a_missing_index_of_an_active_segment_is_reported_as_rebuilt_by_the_next_append(
     tmp_path: Path,
 ) -> None:
-    """A power loss may take its name; the transactions are found in the log until then."""
+    """A power loss can remove its name; the transactions are found in the log until then."""
     sender = Sender(Process(new_topic(tmp_path / "events")))
     sender.begin().send(0, b"aborted").abort()
     sender.send(0, b"kept")

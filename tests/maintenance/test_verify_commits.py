@@ -1,4 +1,4 @@
-"""What verify finds wrong in commits and checkpoints, and where versions of a topic differ."""
+"""Verify reports faults of commits and checkpoints, and differences between versions."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def test_checkpoints_are_compared_with_the_commits(topic: Topic) -> None:
     assert (anomaly.word, anomaly.file) == ("checkpoint_mismatch", wrong)
 
 
-def test_a_checkpoint_that_lies_is_not_believed(topic: Topic) -> None:
+def test_a_wrong_checkpoint_is_ignored(topic: Topic) -> None:
     checkpoint.write(topic.storage, dataclasses.replace(topic.snapshot, gc_floor=1))
     reopened = distlog.open(topic.url)
     assert reopened.snapshot.gc_floor == 1
     assert [anomaly.word for anomaly in verified(reopened).anomalies] == ["checkpoint_mismatch", "metadata_mismatch"]
 
 
-def test_an_older_version_is_verified_as_it_was(topic: Topic) -> None:
+def test_an_older_version_is_verified(topic: Topic) -> None:
     older = distlog.open(topic.url, version=1)
     assert verified(older).ok
     assert len(verified(older).segments) == 1
@@ -101,7 +101,7 @@ def test_segments_follow_each_other(
 
 
 def test_concurrently_vacuumed_or_rebuilt_segments_are_not_wrong(topic: Topic) -> None:
-    """1. Verify takes its snapshot. 2. A segment goes, and the indexes of the other one are rebuilt. 3. It reads."""
+    """Verify takes its snapshot; a segment is removed, and the other one's indexes are rebuilt; then verify reads."""
     stale = topic.snapshot
     first = segment_of(topic)
     put_commit(topic.log, stale, "retention", lambda snapshot: [Remove(0, first.stem)])
@@ -115,7 +115,7 @@ def test_concurrently_vacuumed_or_rebuilt_segments_are_not_wrong(topic: Topic) -
     assert report.ok
 
 
-def test_a_removed_segment_that_is_damaged_is_wrong_all_the_same(topic: Topic) -> None:
+def test_a_damaged_removed_segment_is_reported(topic: Topic) -> None:
     stale = topic.snapshot
     changed(topic, ".log", flip(70))
     put_commit(topic.log, stale, "retention", lambda snapshot: [Remove(0, segment_of(topic).stem)])

@@ -1,4 +1,4 @@
-"""Verify finds nothing wrong with a healthy topic, whatever was done to it, but finds headers with wrong times."""
+"""Verify reports nothing for a healthy topic after any operation, except headers with wrong times."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ def topic(**config: Any) -> CompactedTopic:
 
 
 def anomalies_of(log: CompactedTopic) -> list[tuple[str, int | None, int | None]]:
-    """What is wrong: the word, the position, the offset."""
+    """Return the kind, the position and the offset of each anomaly."""
     return [(anomaly.word, anomaly.position, anomaly.offset) for anomaly in log.topic().verify().anomalies]
 
 
 def packed(codec: int, rows: list[bytes], **options: Any) -> bytes:
-    """A batch of records at NOW that a codec compressed."""
     section = bytes(compression.compress(codec, b"".join(rows)))
     times = {"base_timestamp": NOW, "max_timestamp": NOW}
     fields = {"section": section, "attributes": codec, **times, **options}
@@ -38,24 +37,24 @@ def packed(codec: int, rows: list[bytes], **options: Any) -> bytes:
 
 @pytest.mark.parametrize("codec", range(5))
 @pytest.mark.parametrize("wrong_by", [-1, 1])
-def test_a_header_with_a_time_that_no_record_has_is_found(log: CompactedTopic, codec: int, wrong_by: int) -> None:
+def test_a_header_with_a_wrong_time_is_reported(log: CompactedTopic, codec: int, wrong_by: int) -> None:
     rows = [record(0, 0, b"a"), record(1, 70, b"b"), record(2, 5, b"c")]
     first = packed(codec, rows, max_timestamp=NOW + 70)
     log.add(first + packed(codec, rows, base_offset=3, max_timestamp=NOW + 70 + wrong_by))
-    assert [one for one in anomalies_of(log) if one[0] == "timestamp_mismatch"] == [
+    assert [anomaly for anomaly in anomalies_of(log) if anomaly[0] == "timestamp_mismatch"] == [
         ("timestamp_mismatch", len(first), 3)
     ]
     (message,) = [str(anomaly) for anomaly in log.topic().verify().anomalies if anomaly.word == "timestamp_mismatch"]
     assert f"{NOW + 70 + wrong_by} in the header of a batch, {NOW + 70} in its records" in message
 
 
-def test_a_marker_with_a_time_that_its_record_has_not_is_found(log: CompactedTopic) -> None:
+def test_a_marker_with_a_wrong_time_is_reported(log: CompactedTopic) -> None:
     marker = batch([record(0, 0, b"")], base_offset=1, attributes=CONTROL | TRANSACTIONAL, max_timestamp=5)
     log.add(batch([record(0, 0, b"a")]) + marker)
     assert "timestamp_mismatch" in [word for word, _, _ in anomalies_of(log)]
 
 
-def test_what_is_right_before_a_damaged_batch_is_compared_all_the_same(log: CompactedTopic) -> None:
+def test_sound_batches_before_a_damaged_one_are_compared(log: CompactedTopic) -> None:
     wrong = batch([record(0, 0, b"a")], max_timestamp=1001)
     log.add(wrong + batch([record(0, 0, b"b")], base_offset=1))
     (segment,) = log.segments()
@@ -64,7 +63,7 @@ def test_what_is_right_before_a_damaged_batch_is_compared_all_the_same(log: Comp
     assert [word for word, _, _ in anomalies_of(log)] == ["non_monotonical_delta", "timestamp_mismatch"]
 
 
-def test_by_append_time_no_record_needs_to_have_the_time_of_its_header(log: CompactedTopic) -> None:
+def test_with_append_time_the_header_time_may_be_of_no_record(log: CompactedTopic) -> None:
     log.add(batch([record(0, -70, b"a")], base_timestamp=NOW, max_timestamp=NOW + 5, attributes=APPEND_TIME))
     assert anomalies_of(log) == []
 

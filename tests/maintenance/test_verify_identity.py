@@ -1,4 +1,4 @@
-"""Verify tells metadata that does not fit its log, though every checksum of a batch is right."""
+"""Verify reports metadata of another log with right checksums."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def segment_of(topic: Topic) -> SegmentInfo:
 
 
 def with_changes(topic: Topic, **fields: Any) -> Topic:
-    """The topic whose metadata says `facts` of its segment."""
+    """Return the topic with other metadata of its segment."""
     wrong = dataclasses.replace(segment_of(topic), **fields)
     replaced = [Remove(0, wrong.stem), Add(wrong)]
     _, snapshot = put_commit(topic.log, topic.snapshot, "rebuild", lambda _: replaced)
@@ -42,7 +42,7 @@ def anomalies(topic: Topic) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", ["first_batch_crc", "last_batch_crc", "crc32c"])
-def test_what_tells_a_log_from_another_is_compared(tmp_path: Path, name: str) -> None:
+def test_the_identity_of_a_log_is_compared(tmp_path: Path, name: str) -> None:
     topic = topic_at(tmp_path)
     right = getattr(segment_of(topic), name)
     with_changes(topic, **{name: right ^ 1})
@@ -58,7 +58,7 @@ def test_the_checksum_of_each_index_is_compared(tmp_path: Path, suffix: str) -> 
     assert "the checksum of the index file differs from its segment's metadata: rebuild the index" in message
 
 
-def test_no_record_is_older_than_the_metadata_says(tmp_path: Path) -> None:
+def test_a_record_older_than_the_metadata_is_reported(tmp_path: Path) -> None:
     topic = with_changes(topic_at(tmp_path), min_timestamp=NOW - 5)
     assert topic.verify().ok, "a bound need not be met"
     with_changes(topic, min_timestamp=NOW + 1)
@@ -69,6 +69,6 @@ def test_no_record_is_older_than_the_metadata_says(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_not_known_is_not_wrong(tmp_path: Path) -> None:
+def test_unknown_fields_are_not_reported(tmp_path: Path) -> None:
     topic = with_changes(forget_fields(topic_at(tmp_path)), min_timestamp=-1)
     assert topic.verify().ok

@@ -1,4 +1,4 @@
-"""The pictures of topics and scans: they count right, read nothing but metadata, and bear any topic."""
+"""Plots of topics and scans: right counts, reads of metadata only, and any topic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ matplotlib = pytest.importorskip("matplotlib")
 
 @pytest.fixture(autouse=True)
 def closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """No picture is open before or after; none needs a screen."""
+    """No figure is open before or after, and none needs a screen."""
     matplotlib.use("Agg")
     yield (pyplot := pytest.importorskip("matplotlib.pyplot"))
     pyplot.close("all")
@@ -34,7 +34,7 @@ def new_topic(partitions: int, **config: Any) -> distlog.Topic:
 
 
 def filled(partitions: int = 3, **config: Any) -> distlog.Topic:
-    """Records of ten days, a hundred each; the partitions take turns by the day, so they are of unequal size."""
+    """Return a topic with a hundred records on each of ten days; partitions alternate by day, and differ in size."""
     topic = new_topic(partitions, **config)
     for day in range(10):
         times = NOW - DAY_MS * (10 - day) + np.arange(100) * 1000
@@ -43,12 +43,11 @@ def filled(partitions: int = 3, **config: Any) -> distlog.Topic:
 
 
 def panels(figure: Any) -> dict[str, Any]:
-    """The panels by their titles."""
     return {axes.get_title(loc="left"): axes for axes in figure.axes}
 
 
 def texts(figure: Any) -> str:
-    """All that is written on a picture, when it is drawn."""
+    """Return all texts of a figure after it was drawn."""
     figure.savefig(io.BytesIO(), format="png")
     return " | ".join(text.get_text() for text in figure.findobj(matplotlib.text.Text) if text.get_text())
 
@@ -75,14 +74,14 @@ def test_a_topic_is_drawn_from_its_metadata() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("exact", [True, False])
-def test_all_records_are_in_the_picture(exact: bool) -> None:
+def test_all_records_are_in_the_plot(exact: bool) -> None:
     for figure in (filled().plot(exact=exact), filled().scan().plot(exact=exact)):
         (stairs,) = panels(figure)["Records over time"].patches
         assert stairs.get_data().values.sum() == pytest.approx(1000)
         assert ("spread evenly" in texts(figure)) != exact
 
 
-def test_exact_counts_are_those_of_the_records() -> None:
+def test_exact_counts_equal_the_records() -> None:
     topic = new_topic(1)
     topic.append(pa.table({"value": ["x"] * 3, "timestamp": [NOW, NOW, NOW + 50_000]}))
     (exact,) = panels(topic.plot(exact=True))["Records over time"].patches
@@ -112,7 +111,7 @@ def test_any_number_of_partitions_is_drawn(partitions: int) -> None:
     texts(figure)
 
 
-def test_a_topic_without_records_says_so() -> None:
+def test_an_empty_topic_is_labelled() -> None:
     topic = new_topic(3)
     for figure in (topic.plot(), topic.plot(exact=True), topic.scan().plot()):
         assert "no records with a time | " in texts(figure)
@@ -120,7 +119,7 @@ def test_a_topic_without_records_says_so() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("times", [[NOW], [0], [2**62], [0, 2**62], [-1]])
-def test_odd_times_do_no_harm(times: list[int]) -> None:
+def test_odd_times_are_drawn(times: list[int]) -> None:
     topic = new_topic(1, **{"message.timestamp.after.max.ms": 2**63 - 1})
     topic.append(pa.table({"value": ["x"] * len(times), "timestamp": times}))
     for exact in (True, False):
@@ -154,7 +153,7 @@ def test_a_notebook_shows_a_picture_once(closed: Any, monkeypatch: pytest.Monkey
     assert len(closed.get_fignums()) == 1
 
 
-def test_without_matplotlib_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_matplotlib_fails_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(ModuleNotFoundError, match=r"plot\(\) needs .*: pip install 'pydistlog\[plot\]'"):
         new_topic(1).plot()

@@ -1,4 +1,4 @@
-"""The benchmarks: figures that others stated are never shown as measured, and what is measured is what is meant."""
+"""Benchmarks: figures of other sources are never shown as measured, and the right calls are measured."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_an_append_to_more_partitions_takes_no_more_requests_and_no_more_bytes_f
 
 
 @pytest.mark.long
-def test_what_the_gathering_of_a_gateway_asks_of_a_store_is_counted() -> None:
+def test_the_requests_of_a_gateways_group_commit_are_counted() -> None:
     requests = gateway_requests.fed(1, 1, GatewayConfig(linger_bytes=200_000))
     assert requests.puts > 0
 

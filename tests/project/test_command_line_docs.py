@@ -1,4 +1,4 @@
-"""docs/command-line.md cannot drift: its commands have these options, its formats are those of the commands."""
+"""docs/command-line.md cannot drift: its commands have its options, and its formats are right."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ TEXT = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text(encodi
 COMMANDS = re.findall(r"distlog ((?:append|read) /.*)$", TEXT, re.MULTILINE)
 
 
-def test_the_commands_take_what_the_page_gives_them() -> None:
+def test_the_commands_accept_the_options_of_the_page() -> None:
     assert len(COMMANDS) == 11
     for line in COMMANDS:
         name, *arguments = shlex.split(line)
         assert command(name).make_context(name, arguments).params["url"] == "/data/logs/clicks"
 
 
-def test_the_endings_of_names_are_those_of_the_reader() -> None:
+def test_the_suffixes_of_files_match_the_page() -> None:
     rows = table(TEXT, "### Inputs")
     endings = {ending: row[1].strip("`") for row in rows[:-1] for ending in re.findall(r"`(\.\w+)`", row[0])}
     assert endings == FORMAT_ENDINGS
@@ -32,7 +32,7 @@ def test_the_endings_of_names_are_those_of_the_reader() -> None:
     assert named == {*COMPRESSIONS.values()}
 
 
-def test_the_formats_are_those_of_the_commands() -> None:
+def test_the_formats_match_the_page() -> None:
     assert [row[0].strip("`") for row in table(TEXT, "## append")] == [kind.value for kind in Format]
     assert {*FORMATS} == {kind.value for kind in Format}
     rows = "".join(re.findall(r"^\| (`%.*?) \|", TEXT, re.MULTILINE))

@@ -1,4 +1,4 @@
-"""docs/costs.md cannot drift: its tables are what the model gives, and the model counts what a server counts."""
+"""docs/costs.md cannot drift: its tables come from the model, and the model counts the requests of a server."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ TASKS, PARTITIONS, APPENDS = 2, 3, 4
 
 
 @pytest.mark.long
-def test_the_page_is_what_the_command_prints() -> None:
+def test_the_page_equals_the_output_of_the_command() -> None:
     assert costs.page() == TEXT
 
 
-def test_the_figures_in_the_text_are_those_of_the_model() -> None:
+def test_the_figures_in_the_text_come_from_the_model() -> None:
     words = " ".join(TEXT.split())
     assert f"about {costs.PART_ADD_BYTES} bytes for each part of a bundle" in words
     assert f"about {costs.ADD_BYTES} for a segment of its own files" in words
@@ -57,7 +57,6 @@ def test_merging_a_gigabyte_a_second_takes_at_most_about_twice_the_requests_of_i
 
 
 def requests(topic: Topic) -> costs.Requests:
-    """What the topic's storage has counted."""
     return costs.Requests(topic.storage.counters.puts, topic.storage.counters.gets)
 
 
@@ -96,29 +95,29 @@ def test_the_model_counts_the_requests_that_a_server_gets(s3_url: Address) -> No
     topic.compact()
     group = tuple(costs.Segment(size, PARTITIONS) for size in sizes)
     merge = costs.Merge.of(group, PARTITIONS, JOB_BYTES)
-    # two looks for news, and the commit
+    # two requests for newer commits, and the commit
     assert since(topic, old_requests) == merge.requests + costs.Requests(1, 2)
     assert len(segments(topic)) == PARTITIONS
 
 
-def test_a_commit_says_of_a_segment_what_the_model_says(tmp_path: Path) -> None:
+def test_the_bytes_of_a_segment_in_a_commit_match_the_model(tmp_path: Path) -> None:
     topic = topic_on(Storage(str(tmp_path / "t")), 100)
     for _ in range(3):
         uneven = [{**row, "timestamp": NOW + 7 * row["partition"]} for row in rows(100, 20, size=90)]
         topic.append([row for number, row in enumerate(uneven) if number % 3 or row["partition"] % 7])
-    size = len(topic.storage.read(paths.commit_file(3))) - 500  # what each commit of a bundle has besides
+    size = len(topic.storage.read(paths.commit_file(3))) - 500  # bytes that each commit of a bundle has in addition
     assert 0.8 * costs.PART_ADD_BYTES < size / 100 < 1.2 * costs.PART_ADD_BYTES
     topic.append([{"value": b"v", "partition": 0}])
     assert 0.8 * costs.ADD_BYTES < len(topic.storage.read(paths.commit_file(4))) - 300 < 1.2 * costs.ADD_BYTES
 
 
-#: The requests of the code may differ by so much from the model's, and so many.
+#: The largest difference between the requests of the code and of the model, as a share and as a number.
 TOLERANCE, FEW = 0.1, 4
 KINDS = ("puts", "gets", "lists", "deletes")
 
 
 def close(counted: costs.Requests, model: costs.Requests, kinds: Sequence[str]) -> bool:
-    """Whether each of the kinds of request is what the model says."""
+    """Return whether the counted requests of the kinds match the model."""
     pairs = ((getattr(counted, kind), getattr(model, kind)) for kind in kinds)
     return all(abs(count - other) <= max(FEW, TOLERANCE * other) for count, other in pairs)
 
@@ -126,7 +125,7 @@ def close(counted: costs.Requests, model: costs.Requests, kinds: Sequence[str]) 
 @pytest.mark.s3
 @pytest.mark.long
 def test_a_minute_of_simulated_time_takes_the_requests_of_the_model(s3_url: Address) -> None:
-    """A merge and a vacuum look for many commits at once: a minute is too short to tell how many they read."""
+    """A merge and a vacuum refresh many commits at once: a minute is too short to count the commits they read."""
     compare(s3_url, 1, 400, seconds=60, maintain_s=20, merges=("puts",), vacuum=("lists", "deletes"))
 
 
@@ -135,17 +134,14 @@ def test_a_minute_of_simulated_time_takes_the_requests_of_the_model(s3_url: Addr
 def test_minutes_of_simulated_time_take_the_requests_of_the_model(
     memory_url: Address, partitions: int, size: int
 ) -> None:
-    """In memory a listing has no pages, and each file has a DELETE of its own: the rest is as on a server."""
+    """In memory a listing has no pages, and each file has its own DELETE; the other requests are as on a server."""
     compare(memory_url, partitions, size, seconds=180, maintain_s=60, merges=KINDS, vacuum=("puts", "gets"))
 
 
 def compare(
     url: Address, partitions: int, size: int, *, seconds: int, maintain_s: int, **compared: Sequence[str]
 ) -> None:
-    """Appends, merges, vacuum, a consumer and a scan, each with a client of its own, by the clock of the test.
-
-    Of those that are named, such kinds of requests are `compared`, and of the others all.
-    """
+    """Compare a simulated run of all clients with the model; `compared` limits the kinds of requests of a client."""
     clock, counted, data = Clock(), Counter[tuple[str, str]](), 0
 
     def client(*arguments: object) -> Topic:
@@ -173,7 +169,7 @@ def compare(
         counting("vacuum", keeper, keeper.vacuum)
     scanner = client()
     assert counting("scan", scanner, lambda: scanner.scan().to_table().num_rows) == 2 * seconds * partitions
-    # the consumer looks twice for each append: it ends when nothing more is there
+    # the consumer polls twice for each append: the second poll finds no record
     few = {"seconds": seconds, "maintain_s": maintain_s, "memory": 0, "stays": True, "looks": 2}
     day = costs.Day(data, partitions, **few)
     model = {

@@ -1,4 +1,4 @@
-"""The pages that name modules, functions and classes cannot drift: each name is where the page says that it is."""
+"""Pages that name modules, functions and classes cannot drift: each name exists in its file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ DOCS = ROOT / "docs"
 KAFKA_PAGE = "docs/design/kafka-classes.md"
 KAFKA_HEADINGS = ("## Indexes", "## Logs", "## Cleaning", "## Serving")
 INSIDES = ("groups-and-leases", "compaction", "adoption", "tiered-storage")
-#: The classes of Kafka that must have a row.
 KAFKA_CLASSES = {
     *("AbstractIndex", "LazyIndex", "OffsetIndex", "TimeIndex", "TransactionIndex", "LogSegment", "UnifiedLog"),
     *("LocalLog", "LogManager", "LogCleaner", "LogCleanerManager", "CleanerConfig", "ProducerStateManager"),
@@ -22,23 +21,22 @@ KAFKA_CLASSES = {
     *("TransactionCoordinator", "ReplicaManager", "DelayedOperationPurgatory", "LogDirFailureChannel"),
     *("LeaderEpochFileCache", "RemoteLogManager", "DumpLogSegments", "kafka-dump-log"),
 }
-#: The pages that are checked, by their names from the root.
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
     for path in [*sorted(DOCS.rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 }
 
-#: A span of code, one that names a file of the library, and the names that stand before `in` and such a file.
+#: Code spans, paths of library files in them, and lists of names before `in` and a path.
 SPAN = re.compile(r"`([^`\n]+)`")
 FILE = re.compile(r"distlog/[\w/]+\.py")
 PLACED = re.compile(r"((?:`[\w.]+`(?:,\s+(?:and\s+)?|\s+(?:and|or)\s+))*`[\w.]+`)\s+in\s+`(distlog/[\w/]+\.py)`")
-#: What looks like a name of the code: a class, a method of one, or a word with an underscore inside.
+#: A likely name of the code: a class, a method of one, or a word with an underscore inside.
 NAME = re.compile(r"[A-Z]+[a-z]\w*(?:\.\w+)?|[a-z][a-z0-9]*(?:_[a-z0-9]+)+")
 
 
 @cache
 def defined(file: str) -> frozenset[str]:
-    """The names that a file of the library defines: of its own, and as `Class.member`."""
+    """Return the names that a file of the library defines: its own, and members as `Class.member`."""
     tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
     names = set[str]()
     for node in tree.body:
@@ -49,7 +47,6 @@ def defined(file: str) -> frozenset[str]:
 
 
 def _names_of(node: ast.stmt) -> set[str]:
-    """The names that one statement gives a meaning."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {node.name}
     if not isinstance(node, ast.Assign | ast.AnnAssign):
@@ -60,24 +57,23 @@ def _names_of(node: ast.stmt) -> set[str]:
 
 @cache
 def spoken(file: str) -> frozenset[str]:
-    """`defined`, and the members of classes and the arguments of functions by themselves."""
+    """Return `defined`, members of classes alone, and arguments of functions."""
     tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
     arguments = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
     return defined(file) | {name.rpartition(".")[2] for name in defined(file)} | arguments
 
 
 def files_in(text: str) -> list[str]:
-    """The files of the library that a text names, each once."""
     return list(dict.fromkeys(span for span in SPAN.findall(text) if FILE.fullmatch(span)))
 
 
 def placed_in(text: str) -> list[tuple[str, str]]:
-    """(name, file) for each name that a text puts into a file: `name` in `distlog/file.py`."""
+    """Return (name, file) for each `name` in `distlog/file.py` of a text."""
     return [(name, file) for names, file in PLACED.findall(text) for name in SPAN.findall(names)]
 
 
 def wrong_names(page: str, text: str) -> list[str]:
-    """A line for each file that is not there, and each name that is not in the file that the page puts it into."""
+    """Return a line for each missing file, and for each name that its file does not define."""
     faults = [f"{page}: there is no file {file}" for file in files_in(text) if not (ROOT / file).is_file()]
     return faults + [
         f"{page}: {name} is not defined in {file}"
@@ -87,7 +83,7 @@ def wrong_names(page: str, text: str) -> list[str]:
 
 
 def unplaced_names(page: str, text: str, known_names: frozenset[str]) -> list[str]:
-    """A line for each name that is in none of the files that the page names, and that is not `known` otherwise."""
+    """Return a line for each name that is in no file of the page, and not otherwise known."""
     files = [file for file in files_in(text) if (ROOT / file).is_file()]
     union = known_names.union(*map(spoken, files))
     spans = dict.fromkeys(span for span in SPAN.findall(text) if NAME.fullmatch(span))
@@ -96,7 +92,7 @@ def unplaced_names(page: str, text: str, known_names: frozenset[str]) -> list[st
 
 @cache
 def words() -> frozenset[str]:
-    """The words that need no file: those of formats and of the protocol, and names that users or Kafka have."""
+    """Return the words without a file: of formats, of the protocol, of users and of Kafka."""
     import distlog
     from distlog.core import errors
     from distlog.core.config import TopicConfig
@@ -107,12 +103,11 @@ def words() -> frozenset[str]:
 
 
 def kafka_rows() -> list[list[str]]:
-    """The rows of the page about Kafka's classes."""
     return [row for heading in KAFKA_HEADINGS for row in table(PAGES[KAFKA_PAGE], heading)]
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_each_name_is_in_the_file_that_the_page_says(page: str) -> None:
+def test_each_name_is_in_its_file(page: str) -> None:
     wrong = wrong_names(page, PAGES[page])
     assert not wrong, "\n".join(wrong)
 
@@ -121,10 +116,10 @@ def test_each_name_is_in_the_file_that_the_page_says(page: str) -> None:
 def test_pages_about_the_code_name_nothing_without_its_file(page: str) -> None:
     unplaced = unplaced_names(page, PAGES[page], words())
     assert not unplaced, "\n".join(unplaced)
-    assert len(files_in(PAGES[page])) >= 4, "such a page leads to files"
+    assert len(files_in(PAGES[page])) >= 4, "each page leads to files"
 
 
-def test_the_classes_of_kafka_lead_to_ours_and_say_what_differs() -> None:
+def test_the_classes_of_kafka_have_rows_with_differences() -> None:
     rows = kafka_rows()
     kafka = {name for row in rows for name in SPAN.findall(row[0])}
     assert kafka >= KAFKA_CLASSES, "classes of Kafka without a row: " + ", ".join(sorted(KAFKA_CLASSES - kafka))
@@ -142,8 +137,8 @@ def test_the_table_of_the_layout_has_every_package_from_the_bottom_up() -> None:
     assert heights == sorted(heights)
 
 
-def test_a_name_that_moved_is_told_with_its_page_and_its_file() -> None:
-    """The check itself: it sees a file that is gone, a name that moved, and a name without a file."""
+def test_a_moved_name_is_reported_with_its_page_and_its_file() -> None:
+    """The check itself reports a missing file, a moved name, and a name without a file."""
     file = "distlog/core/paths.py"
     text = f"`commit_file` and `no_such_name` in `{file}`; `Gone` in `distlog/core/gone.py`; `NoSuchClass.method`"
     assert wrong_names("page.md", text) == [
@@ -158,11 +153,10 @@ def test_a_name_that_moved_is_told_with_its_page_and_its_file() -> None:
     assert names <= defined("distlog/core/commits/segment_table.py")
 
 
-#: Names of other projects' code: of numba, and of a method of C++ libraries.
 OTHER_NAMES = {"is_failed", "civil_from_days"}
 
 
-def test_what_comments_and_docstrings_name_is_there() -> None:
+def test_names_in_comments_and_docstrings_exist() -> None:
     texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "distlog").rglob("*.py")}
     names = {name for path in texts for name in (path.stem, path.parent.name)} | OTHER_NAMES
     for text in texts.values():

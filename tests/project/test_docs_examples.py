@@ -1,4 +1,4 @@
-"""The examples of the pages in docs/ run, from the first to the last, and print what the pages say."""
+"""The examples of the pages in docs/ run in order, and print the output on the pages."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ from docs_pages import ROOT, Reader, examples, read, section, table
 from distlog.core.config import settings
 
 DOCS = ROOT / "docs"
-#: Where credentials come from, for what s3fs calls them.
 VARIABLES = {"AWS_ENDPOINT_URL": "endpoint_url", "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
 PAGES = {path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md")}
 
 
-#: The pages whose commands the runner below runs as well; other pages have tests of their own.
+#: Pages with commands that the runner below runs; other pages have their own tests.
 NEEDS = ("tutorial.md", "python.md", "maintenance.md")
 
 
 def run(command: str, folder: Path, cli: CommandLine) -> str:
-    """What a command prints: one alone in this process, several of them in a shell, a job's is only parsed."""
+    """Return the output of a command: a single one in this process, several in a shell; a job is only parsed."""
     command = command.replace("/data/logs", f"{folder}/logs")
     if command.startswith("spark-submit "):
         job, *arguments = shlex.split(command.removeprefix("spark-submit "))
@@ -66,20 +65,19 @@ def test_the_examples_run(name: str, tmp_path: Path, cli: CommandLine, reader: R
 
 
 @pytest.mark.s3
-def test_the_lines_of_s3_run_on_a_server(s3_url: Any, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_s3_example_runs_on_a_server(s3_url: Any, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable, option in VARIABLES.items():
         monkeypatch.setenv(variable, s3_url.options[option])
     reader.pastes("docs/s3.md", "s3://bucket", s3_url.url)
 
 
 def test_no_page_uses_a_name_that_it_does_not_define() -> None:
-    """A reader who pastes the blocks of a page, one after the other, has all of their names."""
     texts = {**PAGES, "README.md": read("README.md")}
     assert {name: hidden for name, text in texts.items() if (hidden := hidden_names(text))} == {}
 
 
 def hidden_names(page: str) -> set[str]:
-    """The names that the Python blocks of a page use before one of them defines it."""
+    """Return the names that Python blocks use before a block defines the name."""
     defined, hidden = set(vars(builtins)), set[str]()
     for example in examples(page):
         if example.language == "python":
@@ -97,8 +95,7 @@ def hidden_names(page: str) -> set[str]:
     return hidden
 
 
-def test_the_commits_of_many_writers_are_those_that_were_measured() -> None:
-    """On one page alone: others lead to it."""
+def test_the_figures_of_many_writers_are_on_one_page() -> None:
     writers = json.loads(read("docs/scale.json"))["writers"]
     commits = [round(writers[count]["names in _commits"] / 30) for count in ("1", "10", "100")]
     appends = round(writers["100"]["appends a second"], -1)
@@ -127,25 +124,25 @@ def test_every_page_with_examples_has_a_test_that_runs_them() -> None:
     assert with_examples - set(NEEDS) - named - {"s3.md"} == set()
 
 
-def test_every_reason_not_to_run_an_example_stands_before_one() -> None:
+def test_every_skip_reason_precedes_an_example() -> None:
     for name, text in PAGES.items():
         assert text.count("<!-- not run") == sum(bool(example.reason) for example in examples(text)), name
 
 
-def test_the_commands_beside_those_of_kafka_run(tmp_path: Path, cli: CommandLine) -> None:
-    told = [row[1] for row in table(PAGES["from-kafka.md"], "## Commands")]
-    commands = [command for cell in told for command in re.findall(r"`distlog (.+?)`", cell)]
-    assert len(commands) == len(told)
+def test_the_equivalents_of_kafkas_commands_run(tmp_path: Path, cli: CommandLine) -> None:
+    rows = [row[1] for row in table(PAGES["from-kafka.md"], "## Commands")]
+    commands = [command for cell in rows for command in re.findall(r"`distlog (.+?)`", cell)]
+    assert len(commands) == len(rows)
     for command in commands:
         log = next(iter(sorted((tmp_path / "logs").rglob("*.log"))), None)
-        # what is there comes at once
+        # present records come at once
         arguments = command.replace("--timeout 1", "--timeout 0.1")
         arguments = arguments.replace("URL", f"{tmp_path}/logs/clicks").replace("ROOT", f"{tmp_path}/logs")
         outcome = cli.bare(*shlex.split(arguments.replace("FILE", str(log))), stdin=b"anna:/start\n")
         assert (outcome.status, outcome.err) == (0, ""), command
 
 
-def test_the_settings_beside_those_of_kafka_are_refused_or_known() -> None:
+def test_the_equivalents_of_kafkas_settings_are_right() -> None:
     page = section(PAGES["from-kafka.md"], "## Settings")
     changed, refused = page.split("Refused,", 1)
     setting_names = {setting.name for setting in settings()}

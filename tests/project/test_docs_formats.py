@@ -1,4 +1,4 @@
-"""docs/formats.md cannot drift: it says what the code writes."""
+"""docs/formats.md cannot drift: its tables match the code."""
 
 from __future__ import annotations
 
@@ -59,13 +59,12 @@ NUMPY = {">i8": "int64", ">i4": "int32", ">i2": "int16"}
 
 
 def names(rows: Iterable[list[str]], column: int = 0) -> list[str]:
-    """What stands as code in a column."""
+    """Return the code spans in a column."""
     return [name for row in rows for name in re.findall(r"`([a-z0-9_-]+)`", row[column])]
 
 
 @pytest.fixture(scope="module")
 def topic(tmp_path_factory: pytest.TempPathFactory) -> distlog.Topic:
-    """A topic with a bundle, an application's batch, a group, and an active segment."""
     topic = distlog.create(f"{tmp_path_factory.mktemp('formats')}/clicks", partitions=2)
     topic.append([{"value": "v", "partition": number} for number in (0, 1)], app_id="load", batch_id=1)
     with topic.writer() as writer:
@@ -176,7 +175,7 @@ def test_a_segment_has_the_members_and_defaults_of_the_table(topic: distlog.Topi
     assert [[row[0].strip("`"), row[1]] for row in table(PAGE, "### A segment")] == expected
 
 
-def test_what_a_commit_tells_of_producers_is_as_the_table_says() -> None:
+def test_the_producer_entries_of_a_commit_match_the_table() -> None:
     rows, text = table(PAGE, "### Producers"), " ".join(section(PAGE, "### Producers").split())
     assert names(rows) == ["partition", *producer_table.BOUNDS]
     assert {name for row in rows for name in names([row]) if "differences" in row[2]} == {*PRODUCER_STEPS}
@@ -252,7 +251,7 @@ def test_a_group_has_the_members_of_the_table(topic: distlog.Topic) -> None:
     assert rows["members"] == list(fields.checks(Member))
 
 
-def test_a_put_of_a_group_counts_by_the_numbers_of_the_page() -> None:
+def test_the_put_of_a_group_follows_the_page() -> None:
     text = section(PAGE, "## Consumer groups")
     assert f"no version that is {KEPT - 1} or more" in " ".join(text.split())
     assert f"a version exists that is {KEPT} or more above it" in " ".join(text.split())

@@ -1,4 +1,4 @@
-"""The pictures in docs/img are what tools/pages draws, and the charts show the figures of the table."""
+"""The pictures in docs/img are the output of tools/pages, and the charts show the figures of the table."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ FIGURES = json.loads(read("docs/figures.json"))
 BARS = [bar for chart in FIGURES.values() for bar in chart["bars"]]
 
 
-def test_the_pictures_are_as_they_are_drawn() -> None:
+def test_the_pictures_are_up_to_date() -> None:
     stored = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.iterdir()}
-    assert stored == pictures(), "python -m tools.pages draws them anew"
+    assert stored == pictures(), "run python -m tools.pages"
 
 
 @pytest.mark.parametrize("bar", BARS, ids=lambda bar: bar["label"])
@@ -46,7 +46,6 @@ def test_a_chart_of_scale_shows_each_figure_of_its_table(name: str, heading: str
         for column, unit in columns.items():
             figure = row[header.index(column)]
             if figure != "-":
-                # the page has rounded it already
                 near = [float(figure.replace(",", "")) + more for more in (-0.4, 0, 0.4)]
                 assert {scale_charts.shown(word / unit) for word in near} & {*shown}
 
@@ -61,7 +60,7 @@ def test_the_chart_of_commits_has_a_point_for_each_day_in_proportion() -> None:
     assert heights == pytest.approx(expected, abs=0.2)
 
 
-def test_every_row_names_a_benchmark_that_there_is() -> None:
+def test_every_row_names_an_existing_benchmark() -> None:
     named = {row[3].strip("`") for row in table(read("docs/benchmarks.md"), "## All figures")}
     modules = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "benchmarks").glob("*.py")}
     assert named | {*NAMES} <= modules.keys()

@@ -1,4 +1,4 @@
-"""The documentation site builds without a warning, its links lead somewhere, and it needs no network to be read."""
+"""The documentation site builds without a warning, its links are valid, and it loads nothing from the network."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Page(HTMLParser):
-    """What a page of the site leads to, what it loads, and the anchors that it has."""
+    """The links, the loaded files and the anchors of a page."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -44,9 +44,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built site; mkdocs fails at the first warning."""
     folder = tmp_path_factory.mktemp("site")
-    # a quarter of its CPU would be for garbage
     program = "import gc\ngc.disable()\nfrom mkdocs.__main__ import cli\ncli()"
     build = [sys.executable, "-c", program, "build", "--strict", "--site-dir", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
@@ -57,12 +55,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pages(site: Path) -> dict[Path, Page]:
-    """The pages by path, without the one for addresses that there are not, which is never opened as a file."""
+    """Return the pages by path, without the page for missing addresses."""
     return {path: Page(path) for path in sorted(site.rglob("*.html")) if path.name != "404.html"}
 
 
 def inside(pages: dict[Path, Page]) -> Iterator[tuple[Path, str, Path, str]]:
-    """(page, address, file, anchor) of each link and of all that is loaded, of this site."""
+    """Return (page, address, file, anchor) of each link and each loaded file of the site."""
     for path, page in pages.items():
         for address in [*page.links, *page.loaded]:
             parts = urlsplit(address)
@@ -93,7 +91,7 @@ def test_every_public_name_is_in_the_reference(site: Path) -> None:
     entries = zlib.decompress(data.split(b"zlib.\n", 1)[1]).decode()
     documented = {line.split()[0] for line in entries.splitlines()}
     assert {f"distlog.{name}" for name in distlog.__all__ if name != "__version__"} - documented == set()
-    assert "distlog.Topic.scan" in documented  # also what a class has from another one
+    assert "distlog.Topic.scan" in documented
 
 
 def test_every_command_setting_and_job_is_in_the_reference(site: Path, pages: dict[Path, Page]) -> None:
@@ -104,7 +102,6 @@ def test_every_command_setting_and_job_is_in_the_reference(site: Path, pages: di
     assert [name for name in COMMANDS if f">distlog {name}<" not in text["cli"]] == []
     names = text["settings"].replace("<wbr>", "")
     assert [setting.name for setting in settings() if f"<code>{setting.name}</code>" not in names] == []
-    # in a table on a narrow screen
     assert "<code>cleanup.<wbr>policy</code>" in text["settings"]
     jobs = pages[site / "reference" / "jobs.html"].anchors
     assert {f"jobs{path.stem}py" for path in (ROOT / "jobs").glob("*.py")} <= jobs

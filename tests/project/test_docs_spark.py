@@ -1,4 +1,4 @@
-"""The examples in docs/spark.md and docs/streaming.md run, and their tables have the options that there are."""
+"""The examples in docs/spark.md and docs/streaming.md run, and their tables have all options."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ JOBS = [
 
 
 def lines(page: str) -> str:
-    """The first example of a page that uses distlog.spark."""
     return next(example.text for example in examples(page) if "from distlog.spark import" in example.text)
 
 
 def options(text: str, heading: str) -> set[str]:
-    """The options in the first column of the table under a heading; `storage.<name>` stands for many."""
+    """Return the options in the first column of a table; `storage.<name>` stands for many."""
     cells = " ".join(row[0] for row in table(text, heading))
     return set(re.findall(r"`([a-zA-Z.]+)`", cells))
 
@@ -46,12 +45,12 @@ def test_the_lines_of_the_readme_are_the_same() -> None:
     assert lines(README) == lines(SPARK)
 
 
-def test_these_are_all_examples_in_python() -> None:
+def test_all_python_examples_run() -> None:
     run = [
         [example for example in examples(text) if example.language == "python" and not example.reason]
         for text in (SPARK, STREAMING)
     ]
-    assert [len(found) for found in run] == [2, 4]
+    assert [len(examples) for examples in run] == [2, 4]
 
 
 def test_the_options_of_reads_are_in_the_tables() -> None:
@@ -60,7 +59,6 @@ def test_the_options_of_reads_are_in_the_tables() -> None:
     from distlog.spark.stream_plan import BATCH_ONLY
 
     assert options(SPARK, "## Read") == {*READ_NAMES} - {"path"}
-    # the path names the topic already
     assert options(STREAMING, "## Reading") == {*READ_NAMES, *STREAM_NAMES} - BATCH_ONLY.keys() - {
         "path",
         "subscribe",
@@ -81,7 +79,7 @@ def test_the_examples_are_in_the_table() -> None:
     assert named == {f"examples/{path.name}" for path in (ROOT / "examples").glob("*.py")}
 
 
-def test_the_jobs_understand_their_command_lines() -> None:
+def test_the_jobs_parse_their_command_lines() -> None:
     pytest.importorskip("pyspark")
     assert len(JOBS) == 4
     for command in JOBS:

@@ -1,4 +1,4 @@
-"""docs/dump.md cannot drift: its commands run, and its options are those of the command."""
+"""docs/dump.md cannot drift: its commands run, and its table has all options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of what each feature costs can be made again: its files are there, and the page has its features."""
+"""The table of the cost of features can be reproduced: its files exist, and the page has its features."""
 
 from __future__ import annotations
 

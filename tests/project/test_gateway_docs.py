@@ -1,4 +1,4 @@
-"""The pages of the gateway cannot drift: their examples run, and their tables are what the code says."""
+"""The pages of the gateway cannot drift: their examples run, and their tables match the code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TEXT = "\n".join((DOCS / page).read_text(encoding="utf-8") for page in PAGES)
 
 
 def table(heading: str) -> list[list[str]]:
-    """The rows of the table under a heading, without its head; the marks of code are taken off."""
+    """Return the rows of the table under a heading, without its head and without marks of code."""
     section = TEXT.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
     block = re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE)[0]
     return [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in block.splitlines()[2:]]
@@ -55,15 +55,14 @@ def test_the_python_examples_run(page: str, reader: Reader) -> None:
 def test_the_examples_of_tls_and_users_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], reader: Reader
 ) -> None:
-    """Openssl makes the page's certificate, `distlog users` its users, and a client has the page's properties."""
     admin = pytest.importorskip("confluent_kafka.admin")
     blocks = "".join(re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL)).replace("\\\n", "")
     openssl, *commands = re.findall(r"^(openssl .*|distlog users .*)$", blocks, re.MULTILINE)
-    # without an advertised name, clients are told the address
-    made = openssl.replace("DNS:log.example.org", "DNS:localhost,IP:127.0.0.1").replace(
+    # without an advertised name, clients get the address
+    command = openssl.replace("DNS:log.example.org", "DNS:localhost,IP:127.0.0.1").replace(
         "log.example.org", "localhost"
     )
-    subprocess.run(shlex.split(made), cwd=tmp_path, capture_output=True, check=True)
+    subprocess.run(shlex.split(command), cwd=tmp_path, capture_output=True, check=True)
     line, output = CommandLine("", monkeypatch, capsys), ""
     for command in commands:
         words = shlex.split(command.partition("<")[0])
@@ -129,7 +128,6 @@ def test_the_metrics_are_those_of_the_table(tmp_path: Path) -> None:
     acls = AclSettings(authorizer=STANDARD_AUTHORIZER)
     with serving(tmp_path / "root", authentication=authentication, acls=acls) as gateway, Wire(gateway) as wire:
         wire.ask(API_VERSIONS, 0)
-        # a request is counted when it is answered
         until(lambda: bool(gateway.metrics()[-1].values))
         metrics = gateway.metrics()
     rows = [
@@ -140,7 +138,6 @@ def test_the_metrics_are_those_of_the_table(tmp_path: Path) -> None:
 
 
 def blocks(language: str) -> list[str]:
-    """The code blocks of a language."""
     return re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""docs/groups.md cannot drift: its examples run, and its numbers are those of the code."""
+"""docs/groups.md cannot drift: its examples run, and its numbers match the code."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ TEXT = (Path(__file__).parents[2] / "docs" / "groups.md").read_text(encoding="ut
 
 
 def block(language: str) -> str:
-    """The text of the example in a language."""
-    found = re.search(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
-    assert found
-    return found[1]
+    match = re.search(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
+    assert match
+    return match[1]
 
 
 def test_the_python_example_runs(reader: Reader) -> None:
@@ -35,12 +34,12 @@ def test_the_commands_run(tmp_path: Path, cli: CommandLine) -> None:
     assert len(lines) == 6
     for line in lines:
         command = line.removeprefix("distlog ").replace("/data/logs", shlex.quote(str(tmp_path)))
-        # what is there comes at once
+        # present records come at once
         run = cli.bare(*shlex.split(command.replace("--timeout 1", "--timeout 0.1")))
         assert (run.status, run.err) == (0, ""), line
 
 
-def test_its_numbers_are_those_of_the_code() -> None:
+def test_its_numbers_match_the_code() -> None:
     assert f"(default {LEASE_S:g})" in TEXT
     assert RARE.heartbeat == RARE.look == RARE.list == 1 / 2
     assert (FREQUENT.heartbeat, FREQUENT.look, FREQUENT.list) == (1 / 3, 1 / 20, 1 / 4)

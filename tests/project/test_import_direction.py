@@ -1,4 +1,4 @@
-"""The architecture as a test: imports go down, each outside library has one home."""
+"""Imports go down, and each outside library has one home."""
 
 from __future__ import annotations
 
@@ -64,7 +64,6 @@ OPTIONAL = (
 
 @cache
 def modules() -> dict[str, Path]:
-    """Every module of the project, by its dotted name."""
     files = [*ROOT.glob("*.py")]
     for folder in ("distlog", "jobs", "demo", "benchmarks"):
         files += [path for path in (ROOT / folder).rglob("*.py") if "__pycache__" not in path.parts]
@@ -74,19 +73,18 @@ def modules() -> dict[str, Path]:
 
 @cache
 def nodes(module: str) -> tuple[ast.AST, ...]:
-    """All nodes of the module's syntax tree."""
     return tuple(ast.walk(ast.parse(modules()[module].read_text(encoding="utf-8"))))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_is_kept() -> Iterator[None]:
-    """The nodes of all modules would stay, half a million, and each later look for garbage would go through them."""
+    """Cached nodes of all modules, half a million, would slow each later garbage collection."""
     yield
     nodes.cache_clear()
 
 
 def layer(module: str) -> int:
-    """The height of a module; an AssertionError tells where to add a new one."""
+    """Return the height of a module; an AssertionError names the table for a new one."""
     if module == "distlog.core":
         return 0
     if module.startswith("distlog.core."):
@@ -102,7 +100,7 @@ def layer(module: str) -> int:
 
 @cache
 def imports(module: str) -> tuple[str, ...]:
-    """What a module imports, anywhere in it, for types too; a name that is a module itself counts as that module."""
+    """Return the imports anywhere in a module, also for types; an imported module counts as a module."""
     return tuple(_imports(module))
 
 
@@ -120,14 +118,12 @@ def _imports(module: str) -> Iterator[str]:
 
 
 def importers(library: str) -> set[str]:
-    """The project's modules that import `library` or a part of it."""
     return {module for module in modules() if any(name.split(".")[0] == library for name in imports(module))}
 
 
-def test_the_modules_are_found() -> None:
+def test_every_module_has_a_layer() -> None:
     assert {"distlog", "distlog.core.errors", "distlog.core.format.kernels.native"} <= modules().keys()
     assert "numba" in set(imports("distlog.core.format.kernels.native"))
-    # by import_module
     assert "distlog.spark.versions" in imports("distlog.spark")
 
 
@@ -141,13 +137,13 @@ def test_no_module_imports_a_higher_layer() -> None:
     assert upward == []
 
 
-def test_imports_have_no_cycle_even_those_for_types() -> None:
+def test_imports_have_no_cycle() -> None:
     graph = {module: [name for name in imports(module) if name != module] for module in modules()}
     TopologicalSorter(graph).prepare()
 
 
 def test_rooms_of_a_package_have_no_cycle() -> None:
-    """Nor have a package's rooms and the modules beside them: below each package one can read from the bottom up."""
+    """The folders and modules in each package have no cycle either, so that a package reads from the bottom up."""
     rooms = [module for module, path in modules().items() if path.name == "__init__.py"]
     assert {"distlog.core.commits", "distlog.gateway.groups"} <= set(rooms)
     for room in rooms:
@@ -161,7 +157,7 @@ def test_rooms_of_a_package_have_no_cycle() -> None:
 
 
 def _child(room: str, module: str) -> str:
-    """The part of a room that a module stands in; nothing for those outside of it."""
+    """Return the part of a folder that has a module, or nothing for modules outside it."""
     return module.removeprefix(f"{room}.").split(".")[0] if module.startswith(f"{room}.") else ""
 
 
@@ -183,8 +179,8 @@ def test_only_kernels_import_numba() -> None:
         assert {module for module in importers(library) if module != "distlog.core.format.kernels.native"} == set()
 
 
-def test_kernels_are_loops_alone() -> None:
-    """No class, no error, no Arrow; what numba needs beside loops is in `kernels.native`."""
+def test_kernels_are_only_loops() -> None:
+    """No class, no error, no Arrow; `kernels.native` has everything else that numba needs."""
     kernels = [
         module
         for module in modules()
@@ -210,8 +206,7 @@ def test_only_the_spark_package_and_what_runs_it_import_pyspark() -> None:
     assert [module for module in importers("pyspark") if not module.startswith(allowed)] == []
 
 
-def test_only_the_gateway_imports_kio_and_nothing_below_it_imports_the_gateway() -> None:
-    # a benchmark may be its client
+def test_only_the_gateway_imports_kio() -> None:
     assert {
         module for module in importers("kio") if not module.startswith(("distlog.gateway.", "benchmarks."))
     } == set()
@@ -220,11 +215,11 @@ def test_only_the_gateway_imports_kio_and_nothing_below_it_imports_the_gateway()
     assert {module for module in named if not module.startswith(above)} == set()
 
 
-def test_no_module_has_a_name_that_says_nothing() -> None:
+def test_no_module_has_an_empty_name() -> None:
     assert [module for module in modules() if VAGUE_NAMES & set(module.split("."))] == []
 
 
-def test_no_file_is_as_long_as_a_package() -> None:
+def test_no_file_is_too_long() -> None:
     lines = {str(path): path.read_text(encoding="utf-8").count("\n") for path in modules().values()}
     assert {path: count for path, count in lines.items() if count > MAX_FILE_LINES} == {}
 

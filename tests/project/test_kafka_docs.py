@@ -18,7 +18,6 @@ TEXT = (Path(__file__).parents[2] / "docs" / "kafka.md").read_text(encoding="utf
 
 
 def block(language: str) -> str:
-    """The text of the example in a language."""
     match = re.search(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
     assert match
     return match[1]
@@ -26,7 +25,6 @@ def block(language: str) -> str:
 
 @pytest.fixture
 def kafka_logs(tmp_path: Path) -> str:
-    """A log directory of a broker with one topic."""
     topic = distlog.create(f"{tmp_path}/made/clicks")
     topic.append(values(range(3)))
     return topic.export(tmp_path / "kafka-logs").log_dir
@@ -41,10 +39,10 @@ def test_the_commands_run(tmp_path: Path, kafka_logs: str, cli: CommandLine) -> 
     for copy in ("kafka-logs-of-monday", "disk1/kafka-logs", "disk2/kafka-logs", "of-broker-2/kafka-logs"):
         shutil.copytree(kafka_logs, tmp_path / copy)
     for line in block("sh").replace("\\\n", " ").splitlines():
-        told = line.removeprefix("distlog ").replace("/var/kafka-logs", kafka_logs)
-        told = re.sub(r" /(disk|of-broker)", rf" {tmp_path}/\1", told)
-        told = told.replace("s3://bucket", str(tmp_path)).replace("/data/logs", f"{tmp_path}/data")
-        command, *arguments = shlex.split(told)
+        command = line.removeprefix("distlog ").replace("/var/kafka-logs", kafka_logs)
+        command = re.sub(r" /(disk|of-broker)", rf" {tmp_path}/\1", command)
+        command = command.replace("s3://bucket", str(tmp_path)).replace("/data/logs", f"{tmp_path}/data")
+        command, *arguments = shlex.split(command)
         if command == "export":
             arguments[1] += "-again"
         outcome = cli.bare(command, *arguments)

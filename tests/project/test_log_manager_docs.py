@@ -1,4 +1,4 @@
-"""docs/log-manager.md cannot drift: its examples run, and its tables are what the code says."""
+"""docs/log-manager.md cannot drift: its examples run, and its tables match the code."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ TEXT = (Path(__file__).parents[2] / "docs" / "log-manager.md").read_text(encodin
 
 
 def table(heading: str, number: int = 0) -> list[list[str]]:
-    """The rows of the given table under a heading, without its head; the marks of code are taken off."""
+    """Return the rows of a table under a heading, without its head and without marks of code."""
     section = TEXT.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
-    found = re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE)[number]
-    return [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in found.splitlines()[2:]]
+    tables = re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE)
+    return [
+        [cell.strip().replace("`", "") for cell in line.strip("|").split("|")]
+        for line in tables[number].splitlines()[2:]
+    ]
 
 
 def block(language: str) -> str:
-    """The text of the first example in a language."""
-    found = re.search(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
-    assert found
-    return found[1]
+    match = re.search(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
+    assert match
+    return match[1]
 
 
 def test_the_python_example_runs(reader: Reader) -> None:
@@ -45,7 +47,7 @@ def test_the_commands_run(tmp_path: Path, cli: CommandLine, monkeypatch: pytest.
     lines = block("sh").splitlines()
     assert len(lines) == 3
     for line in lines:
-        # each ends by itself with --once, and without the example's bucket
+        # each command ends with --once, and without the example's bucket
         command = re.sub(r" --root s3:\S+| --metrics-port \S+| --once", "", line.removeprefix("distlog "))
         command = f"{command.replace('/data/logs', shlex.quote(str(tmp_path / 'logs')))} --once"
         run = cli.bare(*shlex.split(command))
@@ -57,11 +59,11 @@ def test_the_tasks_are_those_of_the_table(tmp_path: Path) -> None:
     managed.runs.clear()
     managed.manager.run_once()
     assert [row[0] for row in table("The tasks")] == [run.task for run in managed.runs]
-    assert {row[1] for row in table("The tasks")} < {one.name for one in settings_of(BrokerConfig).values()}
+    assert {row[1] for row in table("The tasks")} < {setting.name for setting in settings_of(BrokerConfig).values()}
 
 
 def test_the_schedules_settings_are_those_of_the_table() -> None:
-    expected = [[one.name, value] for one, value, _ in shown(BrokerConfig())]
+    expected = [[setting.name, value] for setting, value, _ in shown(BrokerConfig())]
     assert table("Kafka broker settings") == expected
 
 

@@ -1,4 +1,4 @@
-"""examples/notebook.ipynb is what its script makes, and runs; completion and progress are those of a real kernel."""
+"""examples/notebook.ipynb is the output of its script, and runs in a real kernel with completion and progress."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "examples" / "notebook.ipynb"
-#: Where a kernel and its completion keep files.
 _FOLDERS = ("TMPDIR", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "XDG_CACHE_HOME")
 
 
-def test_it_is_what_the_script_makes() -> None:
+def test_it_is_the_output_of_its_script() -> None:
     script = runpy.run_path(str(ROOT / "tools" / "make_notebook.py"))
     assert NOTEBOOK.read_text(encoding="utf-8") == script["notebook"](), "run python tools/make_notebook.py"
     nbformat.validate(nbformat.read(NOTEBOOK, 4))
@@ -32,7 +31,7 @@ def test_it_is_what_the_script_makes() -> None:
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The notebook, run to its end; its kernel still lives."""
+    """The notebook after its run; its kernel is still alive."""
     pytest.importorskip("duckdb")
     folder = tmp_path_factory.mktemp("notebook")
     folders = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -40,7 +39,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         nbformat.read(NOTEBOOK, 4),
         timeout=600,
         startup_timeout=300,
-        # nothing of it is needed any more, and its end takes two seconds
+        # a kill saves the two seconds of a clean end
         shutdown_kernel="immediate",
         resources={"metadata": {"path": str(folder)}},
     )
@@ -54,13 +53,12 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def shown(client: Any, source: str, kind: str) -> list[Any]:
-    """What the cell with this code shows, in this form."""
+    """Return the outputs of the cell with this code, in this form."""
     (cell,) = (cell for cell in client.nb.cells if cell.cell_type == "code" and source in cell.source)
     return [output["data"][kind] for output in cell.outputs if kind in output.get("data", {})]
 
 
 def run(client: Any, source: str) -> list[Any]:
-    """The outputs of a new cell."""
     client.nb.cells.append(nbformat.v4.new_code_cell(source))
     return list(client.execute_cell(client.nb.cells[-1], len(client.nb.cells) - 1).outputs)
 
@@ -83,7 +81,7 @@ def test_pictures_are_shown_once(client: Any) -> None:
         assert base64.b64decode(picture).startswith(b"\x89PNG")
 
 
-def test_nothing_is_said_on_standard_error_but_by_spark(client: Any) -> None:
+def test_only_spark_writes_to_standard_error(client: Any) -> None:
     said = [
         output["text"]
         for cell in client.nb.cells

@@ -1,4 +1,4 @@
-"""docs/notebooks.md cannot drift: its examples run, and what it names is there."""
+"""docs/notebooks.md cannot drift: its examples run, and its names exist."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_examples_run(tmp_path: Path, reader: Reader) -> None:
     assert (tmp_path / "topic.png").stat().st_size > 10_000
 
 
-def test_what_it_names_is_there() -> None:
+def test_its_names_exist() -> None:
     assert f"the last {FIRST_OFFSETS:,} offsets" in TEXT
     assert display.PATIENCE_S == 1
     (sentence,) = re.findall(r"nowhere; (.*?) take it", TEXT, re.DOTALL)

@@ -1,4 +1,4 @@
-"""Tests use what a program may use: no private attributes, and few patches of the library's modules and classes."""
+"""Tests use the public API: no private attributes, and few patches of the library's modules and classes."""
 
 from __future__ import annotations
 
@@ -9,44 +9,43 @@ from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-#: The simulation's machine is what is under the library, and bugs are planted inside it.
+#: The simulation replaces the machine under the library, and bugs are planted inside it.
 INSIDE = re.compile(r"simulation/(?:\w*planted\w*|local_disk|object_store|pure|surroundings)\.py")
-#: Names with an underscore that are public: of Python and IPython, PySpark, and confluent_kafka.
+#: Public names with an underscore: of Python and IPython, PySpark, and confluent_kafka.
 PUBLIC = re.compile(
     r"_(?:replace|asdict|fields|make|repr_html_|exit|getframe|current_frames"
     r"|gateway|jvm|jdf|FENCED|AUTHENTICATION|PARTITION_EOF|AUTO_OFFSET_RESET)"
 )
-#: The private names that tests take, by file.
+#: The private names that tests use, by file.
 ALLOWED_USES = {
-    # a look at the group, without a record that an iteration would return
+    # the state of the group, without a record that an iteration would return
     "consuming/group_members.py": {"_assignment"},
-    # the process is killed in the midst of a batch of a table
+    # the process is killed during a batch of a table
     "spark/killed_driver.py": {"_Writer"},
-    # to decompress twice changes nothing but the time
     "tiered/test_chunk_requests.py": {"_decompressed"},
     # the table that the page repeats
     "project/test_command_line_docs.py": {"_SHOWN"},
 }
-#: The patches of modules and classes of the library other than of their constants: a number that only shrinks.
+#: The patches of modules and classes of the library other than constants: a number that only shrinks.
 MOST_PATCHES = 122
 
-#: Parsing takes a hundred times as long, and finds fewer by the functions inside functions alone.
+#: Parsing would take a hundred times as long, and only omit functions inside functions.
 DEFINITION = re.compile(r"^[ \t]+def (\w+)|\b(?:self|cls)\.(\w+)|^[ \t]+(_\w+)(?::| =)", re.MULTILINE)
 
 
 def defined(source: str) -> Iterator[str]:
-    """The names of the methods of a module's classes, and of what their objects have."""
+    """Yield the names of methods and attributes of a module's classes."""
     return (name for names in DEFINITION.findall(source) for name in names if name)
 
 
 @cache
 def shared() -> frozenset[str]:
-    """What the classes that tests share have of their own."""
+    """Return the names in the classes that tests share."""
     return frozenset(name for path in (TESTS / "support").glob("*.py") for name in defined(path.read_text("utf-8")))
 
 
 def used_privately(source: str) -> Iterator[str]:
-    """The private attributes of others that a file takes."""
+    """Yield the foreign private attributes that a file uses."""
     public_names = {*defined(source), *shared()}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
@@ -56,7 +55,7 @@ def used_privately(source: str) -> Iterator[str]:
 
 
 def patched(source: str) -> Iterator[str]:
-    """The names that a file replaces in modules and classes of the library, but for constants."""
+    """Yield the names that a file replaces in modules and classes of the library, except constants."""
     tree = ast.parse(source)
     imports = (node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom)))
     imported = {
@@ -80,14 +79,14 @@ def patched(source: str) -> Iterator[str]:
 
 
 def sources(pattern: str) -> Iterator[tuple[str, str]]:
-    """The tests' files with a match of `pattern`; parsing takes a hundred times as long as such a look."""
+    """Yield the test files with a match of `pattern`, which is much faster than parsing."""
     for path in sorted(TESTS.rglob("*.py")):
         file = path.relative_to(TESTS).as_posix()
         if not INSIDE.fullmatch(file) and re.search(pattern, source := path.read_text("utf-8")):
             yield file, source
 
 
-def test_tests_take_no_private_attribute_of_the_library() -> None:
+def test_tests_use_no_private_attribute_of_the_library() -> None:
     private_uses = {
         file: names
         for file, source in sources(r"(?<!self)(?<!cls)\._[a-zA-Z]")
@@ -101,7 +100,7 @@ def test_tests_replace_no_more_of_the_library_than_before() -> None:
     assert len(patches) <= MOST_PATCHES, patches
 
 
-def test_the_scans_know_whose_a_name_is() -> None:
+def test_the_scans_detect_the_owner_of_a_name() -> None:
     source = """
 from distlog.core import module
 class Own:

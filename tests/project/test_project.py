@@ -1,4 +1,4 @@
-"""The project as a whole: what it asks to be installed, that what is public is documented, that nothing is local."""
+"""The project: its requirements, documentation of public names, and no local paths."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ TEXT_FILES = {".py", ".md", ".toml", ".sh", ".cfg", ".ini", ".yml", ".yaml", ".j
 
 
 def names(requirements: list[str]) -> set[str]:
-    """The distributions that the requirements name, with their extras."""
     return {re.split(r"[<>=!~; ]", requirement)[0] for requirement in requirements}
 
 
@@ -44,8 +43,8 @@ def test_the_library_needs_five_distributions() -> None:
     assert names(PROJECT["dependencies"]) == {"numpy", "pyarrow", "numba", "crc32c", "fsspec"}
 
 
-def test_numba_of_which_private_parts_are_used_is_bounded_by_what_was_tested() -> None:
-    (requirement,) = (each for each in PROJECT["dependencies"] if each.startswith("numba"))
+def test_numba_is_bounded_by_the_tested_version() -> None:
+    (requirement,) = (item for item in PROJECT["dependencies"] if item.startswith("numba"))
     assert re.fullmatch(r"numba>=0\.\d+,<0\.\d+", requirement)
 
 
@@ -65,7 +64,7 @@ def test_numba_of_which_private_parts_are_used_is_bounded_by_what_was_tested() -
         ("docs", {"mkdocs-material", "mkdocstrings[python]"}),
     ],
 )
-def test_extras_bring_what_their_name_says(extra: str, needed: set[str]) -> None:
+def test_extras_have_their_libraries(extra: str, needed: set[str]) -> None:
     assert needed <= names(PROJECT["optional-dependencies"][extra])
 
 
@@ -94,7 +93,7 @@ def test_python_and_license_are_stated() -> None:
 
 
 def patterns(tree: ast.Module) -> Iterator[str]:
-    """The regular expressions in calls like re.compile; what is inserted into one counts as a digit."""
+    """Yield the regular expressions in calls like re.compile; an inserted value counts as a digit."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id="re")), args=[ast.Constant(value=str(pattern)), *_]):
@@ -104,20 +103,20 @@ def patterns(tree: ast.Module) -> Iterator[str]:
 
 
 def needs_python_3_11(pattern: str) -> bool:
-    """True if a text pattern has a possessive quantifier or an atomic group."""
+    """Return whether a pattern has a possessive quantifier or an atomic group."""
     parsed = repr(importlib.import_module("re._parser").parse(pattern))
     return "POSSESSIVE_REPEAT" in parsed or "ATOMIC_GROUP" in parsed
 
 
 def test_regular_expressions_work_on_the_oldest_python(trees: dict[str, ast.Module]) -> None:
-    """The configured mypy and ruff find what else of the language and its library is too new."""
+    """Mypy and ruff, as configured, find everything else that is too new."""
     assert [needs_python_3_11(pattern) for pattern in ("a*+", "(?>a)b", "[*+]", r"\++")] == [True, True, False, False]
-    # few files have any, and a look at all nodes takes longer than one at the text
+    # few files have any, and a search of the text is faster than a walk over all nodes
     uses = re.compile(r"\bre\.\w")
-    some = {path: tree for path, tree in trees.items() if uses.search((ROOT / path).read_text(encoding="utf-8"))}
-    found = [(path, pattern) for path, tree in some.items() for pattern in patterns(tree)]
-    assert len(found) > 50
-    assert not [each for each in found if needs_python_3_11(each[1])]
+    users = {path: tree for path, tree in trees.items() if uses.search((ROOT / path).read_text(encoding="utf-8"))}
+    all_patterns = [(path, pattern) for path, tree in users.items() for pattern in patterns(tree)]
+    assert len(all_patterns) > 50
+    assert not [(path, pattern) for path, pattern in all_patterns if needs_python_3_11(pattern)]
 
 
 def test_mypy_and_ruff_check_for_the_oldest_python() -> None:
@@ -129,7 +128,7 @@ def test_mypy_and_ruff_check_for_the_oldest_python() -> None:
 
 
 def public_definitions(module: ast.Module, public: set[str]) -> Iterator[tuple[str, Definition]]:
-    """The functions and classes named in `public`, and the public methods of these classes, by their names."""
+    """Yield the functions and classes in `public`, and the public methods of the classes, by name."""
     for node in module.body:
         if isinstance(node, Definition) and node.name in public:
             yield node.name, node
@@ -140,7 +139,6 @@ def public_definitions(module: ast.Module, public: set[str]) -> Iterator[tuple[s
 
 @pytest.fixture(scope="module")
 def trees() -> dict[str, ast.Module]:
-    """The syntax tree of each module of the library, by its path."""
     return {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in LIBRARY}
 
 
@@ -160,13 +158,13 @@ def test_modules_and_the_public_api_have_docstrings(trees: dict[str, ast.Module]
 
 def test_no_file_names_a_folder_of_one_machine() -> None:
     local = re.compile(r"/(?:home|Users)/(?!someone\b)\w|(?<!\w)/root/\w|C:\\\\Users")
-    found = [
+    matches = [
         str(path.relative_to(ROOT))
         for path in ROOT.rglob("*")
         if path.suffix in TEXT_FILES and path.is_file() and not IGNORED & set(path.relative_to(ROOT).parts)
         if path != Path(__file__) and local.search(path.read_text(encoding="utf-8", errors="replace"))
     ]
-    assert found == []
+    assert matches == []
 
 
 def test_scripts_are_valid_bash() -> None:
@@ -175,16 +173,14 @@ def test_scripts_are_valid_bash() -> None:
 
 
 def test_no_two_files_of_tests_have_the_same_name() -> None:
-    """pytest imports each by its name alone, and would leave out the second."""
+    """Pytest imports each file by its name only, and would skip the second."""
     names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
     assert [name for name, count in names.items() if count > 1] == []
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o664])
-def test_a_wheel_is_made_without_java_and_packages_and_of_files_with_the_same_rights_in_each_clone(
-    tmp_path: Path, mode: int
-) -> None:
-    """Of the real Makefile, with a program in place of pip that tells the rights of what it is given."""
+def test_a_wheel_needs_no_java_and_has_the_same_rights_in_each_clone(tmp_path: Path, mode: int) -> None:
+    """Run the real Makefile with a program in place of pip that prints the rights of its inputs."""
     for name in ("Makefile", "pyproject.toml", "README.md", "LICENSE", "distlog_command.py", "pyspark_distlog.py"):
         shutil.copy(ROOT / name, tmp_path)
     tell = """
@@ -212,7 +208,7 @@ def test_one_commit_makes_one_zip_for_spark(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_zip_for_spark_has_the_files_of_the_wheel(tmp_path: Path) -> None:
-    """A gateway reads one beside its modules."""
+    """A gateway reads a data file next to its modules."""
     package_data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
     subprocess.run([sys.executable, ROOT / "tools" / "spark_zip.py", tmp_path / "made.zip"], check=True)
     program = "from distlog.gateway.protocol import messages; print(messages.__file__, len(messages._BLOCKS) > 0)"
@@ -225,13 +221,13 @@ def test_a_zip_for_spark_has_the_files_of_the_wheel(tmp_path: Path) -> None:
         assert {f"distlog/{name}" for name in package_data["distlog"]} <= set(archive.namelist())
 
 
-def test_who_installs_is_told_of_the_dependency_that_is_under_the_lgpl() -> None:
+def test_the_dependency_under_the_lgpl_is_documented() -> None:
     assert "`crc32c`, which computes checksums, is under the LGPL 2.1 or later" in " ".join(
         (ROOT / "README.md").read_text().split()
     )
 
 
-#: What stands behind `pip install`: this project's name, a clone or wheel of it, or a package of another project.
+#: A target of `pip install`: this project's name, a clone or wheel of this project, or another package.
 KNOWN_INSTALLS = re.compile(
     rf"""\{{install\}}|\{{extra\(|\{{DISTRIBUTION\}}|'\{{(?:self|each)\.package\}}|--quiet # what the code inserts
     |'\./distlog\[|'/tmp/{DISTRIBUTION}-|matplotlib\b|venv-pack\b|pyspark==""",
@@ -239,22 +235,22 @@ KNOWN_INSTALLS = re.compile(
 )
 
 
-def test_no_text_installs_the_other_project_that_has_the_name_of_the_import() -> None:
-    """`pip install distlog` would run the set-up of strangers."""
+def test_no_text_installs_the_foreign_project_distlog() -> None:
+    """`pip install distlog` would install a foreign project."""
     assert PROJECT["name"] == DISTRIBUTION
-    found = []
+    matches = []
     for path in ROOT.rglob("*"):
         parts = set(path.relative_to(ROOT).parts)
         is_ours = not {*IGNORED, "tests", f"{DISTRIBUTION}.egg-info"} & parts
         if is_ours and path.suffix in {*TEXT_FILES, ".ipynb"} and path.is_file():
             text = path.read_text(encoding="utf-8", errors="replace")
-            found += [(path.name, one) for one in re.findall(r"pip install .*", text) if not known(one)]
-            found += [(path.name, one) for one in re.findall(r"(?<![\w./(-])distlog\[[a-z].*", text)]
-    assert found == []
+            matches += [(path.name, line) for line in re.findall(r"pip install .*", text) if not is_known(line)]
+            matches += [(path.name, line) for line in re.findall(r"(?<![\w./(-])distlog\[[a-z].*", text)]
+    assert matches == []
 
 
-def known(command: str) -> bool:
-    """True if the command installs nothing but what is known."""
+def is_known(command: str) -> bool:
+    """Return whether the command installs only known packages."""
     return KNOWN_INSTALLS.match(command.removeprefix("pip install ")) is not None
 
 

@@ -1,4 +1,4 @@
-"""What a program may use is what `distlog.__all__` says; each new name is a deliberate change there."""
+"""The public API is `distlog.__all__`; each new name is a deliberate change there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ def test_the_import_loads_no_library_until_a_name_is_used() -> None:
 
 
 def imported() -> set[tuple[str, str]]:
-    """The names that type checkers see, each with its module."""
     source = (Path(distlog.__file__)).read_text(encoding="utf-8")
     branch = next(node for node in ast.parse(source).body if isinstance(node, ast.If))
     nodes = [node for node in branch.body if isinstance(node, ast.ImportFrom)]

@@ -1,7 +1,4 @@
-"""The README cannot drift: its examples run, its links lead somewhere, its figures are those of the documentation.
-
-Its lines of Spark are compared in test_docs_spark.py.
-"""
+"""The README cannot drift: its examples run, its links are valid, and its figures are from the documentation."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ import tomllib
 from docs_pages import ROOT, Reader, examples, read, table
 
 README = read("README.md")
-#: What people read from the root of the project, with links into docs/.
+#: Pages that people read from the root of the project, with links into docs/.
 ROOT_FILES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 
 
@@ -26,7 +23,7 @@ def test_the_first_example_prints_its_output(page: str, reader: Reader) -> None:
     assert reader.paste(example.text.replace("memory://logs", f"memory://{page}"), page) == output.text
 
 
-def test_these_are_all_examples() -> None:
+def test_all_examples_run() -> None:
     languages = [example.language for example in examples(README)]
     assert languages == ["python", "text", "python", "text", "sh", "text", "sh"]
 
@@ -52,7 +49,7 @@ def test_the_extras_are_those_of_the_package() -> None:
     assert sorted(re.findall("`([a-z0-9]+)`", cells)) == sorted(extras)
 
 
-def test_the_two_commands_are_those_of_make() -> None:
+def test_the_two_commands_are_from_the_makefile() -> None:
     commands = [command.split()[1] for command in examples(README)[-1].commands]
     targets = set(re.findall(r"^([\w-]+):", read("Makefile"), re.MULTILINE))
     assert commands == ["demo", "test"]
@@ -61,7 +58,6 @@ def test_the_two_commands_are_those_of_make() -> None:
 
 
 def headings(text: str) -> set[str]:
-    """The anchors of the headings of a page."""
     titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles}
 
@@ -79,7 +75,7 @@ def test_links_lead_to_files_and_headings(name: str) -> None:
 
 @pytest.mark.parametrize("page", sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md")))
 def test_links_of_a_page_lead_to_files_also_where_the_site_is_not_built(page: str) -> None:
-    """As on the page of a host; the reference alone is made with the site."""
+    """As on a code host; only the reference is built with the site."""
     text = re.sub(r"^```.*?^```", "", read(page), flags=re.DOTALL | re.MULTILINE)
     for file in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
         target = (ROOT / page).parent / file
@@ -87,11 +83,11 @@ def test_links_of_a_page_lead_to_files_also_where_the_site_is_not_built(page: st
         assert file.startswith(("https:", "mailto:")) or is_made or target.exists(), file
 
 
-def test_the_measured_figure_is_that_of_the_documentation() -> None:
+def test_the_measured_figure_is_from_the_documentation() -> None:
     rows = {row[0]: row[1] for row in table(read("docs/benchmarks.md"), "## All figures")}
     (millions,) = re.findall(r"one core decodes (\d+) million records a second", README)
     assert rows["decode to Arrow, one core"] == f"{millions} M records/s"
 
 
-def test_it_is_short_enough_to_be_read() -> None:
+def test_it_is_short() -> None:
     assert len(README.split()) <= 700

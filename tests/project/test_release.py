@@ -19,7 +19,6 @@ DAY = date(2026, 3, 4)
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """The files of the project that have the version."""
     for name in (*LOCATIONS, "CHANGELOG.md"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
@@ -45,7 +44,6 @@ def test_one_command_sets_the_version_everywhere(project: Path) -> None:
 
 
 def test_no_other_page_has_the_version() -> None:
-    """A page that names it must be among the places that the command sets."""
     pages = {
         page.relative_to(ROOT).as_posix(): page.read_text()
         for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
@@ -55,7 +53,7 @@ def test_no_other_page_has_the_version() -> None:
 
 
 @pytest.mark.parametrize("version", ["", "1", "1.2", "v1.2.3", "1.2.3rc1", "01.2.3", "0.0.1", "1.2.3\n"])
-def test_a_version_that_is_none_or_goes_back_changes_nothing(version: str, project: Path) -> None:
+def test_an_invalid_or_lower_version_changes_nothing(version: str, project: Path) -> None:
     old_files = {path: path.read_text() for path in project.rglob("*") if path.is_file()}
     with pytest.raises(ValueError, match="three numbers, from "):
         set_version(project, VERSION, version, DAY)
@@ -82,11 +80,11 @@ def test_the_workflow_of_a_release_builds_twice_and_attests_what_it_publishes() 
     workflow: dict[Any, Any] = yaml.safe_load(text)
     tests, job = workflow["jobs"]["test"], workflow["jobs"]["release"]
     assert workflow["permissions"] == {"contents": "read"}
-    # tests run much that others wrote, so in a job that can publish nothing
+    # tests run much foreign code, so in a job that can publish nothing
     assert ("permissions" in tests, job["needs"]) == (False, "test")
     assert job["permissions"] == {"contents": "write", "id-token": "write", "attestations": "write"}
     targets = [
-        re.findall(r"\bmake (\w+)", " ".join(one.get("run", "") for one in job_steps["steps"]))
+        re.findall(r"\bmake (\w+)", " ".join(step.get("run", "") for step in job_steps["steps"]))
         for job_steps in (tests, job)
     ]
     assert [set(job_steps) for job_steps in targets] == [{"test"}, {"dist"}]

@@ -1,4 +1,4 @@
-"""docs/spark-setup.md cannot drift: its jobs exist and take what it gives them, its statuses are those of jobs."""
+"""docs/spark-setup.md cannot drift: its jobs exist and accept its arguments, and its exit statuses are right."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXT = (ROOT / "docs" / "spark-setup.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^(?:py|spark-).*?(?:distlog\.jobs\.|jobs/)(\w+)(?:\.py)? (.*)$", TEXT, re.MULTILINE)
 
 
-def test_the_jobs_understand_their_command_lines() -> None:
+def test_the_jobs_parse_their_command_lines() -> None:
     assert len(COMMANDS) == 3
     for name, arguments in COMMANDS:
         assert import_module(f"distlog.jobs.{name}").parser.parse_args(shlex.split(arguments)).topic
@@ -40,13 +40,12 @@ def test_all_jobs_are_named_and_are_programs_for_spark_submit_too() -> None:
     assert set(re.findall(r"`(\w+)`", listed)) == names
 
 
-def test_the_statuses_are_those_of_the_jobs() -> None:
+def test_the_exit_statuses_match_the_jobs() -> None:
     rows = re.findall(r"^\| (\d+) \|", TEXT, re.MULTILINE)
     assert list(map(int, rows)) == [SUCCESS, FAILED, WRONG_USAGE, INTERRUPTED]
 
 
 def test_the_table_of_versions_has_what_is_tried_and_the_requirement_has_its_versions() -> None:
-    """`make test-versions` compares the results themselves."""
     versions, table = table_of(TEXT)
     assert tuple(versions) == VERSIONS
     assert list(table) == list(LABELS.values())

@@ -1,4 +1,4 @@
-"""docs/schemas.md and docs/tables.md cannot drift: their examples run and print what the pages say."""
+"""docs/schemas.md and docs/tables.md cannot drift: their examples run and print the output on the pages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_the_examples_run(page: str, reader: Reader, spark: Any) -> None:
     reader.pastes(page)
 
 
-def test_the_jobs_understand_their_command_lines() -> None:
+def test_the_jobs_parse_their_command_lines() -> None:
     pytest.importorskip("pyspark")
     from distlog.jobs import to_table
 

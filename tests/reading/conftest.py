@@ -10,5 +10,4 @@ from logs import Log, appended, log_of
 
 @pytest.fixture
 def dense(tmp_path: Path) -> Log:
-    """A log of 60 records."""
     return log_of(appended(str(tmp_path / "t"), 60))

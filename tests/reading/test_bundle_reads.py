@@ -1,4 +1,4 @@
-"""Whatever reads a segment reads a part of a bundle: the same records, few requests, and errors that say where."""
+"""All readers of a segment read a part of a bundle: the same records, few requests, and errors with positions."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from distlog.core.errors import CorruptRecordError, SnapshotTooOldError
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 
-#: Parts that are large enough for their indexes to be used.
 WIDE = {"batch.bytes": "20000"}
 COUNT = 500
 
 
 def wide(storage: Storage, partitions: int = 3) -> Topic:
-    """A topic with one append, whose parts are of 500 kB each."""
     topic = topic_on(storage, partitions, WIDE)
     topic.append(rows(partitions, COUNT, size=1000))
     return topic
@@ -42,7 +40,7 @@ def value(partition: int, row: int) -> Any:
     return rows(3, 1, row, size=1000)[partition]["value"]
 
 
-def test_scans_point_reads_fetches_and_look_ups_find_what_was_appended(remote: Storage) -> None:
+def test_all_readers_return_the_appended_records(remote: Storage) -> None:
     topic = wide(remote)
     assert topic.scan(partitions=[1]).to_table()["value"].to_pylist() == [value(1, row) for row in range(COUNT)]
     assert [record.value for record in topic.records(partition=2, start=333, limit=2)] == [
@@ -131,7 +129,7 @@ def test_a_damaged_bundle_loses_only_the_damaged_parts(remote: Storage) -> None:
         assert point.value == value(1, 0)
 
 
-def test_of_a_bundle_that_was_cut_short_the_parts_before_the_cut_are_read(remote: Storage) -> None:
+def test_parts_before_a_truncation_are_read(remote: Storage) -> None:
     topic = wide(remote)
     cut = segments(topic)[1].log_position + 300_000
     changed(remote, bundles(remote)[0], lambda data: data.__delitem__(slice(cut, None)))
@@ -146,7 +144,7 @@ def test_of_a_bundle_that_was_cut_short_the_parts_before_the_cut_are_read(remote
     assert {anomaly.word for anomaly in anomalies} == {"corrupt_index"}
 
 
-def test_a_bundle_that_is_gone_is_an_old_snapshot_to_its_readers(remote: Storage) -> None:
+def test_a_deleted_bundle_is_an_outdated_snapshot(remote: Storage) -> None:
     topic = wide(remote)
     remote.delete(bundles(remote))
     with pytest.raises(SnapshotTooOldError, match="vacuum deletes"):
@@ -155,9 +153,7 @@ def test_a_bundle_that_is_gone_is_an_old_snapshot_to_its_readers(remote: Storage
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_a_damaged_index_costs_time_and_is_rebuilt_as_a_file_beside_the_bundle(
-    remote: Storage, suffix: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_index_is_rebuilt_as_a_file(remote: Storage, suffix: str, caplog: pytest.LogCaptureFixture) -> None:
     topic = wide(remote)
     index = topic.reader.part(segments(topic)[1], suffix)
     changed(remote, index.name, lambda data: data.__setitem__(index.begin + 1, 77))

@@ -1,4 +1,4 @@
-"""A fetch of committed records: batches up to the last stable offset, and what tells a consumer the aborted ones."""
+"""A fetch of committed records: batches up to the last stable offset, and the list of aborted transactions."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from distlog.core.format.record_batch import CONTROL, TRANSACTIONAL, read_header
 from distlog.core.read.fetch import FetchedBatches
 from distlog.core.segments.transactions import aborted_transactions
 
-GOLDEN = {name: each for name, each in golden.partitions().items() if "txn" in name}
-#: The smallest fetches give one batch each; the largest one gives all.
+GOLDEN = {name: partition for name, partition in golden.partitions().items() if "txn" in name}
 SIZES = (1, 2000, 1 << 30)
 
 
 def consumed(fetched: FetchedBatches) -> list[tuple[int, bytes | None]]:
-    """The offset and value of each record that Kafka's consumer hands out of a response (`CompletedFetch`)."""
+    """Return the offset and value of each record that Kafka's consumer returns for a response (`CompletedFetch`)."""
     data = bytes(fetched)
     waiting = sorted(fetched.aborted, key=lambda transaction: transaction.first_offset)
     records, hidden, values = MemoryRecords(data), set[int](), []
@@ -44,7 +43,7 @@ def consumed(fetched: FetchedBatches) -> list[tuple[int, bytes | None]]:
 
 
 def consume(topic: Topic, max_bytes: int, start: int | None = None) -> list[tuple[int, bytes | None]]:
-    """All that a consumer of committed records gets, fetch by fetch."""
+    """Return the records of a consumer with isolation read_committed, fetch by fetch."""
     offset, values = topic.start_offsets()[0] if start is None else start, []
     while fetched := topic.read(0, offset, max_bytes, isolation="read_committed"):
         values += [pair for pair in consumed(fetched) if pair[0] >= offset]
@@ -56,9 +55,7 @@ def consume(topic: Topic, max_bytes: int, start: int | None = None) -> list[tupl
 @pytest.mark.long
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", GOLDEN)
-def test_a_consumer_of_fetches_gets_what_kafkas_consumer_got_from_the_broker(
-    tmp_path: Path, name: str, size: int
-) -> None:
+def test_fetched_records_equal_the_records_of_kafkas_consumer(tmp_path: Path, name: str, size: int) -> None:
     topic = adopt_golden(str(tmp_path / "t"), GOLDEN[name])
     expected = [(row["offset"], row["value"]) for row in GOLDEN[name].records(committed=True)]
     assert consume(topic, size) == expected
@@ -83,7 +80,7 @@ def test_a_fetch_names_only_transactions_that_reach_into_it(tmp_path: Path) -> N
 
 @pytest.fixture
 def unfinished(tmp_path: Path) -> Topic:
-    """Offset 0 is plain, and 1 of an open transaction, with 2 and 3 behind it."""
+    """Return a topic with a plain record at 0, an open transaction at 1, and plain records at 2 and 3."""
     topic = distlog.create(str(tmp_path / "t"))
     topic.append([{"value": b"plain"}])
     Sender(Process(tmp_path / "t")).begin().send(0, b"open")
@@ -95,12 +92,11 @@ def unfinished(tmp_path: Path) -> Topic:
     return topic.refresh()
 
 
-def test_an_open_transaction_ends_the_fetch_although_the_log_goes_on(unfinished: Topic) -> None:
+def test_an_open_transaction_ends_the_fetch_before_later_records(unfinished: Topic) -> None:
     fetched = unfinished.read(0, 0, isolation="read_committed")
     assert ([value for _, value in consumed(fetched)], fetched.next_offset) == ([b"plain"], 1)
     for offset in range(1, 5):
         nothing = unfinished.read(0, offset, isolation="read_committed")
-        # who fetches there waits there
         assert (len(nothing), nothing.next_offset) == (0, offset)
     with pytest.raises(OffsetOutOfRangeError):
         unfinished.read(0, 5, isolation="read_committed")
@@ -108,7 +104,7 @@ def test_an_open_transaction_ends_the_fetch_although_the_log_goes_on(unfinished:
     assert values_seen(unfinished, "read_uncommitted")[0] == [b"plain", b"open", b"later", b"last"]
 
 
-def test_a_fetch_of_committed_records_does_not_do_without_a_transaction_index(tmp_path: Path) -> None:
+def test_a_fetch_of_committed_records_needs_the_transaction_index(tmp_path: Path) -> None:
     topic = adopt_golden(str(tmp_path / "t"), GOLDEN["first.txn-0"])
     segment = next(info for info in topic.snapshot.partitions[0].segments if info.txn_index_bytes)
     name = topic.reader.name(segment, ".txnindex")
@@ -117,7 +113,7 @@ def test_a_fetch_of_committed_records_does_not_do_without_a_transaction_index(tm
         distlog.open(topic.url).read(0, segment.base_offset, isolation="read_committed")
 
 
-def test_all_ways_to_read_know_what_is_committed(tmp_path: Path) -> None:
+def test_all_readers_return_the_same_committed_records(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "t"))
     sender = Sender(Process(tmp_path / "t"))
     for number in range(6):

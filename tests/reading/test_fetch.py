@@ -1,4 +1,4 @@
-"""Fetching as Kafka's consumers do: whole batches, at least one, as many as fit, at the offsets readers see."""
+"""Fetching like Kafka's consumers: whole batches, at least one, up to the limit, with the offsets of readers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def log(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def kafka_offsets(data: bytes) -> list[int]:
-    """The offsets that kafka-python finds in what a broker would answer; checksums are checked."""
+    """Return the offsets that kafka-python reads in a fetch response, with checksums checked."""
     read_offsets, records = [], MemoryRecords(data)
     while (batch := records.next_batch()) is not None:
         assert batch.validate_crc()
@@ -50,7 +50,6 @@ def kafka_offsets(data: bytes) -> list[int]:
 
 
 def stored(topic: Topic) -> list[tuple[int, int]]:
-    """(last offset, size) of each batch of the partition."""
     batches = []
     for segment in topic.snapshot.partitions[0].segments:
         headers = read_headers(topic.storage.read(topic.reader.name(segment)))
@@ -64,7 +63,7 @@ def segment_of(topic: Topic, offset: int) -> int:
 
 
 @pytest.mark.parametrize("max_bytes", [1, 200, 300, 500, 1000, 1 << 20])
-def test_a_fetch_is_the_batches_from_the_one_with_the_offset_on(log: Log, max_bytes: int) -> None:
+def test_a_fetch_starts_at_the_batch_with_the_offset(log: Log, max_bytes: int) -> None:
     topic = log.topic
     batches = stored(topic)
     for offset in range(topic.start_offsets()[0], topic.end_offsets()[0], 3):
@@ -74,7 +73,6 @@ def test_a_fetch_is_the_batches_from_the_one_with_the_offset_on(log: Log, max_by
             assert (len(fetched), fetched.next_offset) == (0, topic.end_offsets()[0])
             continue
         number, size = 1, later_batches[0][1]
-        # a fetch ends with its segment, as a broker's does
         while number < len(later_batches) and segment_of(topic, later_batches[number][0]) == segment_of(
             topic, later_batches[0][0]
         ):
@@ -86,7 +84,7 @@ def test_a_fetch_is_the_batches_from_the_one_with_the_offset_on(log: Log, max_by
         assert bytes(fetched) == b"".join(batches_of(bytes(fetched)))
 
 
-def test_a_fetch_of_no_bytes_gives_nothing_and_does_not_move_on(log: Log) -> None:
+def test_a_fetch_of_no_bytes_is_empty(log: Log) -> None:
     start, end = log.topic.start_offsets()[0], log.topic.end_offsets()[0]
     for offset in (start, end):
         fetched = log.topic.read(0, offset, max_bytes=0)
@@ -110,7 +108,7 @@ def test_fetch_after_fetch_is_the_whole_log_for_kafka_python(log: Log, max_bytes
     assert read_offsets == [row["offset"] for row in log.expected]
 
 
-def test_fetched_bytes_are_those_of_the_log_but_for_base_offsets(tmp_path: Path) -> None:
+def test_fetched_bytes_differ_only_in_base_offsets(tmp_path: Path) -> None:
     log = log_of(appended(str(tmp_path / "t"), 1000, 20))
     data = log.file(1).read_bytes()
     fetched = log.topic.read(0, 1000)
@@ -122,7 +120,7 @@ def test_fetched_bytes_are_those_of_the_log_but_for_base_offsets(tmp_path: Path)
     assert kafka_offsets(bytes(fetched)) == list(range(1000, 1020))
 
 
-def test_what_a_broker_wrote_is_fetched_byte_for_byte(tmp_path: Path) -> None:
+def test_a_brokers_log_is_fetched_byte_for_byte(tmp_path: Path) -> None:
     log = log_of(adopt_golden(str(tmp_path / "t"), golden.partitions()["logs.v1-lz4-0"]))
     fetched = log.topic.read(0, 0)
     assert bytes(fetched) == log.file().read_bytes()
@@ -131,7 +129,7 @@ def test_what_a_broker_wrote_is_fetched_byte_for_byte(tmp_path: Path) -> None:
     assert fetched.base_offsets.tolist() == firsts
 
 
-def test_the_end_is_empty_and_beyond_it_is_an_error(log: Log) -> None:
+def test_a_fetch_at_the_end_is_empty_and_past_it_fails(log: Log) -> None:
     start, end = log.topic.start_offsets()[0], log.topic.end_offsets()[0]
     fetched = log.topic.read(0, end)
     assert (bytes(fetched), len(fetched), fetched.next_offset) == (b"", 0, end)
@@ -140,7 +138,7 @@ def test_the_end_is_empty_and_beyond_it_is_an_error(log: Log) -> None:
             log.topic.read(0, offset)
 
 
-def test_a_fetch_in_a_gap_goes_on_behind_it_even_in_another_segment(tmp_path: Path) -> None:
+def test_a_fetch_in_a_gap_starts_after_it(tmp_path: Path) -> None:
     topic = adopt_golden(str(tmp_path / "t"), golden.partitions()["cleaned.compact-none-0"])
     segments = list(topic.snapshot.partitions[0].segments)
     assert [segment.log_bytes for segment in segments[:3]] == [0, 0, 0]
@@ -148,7 +146,7 @@ def test_a_fetch_in_a_gap_goes_on_behind_it_even_in_another_segment(tmp_path: Pa
     assert topic.read(0, 0).base_offsets[0] == first >= 276
 
 
-def test_a_topic_without_records_has_nothing_to_fetch(memory_url: Any) -> None:
+def test_a_fetch_of_an_empty_topic_is_empty(memory_url: Any) -> None:
     assert len(distlog.create(memory_url.url).read(0, 0)) == 0
 
 
@@ -164,7 +162,7 @@ def test_local_batches_are_mapped_and_not_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage_at", [8, 16, 80], ids=["size", "format", "record"])
 @pytest.mark.parametrize("is_local", [True, False])
-def test_the_batches_before_a_damaged_one_are_fetched_and_the_next_fetch_tells_of_it(
+def test_batches_before_a_damaged_one_are_fetched_and_the_next_fetch_fails(
     memory_url: Address, tmp_path: Path, is_local: bool, damage_at: int
 ) -> None:
     topic = appended(str(tmp_path / "t") if is_local else memory_url.url, 60)
@@ -181,13 +179,12 @@ def test_the_batches_before_a_damaged_one_are_fetched_and_the_next_fetch_tells_o
 
 
 def received(fetched: FetchedBatches, timeout: float | None = None) -> bytes:
-    """What comes out of the other end of a connection."""
     ours, theirs = socket.socketpair()
-    found = bytearray()
+    content = bytearray()
 
     def receive() -> None:
         while data := theirs.recv(1 << 16):
-            found.extend(data)
+            content.extend(data)
 
     receiver = threading.Thread(target=receive)
     receiver.start()
@@ -197,11 +194,11 @@ def received(fetched: FetchedBatches, timeout: float | None = None) -> bytes:
         ours.shutdown(socket.SHUT_WR)
         receiver.join()
     theirs.close()
-    return bytes(found)
+    return bytes(content)
 
 
 @pytest.mark.parametrize("timeout", [None, 30.0])
-def test_what_is_sent_is_what_is_fetched(log: Log, timeout: float | None) -> None:
+def test_sent_bytes_equal_fetched_bytes(log: Log, timeout: float | None) -> None:
     for offset in range(log.topic.start_offsets()[0], log.topic.end_offsets()[0] + 1, 11):
         for max_bytes in (1, 500, 1 << 20):
             fetched = log.topic.read(0, offset, max_bytes)
@@ -220,10 +217,8 @@ def test_remote_and_large_fetches_are_sent_too(
         assert kafka_offsets(bytes(fetched))[-205:] == list(range(100, 305))
 
 
-def test_a_connection_that_encrypts_gets_nothing_behind_its_back(tmp_path: Path) -> None:
+def test_an_encrypted_connection_gets_no_raw_bytes(tmp_path: Path) -> None:
     class Encrypting:
-        """As ssl.SSLSocket: a descriptor that must not be written to."""
-
         def __init__(self) -> None:
             self.sent = b""
 
@@ -239,7 +234,7 @@ def test_a_connection_that_encrypts_gets_nothing_behind_its_back(tmp_path: Path)
     assert connection.sent == bytes(fetched)
 
 
-def test_a_file_cut_while_it_is_sent_is_an_error(tmp_path: Path) -> None:
+def test_a_file_truncated_during_a_send_fails(tmp_path: Path) -> None:
     log = log_of(appended(str(tmp_path / "t"), 7, 60))
     fetched = log.topic.read(0, 7)
     log.file(1).write_bytes(log.file(1).read_bytes()[:-5])
@@ -269,7 +264,7 @@ def test_a_fetch_from_a_store_is_one_request_and_reads_no_further(
         fetched = topic.read(0, offset, max_bytes=1 << 20)
         offset, fetches = fetched.next_offset, fetches + 1
     log_bytes = topic.snapshot.partitions[0].segments[0].log_bytes
-    # besides the logs' ranges there are the index, and the head of the log
+    # besides the ranges of the log, the index and the head of the log
     assert counters.gets - gets <= fetches + 2
     assert counters.bytes_read - size < most * log_bytes
 

@@ -1,4 +1,4 @@
-"""The first and the last records of a scan, and some by chance, without reading all of it."""
+"""The first, the last and random records of a scan, without a full read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from distlog.core.storage.storage import Storage
 
 @pytest.fixture
 def topic() -> distlog.Topic:
-    """Two partitions with 50 records each, in several segments."""
     new_topic = topic_on(Storage(f"memory://{uuid.uuid4().hex}/t"), 2, TINY)
     for start in range(0, 50, 10):
         for number in (0, 1):
@@ -28,7 +27,6 @@ def topic() -> distlog.Topic:
 
 
 def numbers(table: Any) -> list[int]:
-    """The numbers in the values of a table."""
     return [int(value[1:]) for value in table["value"].to_pylist()]
 
 
@@ -47,7 +45,7 @@ def test_the_last_records_are_the_end_of_all(topic: distlog.Topic, limit: int) -
     assert numbers(scan.head(limit)) == every[:limit]
 
 
-def test_the_last_records_of_a_time_may_lie_far_from_the_end(topic: distlog.Topic) -> None:
+def test_the_last_records_of_a_time_may_be_far_from_the_end(topic: distlog.Topic) -> None:
     scan = topic.scan(end_time=NOW + 3)
     assert numbers(scan.tail(2)) == [1, 2]
     assert numbers(scan.tail()) == [0, 1, 2]
@@ -62,7 +60,7 @@ def test_the_last_records_read_little() -> None:
     assert topic.storage.counters.bytes_read - old_bytes_read < 1_500_000
 
 
-def test_what_was_aborted_is_neither_first_nor_last_nor_by_chance(memory_url: Any) -> None:
+def test_aborted_records_are_never_returned(memory_url: Any) -> None:
     topic = adopt_golden(memory_url.url, golden.partitions()["first.txn-0"])
     scan = topic.scan(isolation="read_committed")
     every = offsets(scan.to_table())
@@ -95,7 +93,7 @@ def test_each_record_has_the_same_chance(
     assert max(counter.values()) <= 38
 
 
-def test_a_sample_of_a_large_segment_reads_what_it_chooses() -> None:
+def test_a_sample_of_a_large_segment_reads_little() -> None:
     topic = topic_on(Storage(f"memory://{uuid.uuid4().hex}/t"), 1)
     topic.append([{"value": b"%06d" % number + b"x" * 1000} for number in range(20_000)])
     old_bytes_read = topic.storage.counters.bytes_read

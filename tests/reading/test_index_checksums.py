@@ -1,4 +1,4 @@
-"""An index that is not the one that was committed is not used: that costs time, of a transaction index an error."""
+"""An uncommitted index is ignored and the log is scanned; an uncommitted transaction index fails."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ from distlog.core.segments import segment_reader
 from distlog.core.segments.segment_parts import INDEX_FIELDS, SegmentIndexes, index_fields_of
 
 NOW = 1_700_000_000_000
-#: Times that repeat and step back, as those of several producers do: every third record has an entry, and the one
-#: behind it is the latest for two records.
+#: Times that repeat and step back, as with several producers: every third record has an entry, and the next one
+#: is the latest for two records.
 TIMES = [NOW + row // 3 * 50 + (20 if row % 3 == 1 else 0) for row in range(200)]
 TRANSACTIONS = golden.partitions()["first.txn-0"]
 
 
 @pytest.fixture(autouse=True)
 def by_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Indexes are used for small segments too."""
     monkeypatch.setattr(segment_reader, "INDEX_WORTH_BYTES", 0)
     monkeypatch.setattr(time_lookup, "INDEX_WORTH_BYTES", 500)
 
@@ -110,14 +109,13 @@ def test_no_bit_of_a_transaction_index_shows_or_hides_a_record(tmp_path: Path, w
     assert rows(again.scan(isolation="read_committed").to_table()) == TRANSACTIONS.records(committed=True)
 
 
-def test_compaction_does_not_carry_a_bad_transaction_index_on(tmp_path: Path) -> None:
+def test_compaction_refuses_a_bad_transaction_index(tmp_path: Path) -> None:
     log = CompactedTopic(str(tmp_path / "log"))
     log.adopt(golden.partitions()["first.compact-txn-0"].folder)
     log.append((b"another", b"1"))
     topic, old_segments = log.topic(), log.segments()
     broken = next(segment for segment in old_segments if segment.txn_index_bytes)
     name = topic.reader.name(broken, ".txnindex")
-    # the producer of the first one
     topic.storage.put(name, changed(topic.storage.read(name), 9, 1))
     report = log.compact()
     assert report is not None
@@ -162,9 +160,7 @@ def test_a_rebuilt_index_of_the_same_size_is_another_copy(tmp_path: Path) -> Non
     assert Path(index.path) not in old
 
 
-def test_the_checksum_is_compared_when_an_index_is_opened_and_not_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_checksum_is_compared_once_per_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = timed(str(tmp_path / "t"))
     compared = []
     checksum = OffsetIndex.checksum
@@ -179,7 +175,7 @@ def test_the_checksum_is_compared_when_an_index_is_opened_and_not_again(
     assert len(compared) == 1
 
 
-def test_a_bad_index_that_nobody_knows_the_checksum_of_is_checked_as_before(tmp_path: Path) -> None:
+def test_an_index_without_a_checksum_is_checked_by_its_entries(tmp_path: Path) -> None:
     topic = forget_fields(timed(str(tmp_path / "t")))
     name = topic.reader.name(segment_of(topic), ".index")
     data = topic.storage.read(name)

@@ -1,4 +1,4 @@
-"""Fields of JSON values as columns: their types, paths and names, and values that are no JSON."""
+"""Fields of JSON values as columns: types, paths and names, and values that are not JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytest.importorskip("duckdb")
 
 
 def topic_of(*values: Any) -> distlog.Topic:
-    """A topic with these values in one partition, as JSON unless they are bytes or None."""
+    """Return a topic with these values in one partition, as JSON unless they are bytes or None."""
     topic = distlog.create(f"memory://{uuid.uuid4().hex}/events", config={"retention.ms": -1})
     documents = [
         value if isinstance(value, bytes | None) else json.dumps(value, ensure_ascii=False) for value in values
@@ -27,7 +27,6 @@ def topic_of(*values: Any) -> distlog.Topic:
 
 
 def fields(topic: distlog.Topic, *paths: str, **named: str) -> dict[str, list[Any]]:
-    """The fields as lists."""
     return topic.scan(columns="value").json(*paths, **named).to_pydict()
 
 
@@ -70,7 +69,7 @@ def test_a_column_has_the_type_that_all_its_values_have(values: list[Any], kind:
     assert table["x"].to_pylist() == expected
 
 
-def test_a_type_is_that_of_all_batches_of_a_scan() -> None:
+def test_a_type_fits_all_batches_of_a_scan() -> None:
     topic = topic_of({"x": 1})
     topic.append([{"value": '{"x": "text"}'}])
     assert fields(topic, "$.x") == {"x": ["1", "text"]}
@@ -84,7 +83,7 @@ def test_paths_go_into_objects_and_arrays_and_odd_names() -> None:
     assert json.loads(selected["all"][1]) == {"a": 7}
 
 
-def test_what_is_missing_and_what_is_null_are_nulls() -> None:
+def test_missing_and_null_fields_are_nulls() -> None:
     assert fields(topic_of({"x": 1}, {}, {"x": None}, None, [1], 5), "$.x") == {
         "x": [1, None, None, None, None, None]
     }
@@ -95,14 +94,14 @@ BAD = [b"", b"{", b"nope", b'{"x":1}{"x":2}', b'{"x":1},"y":{', b'{"x":"\xff"}']
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_a_value_that_is_no_json_is_named_with_its_partition_and_offset(bad: bytes) -> None:
+def test_a_value_that_is_not_json_is_named_with_its_offset(bad: bytes) -> None:
     topic = topic_of({"x": 1}, None, bad, {"x": 2}, bad)
     with pytest.raises(distlog.InvalidRecordError, match=r"no JSON.*on_error='null'.*partition=0 offset=2"):
         fields(topic, "$.x")
     assert topic.scan().json("$.x", on_error="null")["x"].to_pylist() == [1, None, None, 2, None]
 
 
-def test_values_that_are_no_json_are_many() -> None:
+def test_all_kinds_of_invalid_json_are_refused() -> None:
     topic = topic_of(*BAD * 50, {"x": 1})
     assert topic.scan().json("$.x", on_error="null")["x"].to_pylist() == [None] * 300 + [1]
 
@@ -117,7 +116,7 @@ HALVES = [
 
 
 @pytest.mark.parametrize("on_error", ["fail", "null"])
-def test_a_surrogate_without_its_other_half_is_a_replacement_character(on_error: Any) -> None:
+def test_a_lone_surrogate_is_a_replacement_character(on_error: Any) -> None:
     topic = topic_of({"a": "😀", "n": 0}, *HALVES, None, {"a": "last", "n": 6})
     columns = topic.scan(columns="value").json("$.a", "$.n", on_error=on_error).to_pydict()
     assert columns == {
@@ -134,12 +133,12 @@ def test_a_bad_value_beside_halves_of_characters_is_named() -> None:
 
 
 @pytest.mark.parametrize("path", ["user", "", "$.", "$.a[", "$.a[*]", "$..a", 5])
-def test_what_is_no_path_of_one_field_is_refused(path: Any) -> None:
+def test_an_invalid_path_is_refused(path: Any) -> None:
     with pytest.raises(distlog.InvalidConfigError, match="path"):
         fields(topic_of({"user": 1}), path)
 
 
-def test_each_column_is_there_once() -> None:
+def test_column_names_are_unique() -> None:
     topic = topic_of({"offset": 1})
     with pytest.raises(distlog.InvalidConfigError, match="a column is called offset already"):
         topic.scan().json("$.offset")
@@ -152,7 +151,7 @@ def test_each_column_is_there_once() -> None:
 
 
 class Interrupted:
-    """A connection of DuckDB whose query ends by Ctrl-C: it raises an error of its own."""
+    """A connection of DuckDB whose query ends by Ctrl-C: it raises its own error."""
 
     def register(self, *arguments: Any) -> None:
         """Take a table."""
@@ -169,7 +168,7 @@ def test_ctrl_c_in_a_query_is_a_keyboard_interrupt(monkeypatch: pytest.MonkeyPat
         scan.json("$.a")
 
 
-def test_the_header_of_a_registry_s_json_schema_is_passed_over() -> None:
+def test_the_header_of_a_registrys_json_schema_is_skipped() -> None:
     topic = topic_of(framed(5, b'{"x": 1}'), None, framed(6, b'{"x": 2}'))
     assert topic.scan().json("$.x", framed=True)["x"].to_pylist() == [1, None, 2]
     topic = topic_of(framed(5, b'{"x": 1}'), {"x": 2}, b"\0\0", framed(5, b"{"))

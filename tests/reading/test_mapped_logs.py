@@ -1,4 +1,4 @@
-"""Logs stay mapped for the next read: few of them, without a descriptor, and one that goes or is replaced is told."""
+"""Logs stay mapped for the next read: a few, without a descriptor, and a deleted or replaced file is detected."""
 
 from __future__ import annotations
 
@@ -51,7 +51,6 @@ def test_files_that_are_deleted_are_unmapped_when_the_next_version_is_seen(
     first, _ = topic.snapshot.partitions[0].segments
 
     def maps() -> list[str]:
-        """The suffixes of the first segment's files that are mapped."""
         lines = Path("/proc/self/maps").read_text().splitlines()
         return sorted(line.partition(first.stem)[2].split()[0] for line in lines if first.stem in line)
 
@@ -76,7 +75,7 @@ def test_a_copy_of_a_reader_has_no_map(tmp_path: Path) -> None:
     assert copy.storage.counters.gets == old_gets + 1
 
 
-def test_a_log_that_goes_while_it_is_mapped_is_told(tmp_path: Path) -> None:
+def test_a_log_deleted_while_mapped_is_reported(tmp_path: Path) -> None:
     log = log_of(appended(str(tmp_path / "t"), 60))
     assert rows_from(log.topic, 30) == expected_rows_from(log.expected, 30)
     data = log.file().read_bytes()
@@ -92,7 +91,7 @@ def test_a_log_that_goes_while_it_is_mapped_is_told(tmp_path: Path) -> None:
 
 
 def of_one_shape(url: str) -> bytes:
-    """The log of 60 records that differ from those of `appended` in their values alone."""
+    """The log of 60 records that differ from the records of `appended` only in their values."""
     other, records = appended(url), table(60)
     values = [value and value.replace(b"v", b"w") for value in records["value"].to_pylist()]
     other.append(records.set_column(2, "value", pa.array(values)))
@@ -100,7 +99,7 @@ def of_one_shape(url: str) -> bytes:
 
 
 @pytest.mark.usefixtures("either_way")
-def test_a_log_that_is_replaced_while_it_is_mapped_is_told(tmp_path: Path) -> None:
+def test_a_log_replaced_while_mapped_is_reported(tmp_path: Path) -> None:
     log = log_of(appended(str(tmp_path / "t"), 60))
     assert rows_from(log.topic, 30) == expected_rows_from(log.expected, 30)
     theirs = of_one_shape(str(tmp_path / "other"))
@@ -112,7 +111,7 @@ def test_a_log_that_is_replaced_while_it_is_mapped_is_told(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("by_index")
-def test_a_log_that_is_replaced_after_it_was_scanned_is_told_by_the_next_scan(tmp_path: Path) -> None:
+def test_a_log_replaced_after_a_scan_is_reported_by_the_next_scan(tmp_path: Path) -> None:
     log = log_of(appended(str(tmp_path / "t"), 60))
     part = full_slice(log.segments[0], start_offset=30, end_offset=31)
     assert len(read(log.topic, part)) == 1

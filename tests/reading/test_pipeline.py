@@ -1,4 +1,4 @@
-"""Scans by several threads: the same batches, in bounded memory, and nothing is left behind."""
+"""Scans by several threads: the same batches, in bounded memory, without leftover threads and files."""
 
 from __future__ import annotations
 
@@ -21,13 +21,11 @@ from distlog.core.segments.chunks import OUTPUT_BYTES
 from distlog.core.segments.segment_reader import SegmentReader
 from distlog.core.storage.parallel import WorkerThreads
 
-#: For what has to happen; never waited for where it does.
 PATIENCE_S = 30.0
 MIB = 1 << 20
 
 
 def filled(url: str, rows: int = 20_000, partitions: int = 1, **settings: str) -> Topic:
-    """A topic of records of 100 random bytes, in batches of 4 KiB."""
     topic = distlog.create(url, partitions, config={"batch.bytes": "4096", **settings})
     data = np.random.default_rng(rows).bytes(100 * rows)
     values = [data[start : start + 100] for start in range(0, len(data), 100)]
@@ -38,20 +36,17 @@ def filled(url: str, rows: int = 20_000, partitions: int = 1, **settings: str) -
 
 @pytest.fixture
 def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of 100 kB, so that few records are many chunks."""
     monkeypatch.setattr(SegmentReader.chunks, "__defaults__", (100_000, None))
     monkeypatch.setattr(segment_reader, "GROUP_BYTES", 100_000)
     monkeypatch.setattr(segment_parts, "WINDOW_BYTES", 100_000)
 
 
 def threads_reading_ahead() -> list[threading.Thread]:
-    """The threads that scans have now."""
     return [thread for thread in threading.enumerate() if thread.name.startswith("distlog-ahead")]
 
 
 @pytest.fixture
 def thread_starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """For each crew of threads that is made from here on, how many it may have."""
     starts: list[int] = []
     original = WorkerThreads.__init__
 
@@ -65,7 +60,6 @@ def thread_starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture(params=["local", "memory"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where files are local, and where they are not."""
     return str(tmp_path / "log") if request.param == "local" else str(request.getfixturevalue("memory_url").url)
 
 
@@ -111,14 +105,13 @@ def test_one_worker_starts_no_thread_for_local_files(tmp_path: Path, thread_star
 
 
 @pytest.mark.parametrize("workers", [0, -1, 1.5, "2"])
-def test_a_number_of_workers_that_cannot_be_is_refused_at_once(memory_url: Any, workers: Any) -> None:
+def test_an_invalid_number_of_workers_is_refused(memory_url: Any, workers: Any) -> None:
     topic = filled(memory_url.url, rows=10)
     with pytest.raises(InvalidConfigError, match="max_workers"):
         topic.scan(max_workers=workers)
 
 
 def damaged(topic: Topic, share: float) -> None:
-    """Change a byte of the only log file."""
     (segment,) = topic.snapshot.partitions[0].segments
     name = topic.reader.name(segment)
     data = bytearray(topic.storage.read(name))
@@ -127,7 +120,7 @@ def damaged(topic: Topic, share: float) -> None:
 
 
 def pipeline_options(batches: Iterator[pa.RecordBatch]) -> tuple[int, str]:
-    """How many records come before an error, and the error."""
+    """Return the number of records before an error, and the error."""
     count = 0
     try:
         for batch in batches:
@@ -139,7 +132,7 @@ def pipeline_options(batches: Iterator[pa.RecordBatch]) -> tuple[int, str]:
 
 
 @pytest.mark.usefixtures("short_chunks")
-def test_an_error_comes_once_and_behind_every_record_before_its_chunk(url: str) -> None:
+def test_an_error_comes_once_after_all_earlier_chunks(url: str) -> None:
     topic = filled(url)
     damaged(topic, 0.7)
     alone = pipeline_options(iter(topic.scan(max_workers=1)))
@@ -150,7 +143,7 @@ def test_an_error_comes_once_and_behind_every_record_before_its_chunk(url: str) 
 
 
 @pytest.mark.usefixtures("short_chunks")
-def test_an_error_of_the_walk_comes_behind_every_chunk_before_it(url: str) -> None:
+def test_an_error_of_the_walk_comes_after_all_earlier_chunks(url: str) -> None:
     topic = filled(url)
     (segment,) = topic.snapshot.partitions[0].segments
     name = topic.reader.name(segment)
@@ -158,7 +151,7 @@ def test_an_error_of_the_walk_comes_behind_every_chunk_before_it(url: str) -> No
     position = 0
     while position < len(data) // 2:
         position += 12 + int.from_bytes(data[position + 8 : position + 12], "big")
-    # a length that cannot be, which the walk finds before any checksum is looked at
+    # an impossible length, which the walk finds before any checksum is compared
     data[position + 8] = 0xFF
     topic.storage.put(name, bytes(data))
     alone = pipeline_options(iter(topic.scan(max_workers=1)))
@@ -185,7 +178,7 @@ def failed(batches: Any) -> None:
 @pytest.mark.usefixtures("short_chunks")
 @pytest.mark.parametrize("stop", [closed, remaining_threads, failed, list])
 @pytest.mark.parametrize("size", ["20000", "10000000"])
-def test_who_stops_reading_leaves_no_thread_and_no_file(
+def test_an_abandoned_scan_leaves_no_thread_and_no_file(
     tmp_path: Path, stop: Callable[[Any], Any], size: str
 ) -> None:
     topic = filled(str(tmp_path / "log"), **{"internal.segment.bytes": size})
@@ -216,7 +209,7 @@ def test_threads_of_a_remote_scan_end_after_it_is_closed(memory_url: Any) -> Non
 
 @pytest.mark.parametrize("settings", [{}, {"compression.type": "zstd"}, {"internal.segment.bytes": "300000"}])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_what_a_scan_gives_holds_no_file(tmp_path: Path, settings: dict[str, str], workers: int) -> None:
+def test_the_result_of_a_scan_holds_no_file(tmp_path: Path, settings: dict[str, str], workers: int) -> None:
     topic = filled(str(tmp_path / "log"), rows=100_000, **settings)
     batches = list(topic.scan(max_workers=workers))
     assert sum(batch.num_rows for batch in batches) == 100_000
@@ -224,7 +217,7 @@ def test_what_a_scan_gives_holds_no_file(tmp_path: Path, settings: dict[str, str
 
 
 @pytest.mark.long
-def test_memory_is_bounded_where_every_chunk_expands_to_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded_with_highly_compressed_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SegmentReader.chunks, "__defaults__", (10_000, None))
     monkeypatch.setattr(segment_reader, "INDEX_WORTH_BYTES", 0)
     monkeypatch.setattr(segment_reader, "SMALL_BYTES", 0)
@@ -232,7 +225,7 @@ def test_memory_is_bounded_where_every_chunk_expands_to_much(tmp_path: Path, mon
     topic.append([{"value": bytes(100_000), "timestamp": number} for number in range(4000)])
     pool = pa.default_memory_pool()
     counting = pa.proxy_memory_pool(pool)
-    # what threads still hold must not outlive its pool, not even when the interpreter ends
+    # memory that threads still hold must not outlive its pool, even at interpreter exit
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(counting))
     pa.set_memory_pool(counting)
     try:
@@ -241,7 +234,7 @@ def test_memory_is_bounded_where_every_chunk_expands_to_much(tmp_path: Path, mon
             chunks += 1
             assert batch.nbytes < 1.5 * OUTPUT_BYTES
         assert chunks > 40
-        # of 400 MB: four chunks, of which each holds what it made ahead, and two that are being expanded
+        # of 400 MB: four chunks with their prefetched output, and two that are being decompressed
         assert counting.max_memory() < (4 * segment_reader.AHEAD_BATCHES + 2 * 3) * 1.3 * OUTPUT_BYTES
     finally:
         pa.set_memory_pool(pool)

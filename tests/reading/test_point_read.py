@@ -1,4 +1,4 @@
-"""A few records from a place on are those that a scan gives: by offset and by time, of every log."""
+"""A few records from an offset or a time on equal the records of a scan, for every log."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def no_scan(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("name", "either_way"), pairs(GOLDEN, WAYS), indirect=["either_way"])
 @pytest.mark.usefixtures("either_way")
-def test_every_offset_of_what_a_broker_wrote_gives_its_record(tmp_path: Path, name: str) -> None:
+def test_every_offset_of_a_brokers_log_gives_its_record(tmp_path: Path, name: str) -> None:
     topic = adopt_golden(str(tmp_path / "t"), GOLDEN[name])
     expected = GOLDEN[name].records()
     start, end = topic.start_offsets()[0], topic.end_offsets()[0]
@@ -50,7 +50,7 @@ def test_every_offset_of_what_a_broker_wrote_gives_its_record(tmp_path: Path, na
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "either_way"), pairs(GOLDEN, WAYS), indirect=["either_way"])
 @pytest.mark.usefixtures("either_way")
-def test_every_time_of_what_a_broker_wrote_gives_its_first_record(tmp_path: Path, name: str) -> None:
+def test_every_time_of_a_brokers_log_gives_its_first_record(tmp_path: Path, name: str) -> None:
     topic = adopt_golden(str(tmp_path / "t"), GOLDEN[name])
     expected = GOLDEN[name].records()
     times = sorted({row["timestamp"] for row in expected if row["timestamp"] is not None and row["timestamp"] >= 0})
@@ -74,7 +74,7 @@ def test_a_sound_active_segment_is_not_scanned_for_a_record(
         assert rows_from(topic, offset) == expected_rows_from(expected, offset)
 
 
-def test_many_records_of_an_active_segment_are_all_there(tmp_path: Path) -> None:
+def test_all_records_of_an_active_segment_are_found(tmp_path: Path) -> None:
     topic = active(str(tmp_path / "t"), 3000, 100)
     expected = log_of(topic).expected
     for offset in (0, 1, 1500, 2999, 3000):
@@ -109,13 +109,13 @@ def test_headers_and_nulls_are_as_they_were_written(tmp_path: Path, no_scan: Non
     ]
 
 
-def test_bytes_of_a_headers_name_that_are_no_text_are_replaced(tmp_path: Path, no_scan: None) -> None:
+def test_invalid_bytes_in_a_headers_name_are_replaced(tmp_path: Path, no_scan: None) -> None:
     log = batch([record(0, 0, None, b"v", ((b"\xff", b"1"),))])
     topic = adopt(str(tmp_path / "t"), [(0, with_indexes(log, 0))], 1)
     assert next(topic.records(0, 0, 1)).headers == [("\ufffd", b"1")]
 
 
-def test_the_time_of_a_commit_is_that_of_its_records(tmp_path: Path, no_scan: None) -> None:
+def test_the_time_of_a_commit_is_the_time_of_its_records(tmp_path: Path, no_scan: None) -> None:
     topic = distlog.create(str(tmp_path / "t"), config={"message.timestamp.type": "LogAppendTime"})
     for _ in range(3):
         topic.append([{"value": b"v", "timestamp": 5}] * 3)
@@ -126,7 +126,7 @@ def test_the_time_of_a_commit_is_that_of_its_records(tmp_path: Path, no_scan: No
 
 
 @pytest.mark.parametrize("limit", [1, 63, 64, 65, 200, None])
-def test_a_scan_goes_on_where_a_few_records_were_found(tmp_path: Path, limit: int | None) -> None:
+def test_a_scan_continues_after_a_point_read(tmp_path: Path, limit: int | None) -> None:
     topic = appended(str(tmp_path / "t"), 90, 120)
     expected = log_of(topic).expected
     for start in (0, 50, 85, 205, 210):
@@ -160,12 +160,12 @@ def test_a_record_of_an_active_segment_is_read_with_little_more_than_its_batch(t
         assert reopened.storage.counters.bytes_read - old_bytes_read < 640 << 10
 
 
-#: One record of so many is read for each changed byte.
+#: One record of this number is read for each changed byte.
 APART = 10 if FACTOR == 1 else 4
 
 
 def right_or_refused(log: Log, offset: int) -> bool:
-    """Whether a record and its time are found; an AssertionError for a wrong one, or an error that tells no place."""
+    """Return whether a record and its time are found; a wrong record or an error without position fails the test."""
     time = START + 10 * offset
     try:
         assert rows_from(log.topic, offset) == expected_rows_from(log.expected, offset)
@@ -186,7 +186,6 @@ def right_or_refused(log: Log, offset: int) -> bool:
 def test_no_changed_byte_of_a_log_gives_a_wrong_record(tmp_path: Path, codec: str) -> None:
     log = log_of(appended(str(tmp_path / "t"), 20, **{"compression.type": codec}))
     data, refused = log.file().read_bytes(), 0
-    # outside of the checksums
     base_offsets = {start + number for start in read_headers(data)["position"].tolist() for number in range(8)}
     for position, wrong in each_byte_changed(data):
         log.file().write_bytes(wrong)
@@ -249,7 +248,7 @@ def test_an_active_segment_that_was_cut_or_replaced_gives_an_error(tmp_path: Pat
             rows_from(log.topic, 59)
 
 
-def test_what_is_behind_the_records_that_are_wanted_is_not_decoded(tmp_path: Path) -> None:
+def test_records_after_the_requested_ones_are_not_decoded(tmp_path: Path) -> None:
     right = with_indexes(batch([record(0), record(1, 0, b"key"), record(2)]), 0)
     topic = forget_fields(adopt(str(tmp_path / "t"), [(0, right)], 3))
     (segment,) = topic.snapshot.partitions[0].segments

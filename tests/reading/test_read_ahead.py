@@ -1,4 +1,4 @@
-"""Reading ahead: in order, in parallel, no further than asked, and it stops when the reader does."""
+"""Prefetching: in order, in parallel, only as far as requested, and it stops with the reader."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from distlog.core.storage.backend import Part
 from distlog.core.storage.parallel import in_order
 from distlog.core.storage.storage import Storage
 
-#: For what has to happen; never waited for where it does.
 PATIENCE_S = 30.0
 
 
@@ -37,7 +36,7 @@ def sets(event: threading.Event, result: int) -> Callable[[], int]:
     return task
 
 
-def test_results_come_in_order_while_later_tasks_run_beside_the_first() -> None:
+def test_results_come_in_order_while_later_tasks_run() -> None:
     event = threading.Event()
     assert list(in_order([waits_for(event, 0), waits_for(event, 1), sets(event, 2), sets(event, 3)], buffered=3)) == [
         0,
@@ -47,7 +46,7 @@ def test_results_come_in_order_while_later_tasks_run_beside_the_first() -> None:
     ]
 
 
-def test_one_task_alone_is_run_by_who_asks() -> None:
+def test_a_single_task_runs_in_the_calling_thread() -> None:
     assert list(in_order([threading.get_ident], 3)) == [threading.get_ident()]
     assert list(in_order(iter([]), 3)) == []
 
@@ -58,7 +57,7 @@ def test_no_task_starts_before_the_first_result_is_requested() -> None:
     assert started == []
 
 
-def test_no_more_tasks_are_taken_than_are_wanted_soon() -> None:
+def test_the_number_of_prefetched_tasks_is_bounded() -> None:
     taken_tasks: list[int] = []
 
     def tasks() -> Iterator[Callable[[], int]]:
@@ -85,7 +84,7 @@ def test_an_error_comes_in_its_turn() -> None:
 
 
 class Remote(Storage):
-    """A storage in memory that writes down what is read."""
+    """A storage in memory that records its reads."""
 
     def __init__(self, url: str, data: bytes) -> None:
         super().__init__(url)
@@ -125,7 +124,7 @@ def test_a_second_read_starts_windows_that_double_and_stay_bounded(remote: Remot
     assert sorted(remote.ranges_asked) == [(0, 200), (200, 600), (600, 1400), *windows]
 
 
-def test_a_read_behind_the_end_that_was_foreseen_is_a_request_of_its_own(remote: Remote) -> None:
+def test_a_read_past_the_expected_end_is_a_separate_request(remote: Remote) -> None:
     file = LogFile(remote, Part.file("log", 0), 1000, mapped=False)
     assert bytes(file.read(900, 1000)) == DATA[900:1000]
     assert bytes(file.read(950, 2500)) == DATA[950:2500]

@@ -1,4 +1,4 @@
-"""Scans: what a broker wrote is what comes out, in batches of a bounded size, with few requests and little memory."""
+"""Scans of brokers' logs: equal records, in batches of bounded size, with few requests and little memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ MIB = 1 << 20
 
 
 def values(count: int, size: int) -> pa.Table:
-    """Records without a key; values of random letters."""
     letters = np.random.default_rng(count).integers(97, 123, count * size, np.uint8)
     ends = np.arange(count + 1, dtype=np.int32) * size
     column = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(letters)])
@@ -39,7 +38,7 @@ def values(count: int, size: int) -> pa.Table:
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_a_scan_reads_what_kafkas_consumer_read(memory_url: Any, name: str) -> None:
+def test_a_scan_has_the_records_of_kafkas_consumer(memory_url: Any, name: str) -> None:
     topic = adopt_golden(memory_url.url, GOLDEN[name])
     expected = GOLDEN[name].records()
     assert rows(topic.scan().to_table()) == expected
@@ -72,14 +71,11 @@ def test_a_thousand_small_segments_are_a_few_batches(memory_url: Any, codec: str
 
 
 class SmallSteps(SegmentReader):
-    """Reads 100 kB at once."""
-
     def chunks(self, part: SegmentSlice, step: int = 100_000) -> Iterator[Chunk]:
         return super().chunks(part, step)
 
 
 def everything(reader: SegmentReader, topic: Topic) -> Iterator[pa.RecordBatch]:
-    """The records of a topic as this reader finds them."""
     return segment_reader.read_slices(reader, topic.scan().slices, COLUMNS, READ_UNCOMMITTED, 1)
 
 
@@ -98,10 +94,9 @@ def test_batches_are_of_a_few_megabytes(memory_url: Any, codec: str, size: int) 
 
 @pytest.fixture
 def pool() -> Iterator[pa.MemoryPool]:
-    """A memory pool that counts from here on."""
     default = pa.default_memory_pool()
     counting = pa.proxy_memory_pool(default)
-    # what threads still hold must not outlive its pool, not even when the interpreter ends
+    # memory that threads still hold must not outlive its pool, even at interpreter exit
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(counting))
     pa.set_memory_pool(counting)
     yield counting
@@ -110,7 +105,7 @@ def pool() -> Iterator[pa.MemoryPool]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("columns", [None, ["offset"]])
-def test_memory_is_bounded_whatever_batches_expand_to(
+def test_memory_is_bounded_at_any_compression_ratio(
     memory_url: Any, pool: pa.MemoryPool, columns: list[str] | None
 ) -> None:
     settings = {"compression.type": "zstd", "batch.bytes": str(MIB)}
@@ -127,7 +122,7 @@ def test_memory_is_bounded_whatever_batches_expand_to(
 
 
 @given(st.lists(st.sampled_from(COLUMNS), unique=True))
-def test_columns_come_as_asked(columns: list[str]) -> None:
+def test_selected_columns_keep_their_order(columns: list[str]) -> None:
     url = "memory://columns/t"
     try:
         topic = distlog.open(url)
@@ -166,12 +161,12 @@ def test_gaps_are_counted_by_reading_only_where_they_are_cut(memory_url: Any) ->
     assert topic.storage.counters.gets == 1
 
 
-def test_a_count_of_part_of_a_segment_by_bytes_is_of_that_part(memory_url: Any) -> None:
+def test_parts_of_a_segment_are_counted_alone(memory_url: Any) -> None:
     topic = appended(memory_url.url, 100)
-    found = topic.scan()
-    groups = split_by_bytes(found.slices, 500)
+    whole_scan = topic.scan()
+    groups = split_by_bytes(whole_scan.slices, 500)
     assert len(groups) > 3
-    counts = [scan.Scan(topic.reader, group, COLUMNS, found.isolation).count() for group in groups]
+    counts = [scan.Scan(topic.reader, group, COLUMNS, whole_scan.isolation).count() for group in groups]
     assert sum(counts) == 100
     assert all(counts)
 
@@ -192,7 +187,6 @@ def test_an_empty_topic_has_no_records_but_a_schema(memory_url: Any) -> None:
 
 
 def large(url: str, **options: Any) -> Topic:
-    """A topic of one segment of 6 MB."""
     topic = distlog.create(url, config={"batch.bytes": "16384"}, storage_options=options)
     topic.append(values(60_000, 100))
     return topic
@@ -207,14 +201,14 @@ def test_requests_to_object_storage_are_few(s3_url: Any, tmp_path: Any, monkeypa
     counters = topic.storage.counters
 
     def requests() -> tuple[int, int]:
-        found = counters.gets, counters.bytes_read
+        counts_since = counters.gets, counters.bytes_read
         counters.gets = counters.bytes_read = 0
-        return found
+        return counts_since
 
     requests()
     assert topic.scan(start=30_000, end=30_001).to_table()["offset"].to_pylist() == [30_000]
     gets, size = requests()
-    # the index, once, the batches between two of its entries and, at the same time, where the log begins
+    # the index, the batches between two of its entries, and concurrently the start of the log
     assert gets == 3
     assert size < segment.offset_index_bytes + 4 * 16_500
     assert next(topic.records(start=45_678, limit=1)).offset == 45_678

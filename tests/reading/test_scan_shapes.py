@@ -1,4 +1,4 @@
-"""A scan in the shapes that other libraries have, and what other libraries have as an append."""
+"""A scan in the shapes of other libraries, and appends from other libraries."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ def topic() -> distlog.Topic:
 
 
 class Stream:
-    """What speaks only Arrow's C stream interface."""
-
     def __init__(self, table: pa.Table) -> None:
         self._table = table
 
@@ -31,7 +29,7 @@ class Stream:
         return self._table.__arrow_c_stream__(requested_schema)
 
 
-def test_whatever_has_an_arrow_stream_is_appended(topic: distlog.Topic) -> None:
+def test_any_arrow_stream_can_be_appended(topic: distlog.Topic) -> None:
     other = distlog.create(f"memory://{uuid.uuid4().hex}/other", 2)
     assert other.append(Stream(pa.table({"value": ["a", "b"]}))).record_count == 2
     assert other.append(topic.scan()).record_count == 10
@@ -42,7 +40,7 @@ def test_whatever_has_an_arrow_stream_is_appended(topic: distlog.Topic) -> None:
         other.append(pa.chunked_array([[1]]))
 
 
-def test_a_scan_is_a_table_wherever_arrow_streams_are_known(topic: distlog.Topic) -> None:
+def test_a_scan_is_an_arrow_stream_table(topic: distlog.Topic) -> None:
     assert pa.table(topic.scan(columns="value")).num_rows == 10
 
 
@@ -50,10 +48,10 @@ def test_the_first_records_and_their_number_need_no_table(topic: distlog.Topic) 
     scan = topic.scan(columns=["partition", "value"])
     assert scan.head(3)["value"].to_pylist() == [b"v0", b"v2", b"v4"]
     assert (scan.head(100).num_rows, scan.head(0).num_rows, len(scan)) == (10, 0, 10)
-    assert topic.scan(start=5), "an empty scan is no false"
+    assert topic.scan(start=5), "an empty scan is not false"
 
 
-def test_keys_and_values_are_texts_where_that_is_asked_for(topic: distlog.Topic) -> None:
+def test_keys_and_values_can_be_texts(topic: distlog.Topic) -> None:
     pytest.importorskip("pandas")
     frame = topic.scan(partitions=0).to_pandas(text=True)
     assert frame["value"].tolist() == ["v0", "v2", "v4", "v6", "v8"]
@@ -111,7 +109,7 @@ for module in ("distlog.spark", "distlog.gateway.gateway_server"):
 """
 
 
-def test_a_part_of_distlog_whose_extra_is_missing_names_it() -> None:
+def test_a_missing_extra_is_named() -> None:
     spark = "distlog.spark needs pyspark: pip install 'pydistlog[spark]'\n"
     assert run(WITHOUT_EXTRAS, check=True).stdout == (
         f"{spark}the gateway needs kio: pip install 'pydistlog[gateway]'\n"

@@ -1,4 +1,4 @@
-"""Damage to a log is told, with its file, position and partition; nothing that was not written is ever read."""
+"""Damage to a log is reported with file, position and partition; no wrong record is ever read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WAYS: dict[str, Callable[[Topic], Any]] = {
 
 
 def met(log: Log, read_all: Callable[[], list[dict[str, Any]]]) -> CorruptRecordError | None:
-    """The error that reading meets, None when it gives the right records."""
+    """Return the error of a read, or None when it returns the right records."""
     try:
         assert read_all() == log.expected, "wrong records were read"
     except CorruptRecordError as error:
@@ -45,7 +45,7 @@ def met(log: Log, read_all: Callable[[], list[dict[str, Any]]]) -> CorruptRecord
 
 
 def errors(log: Log) -> list[CorruptRecordError]:
-    """The errors that reading segment 0 meets, whole and in steps; each must tell where, and whose it is."""
+    """Return the errors of reading segment 0, whole and in steps; each must name its position and partition."""
     ways = (lambda: rows(log.topic.scan().to_table()), lambda: read(log.topic, full_slice(log.segments[0])))
     all_errors = [error for way in ways if (error := met(log, way))]
     for error in all_errors:
@@ -56,7 +56,7 @@ def errors(log: Log) -> list[CorruptRecordError]:
 
 
 def fields(data: bytes, *locations: range) -> set[int]:
-    """The positions of these bytes of each batch."""
+    """Return the positions of the bytes at `locations` in each batch."""
     return {
         start + position
         for start in read_headers(data)["position"].tolist()
@@ -70,7 +70,7 @@ BASE_OFFSET, LEADER_EPOCH = range(8), range(12, 16)
 
 @pytest.mark.long
 @pytest.mark.parametrize("codec", ["uncompressed", "lz4"])
-def test_every_changed_byte_is_found_but_of_a_leader_epoch(tmp_path: Path, codec: str) -> None:
+def test_every_changed_byte_except_the_leader_epoch_is_detected(tmp_path: Path, codec: str) -> None:
     log = log_of(appended(str(tmp_path / "t"), 20, **{"compression.type": codec}))
     data = log.file().read_bytes()
     assert len(batches_of(data)) >= 3
@@ -84,7 +84,7 @@ def test_every_changed_byte_is_found_but_of_a_leader_epoch(tmp_path: Path, codec
     assert unseen == fields(data, LEADER_EPOCH)
 
 
-def test_an_error_of_a_moved_segment_tells_the_offset_that_readers_know(tmp_path: Path) -> None:
+def test_an_error_of_a_moved_segment_has_the_readers_offset(tmp_path: Path) -> None:
     log = log_of(appended(str(tmp_path / "t"), 1000, 20))
     data = log.file(1).read_bytes()
     batch = read_headers(data)[1]
@@ -97,7 +97,7 @@ def test_an_error_of_a_moved_segment_tells_the_offset_that_readers_know(tmp_path
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["logs.v1-append-none-0", "logs.v1-lz4-0", "logs.v0-gzip-0", "logs.mixed-0"])
-def test_changed_bytes_of_formats_0_and_1_are_found(tmp_path: Path, name: str) -> None:
+def test_changed_bytes_of_formats_0_and_1_are_detected(tmp_path: Path, name: str) -> None:
     partition = golden.partitions()[name]
     log = log_of(adopt_golden(str(tmp_path / "t"), partition))
     data = log.file().read_bytes()
@@ -106,12 +106,12 @@ def test_changed_bytes_of_formats_0_and_1_are_found(tmp_path: Path, name: str) -
         log.file().write_bytes(changed(data, position, 0x10))
         if not errors(log):
             batch = headers[np.searchsorted(headers["position"], position, side="right") - 1]
-            # a compressed message of format 0 has the offsets inside, so that its own says nothing
+            # a compressed message of format 0 has the offsets inside, so its own offset is unused
             free = {0: BASE_OFFSET, 1: range(0), 2: LEADER_EPOCH}[int(batch["magic"])]
             assert position - batch["position"] in free
 
 
-def test_changed_bytes_of_a_log_with_gaps_are_found_but_of_some_offsets(tmp_path: Path) -> None:
+def test_changed_bytes_of_a_log_with_gaps_are_detected(tmp_path: Path) -> None:
     data = golden.partitions()["cleaned.compact-lz4-0"].logs[1].read_bytes()
     log = log_of(adopt(str(tmp_path / "t"), [(204, {".log": data})], 414))
     values = [row["value"] for row in log.expected]
@@ -125,7 +125,7 @@ def test_changed_bytes_of_a_log_with_gaps_are_found_but_of_some_offsets(tmp_path
         assert table["value"].to_pylist() == values
 
 
-def test_a_fetch_tells_of_a_batch_whose_offset_is_wrong_also_where_a_chunk_ends_with_it(
+def test_a_fetch_reports_a_wrong_offset_at_the_end_of_a_chunk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = log_of(adopt_golden(str(tmp_path / "t"), golden.partitions()["cleaned.compact-none-0"]))
@@ -133,7 +133,6 @@ def test_a_fetch_tells_of_a_batch_whose_offset_is_wrong_also_where_a_chunk_ends_
     batch = next(header for header in read_headers(log.file(number).read_bytes()) if header["position"] == 2327)
     assert batch["base_offset"] + batch["last_offset_delta"] < batch["base_offset"] ^ 8
     log.file(number).write_bytes(changed(log.file(number).read_bytes(), 2327 + 7, 8))
-    # the next chunk shows it
     monkeypatch.setattr(fetch_module, "CHUNK_BYTES", 1000)
     monkeypatch.setattr(segment_reader, "INDEX_WORTH_BYTES", 0)
     with pytest.raises(CorruptRecordError, match="is not at the offsets"):
@@ -141,7 +140,7 @@ def test_a_fetch_tells_of_a_batch_whose_offset_is_wrong_also_where_a_chunk_ends_
 
 
 @pytest.mark.parametrize("codec", ["uncompressed", "snappy"])
-def test_every_truncation_is_found(tmp_path: Path, codec: str) -> None:
+def test_every_truncation_is_detected(tmp_path: Path, codec: str) -> None:
     log = log_of(appended(str(tmp_path / "t"), 20, **{"compression.type": codec}))
     data = log.file().read_bytes()
     for size in range(len(data)):
@@ -150,7 +149,7 @@ def test_every_truncation_is_found(tmp_path: Path, codec: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_no_way_of_reading_overlooks_a_truncated_file(dense: Log, way: str) -> None:
+def test_every_reader_detects_a_truncated_file(dense: Log, way: str) -> None:
     data = dense.file().read_bytes()
     for size in (0, 1, 100, len(data) - 1):
         dense.file().write_bytes(data[:size])
@@ -158,7 +157,7 @@ def test_no_way_of_reading_overlooks_a_truncated_file(dense: Log, way: str) -> N
             WAYS[way](dense.topic)
 
 
-def test_bytes_behind_the_end_of_a_segment_are_nobodys(dense: Log) -> None:
+def test_bytes_past_the_end_of_a_segment_are_ignored(dense: Log) -> None:
     dense.file().write_bytes(dense.file().read_bytes() + bytes(100))
     assert errors(dense) == []
 
@@ -179,7 +178,7 @@ def test_bytes_behind_the_end_of_a_segment_are_nobodys(dense: Log) -> None:
 )
 @pytest.mark.parametrize("known_size", [True, False], ids=["the size agrees", "the size differs"])
 @pytest.mark.parametrize("step", [1, 700, 4 << 20])
-def test_misplaced_batches_are_found(
+def test_misplaced_batches_are_detected(
     dense: Log, story: Callable[[list[bytes]], list[bytes]], known_size: bool, step: int
 ) -> None:
     (segment,) = dense.segments
@@ -192,7 +191,7 @@ def test_misplaced_batches_are_found(
 
 
 @pytest.mark.parametrize("step", [1, 4 << 20])
-def test_a_batch_behind_the_last_offset_is_found(dense: Log, step: int) -> None:
+def test_a_batch_past_the_last_offset_is_detected(dense: Log, step: int) -> None:
     data = dense.file().read_bytes()
     data += batches_of(data)[-1]
     dense.file().write_bytes(data)
@@ -201,7 +200,7 @@ def test_a_batch_behind_the_last_offset_is_found(dense: Log, step: int) -> None:
 
 
 @pytest.mark.parametrize("step", [1, 4 << 20])
-def test_bytes_that_are_no_batch_at_the_end_of_a_segment_are_found(dense: Log, step: int) -> None:
+def test_invalid_bytes_at_the_end_of_a_segment_are_detected(dense: Log, step: int) -> None:
     (segment,) = dense.segments
     data = dense.file().read_bytes()
     for size in range(1, 20):
@@ -225,17 +224,17 @@ def test_batches_of_a_log_with_gaps_must_ascend(tmp_path: Path, step: int, order
         read(topic, full_slice(segment), step)
 
 
-def test_the_file_of_another_segment_is_found(tmp_path: Path) -> None:
+def test_the_file_of_another_segment_is_detected(tmp_path: Path) -> None:
     log = log_of(appended(str(tmp_path / "t"), 20, 21, 20))
     other = log.file(1).read_bytes()
-    # one of as many records would be told by the checksum of the file alone, which `verify` compares
+    # one with an equal number of records differs only in the checksum of the file, which `verify` compares
     for number, start in ((0, 0), (2, 41)):
         log.file(number).write_bytes(other)
         with pytest.raises(CorruptRecordError):
             log.topic.scan(start=start, end=start + 20).to_table()
 
 
-def test_a_file_of_another_partition_of_an_adopted_topic_is_found(tmp_path: Path) -> None:
+def test_a_file_of_another_adopted_partition_is_detected(tmp_path: Path) -> None:
     log = log_of(adopt_golden(str(tmp_path / "t"), golden.partitions()["first.codec-none-0"]))
     log.file(0).write_bytes(log.file(2).read_bytes())
     with pytest.raises(CorruptRecordError):
@@ -255,7 +254,7 @@ def test_a_file_of_another_partition_of_an_adopted_topic_is_found(tmp_path: Path
     ids=str,
 )
 @pytest.mark.parametrize("way", ["scan", "chunks", "fetch"])
-def test_metadata_that_lies_is_found(dense: Log, lie: dict[str, int], way: str) -> None:
+def test_wrong_metadata_is_detected(dense: Log, lie: dict[str, int], way: str) -> None:
     (segment,) = dense.segments
     fields = {name: getattr(segment, name) + change for name, change in lie.items()}
     wrong = replace(segment, offset_of_max_timestamp=-1, **fields)
@@ -267,18 +266,18 @@ def test_metadata_that_lies_is_found(dense: Log, lie: dict[str, int], way: str) 
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_file_that_is_gone_says_that_the_snapshot_is_too_old(dense: Log, way: str) -> None:
+def test_a_missing_file_is_an_outdated_snapshot(dense: Log, way: str) -> None:
     dense.file().unlink()
     with pytest.raises(SnapshotTooOldError, match=r"refresh the topic .*file=t-0/v.*\.log partition=0"):
         WAYS[way](dense.topic)
 
 
-def test_who_expects_a_missing_file_is_told_so() -> None:
+def test_an_expected_missing_file_is_not_found() -> None:
     assert issubclass(SnapshotTooOldError, FileNotFoundError)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_remote_file_that_is_short_or_gone_is_told_too(memory_url: Any, way: str) -> None:
+def test_a_short_or_missing_remote_file_is_reported(memory_url: Any, way: str) -> None:
     topic = appended(memory_url.url, 60)
     (segment,) = topic.snapshot.partitions[0].segments
     name = topic.reader.name(segment)

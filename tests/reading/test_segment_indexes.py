@@ -1,4 +1,4 @@
-"""Indexes stay open, are dropped when they are found bad, and never decide what a reader gets."""
+"""Indexes stay open, are dropped when they are bad, and never change the result of a read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROWS = 4000
 
 
 def topic_at(url: str, cache: Path, appends: int = 1) -> Topic:
-    """A topic of segments large enough to be read by their indexes, with copies of these in `cache`."""
+    """Return a topic of segments large enough for their indexes to be used, with copies of indexes in `cache`."""
     config = {"batch.bytes": 1000, "index.interval.bytes": 1000, "retention.ms": -1}
     topic = distlog.create(url, config=config)
     for number in range(appends):
@@ -52,7 +52,6 @@ def remote(tmp_path: Path) -> Topic:
 
 @pytest.fixture
 def opens(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The paths of the offset indexes that were opened and checked."""
     paths: list[str] = []
     check = OffsetIndex.sanity_check
 
@@ -98,7 +97,7 @@ def test_a_replaced_file_is_reopened(local: Topic, opens: list[str]) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 8, 12])
-def test_a_file_cut_while_it_is_open_is_not_touched_again(
+def test_a_file_truncated_while_open_is_not_read_again(
     local: Topic, length: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     value_at(local, 3000)
@@ -120,7 +119,7 @@ def test_a_bad_file_is_fetched_twice_and_then_scanned_around(remote: Topic, capl
 
 
 def with_transactions(topic: Topic, *, last_offset: int) -> SegmentInfo:
-    """The segment with a transaction index of one entry, of producer 7 from offset 1 on, of an older library."""
+    """Return the segment with a transaction index of one entry, of producer 7 from offset 1, of an older library."""
     entry = b"".join(number.to_bytes(8, "big", signed=True) for number in (7, 1, last_offset, 9))
     topic.storage.put(topic.reader.name(segment_of(topic), ".txnindex"), bytes(2) + entry)
     return dataclasses.replace(segment_of(topic), txn_index_bytes=34, txn_index_crc32c=UNKNOWN)
@@ -139,13 +138,13 @@ def test_a_transaction_index_is_read_without_room_for_a_copy(remote: Topic, monk
         remote.reader.aborted_transactions(segment)
 
 
-def test_a_transaction_index_that_stays_bad_is_an_error(remote: Topic) -> None:
+def test_a_permanently_bad_transaction_index_fails(remote: Topic) -> None:
     segment = with_transactions(remote, last_offset=0)
     with pytest.raises(CorruptIndexError):
         remote.reader.aborted_transactions(segment)
 
 
-def test_it_pickles_without_what_is_open(local: Topic, opens: list[str]) -> None:
+def test_it_pickles_without_open_files(local: Topic, opens: list[str]) -> None:
     value_at(local, 3000)
     reader = pickle.loads(pickle.dumps(local.reader))
     (record,) = records_of(reader, local.snapshot, 0, 3000, 1)
@@ -154,7 +153,7 @@ def test_it_pickles_without_what_is_open(local: Topic, opens: list[str]) -> None
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), IsADirectoryError(errno.EISDIR, "x")])
-def test_a_transaction_index_that_cannot_be_read_is_an_error_of_ours_with_its_file(
+def test_an_unreadable_transaction_index_fails_with_its_file(
     error: OSError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = adopt_golden(str(tmp_path / "t"), golden.partitions()["cleaned.compact-txn-0"])

@@ -1,4 +1,4 @@
-"""Reading segments: any range gives what was written, by a good index, a bad one, or none."""
+"""Reading segments: any range returns its records, with a good, a bad or a missing index."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ def log(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def by_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Indexes are used for small segments too."""
     monkeypatch.setattr(segment_reader, "INDEX_WORTH_BYTES", 0)
 
 
@@ -50,13 +49,13 @@ def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(segment_reader, "INDEX_WORTH_BYTES", request.param)
 
 
-def test_the_logs_are_what_the_tests_need(log: Log) -> None:
+def test_the_logs_of_the_tests_are_right(log: Log) -> None:
     assert len(log.expected) > 50
     assert any(segment.offset_index_bytes > 16 for segment in log.segments)
 
 
 @pytest.mark.usefixtures("either_way")
-def test_any_range_of_offsets_is_what_was_written(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+def test_any_range_of_offsets_has_its_records(log: Log, caplog: pytest.LogCaptureFixture) -> None:
     for segment in log.segments:
         last = segment.next_offset
         for start in range(segment.base_offset, last, 7):
@@ -142,12 +141,9 @@ def test_empty_segments_are_read_among_others(tmp_path: Path) -> None:
         assert values == [offset for offset in expected if offset >= start]
 
 
-# Indexes that are wrong
-
-
 @pytest.fixture(params=[True, False], ids=["known", "of an older library"])
 def sparse(request: pytest.FixtureRequest, tmp_path: Path) -> Log:
-    """A segment of which every third batch has an index entry; the checksum of its index is known, or it is not."""
+    """Return a segment with an index entry for every third batch, with or without the checksum of its index."""
     topic = appended(str(tmp_path / "t"), 150, **{"index.interval.bytes": "400"})
     return log_of(topic if request.param else forget_fields(topic))
 
@@ -189,7 +185,7 @@ def test_no_offset_index_can_mislead(sparse: Log, data: st.DataObject) -> None:
 
 
 @pytest.mark.usefixtures("by_index")
-def test_an_index_that_is_missing_costs_a_warning(sparse: Log, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_index_logs_a_warning(sparse: Log, caplog: pytest.LogCaptureFixture) -> None:
     sparse.file(suffix=".index").unlink()
     check_reads(sparse)
     assert "rebuild the indexes" in caplog.text

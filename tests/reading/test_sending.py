@@ -1,4 +1,4 @@
-"""Sending what was fetched: from the page cache, as much as the receiver takes, to receivers that go away."""
+"""Sending fetched batches: from the page cache, as fast as the receiver reads, and to disconnected receivers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from distlog.core.segments.chunks import Sending, SentPart
 
 @pytest.fixture
 def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """A connection with small buffers."""
     ours, theirs = socket.socketpair()
     for end in (ours, theirs):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
@@ -31,7 +30,6 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bytes each call of sendfile was asked to send."""
     sizes: list[int] = []
     real = os.sendfile
 
@@ -44,7 +42,6 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def large(tmp_path: Path) -> FetchedBatches:
-    """Some 400 KB in about 30 batches, at other offsets than they are stored with."""
     topic = appended(str(tmp_path / "t"), 7, 20_000, **{"batch.bytes": "16384"})
     fetched = topic.read(0, 7, 1 << 30)
     assert fetched.moved
@@ -53,7 +50,7 @@ def large(tmp_path: Path) -> FetchedBatches:
 
 
 def drained(sending: Sending, ours: socket.socket, theirs: socket.socket) -> tuple[bytes, int]:
-    """What arrives of the sending through sockets that do not block, and how often its sender had to wait."""
+    """Return the bytes that arrive through non-blocking sockets, and how often the sender had to wait."""
     ours.setblocking(False)
     theirs.setblocking(False)
     data, waits = bytearray(), 0
@@ -65,7 +62,7 @@ def drained(sending: Sending, ours: socket.socket, theirs: socket.socket) -> tup
     return bytes(data), waits
 
 
-def test_a_batch_that_moved_is_a_prefix_and_one_call(
+def test_a_moved_batch_is_a_prefix_and_one_call(
     tmp_path: Path, ends: tuple[socket.socket, socket.socket], calls: list[int]
 ) -> None:
     fetched = appended(str(tmp_path / "t"), 7, 60, **{"batch.bytes": "500"}).read(0, 7)
@@ -113,7 +110,7 @@ def test_a_prefix_that_is_taken_in_parts_is_sent_whole() -> None:
     assert (receiver.sent, sending.sent) == (b"prefix--another", 15)
 
 
-def test_a_receiver_that_goes_away_in_the_middle_is_an_error(
+def test_a_receiver_that_disconnects_fails_the_send(
     tmp_path: Path, ends: tuple[socket.socket, socket.socket]
 ) -> None:
     ours, theirs = ends
@@ -142,7 +139,7 @@ def test_a_socket_that_does_not_block_is_not_waited_for(
         large(tmp_path).send_to(ends[0])
 
 
-def test_files_are_let_go_of(tmp_path: Path, ends: tuple[socket.socket, socket.socket]) -> None:
+def test_files_are_closed(tmp_path: Path, ends: tuple[socket.socket, socket.socket]) -> None:
     fetched = large(tmp_path)
     old_count = len(open_below(tmp_path))
     with fetched.sending():
@@ -154,7 +151,7 @@ def test_files_are_let_go_of(tmp_path: Path, ends: tuple[socket.socket, socket.s
 
 
 @pytest.mark.parametrize("is_append_time", [False, True])
-def test_what_the_receiver_checks_need_not_be_checked_before(tmp_path: Path, is_append_time: bool) -> None:
+def test_checksums_for_the_receiver_are_not_checked_before(tmp_path: Path, is_append_time: bool) -> None:
     kind = "LogAppendTime" if is_append_time else "CreateTime"
     topic = appended(str(tmp_path / "t"), 7, 60, **{"message.timestamp.type": kind})
     segment = topic.snapshot.partitions[0].segments[-1]
@@ -165,7 +162,7 @@ def test_what_the_receiver_checks_need_not_be_checked_before(tmp_path: Path, is_
     with pytest.raises(CorruptRecordError):
         topic.read(0, 7, check_crcs=True)
     if is_append_time:
-        # its checksum would be made anew, and hide what is wrong
+        # a new checksum would hide the damage
         with pytest.raises(CorruptRecordError):
             topic.read(0, 7)
     else:

@@ -39,7 +39,7 @@ def segment(base: int, end: int, log_bytes: int = 1000) -> SegmentInfo:
 
 
 class State(Snapshot):
-    """Only what planning looks at."""
+    """The fields that planning uses."""
 
     def __init__(self, segments: Sequence[SegmentInfo], log_start: int, log_end: int) -> None:
         table = SegmentTable.of(segments)
@@ -66,7 +66,7 @@ def test_a_range_in_a_gap_or_empty_needs_nothing() -> None:
     assert planned(50, 60) == []
 
 
-def test_an_end_above_the_log_end_is_cut_to_it() -> None:
+def test_an_end_above_the_log_end_is_lowered() -> None:
     assert planned(40, 10**9) == [(40, 40, 50)]
 
 
@@ -114,7 +114,7 @@ def test_a_segment_that_nearly_fits_is_not_cut() -> None:
     assert split_by_bytes(slices, 100) == [[record] for record in slices]
 
 
-def test_a_slice_knows_whether_it_is_the_whole_segment() -> None:
+def test_a_slice_detects_a_whole_segment() -> None:
     segment_slice = SegmentSlice(segment(10, 20), 0, 100, 0, 1000)
     assert segment_slice.covers_segment
     assert not segment_slice._replace(start_offset=11).covers_segment
@@ -123,7 +123,7 @@ def test_a_slice_knows_whether_it_is_the_whole_segment() -> None:
     assert segment_slice._replace(start_offset=15).estimated_bytes == 500
 
 
-def test_the_first_records_are_those_of_the_first_offsets_where_each_offset_is_a_record() -> None:
+def test_the_first_records_of_dense_segments_are_planned_by_offset() -> None:
     topic = distlog.create(f"memory://{uuid.uuid4().hex}/first", 3)
     for partition in range(3):
         topic.append([{"value": b"%d" % number, "timestamp": number} for number in range(10)], partition=partition)
@@ -136,6 +136,5 @@ def test_the_first_records_are_those_of_the_first_offsets_where_each_offset_is_a
     assert first(3, start=8) == ([(8, 10), (8, 9)], True)
     assert first(0) == ([], True)
     assert first(99) == ([(0, 10)] * 3, True)
-    # of times nobody knows how many records have them
     assert first(1, start_time=5) == ([(0, 10)] * 3, False)
     assert first(1, start_time=0) == ([(0, 1)], True)

@@ -1,4 +1,4 @@
-"""Up to where a partition is stable: the metadata says it, so that no segment is read to find out."""
+"""The last stable offset of a partition comes from the metadata, without a read of segments."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from distlog.core.commits.snapshot import PartitionState
 from distlog.core.format.record_batch import TRANSACTIONAL
 from distlog.core.segments.transactions import last_stable_offset, transactions_of
 
-GOLDEN = {name: each for name, each in golden.partitions().items() if "txn" in name}
+GOLDEN = {name: partition for name, partition in golden.partitions().items() if "txn" in name}
 DAY = 86_400_000
 
 
 def stable_and_requests(topic: Topic, state: PartitionState | None = None) -> tuple[int, int]:
-    """The last stable offset of partition 0, and what it cost."""
+    """Return the last stable offset of partition 0, and the number of its requests."""
     counters = topic.storage.counters
     counters.gets = counters.bytes_read = 0
     stable_offset = last_stable_offset(topic.reader, state or topic.snapshot.partitions[0])
@@ -36,7 +36,7 @@ def stable_and_requests(topic: Topic, state: PartitionState | None = None) -> tu
 
 
 def by_reading(topic: Topic) -> int:
-    """The last stable offset where nobody has looked."""
+    """Return the last stable offset without stored metadata."""
     state = topic.snapshot.partitions[0]
     segments = [dataclasses.replace(segment, first_unstable_offset=NOT_LOOKED) for segment in state.segments]
     unknown = dataclasses.replace(state, segments=type(state.segments).of(segments))
@@ -48,12 +48,12 @@ def unstable_offsets(topic: Topic) -> list[int]:
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_it_is_known_of_what_a_broker_wrote_without_a_request(memory_url: Any, name: str) -> None:
+def test_it_needs_no_request_for_a_brokers_log(memory_url: Any, name: str) -> None:
     topic = adopt_golden(memory_url.url, GOLDEN[name])
     assert stable_and_requests(topic) == (by_reading(topic), 0)
 
 
-def test_what_is_appended_does_not_hide_a_transaction_that_was_open(memory_url: Any) -> None:
+def test_appends_do_not_hide_an_open_transaction(memory_url: Any) -> None:
     topic = adopt_golden(memory_url.url, GOLDEN["first.txn-0"])
     old_offsets = by_reading(topic)
     assert old_offsets < topic.end_offsets()[0]
@@ -61,7 +61,7 @@ def test_what_is_appended_does_not_hide_a_transaction_that_was_open(memory_url: 
     assert stable_and_requests(topic) == (old_offsets, 0)
 
 
-def test_where_nobody_has_looked_the_segments_are_read_and_a_rebuild_looks(memory_url: Any) -> None:
+def test_without_metadata_segments_are_read_until_a_rebuild(memory_url: Any) -> None:
     topic = adopt_golden(memory_url.url, GOLDEN["first.txn-0"])
     offsets = unstable_offsets(topic)
     forget_fields(topic)
@@ -73,7 +73,6 @@ def test_where_nobody_has_looked_the_segments_are_read_and_a_rebuild_looks(memor
     assert stable_and_requests(topic) == (stable_offset, 0)
 
 
-#: Steps of producers 1 to 3, and the end of a segment.
 STEPS = st.one_of(
     st.tuples(st.sampled_from(["send", "commit", "abort"]), st.integers(1, 3)),
     st.just(("plain", 0)),
@@ -82,7 +81,7 @@ STEPS = st.one_of(
 
 
 def written(log: CompactedTopic, steps: list[tuple[str, int]]) -> int:
-    """Take the steps that make sense; where the first transaction begins that is open then, or the end."""
+    """Apply the valid steps; return the start of the first open transaction, or the end of the log."""
     producers, open_transactions = Producers(log), dict[int, int]()
     for key, (step, producer) in enumerate(steps):
         if step == "send":
@@ -103,7 +102,7 @@ def written(log: CompactedTopic, steps: list[tuple[str, int]]) -> int:
 
 @examples(12)
 @given(steps=st.lists(STEPS, max_size=25))
-def test_it_is_where_the_first_open_transaction_begins(steps: list[tuple[str, int]]) -> None:
+def test_it_is_the_start_of_the_first_open_transaction(steps: list[tuple[str, int]]) -> None:
     log = CompactedTopic(f"memory://{uuid.uuid4()}/log")
     expected = written(log, steps)
     topic = log.topic()
@@ -114,7 +113,7 @@ def test_it_is_where_the_first_open_transaction_begins(steps: list[tuple[str, in
 @pytest.mark.long
 @examples(12)
 @given(steps=st.lists(STEPS, max_size=25))
-def test_compaction_keeps_it_however_often_and_late_it_runs(steps: list[tuple[str, int]]) -> None:
+def test_repeated_compaction_keeps_it(steps: list[tuple[str, int]]) -> None:
     log = CompactedTopic(f"memory://{uuid.uuid4()}/log", internal_segment_bytes=200)
     expected = written(log, steps)
     is_open = expected < log.topic().end_offsets()[0]
@@ -123,7 +122,7 @@ def test_compaction_keeps_it_however_often_and_late_it_runs(steps: list[tuple[st
         topic = log.topic()
         assert last_stable_offset(topic.reader, topic.snapshot.partitions[0]) == expected
         assert by_reading(topic) == expected
-        # later than delete.retention.ms and what a producer is remembered: markers may go the next time
+        # after delete.retention.ms and the expiration of producers, markers can be removed by the next compaction
         log.clock.now += 2 * DAY
         log.append((b"0", b"later"))
         expected = expected if is_open else log.topic().end_offsets()[0]
@@ -138,7 +137,7 @@ def test_an_emptied_batch_whose_marker_is_gone_holds_nothing_back(tmp_path: Path
     assert (transaction.aborted, transaction.first_unstable_offset) == ([], NO_OFFSET)
 
 
-def test_the_segments_of_a_compaction_say_it_too(tmp_path: Path) -> None:
+def test_compacted_segments_have_it(tmp_path: Path) -> None:
     log = CompactedTopic(str(tmp_path / "log"))
     producers = Producers(log)
     producers.send(1, 1, 2).plain(3).roll()
@@ -151,7 +150,7 @@ def test_the_segments_of_a_compaction_say_it_too(tmp_path: Path) -> None:
     assert stable_and_requests(log.topic()) == (6, 0)
 
 
-def test_what_was_open_at_the_end_of_a_rewritten_segment_is_decided(tmp_path: Path) -> None:
+def test_transactions_open_at_the_end_of_a_rewritten_segment_are_decided(tmp_path: Path) -> None:
     log = CompactedTopic(str(tmp_path / "log"), internal_segment_bytes=200)
     producers = Producers(log)
     producers.send(1, 1, 2).roll()
@@ -170,7 +169,7 @@ def segment(base_offset: int, **fields: Any) -> SegmentInfo:
     return SegmentInfo(**{"partition": 0, "compression": "none", **like, **sizes, **times, **ends, **fields})
 
 
-def test_what_is_open_below_the_log_start_is_open_from_there(memory_url: Any) -> None:
+def test_a_transaction_open_below_the_log_start_is_open_from_there(memory_url: Any) -> None:
     topic = adopt_golden(memory_url.url, GOLDEN["first.txn-0"])
     open_segment = segment(10, has_transactions=True, first_unstable_offset=3)
     table = type(topic.snapshot.partitions[0].segments).of([open_segment, segment(20)])
@@ -181,7 +180,6 @@ def test_what_is_open_below_the_log_start_is_open_from_there(memory_url: Any) ->
 
 
 def test_a_transaction_whose_end_marker_was_compacted_away_is_not_open(tmp_path: Path) -> None:
-    """The segment that it was open in stays as it is, since nothing in it can go."""
     log = CompactedTopic(str(tmp_path / "log"), internal_segment_bytes=200)
     producers = Producers(log)
     producers.send(1, 1).roll()

@@ -1,4 +1,4 @@
-"""Batches that are found by their headers alone, and go out as they lie in the file."""
+"""Batches that are found by their headers only, and sent as stored."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(not COMPILED, reason="headers are found by compi
 
 
 def with_direct_appends(folder: Path) -> Topic:
-    """An active segment, large enough for its index to be asked, with batches of 70 bytes to 120 KB."""
+    """Return a topic with an active segment, large enough for its index, with batches of 70 bytes to 120 KB."""
     process, sizes = Process(new_topic(folder / "events")), random.Random(1)
     for number in range(60):
         size = sizes.choice([1, 100, 4000, 20_000])
@@ -54,7 +54,7 @@ def stored(topic: Topic, offset: int, end_offset: int, size: int) -> StoredBatch
 
 
 def with_batches(folder: Path, count: int) -> tuple[Topic, StoredBatches]:
-    """A topic with so many batches of a record each, and where they lie."""
+    """Return a topic with `count` batches of a record each, and their positions."""
     process = Process(new_topic(folder / "events"))
     for number in range(count):
         append(process[0], b"%d" % number)
@@ -65,7 +65,7 @@ def with_batches(folder: Path, count: int) -> tuple[Topic, StoredBatches]:
 
 
 @pytest.mark.parametrize("kind", LOGS)
-def test_the_batches_are_those_of_a_fetch(tmp_path: Path, kind: str) -> None:
+def test_the_batches_equal_a_fetch(tmp_path: Path, kind: str) -> None:
     topic = LOGS[kind](tmp_path)
     state, batch_count = state_of(topic), 0
     ends = {state.log_end_offset, (state.log_start_offset + state.log_end_offset) // 2}
@@ -85,7 +85,7 @@ def test_the_batches_are_those_of_a_fetch(tmp_path: Path, kind: str) -> None:
     assert batch_count
 
 
-def test_batches_at_other_offsets_or_times_than_in_the_file_are_not_given(tmp_path: Path) -> None:
+def test_batches_with_moved_offsets_or_times_are_not_returned(tmp_path: Path) -> None:
     moved = appended(str(tmp_path / "moved"), 7, 60)
     assert moved.read(0, 7).moved
     assert stored(moved, 7, 67, 1 << 20) is None
@@ -93,13 +93,12 @@ def test_batches_at_other_offsets_or_times_than_in_the_file_are_not_given(tmp_pa
     assert stored(timed, 0, 60, 1 << 20) is None
 
 
-#: Positions in a header, by what they hold.
 FIELDS = {"base offset": 7, "length": 9, "format": 16, "last offset delta": 23, "record count": 57}
 
 
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize("is_first", [True, False])
-def test_a_header_that_cannot_be_is_left_to_the_fetch(tmp_path: Path, field: str, is_first: bool) -> None:
+def test_an_impossible_header_is_left_to_the_fetch(tmp_path: Path, field: str, is_first: bool) -> None:
     topic, batches = with_batches(tmp_path, 3)
     file = Path(topic.storage.local_path(batches.name))
     data = file.read_bytes()
@@ -123,7 +122,7 @@ def test_a_log_that_ends_within_a_batch_is_left_to_the_fetch(tmp_path: Path) -> 
     assert len(stored(topic, 0, 3, 1) or b"") == len(batches) // 3
 
 
-def test_an_index_that_leads_behind_the_batches_is_not_followed(tmp_path: Path) -> None:
+def test_an_index_past_the_batches_is_not_followed(tmp_path: Path) -> None:
     topic = with_direct_appends(tmp_path)
     (index,) = (tmp_path / "events").glob("*/*.index")
     entries = np.frombuffer(index.read_bytes(), OFFSET_ENTRY).copy()
@@ -135,7 +134,7 @@ def test_an_index_that_leads_behind_the_batches_is_not_followed(tmp_path: Path) 
         assert batches is None or bytes(batches) == bytes(topic.read(0, offset, 5000))
 
 
-def test_a_socket_gets_what_it_takes_and_later_the_rest(tmp_path: Path) -> None:
+def test_a_slow_socket_gets_all_bytes(tmp_path: Path) -> None:
     topic = with_direct_appends(tmp_path)
     batches = stored(topic, 0, state_of(topic).log_end_offset, 1 << 20)
     assert batches is not None
@@ -152,7 +151,7 @@ def test_a_socket_gets_what_it_takes_and_later_the_rest(tmp_path: Path) -> None:
     assert calls > 1
 
 
-def test_a_log_that_becomes_shorter_is_an_error(tmp_path: Path) -> None:
+def test_a_truncated_log_fails(tmp_path: Path) -> None:
     topic = with_direct_appends(tmp_path)
     batches = stored(topic, 0, state_of(topic).log_end_offset, 1 << 20)
     assert batches is not None

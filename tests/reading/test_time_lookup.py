@@ -1,4 +1,4 @@
-"""From times to offsets: Kafka's table, a plain model, and no index that can mislead."""
+"""From times to offsets: Kafka's table, a plain model, and wrong indexes."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ times = st.lists(st.integers(-1, 12), min_size=1, max_size=40)
 @pytest.mark.usefixtures("either_way")
 @examples(25)
 @given(appends=st.lists(times, min_size=1, max_size=3), batch_bytes=st.integers(1, 90), data=st.data())
-def test_any_times_are_found_as_by_looking_at_every_record(
+def test_any_times_are_found_as_by_a_full_scan(
     tmp_path_factory: pytest.TempPathFactory, appends: list[list[int]], batch_bytes: int, data: st.DataObject
 ) -> None:
     config = {"batch.bytes": str(batch_bytes), "internal.segment.bytes": "900", "index.interval.bytes": "100"}
@@ -107,7 +107,7 @@ def test_any_times_are_found_as_by_looking_at_every_record(
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "either_way"), pairs(GOLDEN, WAYS), indirect=["either_way"])
 @pytest.mark.usefixtures("either_way")
-def test_what_a_broker_wrote_is_found_by_its_times(
+def test_a_brokers_log_is_searched_by_times(
     memory_url: Any, tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -124,7 +124,6 @@ def test_what_a_broker_wrote_is_found_by_its_times(
 
 @pytest.fixture
 def unordered(tmp_path: Path) -> Log:
-    """A segment of several batches whose times go up and down; every other batch has an index entry."""
     topic = distlog.create(str(tmp_path / "t"), config={"batch.bytes": "60", "index.interval.bytes": "150"})
     up_and_down = [START + 10 * number + 37 * (number % 5) for number in range(80)]
     topic.append([{"value": b"v", "timestamp": time} for time in up_and_down])
@@ -138,9 +137,7 @@ def check_times(log: Log) -> None:
 
 @pytest.mark.usefixtures("by_index")
 @pytest.mark.parametrize("wrong", [b"", bytes(48), b"\xff" * 48, b"\x00\x01"])
-def test_a_time_index_that_is_none_costs_a_warning(
-    unordered: Log, wrong: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_invalid_time_index_logs_a_warning(unordered: Log, wrong: bytes, caplog: pytest.LogCaptureFixture) -> None:
     unordered.file(suffix=".timeindex").write_bytes(wrong)
     check_times(unordered)
     assert "rebuild the indexes" in caplog.text
@@ -174,13 +171,12 @@ def test_a_lookup_in_a_large_remote_segment_reads_little(
 
 
 @pytest.mark.parametrize("base_timestamp", [5000, 10_000])
-def test_a_first_batch_with_a_base_time_of_no_record_is_looked_into(tmp_path: Path, base_timestamp: int) -> None:
+def test_a_first_batch_with_a_base_time_of_no_record_is_decoded(tmp_path: Path, base_timestamp: int) -> None:
     topic = distlog.create(str(tmp_path / "t"), config={"retention.ms": -1})
     records = [record(number, time - base_timestamp) for number, time in enumerate((5000, 6000))]
     log = PartitionLog(topic.handle, 0, topic.current)
     log.append_batches(batch(records, base_timestamp=base_timestamp, max_timestamp=6000))
     log.close()
-    # which seals the segment
     topic.append([{"value": b"v", "timestamp": 7000}])
     assert [lookup(topic, time) for time in (0, 5000, 5001)] == [(0, 5000), (0, 5000), (1, 6000)]
 
@@ -192,6 +188,6 @@ def test_a_time_among_large_batches_of_a_store_costs_the_index_and_one_request(m
     for offset in range(500, 20_000, 1000):
         gets, size = counters.gets, counters.bytes_read
         assert topic.offsets_for_times(1_700_000_000_000 + offset) == {0: (offset, 1_700_000_000_000 + offset)}
-        # besides the log's range there are the time index, the offset index, and the head of the log
+        # besides the range of the log: the time index, the offset index, and the head of the log
         assert counters.gets - gets <= 4
         assert counters.bytes_read - size < 1 << 20

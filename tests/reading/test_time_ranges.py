@@ -1,4 +1,4 @@
-"""Reads by time: exactly the records of those times, in whatever order they are, whatever wrote them."""
+"""Reads by time return exactly the records in the range, in any order, from any writer."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ GOLDEN = golden.partitions()
 
 @pytest.fixture
 def backfilled(memory_url: Any) -> Topic:
-    """The days of October from 2 on, then what was missing: September and the first of October."""
+    """Return a topic with October from the 2nd on, followed by a backfill of September and the first of October."""
     topic = distlog.create(memory_url.url)
     for day in (1, 2, 3, -1, 0):
         topic.append(of_day(day))
     return topic
 
 
-def test_lookups_by_time_still_mean_the_first_offset(backfilled: Topic) -> None:
+def test_lookups_by_time_return_the_first_offset(backfilled: Topic) -> None:
     assert backfilled.offsets_for_times(OCTOBER) == {0: (0, OCTOBER + DAY)}
 
 
@@ -54,7 +54,6 @@ WAYS = ("small", "by-index", "without-index")
 
 @pytest.fixture(params=WAYS)
 def each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Segments are read whole and together, or alone, with and without indexes."""
     if request.param == "small":
         return
     worth = 0 if request.param == "by-index" else 1 << 40
@@ -86,7 +85,6 @@ def topic_of(url: str, steps: list[Any], policy: str, codec: str, segment_bytes:
     for step in steps:
         if step == "compact":
             topic.compact()
-            # so that merging finds room
             topic.alter_config({"internal.segment.bytes": 1000})
         elif isinstance(step, list):
             topic.append(step)
@@ -96,7 +94,7 @@ def topic_of(url: str, steps: list[Any], policy: str, codec: str, segment_bytes:
 
 
 def of_times(rows: Rows, start: int | None, end: int | None) -> Rows:
-    """The model: rows between the times, a row without a time only where none is given."""
+    """The model: rows between the times; a row without a time only without bounds."""
     return [
         row
         for row in rows
@@ -111,7 +109,7 @@ def by_command_line(topic: Topic, start: int | None, end: int | None, limit: int
 
 
 def in_groups(topic: Topic, scan: Scan, target_bytes: int) -> Rows:
-    """What tasks read that get some slices each, pickled."""
+    """Return the records of tasks with some slices each, pickled."""
     groups = pickle.loads(pickle.dumps(split_by_bytes(scan.slices, target_bytes)))
     scans = [Scan(topic.reader, group, COLUMNS, scan.isolation) for group in groups]
     assert sum(part.count() for part in scans) == scan.count()
@@ -132,7 +130,7 @@ def in_groups(topic: Topic, scan: Scan, target_bytes: int) -> Rows:
     limit=st.integers(0, 12),
     target_bytes=st.integers(50, 1000),
 )
-def test_any_range_of_times_of_any_history_is_what_a_model_says(
+def test_any_range_of_times_equals_the_model(
     tmp_path_factory: pytest.TempPathFactory,
     steps: list[Any],
     policy: str,
@@ -165,7 +163,7 @@ def test_any_range_of_times_of_any_history_is_what_a_model_says(
 
 @pytest.fixture(scope="module")
 def adopted_urls(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """Where a topic is whose files a broker wrote, made when it is first asked for."""
+    """Return the URL of a topic with a broker's files, created on first use."""
 
     @cache
     def adopt_log(name: str) -> tuple[str, dict[str, Any]]:
@@ -184,7 +182,7 @@ def adopted_urls(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], st
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "each_way"), pairs(GOLDEN, WAYS), indirect=["each_way"])
 @pytest.mark.usefixtures("each_way")
-def test_what_a_broker_wrote_is_read_by_its_times(adopted_urls: Callable[[str], str], name: str) -> None:
+def test_a_brokers_log_is_read_by_its_times(adopted_urls: Callable[[str], str], name: str) -> None:
     topic = distlog.open(adopted_urls(name))
     chance = random.Random(name)
     for isolation in ("read_uncommitted", "read_committed"):
@@ -195,13 +193,12 @@ def test_what_a_broker_wrote_is_read_by_its_times(adopted_urls: Callable[[str], 
             low, high = sorted(chance.choices(known_times, k=2))
             for start, end in ((low, high), (low, high + 1), (low, None), (None, high)):
                 scan = topic.scan(start_time=start, end_time=end, isolation=isolation)
-                # a row without a time has -1
                 expected = every.filter((times >= (start or 0)) & (times < (2**63 - 1 if end is None else end)))
                 assert scan.to_table().equals(expected)
                 assert scan.count() == expected.num_rows
 
 
-def test_the_start_is_in_the_end_is_out_and_nothing_is_between_turned_bounds(memory_url: Any) -> None:
+def test_the_start_is_inclusive_and_the_end_exclusive(memory_url: Any) -> None:
     topic = distlog.create(memory_url.url, config={"message.timestamp.after.max.ms": 2**63 - 1})
     topic.append([{"value": b"v", "timestamp": time} for time in (5, 3, 4, 2**63 - 1, 3, 0)])
     assert timestamps(topic, start_time=3, end_time=5) == [3, 4, 3]
@@ -212,8 +209,8 @@ def test_the_start_is_in_the_end_is_out_and_nothing_is_between_turned_bounds(mem
     assert timestamps(topic, end_time=0) == timestamps(topic, start_time=2**63 + 5, end_time=2**65) == []
 
 
-def test_bounds_between_two_milliseconds_have_what_lies_on_their_side(memory_url: Any) -> None:
-    """A reader that goes on a microsecond behind the last record does not get that record again."""
+def test_bounds_between_two_milliseconds_are_exact(memory_url: Any) -> None:
+    """A reader that continues a microsecond after the last record does not return that record again."""
     topic = distlog.create(memory_url.url)
     topic.append([{"value": b"%d" % n, "timestamp": OCTOBER + n} for n in range(3)])
     between = datetime.fromtimestamp(OCTOBER / 1000, timezone.utc) + timedelta(microseconds=1)
@@ -224,7 +221,7 @@ def test_bounds_between_two_milliseconds_have_what_lies_on_their_side(memory_url
     assert batch["value"].to_pylist() == [b"1", b"2"]
 
 
-def test_a_record_without_a_timestamp_is_of_no_range_of_times(memory_url: Any) -> None:
+def test_a_record_without_a_timestamp_is_in_no_range(memory_url: Any) -> None:
     topic = distlog.create(memory_url.url)
     topic.append([{"value": b"v", "timestamp": time} for time in (-1, 0, -1, 7)])
     topic.append([{"value": b"v", "timestamp": -1}] * 3)
@@ -234,7 +231,7 @@ def test_a_record_without_a_timestamp_is_of_no_range_of_times(memory_url: Any) -
 
 
 @pytest.mark.parametrize("wrong", [-1, distlog.EARLIEST, "1969-12-31", "soon", 1.5])
-def test_what_is_no_time_of_a_record_is_refused(backfilled: Topic, wrong: Any) -> None:
+def test_an_impossible_time_is_refused(backfilled: Topic, wrong: Any) -> None:
     for bound in ("start_time", "end_time"):
         with pytest.raises(ValueError, match=r"ms since 1970|must not be before 1970"):
             backfilled.scan(**{bound: wrong})
@@ -246,7 +243,7 @@ def test_a_side_has_an_offset_or_a_time(backfilled: Topic) -> None:
             backfilled.scan(**{side: 1, f"{side}_time": 1})
 
 
-def test_a_scan_without_times_asks_no_record_for_its_time(backfilled: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scan_without_times_reads_no_timestamps(backfilled: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*arguments: Any) -> Iterator[Any]:
         raise AssertionError("a record was asked")
 
@@ -259,7 +256,6 @@ def test_a_scan_without_times_asks_no_record_for_its_time(backfilled: Topic, mon
 
 @pytest.fixture
 def hundred_days(memory_url: Any) -> Topic:
-    """A hundred segments, one for each day, in no order."""
     topic = distlog.create(memory_url.url)
     days = list(range(100))
     random.Random(1).shuffle(days)
@@ -285,14 +281,14 @@ def test_a_day_out_of_a_hundred_segments_touches_one(hundred_days: Topic) -> Non
 
 
 def unordered(url: str, batch_bytes: int = 16_384) -> Topic:
-    """One large segment of times that rise, but for each seventh record, which is late by a while."""
+    """Return one large segment of rising times, with every seventh record late."""
     topic = distlog.create(url, config={"batch.bytes": str(batch_bytes)})
     times = [10 * number - 500 * (number % 7 == 0) * (number > 100) for number in range(60_000)]
     topic.append(pa.table({"value": [bytes(100)] * len(times), "timestamp": pa.array(times)}))
     return topic
 
 
-def test_a_large_segment_is_read_from_where_its_time_index_says(
+def test_a_large_segment_is_read_from_the_position_of_its_time_index(
     memory_url: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -322,11 +318,11 @@ def rows_of(topic: Topic, start: int) -> int:
         lambda data: bytes(len(data)),
         lambda data: data[:-1],
         lambda data: data[:8] + (2**31 - 1).to_bytes(4, "big") + data[12:],
-        # every entry says that nothing is as late as it is up to the last record
+        # every entry claims that no time up to the last record is as late as its own
         lambda data: b"".join(data[number : number + 8] + data[-4:] for number in range(0, len(data), 12)),
     ],
 )
-def test_a_wrong_time_index_costs_time_and_a_warning_but_no_record(
+def test_a_wrong_time_index_logs_a_warning_and_loses_no_record(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[bytes], bytes]
 ) -> None:
     topic = unordered(str(tmp_path / "t"))
@@ -351,8 +347,10 @@ def test_batches_of_one_time_that_are_too_late_are_not_decoded(
 ) -> None:
     times = [{"timestamp": [time] * 3, "key": [b"k"] * 3, "value": [b"v"] * 3} for time in (9, 2, 7, 4)]
     parts = [
-        bytes(encode(pa.record_batch(each), base_offset=3 * row, append_time=lambda row=row: (9, 2, 7, 4)[row]).data)
-        for row, each in enumerate(times)
+        bytes(
+            encode(pa.record_batch(columns), base_offset=3 * row, append_time=lambda row=row: (9, 2, 7, 4)[row]).data
+        )
+        for row, columns in enumerate(times)
     ]
     topic = adopt(memory_url.url, [(0, with_indexes(b"".join(parts), 0))], 12)
     decoded = count_decoded(monkeypatch)
@@ -361,7 +359,6 @@ def test_batches_of_one_time_that_are_too_late_are_not_decoded(
 
 
 def count_decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many records each pass of the decoder finds from here on."""
     counts: list[int] = []
     module = "distlog.core.format.record_decoder"
     original = __import__(module, fromlist=["scan_sections"]).scan_sections

@@ -1,4 +1,4 @@
-"""A log file alone tells what its segment is: as who wrote it said, or as a broker's consumer read it."""
+"""The description of a segment from its log only equals the writer's, and a broker's consumer confirms it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def described(log: Any, base_offset: int = 0, interval_bytes: int = 4096) -> tup
 
 @pytest.mark.parametrize("codec", ["uncompressed", "lz4"])
 @pytest.mark.parametrize("part_bytes", [100, 4 << 20])
-def test_a_log_says_what_its_writer_said(
+def test_a_log_has_the_description_of_its_writer(
     codec: str, part_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_PART_BYTES", part_bytes)
@@ -45,7 +45,7 @@ def test_a_log_says_what_its_writer_said(
         assert data == storage.read(topic.reader.name(written, suffix))
 
 
-#: Those of which a consumer read all records.
+#: Logs whose records a consumer read completely.
 LOGS = {
     name: partition
     for name, partition in partitions().items()
@@ -54,7 +54,7 @@ LOGS = {
 
 
 @pytest.mark.parametrize("partition", LOGS.values(), ids=LOGS)
-def test_a_brokers_log_says_what_a_consumer_read(partition: GoldenPartition) -> None:
+def test_a_brokers_log_has_the_records_of_a_consumer(partition: GoldenPartition) -> None:
     records = partition.records()
     for log in partition.logs:
         base = int(log.stem)
@@ -102,7 +102,7 @@ def test_a_log_without_a_batch_has_nothing() -> None:
 
 
 def moved(log: bytes, base_offset: int) -> bytes:
-    """The log of one batch with another base offset, which lies outside of its checksum."""
+    """Return the log of one batch with another base offset, which is outside its checksum."""
     return base_offset.to_bytes(8, "big", signed=True) + log[8:]
 
 

@@ -28,8 +28,8 @@ from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 
 
-def test_who_encodes_first_and_commits_second_has_the_later_time() -> None:
-    """1. A transaction writes its rows. 2. Another one writes and commits. 3. The first one commits behind it."""
+def test_the_second_commit_has_the_later_time() -> None:
+    """1. A transaction writes its rows. 2. Another one writes and commits. 3. The first one commits."""
     clock = Clock(NOW)
     topic = topic_of(clock)
     first = topic.transaction()
@@ -42,7 +42,7 @@ def test_who_encodes_first_and_commits_second_has_the_later_time() -> None:
     assert check_readers(topic) == [(0, NOW + 1000, b"late"), (1, NOW + 2000, b"early")]
 
 
-def test_the_time_is_that_of_the_commit() -> None:
+def test_the_time_is_the_time_of_the_commit() -> None:
     clock = Clock(NOW)
     topic = topic_of(clock)
     for wait in (0, 0, 500, -800):
@@ -66,7 +66,7 @@ def test_a_lost_race_gives_the_time_of_the_commit_that_won_in_the_end(monkeypatc
     assert segment(topic, 1).append_time_ms == topic.snapshot.timestamp_ms
 
 
-def test_metadata_alone_knows_the_time_so_retention_does() -> None:
+def test_retention_uses_the_time_in_the_metadata() -> None:
     clock = Clock(NOW)
     topic = topic_of(clock, retention_ms=DAY)
     transaction = topic.transaction()
@@ -98,7 +98,7 @@ def test_with_create_time_nothing_changes() -> None:
     assert segment(topic).append_time_ms == -1
 
 
-def test_no_commit_takes_a_time_back() -> None:
+def test_commit_times_never_decrease() -> None:
     clock = Clock(NOW)
     topic = topic_of(clock)
     topic.append(rows("a"))
@@ -126,7 +126,7 @@ def test_no_segment_that_waits_for_its_time_is_stored() -> None:
     assert action.segment.append_time_ms == commit.timestamp_ms
 
 
-def test_a_segment_whose_times_contradict_its_append_time_is_no_segment() -> None:
+def test_times_that_contradict_the_append_time_are_refused() -> None:
     topic = topic_of(Clock(NOW))
     topic.append(rows("a"))
     wrong = dataclasses.replace(segment(topic), max_timestamp=NOW - 7)
@@ -168,7 +168,7 @@ def test_the_kernel_writes_the_checksums_that_readers_compare() -> None:
 
 
 def late_appends(topic: Topic, clock: Clock, count: int) -> None:
-    """Appends, each with a time of its own that its batches do not have."""
+    """Append `count` times, each at another time than the one in its batches."""
     for number in range(count):
         with topic.transaction() as transaction:
             transaction.append(rows(f"a{number}", f"{number}b"))
@@ -197,7 +197,7 @@ def test_compacted_segments_have_the_times_of_their_parts_in_their_batches(codec
     topic = topic_of(clock, cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
     for number in range(6):
         with topic.transaction(compression=codec) as transaction:
-            # the first loses a record, the second loses nothing, and so is copied as it is
+            # the first loses a record; the second loses nothing, and is copied unchanged
             transaction.append(rows(f"a{number}", f"{number} stays") if number % 2 else rows(f"{number} stays"))
             clock.now_ms += 1000
     old_reads = check_readers(topic)
@@ -221,7 +221,7 @@ def test_a_compaction_that_changes_nothing_keeps_the_segment_and_its_time() -> N
     assert check_readers(topic) == old_reads
 
 
-def test_rebuilt_indexes_are_those_that_were_written(tmp_path: Path) -> None:
+def test_rebuilt_indexes_equal_the_written_ones(tmp_path: Path) -> None:
     clock = Clock(NOW)
     topic = topic_of(clock, str(tmp_path / "clicks"), index_interval_bytes=0, batch_bytes=1)
     with topic.transaction() as transaction:
@@ -242,7 +242,7 @@ def test_rebuilt_indexes_are_those_that_were_written(tmp_path: Path) -> None:
     assert topic.verify().ok
 
 
-def test_a_lookup_by_time_in_a_large_segment_asks_no_time_index(
+def test_a_lookup_by_time_in_a_large_segment_reads_no_time_index(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = Clock(NOW)
@@ -255,11 +255,11 @@ def test_a_lookup_by_time_in_a_large_segment_asks_no_time_index(
     assert topic.offsets_for_times(NOW + 1)[0] == (0, NOW + 5000)
     assert topic.offsets_for_times(NOW + 5001)[0] == (1000, NOW + 10_000)
     assert topic.offsets_for_times(NOW + 10_001)[0] is None
-    # an index that was asked would have been found wrong, or gone
+    # reading the index would fail, since it is wrong or missing
     assert caplog.messages == []
 
 
-def test_a_scan_by_time_begins_where_the_commit_says() -> None:
+def test_a_scan_by_time_starts_at_the_time_of_the_commit() -> None:
     clock = Clock(NOW)
     topic = topic_of(clock)
     late_appends(topic, clock, 4)
@@ -287,9 +287,7 @@ def test_a_damaged_batch_is_found_before_its_time_is_rewritten(tmp_path: Path) -
 @pytest.mark.long
 @given(st.integers(0, 2**32), st.sampled_from(["delete", "compact"]), st.sampled_from(["none", "lz4"]))
 @examples(6)
-def test_whatever_the_order_of_encoding_and_committing_time_never_steps_back(
-    seed: int, policy: str, codec: str
-) -> None:
+def test_times_never_step_back_in_any_order_of_commits(seed: int, policy: str, codec: str) -> None:
     order, clock = random.Random(seed), Clock(NOW)
     config = {
         "cleanup_policy": policy,

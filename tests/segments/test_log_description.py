@@ -1,4 +1,4 @@
-"""Which batches get index entries: Kafka's rule, in plain Python, against the description of a log."""
+"""The batches with index entries: Kafka's rule in plain Python against the description of a log."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from distlog.core.format.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY
 from distlog.core.format.record_batch import BATCH, read_headers
 from distlog.core.segments.segment_state import LogDescription
 
-#: index.interval.bytes of the broker that wrote the golden files of message format 2
+#: index.interval.bytes of the broker of the golden files of message format 2
 BROKER_INTERVAL = 512
 
 Rows = list[tuple[int, int, int]]
 
 
 def model(rows: Rows, interval: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """The entries of batches (size, last offset, largest timestamp)."""
     offset_entries, time_entries = [], []
     position = since = 0
     newest = (-1, 0)
@@ -45,7 +44,7 @@ def model(rows: Rows, interval: int) -> tuple[list[tuple[int, int]], list[tuple[
     st.integers(0, 700),
     st.integers(1, 20),
 )
-def test_entries_are_those_of_the_rule_however_the_batches_are_cut(parts: Rows, interval: int, step: int) -> None:
+def test_entries_follow_the_rule_for_any_batches(parts: Rows, interval: int, step: int) -> None:
     batches = np.zeros(len(parts), BATCH)
     batches["size"], batches["last_offset_delta"], batches["max_timestamp"] = np.array(parts).reshape(-1, 3).T
     ends = np.cumsum(batches["last_offset_delta"].astype(np.int64) + 1)
@@ -62,12 +61,12 @@ def test_entries_are_those_of_the_rule_however_the_batches_are_cut(parts: Rows, 
     assert np.frombuffer(files[".timeindex"], TIME_ENTRY).tolist() == time_entries
 
 
-#: Stages in which every append was one batch; the cleaner's appends, and those of old producers, were several.
+#: Stages with one batch per append; the cleaner and old producers append several batches together.
 LOGS = sorted((DATA / "kafka-4.1" / "first").rglob("*.log"))
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: f"{log.parent.name}-{log.stem[-4:]}")
-def test_the_indexes_are_those_that_the_broker_wrote(log: Path) -> None:
+def test_the_indexes_equal_the_brokers(log: Path) -> None:
     description = LogDescription(int(log.stem), interval_bytes=BROKER_INTERVAL)
     description.add(log.read_bytes(), read_headers(log.read_bytes()))
     for suffix, data in description.finish().items():

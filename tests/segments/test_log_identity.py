@@ -1,4 +1,4 @@
-"""The log of another segment of the same shape is told from the right one, however little of it is read."""
+"""The log of another segment of the same shape is detected by every partial read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MESSAGE = r"the log of another segment.*file=.*\.log position=\d+ partition=0"
 
 
 def topic_at(url: str, segments: int = 2) -> Topic:
-    """Segments of one shape: the same batches at the same places and offsets, but for what is in their values."""
+    """Return segments of one shape: equal batches at equal positions and offsets, with other values."""
     topic = distlog.create(url, config={"batch.bytes": 100, "index.interval.bytes": 300, "retention.ms": -1})
     for number in range(segments):
         topic.append([{"value": b"%d" % number * 40, "timestamp": NOW + row} for row in range(ROWS)])
@@ -38,7 +38,6 @@ def segments_of(topic: Topic) -> list[SegmentInfo]:
 
 
 def swapped(topic: Topic) -> Topic:
-    """The second segment has the log of the first one."""
     first, second = (topic.reader.name(segment) for segment in segments_of(topic)[:2])
     topic.storage.put(second, topic.storage.read(first))
     return topic
@@ -46,7 +45,6 @@ def swapped(topic: Topic) -> Topic:
 
 @pytest.fixture
 def by_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Indexes are used for small segments too."""
     monkeypatch.setattr(segment_reader, "INDEX_WORTH_BYTES", 0)
 
 
@@ -63,7 +61,7 @@ WAYS: dict[str, Callable[[Topic], Any]] = {
 @pytest.mark.parametrize("where", ["local", "remote"])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("indexed", [True, False])
-def test_no_way_of_reading_takes_the_log_of_another_segment(
+def test_every_reader_refuses_the_log_of_another_segment(
     request: pytest.FixtureRequest, tmp_path: Any, way: str, where: str, indexed: bool
 ) -> None:
     if indexed:
@@ -73,7 +71,7 @@ def test_no_way_of_reading_takes_the_log_of_another_segment(
         WAYS[way](topic)
 
 
-def test_a_log_that_only_begins_as_its_segments_is_told_at_its_end(tmp_path: Any) -> None:
+def test_a_log_with_an_equal_start_is_refused_at_its_end(tmp_path: Any) -> None:
     topic = topic_at(str(tmp_path / "t"))
     first, second = (topic.reader.name(segment) for segment in segments_of(topic))
     theirs, ours = (batches_of(topic.storage.read(name)) for name in (first, second))
@@ -83,7 +81,7 @@ def test_a_log_that_only_begins_as_its_segments_is_told_at_its_end(tmp_path: Any
 
 
 @pytest.mark.usefixtures("by_index")
-def test_where_a_log_begins_is_looked_at_once(memory_url: Any) -> None:
+def test_the_start_of_a_log_is_checked_once(memory_url: Any) -> None:
     topic = topic_at(memory_url.url)
     storage = topic.storage
 
@@ -112,11 +110,8 @@ def test_no_more_than_some_logs_are_remembered_and_none_by_a_copy(
     assert not any(pickle.loads(pickle.dumps(logs)).is_identified(segment) for segment in segments)
 
 
-# Passes over a whole log
-
-
 @pytest.mark.parametrize("is_known", [True, False])
-def test_merging_does_not_make_the_log_of_another_segment_look_right(tmp_path: Any, is_known: bool) -> None:
+def test_merging_refuses_the_log_of_another_segment(tmp_path: Any, is_known: bool) -> None:
     topic = topic_at(str(tmp_path / "t"))
     if not is_known:
         forget_fields(topic)
@@ -129,7 +124,7 @@ def test_merging_does_not_make_the_log_of_another_segment_look_right(tmp_path: A
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_compaction_does_not_either(tmp_path: Any, is_known: bool) -> None:
+def test_compaction_refuses_the_log_of_another_segment(tmp_path: Any, is_known: bool) -> None:
     log = CompactedTopic(str(tmp_path / "log"))
     for number in range(3):
         log.append(*((b"%d" % row, b"%d" % number) for row in range(5)))
@@ -145,7 +140,7 @@ def test_compaction_does_not_either(tmp_path: Any, is_known: bool) -> None:
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_nor_does_a_rebuild_of_its_indexes(tmp_path: Any, is_known: bool) -> None:
+def test_an_index_rebuild_refuses_the_log_of_another_segment(tmp_path: Any, is_known: bool) -> None:
     topic = topic_at(str(tmp_path / "t"))
     if not is_known:
         forget_fields(topic)

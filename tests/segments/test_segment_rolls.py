@@ -1,4 +1,4 @@
-"""When a segment ends and the next begins, within one append: by record time, by its indexes, by size."""
+"""When a segment ends in one append: by record time, by its indexes, by size."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def write(
     seed: int = 0,
     **config: object,
 ) -> list[tuple[SegmentInfo, bytes]]:
-    """The segments that records of these times become, with their logs; given by `steps`, an hour apart."""
+    """Return the segments of records with these times, and their logs; appended in `steps`, an hour apart."""
     storage = Storage(f"memory://{uuid.uuid4().hex}")
     ids = (f"{number:032x}" for number in itertools.count())
     writer = SegmentWriter(
@@ -62,7 +62,6 @@ def write(
 
 
 def times(written: list[tuple[SegmentInfo, bytes]]) -> list[list[int]]:
-    """The timestamps of each segment's records."""
     return [
         decode(log, read_headers(log), columns=["timestamp"])["timestamp"].cast("int64").to_pylist()
         for _, log in written
@@ -74,21 +73,20 @@ def hours(days: float) -> list[int]:
 
 
 @pytest.mark.parametrize("batch_bytes", [100, 131_072, 1 << 20])
-def test_a_bulk_append_of_thirty_days_is_a_segment_per_day_however_large_batches_are(batch_bytes: int) -> None:
+def test_a_bulk_append_of_thirty_days_is_a_segment_per_day(batch_bytes: int) -> None:
     written = write(hours(30), segment_ms=DAY, batch_bytes=batch_bytes)
     segment_times = times(written)
     assert [time for segment in segment_times for time in segment] == hours(30)
-    assert len(segment_times) == 29  # 25 records, one an hour, span a day
+    assert len(segment_times) == 29
     assert {segment[-1] - segment[0] for segment in segment_times[:-1]} == {DAY}
 
 
 def test_records_without_a_time_roll_by_the_clock() -> None:
-    # of values this large one step is written at once
     segment_times = times(write([-1] * 9000, steps=3000, size=1000, clock=Clock(NOW), segment_ms=HOUR))
     assert len(segment_times) == 2
 
 
-def test_jitter_cuts_at_random_from_segment_ms_by_at_most_itself() -> None:
+def test_jitter_shortens_segment_ms_at_random() -> None:
     spans = set()
     for seed in range(20):
         segment_times = times(write(hours(10), segment_ms=DAY, segment_jitter_ms=10 * HOUR, seed=seed))
@@ -97,7 +95,7 @@ def test_jitter_cuts_at_random_from_segment_ms_by_at_most_itself() -> None:
     assert len(spans) > 3
 
 
-def test_jitter_above_segment_ms_is_cut_below_it() -> None:
+def test_jitter_above_segment_ms_is_lowered() -> None:
     for seed in range(20):
         assert 1 <= len(write(hours(2), segment_ms=DAY, segment_jitter_ms=9000 * DAY, seed=seed)) <= 48
 
@@ -115,22 +113,22 @@ def test_log_append_time_has_one_time_for_an_append() -> None:
 
 
 @pytest.mark.long
-# where it is small, nearly each record has a segment
+# with a small limit, nearly each record has a segment
 @pytest.mark.parametrize(("index_bytes", "length"), [(4, 5), (12, 5), (24, 10), (80, 30), (100, 30)])
 def test_no_index_grows_above_segment_index_bytes(index_bytes: int, length: int) -> None:
     written = write(hours(length), segment_index_bytes=index_bytes, index_interval_bytes=0, batch_bytes=1)
     assert [time for segment in times(written) for time in segment] == hours(length)
     sizes = [(segment.offset_index_bytes, segment.time_index_bytes) for segment, _ in written]
-    limit = max(index_bytes, 12)  # the largest time has an entry even where there is room for none
+    limit = max(index_bytes, 12)  # the largest time has a reserved entry
     assert max(map(max, sizes)) <= limit
     if index_bytes == 80:
-        # full with five entries, since one is in reserve for the largest time; the first batch has none
+        # five entries are full, since one is reserved for the largest time; the first batch has none
         assert set(sizes[:-1]) == {(40, 60)}
         assert len(written) == 120
 
 
 def kafka_rolls(batches: Any, span: int, limit: int) -> list[int]:
-    """How many of `batches` (smallest, first and largest time, size) each segment takes, in plain words."""
+    """Return how many `batches` (smallest, first and largest time, size) each segment takes, in plain Python."""
     counts: list[int] = []
     size = begin = 0
     for smallest, first, largest, length in batches:

@@ -1,4 +1,4 @@
-"""The state of a segment: what its batches say, as bytes, and as the commit says it that seals the segment."""
+"""The state of a segment: from its batches, as bytes, and as the sealing commit describes it."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ STEM = f"v{7:020d}-{'ab' * 16}"
 
 
 def sample(**changes: int) -> SegmentState:
-    """A state in which every number differs from the default."""
+    """Return a state whose numbers all differ from the default."""
     numbers = dict.fromkeys(NAMES, 24) | {"base_offset": 20, "next_offset": 30, "codecs": 3, "producer_bits": 1}
     numbers |= {"flushed_offset": 25, "txn_index_bytes": 34, "position": 700}
     return SegmentState(STEM, **(numbers | changes))
 
 
-def test_a_state_is_the_same_after_it_was_bytes() -> None:
+def test_a_state_round_trips() -> None:
     for state in (sample(), SegmentState.new(STEM, 5, NOW), sample(first_unstable_offset=-2, base_offset=0)):
         assert len(state.pack()) == STATE_BYTES
         assert SegmentState.unpack(state.pack()) == state
@@ -46,7 +46,7 @@ def test_a_state_is_the_same_after_it_was_bytes() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("value", [-(2**63), -3, 2**63 - 1])
-def test_a_number_that_cannot_be_is_refused(name: str, value: int) -> None:
+def test_an_impossible_number_is_refused(name: str, value: int) -> None:
     data = bytearray(sample().pack())
     struct.pack_into("=q", data, STATE_BYTES - 8 * (len(NAMES) - NAMES.index(name)), value)
     time_fields = {"max_timestamp", "last_time_entry", "first_timestamp", "min_timestamp", "roll_timestamp"}
@@ -81,20 +81,20 @@ def test_numbers_that_contradict_each_other_are_refused(changes: dict[str, int])
 
 
 @pytest.mark.parametrize("stem", [b"../../etc/passwd", b"", b"\xff" * 56, b"0" * 21])
-def test_a_stem_that_names_no_segment_is_refused(stem: bytes) -> None:
+def test_an_invalid_stem_is_refused(stem: bytes) -> None:
     data = stem.ljust(56, b"\0") + sample().pack()[56:]
     with pytest.raises(ValueError, match="stem"):
         SegmentState.unpack(data)
 
 
-def test_bytes_that_are_too_few_are_refused() -> None:
+def test_too_few_bytes_are_refused() -> None:
     with pytest.raises(struct.error):
         SegmentState.unpack(sample().pack()[:-1])
 
 
-def test_the_fields_stand_where_the_kernels_look_for_them() -> None:
-    indexes = {name: place for place, name in enumerate(NAMES)}
-    for name, place in {
+def test_the_kernels_have_the_positions_of_the_fields() -> None:
+    indexes = {name: number for number, name in enumerate(NAMES)}
+    for name, number in {
         "since_entry": index.SINCE_ENTRY,
         "max_timestamp": index.MAX_TIMESTAMP,
         "max_timestamp_delta": index.MAX_OFFSET,
@@ -115,7 +115,7 @@ def test_the_fields_stand_where_the_kernels_look_for_them() -> None:
         "producer_bits": segment_fold.PRODUCER_BITS,
         "crc32c": segment_fold.CRC,
     }.items():
-        assert indexes[name] == place
+        assert indexes[name] == number
 
 
 @pytest.mark.parametrize("codec", CODEC_NAMES)
@@ -142,7 +142,7 @@ def test_an_active_segment_is_described_like_a_written_one(tmp_path: Path, codec
     append(segment, log)
     state = segment.seal()
     segment_info = state.segment_info(0)
-    # only who made the records knows which of a batch is the oldest
+    # headers do not have the oldest record of a batch
     assert dataclasses.replace(segment_info, stem=written.stem, min_timestamp=written.min_timestamp) == written
     for suffix, data in files(tmp_path / "in-place").items():
         assert storage.read(paths.segment_file("t", 0, written.stem, suffix)) == data
@@ -150,7 +150,7 @@ def test_an_active_segment_is_described_like_a_written_one(tmp_path: Path, codec
     fields.write(segment_info)
 
 
-def test_who_made_the_records_tells_their_times(tmp_path: Path) -> None:
+def test_times_of_the_encoder_are_used(tmp_path: Path) -> None:
     source = [{"timestamp": time, "key": None, "value": b"v"} for time in (50, 20, 70, 70, 60)]
     encoded = encode(pa.RecordBatch.from_pylist(source))
     segment = new_segment(tmp_path)
@@ -167,7 +167,7 @@ def test_who_made_the_records_tells_their_times(tmp_path: Path) -> None:
     assert segment.seal().offset_of_max_timestamp == 2
 
 
-def test_headers_tell_the_times_of_single_records_and_of_append_time(tmp_path: Path) -> None:
+def test_headers_have_the_times_of_single_records_and_of_append_time(tmp_path: Path) -> None:
     segment = new_segment(tmp_path)
     append(segment, records(0, timestamp=50), records(1, timestamp=20), records(2, timestamp=70))
     append(segment, records(3, [b"a", b"b"], timestamp=60, attributes=APPEND_TIME))
@@ -185,7 +185,7 @@ def test_the_first_timestamp_is_one_that_readers_see(tmp_path: Path, attributes:
     assert (segment.state.first_timestamp, segment.state.roll_timestamp) == (first, 90)
 
 
-def test_codecs_are_those_of_data(tmp_path: Path) -> None:
+def test_codecs_come_from_data_batches(tmp_path: Path) -> None:
     segment = new_segment(tmp_path)
     assert segment.state.segment_info(0).compression == "none"
     append(segment, records(0, attributes=4), records(1, attributes=1), records(2, attributes=CONTROL | 2))
@@ -194,13 +194,13 @@ def test_codecs_are_those_of_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("attributes", "expected"), [(0, 0), (TRANSACTIONAL, 1), (CONTROL, 1)])
-def test_transactions_are_seen(tmp_path: Path, attributes: int, expected: int) -> None:
+def test_transactions_are_recorded(tmp_path: Path, attributes: int, expected: int) -> None:
     segment = new_segment(tmp_path)
     append(segment, records(0, attributes=attributes))
     assert segment.state.has_transactions == bool(expected)
 
 
-def test_checksums_are_those_of_the_files(tmp_path: Path) -> None:
+def test_checksums_match_the_files(tmp_path: Path) -> None:
     segment = new_segment(tmp_path, index_interval_bytes=100)
     for offset in range(6):
         append(segment, records(offset))
@@ -216,8 +216,8 @@ def test_checksums_are_those_of_the_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("magic", [1, 2])
-def test_the_checksum_of_large_appends_is_that_of_the_file_too(tmp_path: Path, magic: int) -> None:
-    """Those of the batches are joined, but for old formats, whose checksums are others."""
+def test_the_checksum_of_large_appends_matches_the_file(tmp_path: Path, magic: int) -> None:
+    """Checksums of batches are joined, except in old formats with other checksums."""
     segment, value = new_segment(tmp_path), b"v" * 9000
     for first in (0, 3):
         offsets = range(first, first + 3)
@@ -226,7 +226,7 @@ def test_the_checksum_of_large_appends_is_that_of_the_file_too(tmp_path: Path, m
         assert segment.state.crc32c == crc32c(files(tmp_path)[".log"])
 
 
-def test_the_first_unstable_offset_is_what_an_append_tells(tmp_path: Path) -> None:
+def test_the_first_unstable_offset_comes_from_the_append(tmp_path: Path) -> None:
     segment = new_segment(tmp_path)
     segment.append(records(0), read_headers(records(0)), first_unstable_offset=0)
     assert segment.state.first_unstable_offset == 0
@@ -242,7 +242,7 @@ def test_the_packed_state_of_a_segment_is_that_of_its_state(tmp_path: Path) -> N
     assert segment.packed_state() == segment.state.pack()
 
 
-def test_readers_of_the_tail_are_told_that_it_is_active_and_how_far_its_indexes_go(tmp_path: Path) -> None:
+def test_tail_readers_get_the_active_state_and_index_sizes(tmp_path: Path) -> None:
     segment = new_segment(tmp_path, index_interval_bytes=0)
     append(segment, records(0), records(1))
     info = segment.state.tail_info(0, NOW)

@@ -1,4 +1,4 @@
-"""Segments as they are written: which batches, which index entries, and what the snapshot gets to know of them."""
+"""Written segments: their batches, their index entries, and their description in the snapshot."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from distlog.core.format.record_decoder import decode
 from distlog.core.format.record_encoder import RecordEncoder, RecordInput
 from distlog.core.segments import segment_writer
 
-#: Of a batch of one record of 10 bytes: 61 of the header, 7 of the record's fields.
+#: The size of a batch of one record of 10 bytes: 61 of the header, 7 of the record's fields.
 RECORD_BYTES = 78
 
 
 def kafka_indexes(batches: list[Batch], interval: int) -> tuple[bytes, bytes]:
-    """What `LogSegment.append` and `onBecomeInactiveSegment` make of appends of one batch each."""
+    """Return the indexes that `LogSegment.append` and `onBecomeInactiveSegment` write for appends of one batch."""
     index, times = b"", b""
     since, newest, newest_offset, last_time = 0, -1, -1, -1
     for batch in batches:
@@ -97,7 +97,7 @@ def test_an_interval_of_two_batches_less_a_byte_gives_kafkas_fourteen_entries() 
     assert struct.unpack(">qi", files[".timeindex"][-12:]) == (29, 29)
 
 
-def test_an_entry_comes_when_more_than_the_interval_has_passed_not_as_much() -> None:
+def test_an_entry_comes_after_more_than_the_interval() -> None:
     written = write(records(list(range(30))), batch_bytes=1, index_interval_bytes=2 * RECORD_BYTES)
     assert struct.unpack(">ii", written.files[0][".index"][:8]) == (3, 3 * RECORD_BYTES)
 
@@ -134,7 +134,7 @@ def test_a_segment_rolls_when_an_offset_would_not_fit_into_an_int32(monkeypatch:
     assert sum(info.next_offset for info in segments) == 250
 
 
-def test_each_segment_has_a_stem_of_its_own_with_the_version_it_began_at() -> None:
+def test_each_segment_has_its_own_stem_with_its_start_version() -> None:
     segments = write(records([0] * 4), batch_bytes=1, internal_segment_bytes=RECORD_BYTES).segments
     assert [info.stem for info in segments] == [f"v{7:020d}-{number:032x}" for number in range(4)]
 
@@ -143,7 +143,7 @@ def test_each_segment_has_a_stem_of_its_own_with_the_version_it_began_at() -> No
     ("codec", "fast", "small"),
     [("gzip", 1, 9), ("zstd", -1000, 19), ("lz4", 9, 12)],
 )
-def test_compression_levels_are_the_topics(codec: str, fast: int, small: int) -> None:
+def test_compression_levels_come_from_the_topic(codec: str, fast: int, small: int) -> None:
     rng = np.random.default_rng(1)
     values = [rng.integers(97, 105, 200, np.uint8).tobytes() + b"a common part, the same in all" for _ in range(500)]
     batch = records([0] * 500, value=pa.array(values))
@@ -181,7 +181,7 @@ def test_rows_of_an_error_count_from_the_first_append() -> None:
         append(segment_writer, records([0], value=pa.array([b"x" * 2000])))
 
 
-def test_small_appends_are_gathered_into_full_batches() -> None:
+def test_small_appends_fill_batches() -> None:
     batch = records([0] * 50_000, size=100)
     single = write(batch)
     many = write(*(batch.slice(start, 10) for start in range(0, 50_000, 10)))
@@ -195,7 +195,7 @@ cuts = st.lists(st.integers(0, 400), max_size=12).map(sorted)
 
 @examples(20)
 @given(cuts, st.integers(1, 4000), st.sampled_from(["none", "lz4"]), st.integers(500, 20_000))
-def test_the_same_records_give_the_same_bytes_however_they_are_cut(
+def test_equal_records_give_equal_bytes_for_any_slices(
     edges: list[int], gather_bytes: int, codec: str, segment_bytes: int
 ) -> None:
     batch = records([number % 90 for number in range(400)], size=20)
@@ -213,7 +213,7 @@ def test_the_same_records_give_the_same_bytes_however_they_are_cut(
         assert write(*parts, **config) == whole_file
 
 
-def test_rows_are_written_in_the_order_they_are_given_and_no_others() -> None:
+def test_selected_rows_are_written_in_order() -> None:
     segment_writer = writer(storage := memory())
     source = RecordInput.from_arrow(records(list(range(10))))
     segment_writer.append(source, np.array([7, 2, 2]))
@@ -251,7 +251,7 @@ def test_appends_of_different_columns_and_types_go_together() -> None:
     assert decoded[2]["value"] == b"large"
 
 
-def test_a_small_slice_does_not_keep_what_it_was_cut_from() -> None:
+def test_a_small_slice_does_not_keep_its_source() -> None:
     segment_writer = writer(memory())
     gc.collect()
     old_total_allocated_bytes = pa.total_allocated_bytes()
@@ -267,7 +267,7 @@ def test_close_twice_is_close_once() -> None:
     assert len(segment_writer.close()) == len(segment_writer.close()) == 1
 
 
-def test_what_was_aborted_is_never_closed_as_if_it_were_whole() -> None:
+def test_an_aborted_writer_cannot_be_closed() -> None:
     segment_writer = writer(memory())
     append(segment_writer, records([0] * 3000, size=1000))
     segment_writer.abort()

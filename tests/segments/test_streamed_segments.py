@@ -1,4 +1,4 @@
-"""A large segment goes to its file while it is made, and its bytes are those of one that was held."""
+"""A large segment is streamed to its file during encoding, with the bytes of a buffered one."""
 
 from __future__ import annotations
 
@@ -32,14 +32,13 @@ def test_a_large_segment_is_streamed(tmp_path: Path) -> None:
     append(segment_writer, records([0] * 3000, size=1000))
     assert storage.counters.bytes_written == 0
     append(segment_writer, records([0] * 3000, size=1000))
-    # what was given last may still be on its way
     assert sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file()) > 2_000_000
     segment_writer.abort()
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
 
 
 class LatestWriter(ObjectWriter):
-    """Looks at what it is given as late as it may; by then others have used all memory that was free."""
+    """Reads its input as late as allowed, after other code reused all free memory."""
 
     def __init__(self, storage: Storage, name: str) -> None:
         self._storage, self._name = storage, name
@@ -63,7 +62,7 @@ class LatestWriter(ObjectWriter):
         self._storage.put(self._name, self._data)
 
     def abort(self) -> None:
-        """There is nothing to drop."""
+        pass
 
 
 class LatestStorage(Storage):
@@ -71,14 +70,14 @@ class LatestStorage(Storage):
         return LatestWriter(self, name)
 
 
-def test_what_was_handed_on_stays_until_the_disk_has_it(tmp_path: Path) -> None:
+def test_passed_on_memory_stays_until_it_is_written(tmp_path: Path) -> None:
     batch = records([NOW + number for number in range(15_000)], size=1000)
     late = write(batch, batch, storage=LatestStorage(tmp_path), internal_segment_bytes=11_000_000)
     assert len(late.segments) == 3
     assert late == write(batch, batch, storage=memory(), internal_segment_bytes=11_000_000)
 
 
-def test_a_large_log_is_written_from_where_it_was_made_in_every_segment(
+def test_a_large_log_is_written_without_a_copy_in_every_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copied = []
@@ -88,5 +87,5 @@ def test_a_large_log_is_written_from_where_it_was_made_in_every_segment(
         records([NOW] * 15_000, size=1000), storage=Storage(tmp_path), internal_segment_bytes=7_000_000
     ).segments
     assert [info.log_bytes > 6_900_000 for info in segments] == [True, True, False]
-    # what a segment begins with is held until it is known to be large; besides, a page joins two writes
+    # the first bytes of a segment are buffered until it is known to be large; a page joins two writes
     assert sum(copied) < len(segments) * segment_writer.HELD_BYTES + len(copied) * 4096

@@ -17,7 +17,6 @@ import distlog
 
 @pytest.fixture
 def job(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> Any:
-    """Runs a job by its name and arguments in this process."""
     assert spark
 
     def run(name: str, *arguments: object) -> Ran:
@@ -36,7 +35,7 @@ def lines_file(folder: Path, name: str, lines: list[str]) -> Path:
 
 
 def records(url: str, **options: Any) -> list[tuple[Any, Any, Any]]:
-    """(key, value, time in ms) of all records, in order of partition and offset."""
+    """Return (key, value, time in ms) of all records, in order of partition and offset."""
     table = distlog.open(url, **options).scan().to_table()
     times = table["timestamp"].cast(pa.int64()).to_pylist()
     return list(zip(table["key"].to_pylist(), table["value"].to_pylist(), times, strict=True))

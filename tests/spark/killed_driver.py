@@ -1,12 +1,4 @@
-"""Streaming queries whose JVM is killed when each of them has gone as far as it should: one JVM, since it is dear.
-
-python killed_driver.py FOLDER
-
-Below the folder are topics in `each` and `sink`, and `clicks`. Files go to the first two in micro-batches, by
-foreachBatch and by the format, which are killed when batch KILLED_BATCH is committed, before Spark notes that it is
-done. The third becomes two tables, in batches of ten records: killed within a batch, and when that is written and not
-yet noted.
-"""
+"""Streaming queries whose JVM is killed in batch KILLED_BATCH: python killed_driver.py FOLDER"""
 
 from __future__ import annotations
 

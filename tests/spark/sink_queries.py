@@ -1,4 +1,4 @@
-"""Drives the stream sink as Spark does: planner, tasks and the process that commits have nothing in common."""
+"""Drives the stream sink like Spark: planner, tasks and the committing process share nothing."""
 
 from __future__ import annotations
 
@@ -24,17 +24,16 @@ KEY_VALUE = StructType([StructField("key", BinaryType()), StructField("value", B
 
 @pytest.fixture
 def topic(tmp_path: Path) -> distlog.Topic:
-    """An empty topic of one partition on a local disk."""
     return distlog.create(str(tmp_path / "clicks"))
 
 
 def sent(value: Any) -> Any:
-    """A value as another process gets it."""
+    """Return a value as another process receives it."""
     return pickle.loads(pickle.dumps(value))
 
 
 def writer(url: str, schema: StructType = KEY_VALUE, **options: Any) -> DistlogStreamWriter:
-    """What Spark makes for a micro-batch, in the planner, and again in the process that commits."""
+    """Return Spark's writer for a micro-batch, in the planner and again in the committing process."""
     source = DistlogDataSource(options=CaseInsensitiveDict({"path": url, **options}))
     distlog_stream_writer = source.streamWriter(schema, overwrite=False)
     assert isinstance(distlog_stream_writer, DistlogStreamWriter)
@@ -48,38 +47,33 @@ class Query:
         self.url, self.query_id, self.options = url, query_id, options
 
     def write(self, batch_id: int, *tasks: Sequence[str]) -> list[WrittenSegments]:
-        """The messages of the tasks of a micro-batch; each task has rows without a key."""
+        """Return the messages of the tasks of a micro-batch; each task has rows without a key."""
         planned = sent(writer(self.url, **self.options))
         messages = [planned.write(iter([rows(values)] if values else [])) for values in tasks]
-        # what Spark tells a task
         batch = MicroBatch(self.query_id, batch_id) if self.query_id else None
         return [sent(dataclasses.replace(message, micro_batch=batch)) for message in messages]
 
     def commit(self, batch_id: int, messages: Sequence[Any]) -> None:
-        """What the process that commits does with the messages."""
+        """Commit the messages as the committing process does."""
         options = WriteOptions.parse(CaseInsensitiveDict({"path": self.url, **self.options}), is_stream=True)
         DistlogStreamWriter(options, None).commit(messages, batch_id)
 
     def batch(self, batch_id: int, *values: str) -> None:
-        """A micro-batch of one task."""
         self.commit(batch_id, self.write(batch_id, values))
 
 
 def rows(values: Sequence[str]) -> pa.RecordBatch:
-    """Rows without a key."""
     return pa.record_batch({"key": pa.nulls(len(values), pa.binary()), "value": [value.encode() for value in values]})
 
 
 def values(topic: distlog.Topic) -> list[str]:
-    """All values, in order of partition and offset."""
     return [value.decode() for value in topic.refresh().scan().to_table().column("value").to_pylist()]
 
 
 def result_of(topic: distlog.Topic, query_id: str, batch_id: int) -> AppendResult | None:
-    """What the topic knows of the query's micro-batch, if that is done."""
+    """Return the topic's result of the query's micro-batch, if it was committed."""
     return replayed(topic.refresh().snapshot, query_id, batch_id)
 
 
 def segments_of(topic: distlog.Topic) -> int:
-    """How many segments the topic has now."""
     return int(topic.refresh().segments().num_rows)

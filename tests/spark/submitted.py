@@ -17,32 +17,29 @@ NO_TOPIC = "there is no topic here: check the address, or create the topic"
 
 
 class Ran:
-    """What a job printed and returned."""
+    """The output and the exit status of a job."""
 
     def __init__(self, status: int, out: str, err: str) -> None:
         self.status, self.out, self.err = status, out, err
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The object in the last line of standard output."""
         return json.loads(self.out.splitlines()[-1])  # type: ignore[no-any-return]
 
 
 def environment() -> dict[str, str]:
-    """The environment of somebody who activated the virtual environment of these tests."""
+    """Return the environment of a user who activated the virtual environment of the tests."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PATH": path}
 
 
 def command(*arguments: object) -> list[str]:
-    """The command line of spark-submit."""
     program = shutil.which("spark-submit", path=environment()["PATH"])
     assert program
     return [program, "--master", "local[2]", "--conf", "spark.ui.enabled=false", *map(str, arguments)]
 
 
 def submit(*arguments: object) -> Ran:
-    """Run a job as a user does."""
     env = {**environment(), **forked_python()}
     ran = subprocess.run(command(*arguments), env=env, capture_output=True, text=True, check=False)
     return Ran(ran.returncode, ran.stdout, ran.stderr)

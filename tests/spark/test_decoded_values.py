@@ -47,7 +47,6 @@ ROW = {**CLICK, "at": MOMENT, "clock": 1_000_000}
 
 
 def topic_of(folder: Path, *values: Any) -> distlog.Topic:
-    """A topic with these values in one partition."""
     topic = distlog.create(str(folder / uuid.uuid4().hex / "clicks"), config={"retention.ms": -1})
     topic.append([{"key": b"k", "value": value} for value in values])
     return topic
@@ -58,50 +57,50 @@ def test_avro_is_decoded_by_a_registry_s_topic_in_tasks(spark: SparkSession, tmp
     schemas.append([registered("clicks-value", 1, 3, OLD), registered("clicks-value", 2, 9, NEW)])
     values = [framed(3, avro(OLD, CLICK)), None, framed(9, avro(NEW, {**CLICK, "country": "DE"})), b"bad"]
     frame = read(spark, topic_of(tmp_path, *values).url, columns=["partition", "offset", "value"])
-    known = distlog.SchemaRegistry(schemas)
-    made = decode(frame, "avro", known.latest("clicks-value"), registry=known, on_error="null")
-    rows = [row.asDict() for row in made.orderBy("offset").collect()]
-    assert made.columns == ["partition", "offset", *ROW, "country"]
+    schema_registry = distlog.SchemaRegistry(schemas)
+    decoded = decode(frame, "avro", schema_registry.latest("clicks-value"), registry=schema_registry, on_error="null")
+    rows = [row.asDict() for row in decoded.orderBy("offset").collect()]
+    assert decoded.columns == ["partition", "offset", *ROW, "country"]
     assert rows[0] == {"partition": 0, "offset": 0, **ROW, "country": "IT"}
     assert rows[2] == {"partition": 0, "offset": 2, **ROW, "country": "DE"}
     assert rows[1] == {"partition": 0, "offset": 1, **dict.fromkeys([*ROW, "country"])}
     assert rows[3] == {**rows[1], "offset": 3}
     with pytest.raises(Exception, match=r"no header with a schema's id.*partition=0 offset=3"):
-        decode(frame, "avro", NEW, registry=known).collect()
-    whole = decode(frame, "avro", OLD, registry=known, flatten=False, on_error="null")
-    assert [row.value is None for row in whole.orderBy("offset").collect()] == [False, True, False, True]
+        decode(frame, "avro", NEW, registry=schema_registry).collect()
+    nested = decode(frame, "avro", OLD, registry=schema_registry, flatten=False, on_error="null")
+    assert [row.value is None for row in nested.orderBy("offset").collect()] == [False, True, False, True]
 
 
-def test_protobuf_is_decoded_by_a_registry_that_runs(spark: SparkSession, tmp_path: Path) -> None:
+def test_protobuf_is_decoded_by_a_registry_server(spark: SparkSession, tmp_path: Path) -> None:
     pytest.importorskip("ptars")
     pytest.importorskip("grpc_tools")
     text = 'syntax = "proto3"; message Click { string user = 1; uint64 count = 2; uint32 small = 3; }'
     topic = topic_of(tmp_path, framed(7, b"\0\x0a\x03ann\x10\x05\x18\x06"), None)
     with registry({"/schemas/ids/7": {"schema": text, "schemaType": "PROTOBUF"}}) as server:
-        made = decode(read(spark, topic.url, columns=["value"]), "protobuf", text, registry=server.url)
-        assert [row.asDict() for row in made.collect()] == [
+        decoded = decode(read(spark, topic.url, columns=["value"]), "protobuf", text, registry=server.url)
+        assert [row.asDict() for row in decoded.collect()] == [
             {"user": "ann", "count": Decimal(5), "small": 6},
             {"user": None, "count": None, "small": None},
         ]
 
 
-def test_a_stream_is_decoded_too(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stream_is_decoded(spark: SparkSession, tmp_path: Path) -> None:
     topic = topic_of(tmp_path, framed(3, avro(OLD, CLICK)))
-    made = decode(stream(spark, topic.url, ["value"], start=distlog.EARLIEST), "avro", OLD, registry={3: OLD})
-    query = made.writeStream.format("memory").queryName("decoded").trigger(availableNow=True).start()
+    decoded = decode(stream(spark, topic.url, ["value"], start=distlog.EARLIEST), "avro", OLD, registry={3: OLD})
+    query = decoded.writeStream.format("memory").queryName("decoded").trigger(availableNow=True).start()
     query.awaitTermination()
     assert [row.asDict() for row in spark.table("decoded").collect()] == [ROW]
 
 
 def test_json_is_decoded_by_a_schema_of_spark(spark: SparkSession, tmp_path: Path) -> None:
     frame = read(spark, topic_of(tmp_path, '{"user": "ann", "n": 1}', None, "{}").url, columns=["value", "offset"])
-    made = decode(frame, "json", "user string, n long")
-    assert [tuple(row) for row in made.orderBy("offset").collect()] == [
+    decoded = decode(frame, "json", "user string, n long")
+    assert [tuple(row) for row in decoded.orderBy("offset").collect()] == [
         ("ann", 1, 0),
         (None, None, 1),
         (None, None, 2),
     ]
-    assert made.columns == ["user", "n", "offset"]
+    assert decoded.columns == ["user", "n", "offset"]
     bad = read(spark, topic_of(tmp_path, '{"n": 1}', "{", '{"n": "x"}', b"").url, columns=["offset", "value"])
     assert [row.n for row in decode(bad, "json", "n long", on_error="null").orderBy("offset").collect()] == [
         1,
@@ -111,11 +110,11 @@ def test_json_is_decoded_by_a_schema_of_spark(spark: SparkSession, tmp_path: Pat
     ]
     with pytest.raises(Exception, match=r"the value is not JSON.*offset=1"):
         decode(bad.where("offset = 1"), "json", "n long").collect()
-    whole = decode(frame, "json", "user string", flatten=False)
-    assert [row.value and row.value.user for row in whole.orderBy("offset").collect()] == ["ann", None, None]
+    nested = decode(frame, "json", "user string", flatten=False)
+    assert [row.value and row.value.user for row in nested.orderBy("offset").collect()] == ["ann", None, None]
 
 
-def test_a_surrogate_without_its_other_half_is_a_replacement_character(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_lone_surrogate_is_a_replacement_character(spark: SparkSession, tmp_path: Path) -> None:
     halves = [
         rb'{"a": "\ud83d", "n": 1}',
         rb'{"a": "x\uDE00\ud83d\ude00", "n": 2}',
@@ -129,52 +128,51 @@ def test_a_surrogate_without_its_other_half_is_a_replacement_character(spark: Sp
     assert [(row.a, row.n) for row in rows] == list(zip(texts, range(1, 6), strict=True))
 
 
-def test_json_is_read_as_often_for_many_fields_as_for_few(spark: SparkSession, tmp_path: Path) -> None:
+def test_json_is_parsed_once_for_any_number_of_fields(spark: SparkSession, tmp_path: Path) -> None:
     frame = read(spark, topic_of(tmp_path, "{}").url, columns=["offset", "value"])
 
     def reads(fields: int, where: str = "true", **how: Any) -> int:
-        made = decode(frame, "json", ", ".join(f"n{number} long" for number in range(fields)), **how).where(where)
-        return int(made._jdf.queryExecution().optimizedPlan().toString().count("from_json("))
+        decoded = decode(frame, "json", ", ".join(f"n{number} long" for number in range(fields)), **how).where(where)
+        return int(decoded._jdf.queryExecution().optimizedPlan().toString().count("from_json("))
 
     assert (reads(9), reads(9, on_error="null"), reads(9, flatten=False)) == (1, 1, 1)
-    # Spark filters before it takes fields out, by what it reads for that
     assert reads(9, "n1 = 1") == reads(3, "n1 = 1")
     assert reads(9, "value.n1 = 1", flatten=False) == reads(3, "value.n1 = 1", flatten=False)
 
 
-def test_columns_with_dots_stay_beside_the_fields_of_json(spark: SparkSession, tmp_path: Path) -> None:
+def test_columns_with_dots_stay_next_to_json_fields(spark: SparkSession, tmp_path: Path) -> None:
     frame = read(spark, topic_of(tmp_path, '{"c.d": 1}').url, columns=["value"]).withColumn("a.b`", F.lit("x"))
     (row,) = decode(frame, "json", "`c.d` long").collect()
     assert row.asDict() == {"c.d": 1, "a.b`": "x"}
 
 
-def test_nothing_stands_behind_an_object_of_json(spark: SparkSession, tmp_path: Path) -> None:
+def test_text_after_a_json_object_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     values = '{"n": 1} \r\n\t', '{"n": 1}{"n": 2}', '{"n": 1}]', '{"n": 1},{"n": 2}', '{"n": 1} x'
     frame = read(spark, topic_of(tmp_path, *values).url, columns=["offset", "value"])
-    made = decode(frame, "json", "n long", on_error="null").orderBy("offset")
-    assert [row.n for row in made.collect()] == [1, None, None, None, None]
+    decoded = decode(frame, "json", "n long", on_error="null").orderBy("offset")
+    assert [row.n for row in decoded.collect()] == [1, None, None, None, None]
 
 
-def test_the_header_of_json_is_passed_over(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_header_of_json_is_skipped(spark: SparkSession, tmp_path: Path) -> None:
     topic = topic_of(tmp_path, framed(5, b'{"n": 1}'), b'{"n": 2}', None)
     frame = read(spark, topic.url, columns=["offset", "value"])
-    made = decode(frame, "json", "n long", framed=True, on_error="null")
-    assert [row.n for row in made.orderBy("offset").collect()] == [1, None, None]
+    decoded = decode(frame, "json", "n long", framed=True, on_error="null")
+    assert [row.n for row in decoded.orderBy("offset").collect()] == [1, None, None]
     with pytest.raises(Exception, match=r"the value is not JSON.*offset=1"):
         decode(frame, "json", "n long", framed=True).collect()
 
 
 def test_arguments_are_checked_before_any_task_runs(spark: SparkSession, tmp_path: Path) -> None:
     frame = read(spark, topic_of(tmp_path, "x").url)
-    for given, why in (
+    for arguments, reason in (
         (("xml", "n long"), "a format is one of"),
         (("json", "key string"), "a column is called key already"),
         (("json", 5), "a schema of JSON"),
         (("avro", {"type": "record", "name": "R", "fields": [{"name": "key", "type": "int"}]}), "key exists already"),
         (("avro", "nope"), "not a schema of Avro"),
     ):
-        with pytest.raises(distlog.InvalidConfigError, match=why):
-            decode(frame, *given)  # type: ignore[arg-type]
+        with pytest.raises(distlog.InvalidConfigError, match=reason):
+            decode(frame, *arguments)  # type: ignore[arg-type]
     with pytest.raises(distlog.InvalidConfigError, match="a column value of bytes"):
         decode(frame.drop("value"), "json", "n long")
     wide = {"type": "bytes", "logicalType": "decimal", "precision": 45, "scale": 1}

@@ -29,7 +29,7 @@ from distlog.spark.sink import WriteOptions
 pytestmark = pytest.mark.spark
 
 KEYS = 40
-#: Files of growing, and then of shrinking sizes; the large one is of several splits, and the others share tasks.
+#: Files of growing, and then of shrinking sizes; the large one has several splits, and the others share tasks.
 SIZES = [*range(1, 80), 60_000, *range(80, 1, -1)]
 
 
@@ -39,7 +39,7 @@ def topic(url: str) -> distlog.Topic:
 
 
 def write_rows(path: Path, kind: str, numbers: range) -> None:
-    """A file with a row for each number: its key, and its number with some text."""
+    """Write a file with a row per number: its key, and its number with some text."""
     rows = [(f"k{number % KEYS}", f"{number:09d}{'-' * 150}") for number in numbers]
     if kind == "parquet":
         table = pa.table({"key": [key for key, _ in rows], "value": [value for _, value in rows]})
@@ -54,7 +54,7 @@ def write_rows(path: Path, kind: str, numbers: range) -> None:
 
 
 def write_files(folder: Path, kind: str) -> int:
-    """Files by day; returns the number of rows."""
+    """Write files by day, and return the number of rows."""
     folder.mkdir()
     first = 0
     for day, size in enumerate(SIZES):
@@ -64,12 +64,11 @@ def write_files(folder: Path, kind: str) -> int:
 
 
 def numbers(topic: distlog.Topic, partition: int) -> list[int]:
-    """The numbers of the rows in a partition, in its order."""
     return [int(value[:9]) for value in topic.refresh().scan(partitions=partition).to_table()["value"].to_pylist()]
 
 
 @pytest.mark.parametrize("kind", ["text", "jsonl", "csv", "parquet"])
-def test_records_of_many_tasks_stand_in_the_order_of_files_and_lines(
+def test_records_of_many_tasks_keep_the_order_of_files_and_lines(
     spark: SparkSession, topic: distlog.Topic, tmp_path: Path, kind: str
 ) -> None:
     count = write_files(tmp_path / "in", kind)
@@ -79,24 +78,21 @@ def test_records_of_many_tasks_stand_in_the_order_of_files_and_lines(
     assert (result.appended.version, result.appended.record_count) == (1, count)
     numbers_read = [numbers(topic, partition) for partition in (0, 1)]
     assert [sorted(part) for part in numbers_read] == numbers_read
-    # a task writes a segment for each partition
     assert topic.segments().num_rows >= 6
 
 
-def test_inputs_stand_in_the_order_in_which_they_are_given(job: Any, url: str, tmp_path: Path) -> None:
+def test_inputs_keep_their_order(job: Any, url: str, tmp_path: Path) -> None:
     names = [lines_file(tmp_path, f"{name}.txt", [name]) for name in "abc"]
     arguments = [part for name in (names[2], names[0], names[1]) for part in ("--input", name)]
     assert job("append", *arguments, "--topic", url, "--create").status == 0
     assert [value for _, value, _ in records(url)] == [b"c", b"a", b"b"]
 
 
-def test_a_task_that_is_tried_again_adds_its_records_once_and_in_order(
+def test_a_retried_task_appends_its_records_once_in_order(
     spark: SparkSession, topic: distlog.Topic, tmp_path: Path
 ) -> None:
-    # a class of a function goes to tasks with its code
+    # a class in a function is pickled to tasks with its code
     class FailingOnce(InputStorage):
-        """A storage that fails when the first attempt of the second task has read all of a split."""
-
         def __reduce__(self) -> tuple[Any, ...]:
             return FailingOnce, ()
 
@@ -105,7 +101,7 @@ def test_a_task_that_is_tried_again_adds_its_records_once_and_in_order(
             context = TaskContext.get()
             if context and (context.attemptNumber(), context.partitionId()) == (0, 1):
                 (tmp_path / "failed").touch()
-                raise StorageError("the server is gone")
+                raise StorageError("the server stopped")
 
     write_rows(tmp_path / "in.txt", "text", range(120_000))
     reader = FileReader(ReadOptions(key_separator=" "), FailingOnce())
@@ -120,8 +116,6 @@ def test_a_task_takes_memory_that_returns_to_the_system_and_the_driver_does_not(
     spark: SparkSession, topic: distlog.Topic, tmp_path: Path
 ) -> None:
     class Noting(InputStorage):
-        """A storage that notes where Arrow takes memory from."""
-
         def __reduce__(self) -> tuple[Any, ...]:
             return Noting, ()
 
@@ -139,7 +133,7 @@ def test_a_task_takes_memory_that_returns_to_the_system_and_the_driver_does_not(
 
 
 @pytest.mark.parametrize(("held", "expected"), [(32 << 20, [True, True]), (1 << 19, [False, False])])
-def test_what_a_task_cannot_hold_for_a_bundle_goes_to_files(
+def test_a_task_writes_files_for_partitions_beyond_its_memory(
     spark: SparkSession,
     topic: distlog.Topic,
     tmp_path: Path,
@@ -192,9 +186,7 @@ def test_a_bad_line_in_a_task_names_file_and_line_and_nothing_is_appended(job: A
     assert (ran.summary["records"], ran.summary["skipped"]) == (299, 1)
 
 
-def test_times_without_a_zone_are_in_utc_whatever_the_session_says(
-    spark: SparkSession, job: Any, url: str, tmp_path: Path
-) -> None:
+def test_times_without_a_zone_are_utc_in_any_session(spark: SparkSession, job: Any, url: str, tmp_path: Path) -> None:
     path = lines_file(tmp_path, "in.jsonl", ['{"at": "2024-02-03T04:05:06"}'])
     spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     try:
@@ -204,7 +196,7 @@ def test_times_without_a_zone_are_in_utc_whatever_the_session_says(
     assert [time for _, _, time in records(url)] == [ms("2024-02-03T04:05:06")]
 
 
-def test_the_job_takes_what_the_command_takes(job: Any, url: str, tmp_path: Path) -> None:
+def test_the_job_has_the_options_of_the_command(job: Any, url: str, tmp_path: Path) -> None:
     path = lines_file(tmp_path, "in.log", ["a\t1", "b\t2"])
     options = ("--key-separator", r"\t", "--header", "host=web", "--header", "host=db", "--partition", 1)
     assert job("append", "--input", path, "--topic", url, "--create", "--partitions", 2, *options).status == 0

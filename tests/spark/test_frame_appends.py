@@ -1,4 +1,4 @@
-"""`distlog.spark.append`: who writes the rows, in which order, what retried tasks leave, and what is read for it."""
+"""`distlog.spark.append`: the writing tasks, the order of rows, files of retried tasks, and reads of the input."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def ranges(spark: SparkSession) -> Iterator[int]:
-    """How many ranges a sort makes: Spark puts small ones together unless told otherwise."""
+    """Return the number of ranges of a sort: Spark merges small ones by default."""
     settings = {"spark.sql.adaptive.coalescePartitions.enabled": "false", "spark.sql.shuffle.partitions": "5"}
     old_settings = {name: spark.conf.get(name) for name in settings}
     for name, value in settings.items():
@@ -34,7 +34,6 @@ def ranges(spark: SparkSession) -> Iterator[int]:
 
 
 def values(topic: distlog.Topic, partition: int | None = None) -> list[bytes]:
-    """The values of the topic in its order."""
     all_values: list[bytes] = topic.refresh().scan(partitions=partition).to_table()["value"].to_pylist()
     return all_values
 
@@ -52,7 +51,7 @@ def test_tasks_write_rows_in_the_order_of_sparks_partitions(spark: SparkSession,
     assert segments(topic) == 10
 
 
-def test_all_columns_come_through_tasks_as_they_are(spark: SparkSession, topic: distlog.Topic) -> None:
+def test_all_columns_pass_through_tasks_unchanged(spark: SparkSession, topic: distlog.Topic) -> None:
     rows = spark.sql(
         "select encode('k', 'utf-8') key, cast(null as string) value, timestamp_millis(1700000000123) timestamp,"
         " array(struct('h' as key, encode('x', 'utf-8') as value)) headers, 1 partition from range(0, 20000, 1, 2)"
@@ -68,11 +67,9 @@ def test_few_rows_are_written_by_the_driver(spark: SparkSession, topic: distlog.
     by_plan = spark.range(0, 1000, 1, 4).selectExpr("cast(id as string) value")
     for rows in (by_plan, spark.read.parquet(str(tmp_path / "few.parquet"))):
         append(rows.withColumn("partition", F.lit(0)), topic)
-        # Spark would hide its type if a task had raised it
         with pytest.raises(InvalidRecordError, match="partition"):
             append(rows.withColumn("partition", F.lit(2)), topic)
     assert values(topic, 0) == 2 * [b"%d" % number for number in range(1000)]
-    # a task of each of Spark's partitions would have written one of its own
     assert segments(topic) == 2
 
 
@@ -84,7 +81,7 @@ def test_a_small_file_of_many_rows_is_written_by_tasks(
 
 
 @pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
-def test_the_attempts_that_failed_leave_nothing_that_is_read(spark: SparkSession, topic: distlog.Topic) -> None:
+def test_failed_attempts_leave_no_readable_records(spark: SparkSession, topic: distlog.Topic) -> None:
     def fail_late(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context
@@ -100,7 +97,7 @@ def test_the_attempts_that_failed_leave_nothing_that_is_read(spark: SparkSession
 def test_order_by_sorts_the_log_in_parallel_and_keeps_the_order_of_equal_keys(
     spark: SparkSession, topic: distlog.Topic, ranges: int
 ) -> None:
-    # later partitions of Spark have earlier times, and each time stands in all of them
+    # later partitions of Spark have earlier times, and each time is in every partition
     rows = spark.range(0, 60_000, 1, 6).selectExpr(
         "cast(id as string) value", "(59999 - id) % 700 at", "cast(id % 3 = 0 as int) partition"
     )
@@ -124,7 +121,7 @@ def test_order_by_takes_columns_in_falling_order_and_rows_without_a_key(
     assert values(topic, 0) == [b"%d" % number for number in [*nulls, *range(19_999, 9, -1)]]
 
 
-def test_what_order_by_cannot_do_is_refused(spark: SparkSession, topic: distlog.Topic) -> None:
+def test_invalid_order_by_is_refused(spark: SparkSession, topic: distlog.Topic) -> None:
     rows = spark.range(3).selectExpr("cast(id as string) value", "id at")
     with pytest.raises(InvalidConfigError, match="give shuffle or order_by"):
         append(rows, topic, value="value", order_by="at", shuffle=True)

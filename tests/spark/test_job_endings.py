@@ -1,4 +1,4 @@
-"""How a job ends, without Spark: its status, and what it says where."""
+"""How a job ends, without Spark: its exit status and its messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ sys.exit(exit_status(job_parser("job.py", "Do it."), run, {given!r}))
 
 
 def ended(body: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a job whose work is `body`."""
     command = [python_of_spark(), "-c", PROGRAM.format(body=body, given=["--topic", "t", *arguments])]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -35,17 +34,16 @@ def test_a_failure_is_a_line_and_an_object() -> None:
     assert json.loads(run.stdout) == {"error": "two lines", "type": "OSError"}
 
 
-def test_a_wrong_command_line_is_too() -> None:
+def test_a_wrong_command_line_is_a_line_and_an_object() -> None:
     run = ended("return 0", "--json", "--no")
     assert (run.returncode, run.stderr.splitlines()[-1]) == (2, "job.py: unrecognized arguments: --no")
     assert json.loads(run.stdout)["error"] == "unrecognized arguments: --no"
 
 
 @pytest.mark.long
-def test_an_interrupt_and_a_reader_who_went_away_end_it_without_a_word() -> None:
+def test_an_interrupt_and_a_closed_pipe_end_it_silently() -> None:
     run = ended("raise KeyboardInterrupt", "--json")
     assert (run.returncode, run.stdout, run.stderr) == (130, "", "")
-    # Python itself flushes its output once more at its end
     program = PROGRAM.format(body="[print('x' * 1000) for _ in range(1000)]", given=["--topic", "t"])
     command = ["bash", "-c", 'set -o pipefail; "$0" -c "$1" | head -n 1', sys.executable, program]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -61,7 +59,7 @@ def test_a_closed_output_and_one_that_lacks_characters_fail_no_job() -> None:
         assert (ran.returncode, ran.stdout, ran.stderr) == (0, shown, "")
 
 
-def test_what_py4j_logs_of_an_interrupt_is_not_shown_nor_of_a_jvm_that_it_ended_first() -> None:
+def test_py4j_logs_nothing_after_an_interrupt() -> None:
     logged = "__import__('logging').exception('said', exc_info=({0}, {0}(), None)); raise KeyboardInterrupt"
     error = "__import__('py4j.protocol').protocol.Py4JNetworkError"
     assert ended(logged.format(error)).stderr == ""
@@ -69,7 +67,7 @@ def test_what_py4j_logs_of_an_interrupt_is_not_shown_nor_of_a_jvm_that_it_ended_
     assert ended(logged.format("ValueError")).stderr.splitlines()[-1] == "ValueError"
 
 
-def test_an_error_of_py4j_that_an_interrupt_led_to_is_an_interrupt() -> None:
+def test_an_error_of_py4j_after_an_interrupt_is_an_interrupt() -> None:
     """It closes its connection then, and fails at that if the connection was not made yet."""
     body = """
     from py4j.protocol import Py4JError
@@ -85,6 +83,6 @@ def test_an_error_of_py4j_that_an_interrupt_led_to_is_an_interrupt() -> None:
     assert (run.returncode, run.stdout, run.stderr) == (130, "", "")
 
 
-def test_a_pipe_of_somebody_else_that_broke_is_a_failure() -> None:
+def test_another_broken_pipe_is_a_failure() -> None:
     run = ended("raise BrokenPipeError(32, 'Broken pipe')")
     assert (run.returncode, run.stderr) == (1, "job.py: [Errno 32] Broken pipe\n")

@@ -1,4 +1,4 @@
-"""A driver that is killed amid streaming queries: those that go on from its checkpoints leave each record once."""
+"""A driver is killed during streaming queries: restarted queries leave each record once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a driver that was killed."""
     folder = tmp_path_factory.mktemp("killed")
     for name in ("each", "sink"):
         distlog.create(str(folder / name / "clicks"))
@@ -41,13 +40,13 @@ def append(topic: distlog.Topic, first: int, count: int) -> None:
 
 
 def rows(table: Path) -> list[tuple[int, int, bytes]]:
-    """The (partition, offset, value) of all rows, as a reader that knows nothing of Spark sees them."""
+    """Return (partition, offset, value) of all rows, read without Spark."""
     rows_read = pq.read_table(table).select(["partition", "offset", "value"]).to_pylist()
     return sorted((row["partition"], row["offset"], row["value"]) for row in rows_read)
 
 
 def test_a_table_is_finished_by_the_next_run(spark: SparkSession, killed: Path) -> None:
-    """Whether a part of a batch is there, or all of it and only Spark has not noted so."""
+    """With a part of a batch written, or a whole batch that Spark has not recorded."""
     part, full = killed / "part", killed / "whole"
     assert 20 < len(rows(part)) < 30
     assert len(rows(full)) == 30
@@ -59,10 +58,7 @@ def test_a_table_is_finished_by_the_next_run(spark: SparkSession, killed: Path) 
         assert rows(table) == sorted((row["partition"], row["offset"], row["value"]) for row in rows_read)
 
 
-def test_a_batch_that_was_committed_and_that_spark_has_not_noted_is_there_once(
-    spark: SparkSession, killed: Path
-) -> None:
-    """By the sink, and by foreachBatch."""
+def test_a_committed_batch_that_spark_has_not_recorded_is_appended_once(spark: SparkSession, killed: Path) -> None:
     topics = {name: distlog.open(str(killed / name / "clicks")) for name in ("each", "sink")}
 
     def save(frame: DataFrame, batch: int) -> None:

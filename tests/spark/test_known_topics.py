@@ -1,4 +1,4 @@
-"""The topics that a process of Spark knows: a folder that is made again is another topic, and nothing is logged."""
+"""Topics that a Spark process has loaded: a recreated folder is another topic, and nothing is logged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distlog.spark.known_topics import KnownTopics
 
 
 @pytest.mark.parametrize("appends", [0, 1, 2, 5])
-def test_a_folder_that_was_made_again_is_the_new_topic_and_nothing_is_logged(
+def test_a_recreated_folder_is_the_new_topic_and_nothing_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, appends: int
 ) -> None:
     storage, known_topics = Storage(str(tmp_path / "clicks")), KnownTopics()
@@ -32,7 +32,7 @@ def test_a_folder_that_was_made_again_is_the_new_topic_and_nothing_is_logged(
     assert caplog.messages == []
 
 
-def test_damage_behind_a_known_version_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damage_after_a_loaded_version_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     storage, known_topics = Storage(str(tmp_path / "clicks")), KnownTopics()
     topic = distlog.create(storage.url)
     known_topics.load(storage)

@@ -1,4 +1,4 @@
-"""Tables of Delta and Iceberg, with each PySpark that they run with: a program does it, where their jars are."""
+"""Tables of Delta and Iceberg, with each supported PySpark: a program runs where their jars are."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ pytestmark = pytest.mark.spark
 PROGRAM = Path(__file__).parents[1] / "support" / "lake_steps.py"
 POM = Path(__file__).parents[2] / "tools" / "tables" / "pom.xml"
 JARS = os.environ.get("DISTLOG_TABLE_JARS", "")
-#: The PySpark that both formats run with, by the minor version for which their jars are made.
+#: The PySpark of both formats, by the minor version of their jars.
 VERSIONS = {"4.0": "4.0", "4.1": "4.1.1"}
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("version", VERSIONS)
-def test_each_record_is_there_once_and_each_key_has_its_last(version: str, tmp_path: Path) -> None:
-    """Also after a run was killed between a commit of the table and whatever would follow, and after a restore."""
+def test_each_record_is_stored_once_and_each_key_has_its_last(version: str, tmp_path: Path) -> None:
+    """Also after a kill between a commit of the table and the next step, and after a restore."""
     jars = [str(path) for path in Path(JARS, version).glob("*.jar")] if JARS else []
     folder = path_of(VERSIONS[version])
     if not jars or not folder.exists():
@@ -52,7 +52,7 @@ def test_each_record_is_there_once_and_each_key_has_its_last(version: str, tmp_p
     assert results == dict.fromkeys(results, "yes")
 
 
-def test_the_jars_that_are_tried_are_the_ones_that_errors_name() -> None:
+def test_errors_name_the_tested_jars() -> None:
     space = {"": "http://maven.apache.org/POM/4.0.0"}
     for profile in ET.parse(POM).getroot().iterfind("profiles/profile", space):
         parts = [
@@ -64,7 +64,7 @@ def test_the_jars_that_are_tried_are_the_ones_that_errors_name() -> None:
         assert [":".join(jar) for jar in parts] == [jar.get(VERSIONS[version]) or jar[version] for jar in jars]
 
 
-def test_what_spark_lacks_is_told(
+def test_missing_parts_of_spark_are_named(
     spark: SparkSession, job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = distlog.create(str(tmp_path / "clicks"), config={"retention.ms": -1})
@@ -87,9 +87,7 @@ def test_what_spark_lacks_is_told(
     assert not (tmp_path / "table").exists()
 
 
-def test_a_jar_that_does_not_fit_is_told(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_jar_is_named(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = distlog.create(str(tmp_path / "clicks"), config={"retention.ms": -1})
 
     def properties(table: lake.LakeTable) -> None:
@@ -104,14 +102,12 @@ def test_a_jar_that_does_not_fit_is_told(
         to_table(spark, topic, str(tmp_path / "table"), output="delta")
 
 
-class Kept(lake.LakeTable):
-    """A table in memory: the offsets of its records, and its marks."""
-
+class MemoryTable(lake.LakeTable):
     format = "delta"
 
     def __post_init__(self) -> None:
         self.name, self.rows, self.frames = self.requested_name, list[tuple[int, int]](), list[Any]()
-        # it is asked for its rows as long as it has no mark
+        # its rows are requested while it has no mark
         self.spark.createDataFrame([], "partition int, offset long").createOrReplaceTempView(self.name)
 
     def _identifier(self) -> str:
@@ -138,28 +134,26 @@ class Kept(lake.LakeTable):
         self.frames.append((mark, len(added)))
 
 
-def filled(table: Kept, topic: distlog.Topic) -> list[tuple[int, int]]:
-    """The partitions and offsets in the table behind a run, in order."""
+def filled(table: MemoryTable, topic: distlog.Topic) -> list[tuple[int, int]]:
+    """Return the partitions and offsets in the table after a run, in order."""
     limits = Limits(None, None)
     lake.fill(table, topic, ["partition", "offset"], lambda rows: rows, keyed=False, limits=limits)
     return sorted(table.rows)
 
 
-def test_records_of_a_partition_that_was_empty_or_not_there_are_not_passed_over(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """1. A run. 2. Records in other partitions, of which the first are deleted. 3. A run is told of these."""
+def test_records_of_new_and_empty_partitions_are_not_skipped(spark: SparkSession, tmp_path: Path) -> None:
+    """A first run; records in other partitions, some of which are deleted; a second run."""
     topic = distlog.create(str(tmp_path / "clicks"), 3, config={"retention.ms": -1})
     topic.append([{"value": "v", "partition": number} for number in (0, 1)])
     topic.delete_records({1: 1})
-    table = Kept(spark, "clicks")
+    table = MemoryTable(spark, "clicks")
     assert filled(table, topic) == [(0, 0)]
     topic.create_partitions(4)
     topic.append([{"value": "v", "partition": number} for number in (1, 2, 2, 3, 3)])
     rows = [(0, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)]
     assert filled(table, topic) == rows
     for number in (2, 3):
-        topic_rows = Kept(spark, "clicks")
+        topic_rows = MemoryTable(spark, "clicks")
         topic_rows.frames.append(table.frames[0])
         topic.delete_records({number: 1})
         with pytest.raises(distlog.OffsetOutOfRangeError, match=f"partition={number} offset=0 log_start_offset=1"):

@@ -1,4 +1,4 @@
-"""The maintenance jobs: one topic or all below a root, what they print and return, and what stops them."""
+"""The maintenance jobs for one topic or all in a root: their output, exit status and failures."""
 
 from __future__ import annotations
 
@@ -25,26 +25,22 @@ OLD = {"retention.ms": 1000, "file.delete.delay.ms": 0}
 
 
 class Ran:
-    """What a job printed and returned."""
+    """The output and the exit status of a job."""
 
     def __init__(self, status: int, out: str, err: str) -> None:
         self.status, self.out, self.err = status, out, err
 
     @property
     def summary(self) -> Any:
-        """The object in the last line of standard output."""
         return json.loads(self.out.splitlines()[-1])
 
     @property
     def topics(self) -> dict[str, dict[str, Any]]:
-        """What is said of each topic, by its name."""
         return {summary["topic"].rpartition("/")[2]: summary for summary in self.summary["topics"]}
 
 
 @pytest.fixture
 def job(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Runs a job by its name and arguments in this process."""
-
     def run(name: str, *arguments: object) -> Ran:
         monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, arguments)])
         capsys.readouterr()
@@ -56,7 +52,6 @@ def job(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def old_topic(url: str, options: dict[str, Any] | None = None) -> distlog.Topic:
-    """A topic with one segment of two records of 1970."""
     topic = distlog.create(url, config=OLD, storage_options=options)
     topic.append([{"value": f"v{number}", "timestamp": number} for number in range(2)])
     return topic
@@ -118,16 +113,16 @@ def test_what_fails_in_one_topic_does_not_stop_the_others(tmp_path: Path, job: A
     assert ran.out.endswith(" s, 1 failed\n")
 
 
-def test_other_folders_below_a_root_are_no_topics(tmp_path: Path, job: Any) -> None:
+def test_other_folders_in_a_root_are_not_topics(tmp_path: Path, job: Any) -> None:
     old_topic(f"{tmp_path}/logs/clicks")
     (tmp_path / "logs" / "notes").mkdir()
-    (tmp_path / "logs" / "README").write_text("files are no topics either")
+    (tmp_path / "logs" / "README").write_text("a file, not a topic")
     (tmp_path / "logs" / "group" / "clicks" / "_commits").mkdir(parents=True)
     ran = job("retention", "--root", tmp_path / "logs", "--json")
     assert (ran.status, list(ran.topics)) == (0, ["clicks"])
 
 
-def test_of_a_dropped_topic_only_files_are_left(tmp_path: Path, job: Any) -> None:
+def test_vacuum_leaves_only_commits_of_a_dropped_topic(tmp_path: Path, job: Any) -> None:
     for name in ("a", "b"):
         old_topic(f"{tmp_path}/{name}")
     distlog.open(f"{tmp_path}/a").drop()
@@ -141,7 +136,7 @@ def test_of_a_dropped_topic_only_files_are_left(tmp_path: Path, job: Any) -> Non
 
 @pytest.mark.parametrize("where", ["--topic", "--root"])
 @pytest.mark.parametrize("name", ["retention", "vacuum"])
-def test_where_there_is_no_topic_it_fails(tmp_path: Path, job: Any, name: str, where: str) -> None:
+def test_a_missing_topic_fails(tmp_path: Path, job: Any, name: str, where: str) -> None:
     ran = job(name, where, tmp_path)
     assert (ran.status, ran.out, ran.err.count("\n")) == (1, "", 1)
     assert "no topic" in ran.err
@@ -159,9 +154,7 @@ def refuse(url: str, options: argparse.Namespace) -> Report:
     return Summary("done", {})
 
 
-def test_what_a_topic_cannot_take_is_status_2_as_for_the_command_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_invalid_argument_for_a_topic_is_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old_topic(f"{tmp_path}/wrong")
     old_topic(f"{tmp_path}/right")
     parser = maintenance_parser("job.py", "A job.")
@@ -173,10 +166,8 @@ def test_what_a_topic_cannot_take_is_status_2_as_for_the_command_line(
     assert json.loads(out.splitlines()[-1])["failed"] == 1
 
 
-def test_a_job_that_is_a_program_looks_for_no_garbage_among_what_it_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The looks at its end would take a quarter of the CPU of one without Spark."""
+def test_a_job_does_not_collect_garbage_of_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collection at exit would use a quarter of the CPU of a job without Spark."""
     frozen: list[str] = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append("by a program"))
     parser = maintenance_parser("job.py", "A job.")

@@ -43,7 +43,6 @@ from distlog.spark.batch_source import Split, schema_of
 pytestmark = pytest.mark.spark
 
 
-#: The offsets of the segments with the first and the last records of a partition.
 FIRST, LAST = (0, 20), (20, 40)
 
 
@@ -77,24 +76,24 @@ FIRST, LAST = (0, 20), (20, 40)
         ([In(("offset",), []), EqualTo(("offset", "inner"), 3)], dict.fromkeys(range(3), (0, 40))),
     ],
 )
-def test_pushed_filters_narrow_the_plan_and_are_all_given_back(
+def test_pushed_filters_narrow_the_plan_and_are_all_returned(
     url: str, filters: list[Filter], expected: dict[int, tuple[int, int]]
 ) -> None:
     reader = source(url, pushFilters="true").reader(schema_of(None, False))
     assert list(reader.pushFilters(filters)) == filters
-    slices = [piece for part in reader.partitions() if isinstance(part, Split) for piece in part.slices]
+    slices = [item for part in reader.partitions() if isinstance(part, Split) for item in part.slices]
     spans = {
         number: (
-            min(max(piece.start_offset, piece.segment.base_offset) for piece in own_slices),
-            max(min(piece.end_offset, piece.segment.next_offset) for piece in own_slices),
+            min(max(item.start_offset, item.segment.base_offset) for item in own_slices),
+            max(min(item.end_offset, item.segment.next_offset) for item in own_slices),
         )
         for number in range(PARTITIONS)
-        if (own_slices := [piece for piece in slices if piece.segment.partition == number])
+        if (own_slices := [item for item in slices if item.segment.partition == number])
     }
     assert spans == expected
 
 
-def test_pushed_filters_on_times_leave_out_no_row_that_passes(tmp_path: Path) -> None:
+def test_pushed_filters_on_times_drop_no_matching_row(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "clicks"))
     for times in ([9, 2, 7], [-1, 5], [-1, -1], [1, 3]):
         topic.append([{"value": b"v", "timestamp": 1000 * time if time > 0 else time} for time in times])
@@ -118,17 +117,19 @@ def test_pushed_filters_on_times_leave_out_no_row_that_passes(tmp_path: Path) ->
         ):
             reader = source(topic.url, pushFilters="true").reader(schema_of(["timestamp"], False))
             list(reader.pushFilters([kind(("timestamp",), bound)]))  # type: ignore[arg-type]
-            found = [
+            times_read = [
                 row["timestamp"] for part in reader.partitions() for b in reader.read(part) for row in b.to_pylist()
             ]
             every = [row["timestamp"] for part in rows(topic.url) for row in part]
-            assert [each for each in found if passes(each, bound)] == [each for each in every if passes(each, bound)]
-            assert len(found) <= len(every)
+            assert [time for time in times_read if passes(time, bound)] == [
+                time for time in every if passes(time, bound)
+            ]
+            assert len(times_read) <= len(every)
 
 
 @pytest.fixture(scope="module")
 def backfilled(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Two partitions whose times step back, the second with a record that has none."""
+    """Return a topic of two partitions with times that step back, the second with a record without a time."""
     topic = distlog.create(str(tmp_path_factory.mktemp("backfilled") / "clicks"), partitions=2)
     for partition, times in ((0, (8, 9)), (0, (1, 5)), (1, (5, 2)), (1, (-1, 6, 3))):
         topic.append([{"value": b"v", "timestamp": time} for time in times], partition=partition)
@@ -147,7 +148,7 @@ TIMES = st.integers(0, 25)
     end=TIMES | st.none(),
     splits=st.integers(1, 9),
 )
-def test_any_range_of_times_is_what_a_model_says(
+def test_any_range_of_times_equals_the_model(
     tmp_path_factory: pytest.TempPathFactory,
     appends: list[tuple[int, list[int]]],
     start: int,
@@ -212,7 +213,7 @@ def test_pushed_filters_do_not_change_the_answer(spark: SparkSession, url: str) 
 
 @pytest.mark.usefixtures("pushdown")
 def test_pushed_filters_leak_into_the_next_scan_of_the_same_frame(spark: SparkSession, url: str) -> None:
-    """Why they are not the default: this documents Spark 4.3.0 (when it fails, Spark was repaired)."""
+    """This documents Spark 4.3.0, and is the reason for the default: when it fails, Spark was fixed."""
     leaky, sound = load(spark, url, pushFilters="true"), load(spark, url)
     for df in (leaky, sound):
         assert df.where("partition = 0 and offset < 5").count() == 5

@@ -1,4 +1,4 @@
-"""The job that reads: what it prints, and the files that it writes."""
+"""The job that reads: its output and its files."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_read_writes_files(job: Any, filled: str, tmp_path: Path) -> None:
     assert [row["value"] for row in rows] == ["[v0]", "[v2]", "[v4]"]
 
 
-def test_read_takes_times_for_those_of_records_and_counts_what_it_gave(job: Any, url: str, tmp_path: Path) -> None:
+def test_read_selects_by_record_times_and_counts_records(job: Any, url: str, tmp_path: Path) -> None:
     topic = distlog.create(url)
     for day in ("2025-10-02", "2025-10-03", "2025-09-30", "2025-10-01"):
         topic.append([{"value": day.encode(), "timestamp": ms(day) + 80_000 * number} for number in range(1000)])

@@ -1,4 +1,4 @@
-"""`distlog.spark.append` in batches limited by rows: small rows, rows too large for it, and Python in the plan."""
+"""`distlog.spark.append` in batches limited by rows: small rows, large rows, and Python in the plan."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ def records(topic: distlog.Topic) -> pa.Table:
 
 
 def jobs(spark: SparkSession, group: str, work: Callable[[], Any]) -> int:
-    """The number of Spark jobs that the work needs."""
     spark.sparkContext.setJobGroup(group, group)
     try:
         work()
@@ -97,7 +96,7 @@ def test_large_rows_among_small_ones_fit_in_the_memory_of_a_jvm(spark: SparkSess
     assert lengths == {5_000_000: 8, 300_000: 4000, 30_000: 1992, 5: 6000}
 
 
-def test_a_topic_of_large_rows_is_appended_to_in_one_job(spark: SparkSession, topic: distlog.Topic) -> None:
+def test_a_topic_of_large_rows_needs_one_job_per_append(spark: SparkSession, topic: distlog.Topic) -> None:
     topic.append([{"value": b"v" * 2000}])
     rows = spark.range(0, 20_000, 1, 2).selectExpr(f"repeat('v', if(id = 5, {ROW_BYTES + 1}, 1)) value")
     assert jobs(spark, "known", lambda: append(rows, topic)) == 1
@@ -113,7 +112,6 @@ def test_rows_that_differ_each_time_are_written_once(spark: SparkSession, topic:
     values = records(topic)["value"].to_pylist()
     assert len(set(values)) == 20_000
     assert [len(value) for value in values] == [36] * 19_000 + [36 + ROW_BYTES] + [36] * 999
-    # the process has learned that the topic has large rows
     assert jobs(spark, "again", lambda: append(rows, topic)) == 1
 
 

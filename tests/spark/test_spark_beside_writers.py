@@ -1,4 +1,4 @@
-"""Spark's writes, reads and maintenance beside a process that appends in place."""
+"""Spark's writes, reads and maintenance with a concurrent process of direct appends."""
 
 from __future__ import annotations
 
@@ -34,16 +34,13 @@ def test_spark_writes_follow_direct_appends_and_report_their_own_offsets(
     rows.write.format("distlog").mode("append").option("txnAppId", "app").option("txnVersion", 1).save(url)
     version = process.head().version
     append(process[0], b"g")
-    # a replay seals nothing
     rows.write.format("distlog").mode("append").option("txnAppId", "app").option("txnVersion", 1).save(url)
     assert process.head().version == version + 1
     assert process.head().partitions[0].active
     assert process.values() == {0: [b"a", b"b", b"d", b"f", b"d", b"g"], 1: [b"c", b"e", b"e"]}
 
 
-def test_a_frame_that_was_loaded_before_a_seal_a_merge_and_a_vacuum_is_read_to_its_end(
-    spark: SparkSession, process: Process
-) -> None:
+def test_a_loaded_frame_is_read_after_a_merge_and_a_vacuum(spark: SparkSession, process: Process) -> None:
     frame = spark.read.format("distlog").load(process.handle.storage.url)
     for value in (b"d", b"e"):
         process[0].roll()

@@ -1,4 +1,4 @@
-"""Compaction that Spark tasks share: of the same partitions they make what one process makes, byte for byte."""
+"""Compaction shared by Spark tasks equals compaction in one process, byte for byte."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ GOLDEN = ("compact-none-0", "compact-lz4-0", "compact-zstd-0", "compact-txn-0")
 
 
 def fill(url: str) -> distlog.Topic:
-    """Partitions of every kind: of a broker, with transactions, without keys, clean in part, with tombstones."""
+    """Fill partitions of every kind: of a broker, with transactions, without keys, partly clean, with tombstones."""
     topic = distlog.create(url, 9, CONFIG)
     for number, name in enumerate(GOLDEN):
         Partition(topic, number).adopt(f"first.{name}")
@@ -84,14 +84,14 @@ def fill(url: str) -> distlog.Topic:
 
 
 def dirty_again(topic: distlog.Topic) -> None:
-    """Append to what was compacted; one partition is clean from the start in name only, with keys that came twice."""
+    """Append to the compacted topic; one partition stays clean, and its keys repeat."""
     for number in (7, 8):
         Partition(topic, number).append(*range(30, 70), 3)
     topic.refresh()
     put_commit(topic.log, topic.snapshot, "compact", lambda _: [Cleaned(8, topic.end_offsets()[8] - 21)])
 
 
-def test_tasks_that_share_partitions_make_what_one_process_makes(spark: SparkSession, tmp_path: Path) -> None:
+def test_tasks_that_share_partitions_equal_one_process(spark: SparkSession, tmp_path: Path) -> None:
     topic = fill(f"{tmp_path}/log")
     for now in (NOW, NOW + 2 * DAY):
         twin = copy(topic, tmp_path / f"{now}")
@@ -119,7 +119,7 @@ def test_partitions_with_too_many_keys_are_shared_and_the_others_are_not(
     topic = keyed_topic(f"{tmp_path}/log")
     Partition(topic, 1).append(*range(300))
     twin = copy(topic, tmp_path / "twin")
-    # the keys of partition 0 fit, and those of partition 1 do not
+    # the keys of partition 0 fit, and the keys of partition 1 do not
     report = topic.refresh().compact(executor=SparkExecutor(spark), dedupe_buffer_bytes=300 * SLOT_BYTES)
     assert divided == [1]
     assert report == alone(twin)
@@ -144,7 +144,7 @@ def test_tasks_share_a_partition_of_an_object_store(spark: SparkSession, s3_url:
 
 
 def plan_of(partition: int, log_bytes: int, records: int = 1) -> CleaningPlan:
-    """All of it dirty, and one segment."""
+    """Return a plan of one dirty segment."""
     segment: Any = SimpleNamespace(log_bytes=log_bytes, record_count=records, base_offset=0, next_offset=1)
     return CleaningPlan(partition, 0, 1, [segment], 0, TopicConfig(), 0, 0)
 
@@ -161,7 +161,7 @@ def test_a_partition_is_shared_for_its_keys_or_for_cores_that_would_wait() -> No
 
 
 class Silent:
-    """A stage with a secret, which sends back what it gets."""
+    """A stage with a secret that returns its input."""
 
     def __init__(self, secret: str) -> None:
         self.secret = secret
@@ -173,7 +173,7 @@ class Silent:
         return []
 
 
-def test_plans_do_not_show_what_tasks_know(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plans_do_not_show_the_secret(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     def make() -> Silent:
         return Silent("s3cr3t")
 
@@ -186,7 +186,7 @@ def test_plans_do_not_show_what_tasks_know(spark: SparkSession, capsys: pytest.C
     assert "an item" not in plan
 
 
-def test_the_job_takes_the_size_of_the_dedupe_buffer(
+def test_the_job_accepts_the_size_of_the_dedupe_buffer(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert spark
@@ -209,7 +209,6 @@ def test_the_job_takes_the_size_of_the_dedupe_buffer(
 
 
 def sent(stage: Any, *arguments: tuple[int, bytes]) -> list[tuple[int, int, bytes]]:
-    """The rows that a stage sends for what it takes."""
     batches = [batch for kind, data in arguments for batch in stage.receive(kind, memoryview(data))] + [
         *stage.finish()
     ]
@@ -226,7 +225,7 @@ def test_a_first_stage_failure_is_raised_instead_of_a_result(tmp_path: Path) -> 
     assert (target, pickle.loads(failure).partition) == (3, 0)
     bucket = BucketItem(9, first_group=5, base_offsets=np.array([0]))
     assert (5, RESULT, failure) in sent(FindSuperseded(), (ITEM, pickle.dumps(bucket)), (RESULT, failure))
-    # of this group nothing is wrong, but not all keys are known
+    # this group is sound, but its keys are incomplete
     group = GroupToClean(
         SegmentGroup(SegmentTable.of(segments[:1])), Verdicts(), 200, NOW, topic.config, topic.version
     )
@@ -245,7 +244,7 @@ def test_concurrently_appended_records_stay_dirty(spark: SparkSession, tmp_path:
     assert len(offsets(topic)) == 100
 
 
-def test_a_group_of_which_an_input_is_gone_is_dropped_and_the_rest_is_committed(
+def test_a_group_with_a_missing_input_is_dropped_and_others_are_committed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     topic = keyed_topic(f"{tmp_path}/log")
@@ -262,15 +261,13 @@ def test_a_group_of_which_an_input_is_gone_is_dropped_and_the_rest_is_committed(
 
     report = shared(spark, with_fixed_clock(topic, NOW), before_commit=replace_one_group)
     rounds = {partition.partition: (partition.rounds, partition.skipped_groups) for partition in report.partitions}
-    # what was dropped is planned anew, from what is there now
+    # dropped groups are planned again, from the present segments
     assert (rounds, dirty) == ({0: (2, 1), 1: (1, 0)}, [0, 80])
     assert (len(offsets(topic, 0)), len(offsets(topic, 1))) == (100, 100)
     assert topic.verify().ok
 
 
-def test_a_partition_of_which_a_file_is_gone_is_named_and_not_tried_again(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_partition_with_a_missing_file_is_named_once(spark: SparkSession, tmp_path: Path) -> None:
     topic = keyed_topic(f"{tmp_path}/log")
     segment = topic.snapshot.partitions[0].segments[-1]
     old_stems = [info.stem for info in topic.snapshot.partitions[0].segments]
@@ -284,7 +281,7 @@ def test_a_partition_of_which_a_file_is_gone_is_named_and_not_tried_again(
     assert [info.stem for info in topic.snapshot.partitions[0].segments] == old_stems
 
 
-def test_a_batch_that_is_damaged_stops_its_own_partition_alone(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_damaged_batch_stops_only_its_partition(spark: SparkSession, tmp_path: Path) -> None:
     topic = keyed_topic(f"{tmp_path}/log")
     name = topic.reader.name(topic.snapshot.partitions[1].segments[0])
     data = bytearray(topic.storage.read(name))
@@ -295,7 +292,7 @@ def test_a_batch_that_is_damaged_stops_its_own_partition_alone(spark: SparkSessi
     assert len(offsets(topic, 0)) == 100
 
 
-def test_a_task_that_fails_once_is_tried_again_and_nothing_is_twice(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_retried_task_duplicates_nothing(spark: SparkSession, tmp_path: Path) -> None:
     topic = keyed_topic(f"{tmp_path}/log", 1)
     twin = copy(topic, tmp_path / "twin")
     driver, flag = os.getpid(), tmp_path / "failed"

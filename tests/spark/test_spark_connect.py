@@ -1,7 +1,4 @@
-"""Secrets stand nowhere; by Spark Connect, tasks append, sizes of reads are known, and topics are tables.
-
-One JVM: it is dear.
-"""
+"""By Spark Connect, in one JVM: tasks append, sizes of reads are estimated, topics are tables, secrets hidden."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ import distlog
 pytestmark = [pytest.mark.spark, pytest.mark.s3]
 
 LARGE, SMALL, THRESHOLD = 5000, 50, 100_000
-#: The offsets of an append and of its repetition; the order of both partitions, and the segments of five tasks.
 APPENDED = 2 * "{0: (0, 25000), 1: (0, 25000)}\n" + "[True, True] 10\n"
 SIZES = """
 from distlog.spark import register_tables
@@ -54,7 +50,7 @@ def ran(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return run_with_secrets(s3_server.address(), folder, THRESHOLD, *urls, end=SIZES)
 
 
-def test_secrets_stand_in_no_event_no_plan_no_log_and_no_checkpoint(ran: Ran) -> None:
+def test_secrets_are_in_no_event_plan_log_or_checkpoint(ran: Ran) -> None:
     assert "SparkListenerConnectOperationStarted" not in ran.classic_events
     assert "SparkListenerConnectOperationStarted" in ran.all_events
 

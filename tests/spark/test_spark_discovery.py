@@ -1,4 +1,4 @@
-"""Spark finds the format by its name; where its import fails, who asks for it is told the reason, and nobody else."""
+"""Spark finds the format by its name; a failed import is reported when the format is used, and only then."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ source({})
 
 
 def run(missing: str) -> subprocess.CompletedProcess[str]:
-    """Look for the format as Spark does, where a module is missing, and use it."""
+    """Import and use the format as Spark does, with a module missing."""
     program = [sys.executable, "-c", PROGRAM, missing]
     return subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
 
@@ -44,19 +44,19 @@ def test_the_format_is_found_and_used() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("missing", ["distlog.spark.options", "pyarrow"])
-def test_the_reason_why_it_cannot_be_imported_is_told_when_it_is_used(missing: str) -> None:
+def test_a_failed_import_is_reported_on_use(missing: str) -> None:
     process = run(missing)
     assert (process.stdout, process.returncode) == ("distlog\n", 1)
     message = f"ImportError: the format distlog cannot be imported: ModuleNotFoundError: No module named {missing!r}"
     assert process.stderr.splitlines()[-1] == message
 
 
-def test_without_pyspark_there_is_nothing_to_find() -> None:
+def test_without_pyspark_the_format_is_missing() -> None:
     assert "No module named 'pyspark'" in run("pyspark").stderr
 
 
 @pytest.mark.long
-def test_an_editable_install_is_a_folder_on_the_path_since_spark_looks_into_no_finder(tmp_path: Path) -> None:
+def test_an_editable_install_is_a_folder_on_the_path(tmp_path: Path) -> None:
     pytest.importorskip("setuptools", minversion="77", reason="older ones do not know the project's license")
     copy = tmp_path / "copy"
     copy.mkdir()

@@ -27,7 +27,6 @@ def topic(tmp_path: Path) -> distlog.Topic:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> distlog.Topic:
-    """Three partitions, the last empty, in two versions."""
     new_topic = distlog.create(str(tmp_path_factory.mktemp("frames") / "clicks"), partitions=3)
     for half in (range(10), range(10, 20)):
         new_topic.append(
@@ -48,14 +47,12 @@ def offsets(df: DataFrame) -> list[tuple[int, int]]:
     return [(row.partition, row.offset) for row in df.select("partition", "offset").collect()]
 
 
-def test_storage_options_of_a_read_may_have_what_only_spark_can_send_to_tasks(
-    spark: SparkSession, filled: distlog.Topic
-) -> None:
+def test_storage_options_of_a_read_are_pickled_by_spark(spark: SparkSession, filled: distlog.Topic) -> None:
     options: Any = {"token": lambda: "as a notebook makes it"}
     assert read(spark, filled.url, storage_options=options).count() == 40
 
 
-def test_append_tells_the_version_and_the_offsets(spark: SparkSession, topic: distlog.Topic) -> None:
+def test_append_returns_the_version_and_the_offsets(spark: SparkSession, topic: distlog.Topic) -> None:
     first = append(people(spark), topic.url, key="user", value="line")
     second = append(people(spark), topic.url, key="user", value="line")
     assert (first.version, first.record_count, first.replayed) == (1, 30, False)
@@ -65,7 +62,7 @@ def test_append_tells_the_version_and_the_offsets(spark: SparkSession, topic: di
     assert all(first.offsets[number] == (0, span[0]) for number, span in second.offsets.items())
 
 
-def test_append_takes_a_topic_which_moves_on_to_the_commit(spark: SparkSession, s3_url: Address) -> None:
+def test_append_accepts_a_topic_and_refreshes_it(spark: SparkSession, s3_url: Address) -> None:
     new_topic = distlog.create(f"{s3_url.url}/clicks", 2, storage_options=s3_url.options)
     topic, old = (
         distlog.open(new_topic.url, storage_options=s3_url.options),
@@ -81,7 +78,7 @@ def test_append_takes_a_topic_which_moves_on_to_the_commit(spark: SparkSession, 
         append(rows, old)
 
 
-def test_an_append_is_no_error_if_only_the_look_behind_its_commit_fails(
+def test_an_append_succeeds_if_only_the_refresh_after_it_fails(
     spark: SparkSession, topic: distlog.Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refresh, looks = distlog.Topic.refresh, list[int]()
@@ -89,7 +86,7 @@ def test_an_append_is_no_error_if_only_the_look_behind_its_commit_fails(
     def failing(topic: distlog.Topic) -> distlog.Topic:
         looks.append(topic.version)
         if len(looks) > 1:
-            raise StorageError("the storage is gone")
+            raise StorageError("the storage stopped")
         return refresh(topic)
 
     monkeypatch.setattr(distlog.Topic, "refresh", failing)
@@ -99,19 +96,19 @@ def test_an_append_is_no_error_if_only_the_look_behind_its_commit_fails(
     assert sum(topic.refresh().end_offsets().values()) == 30
 
 
-def test_append_of_nothing_is_no_version(spark: SparkSession, topic: distlog.Topic) -> None:
+def test_an_empty_append_creates_no_version(spark: SparkSession, topic: distlog.Topic) -> None:
     result = append(people(spark, 0), topic.url, value="line")
     assert (result.version, result.record_count) == (None, 0)
 
 
-def test_append_takes_columns_of_their_own_names_and_expressions(spark: SparkSession, topic: distlog.Topic) -> None:
+def test_append_accepts_column_names_and_expressions(spark: SparkSession, topic: distlog.Topic) -> None:
     named = people(spark).selectExpr("user as key", "line as value", "1 as partition")
     append(named, topic.url, timestamp=named.value.cast("long"))
     (record, *_) = topic.refresh().records(partition=1)
     assert (record.key, record.value, record.timestamp) == (b"user0", b"0", 0)
 
 
-def test_append_leaves_no_column_out_silently(spark: SparkSession, topic: distlog.Topic) -> None:
+def test_append_never_drops_a_column_silently(spark: SparkSession, topic: distlog.Topic) -> None:
     for other in ("user", "VALUE", "a.b"):
         with pytest.raises(InvalidRecordError, match=f"unknown column {other}"):
             append(people(spark).selectExpr(f"user as `{other}`", "line as key"), topic)
@@ -128,7 +125,7 @@ def test_rows_of_another_type_are_refused_before_spark_plans(spark: SparkSession
                 append(spark.range(1).selectExpr(columns), topic, shuffle=shuffle)
 
 
-def test_arguments_of_another_type_are_refused_with_what_to_give(spark: SparkSession, filled: distlog.Topic) -> None:
+def test_arguments_of_another_type_are_refused_with_advice(spark: SparkSession, filled: distlog.Topic) -> None:
     rows: Any = [{"value": "x"}]
     with pytest.raises(InvalidRecordError, match=r"a DataFrame of Spark.*type=list"):
         append(rows, filled)
@@ -176,16 +173,14 @@ def test_a_shuffle_respects_given_partitions_and_spreads_rows_without_keys(
     assert min(ends[0], ends[1]) > 0
 
 
-def test_a_shuffle_takes_partitions_of_any_type_and_none_beyond_an_int(
-    spark: SparkSession, topic: distlog.Topic
-) -> None:
+def test_a_shuffle_accepts_partitions_of_any_integer_type(spark: SparkSession, topic: distlog.Topic) -> None:
     append(spark.sql("select 'a' as value, 2L as partition"), topic.url, shuffle=True)
     assert topic.refresh().end_offsets() == {0: 0, 1: 0, 2: 1}
     with pytest.raises(Exception, match="4294967296 not in range"):
         append(spark.sql("select 'b' as value, 4294967296L as partition"), topic.url, shuffle=True)
 
 
-def test_append_of_a_frame_in_foreachBatch_tells_a_replay(  # noqa: N802 - Spark's name
+def test_append_in_foreachBatch_reports_a_replay(  # noqa: N802 - Spark's name
     spark: SparkSession, topic: distlog.Topic, tmp_path: Path
 ) -> None:
     (tmp_path / "in").mkdir()
@@ -210,7 +205,7 @@ def test_append_of_a_frame_in_foreachBatch_tells_a_replay(  # noqa: N802 - Spark
     assert sum(topic.refresh().end_offsets().values()) == 2
 
 
-def test_read_means_what_a_scan_means(spark: SparkSession, filled: distlog.Topic) -> None:
+def test_read_has_the_arguments_of_a_scan(spark: SparkSession, filled: distlog.Topic) -> None:
     for bounds in (
         {},
         {"start": 15, "out_of_range": "latest"},
@@ -226,7 +221,7 @@ def test_read_means_what_a_scan_means(spark: SparkSession, filled: distlog.Topic
         )
 
 
-def test_times_are_those_of_the_records_also_after_a_backfill(spark: SparkSession, topic: distlog.Topic) -> None:
+def test_times_are_record_times_after_a_backfill(spark: SparkSession, topic: distlog.Topic) -> None:
     for partition, times in ((0, (8, 9)), (0, (1, 5)), (1, (5, 2)), (1, (-1, 6, 3))):
         topic.append([{"value": b"v", "timestamp": time} for time in times], partition=partition)
     for start, end in ((5, None), (None, 5), (2, 6), (100, None), (0, 100)):
@@ -248,7 +243,7 @@ def test_read_takes_columns_versions_and_headers(spark: SparkSession, filled: di
     assert read(spark, filled.url, include_headers=True).columns[-1] == "headers"
 
 
-def test_read_takes_a_topic_as_it_sees_itself(spark: SparkSession, s3_url: Address) -> None:
+def test_read_uses_the_snapshot_of_a_topic(spark: SparkSession, s3_url: Address) -> None:
     topic = distlog.create(s3_url.url, storage_options=s3_url.options)
     topic.append([{"value": b"seen"}])
     distlog.open(s3_url.url, storage_options=s3_url.options).append([{"value": b"later"}])
@@ -258,7 +253,7 @@ def test_read_takes_a_topic_as_it_sees_itself(spark: SparkSession, s3_url: Addre
         read(spark, topic, version=1)
 
 
-def test_read_fails_at_once_where_there_is_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_read_of_a_missing_topic_fails_at_once(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(TopicNotFoundError):
         read(spark, str(tmp_path / "nothing"))
 
@@ -270,8 +265,7 @@ def test_storage_options_may_be_any_values(spark: SparkSession, s3_url: Address)
     assert read(spark, s3_url.url, storage_options=options).count() == 30
 
 
-def test_a_session_has_the_settings_that_nobody_chose_otherwise(spark: SparkSession) -> None:
-    # a job that ran in this session before may have made it quieter
+def test_a_session_has_default_settings(spark: SparkSession) -> None:
     names = [name for name in DEFAULTS if name != "spark.log.level"]
     assert {name: spark.conf.get(name) for name in names} == {name: DEFAULTS[name] for name in names}
     assert os.environ["PYSPARK_PYTHON"]
@@ -280,13 +274,13 @@ def test_a_session_has_the_settings_that_nobody_chose_otherwise(spark: SparkSess
 
 @pytest.fixture
 def submitted(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What spark-submit was told, as `session` sees it."""
+    """The settings of spark-submit, as `session` reads them."""
     settings: dict[str, str] = {}
-    monkeypatch.setattr("distlog.spark.spark_session.SparkConf", lambda: _Told(settings))
+    monkeypatch.setattr("distlog.spark.spark_session.SparkConf", lambda: SubmittedSettings(settings))
     return settings
 
 
-class _Told:
+class SubmittedSettings:
     def __init__(self, settings: dict[str, str]) -> None:
         self._settings = settings
 
@@ -294,7 +288,7 @@ class _Told:
         return name in self._settings
 
 
-def test_what_spark_submit_says_goes_above_the_defaults(submitted: dict[str, str], monkeypatch: Any) -> None:
+def test_settings_of_spark_submit_override_defaults(submitted: dict[str, str], monkeypatch: Any) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", "/cache")
     submitted["spark.speculation"] = "true"
     defaults = default_settings()
@@ -339,7 +333,7 @@ def test_a_read_has_the_active_segments_up_to_their_ends_at_the_call(
         assert offsets(pinned) == [(0, 0)]
 
 
-def test_a_scan_is_a_frame_with_what_the_scan_has(spark: SparkSession, filled: distlog.Topic) -> None:
+def test_a_scan_becomes_a_frame(spark: SparkSession, filled: distlog.Topic) -> None:
     columns = ["offset", "timestamp_type", "value"]
     scanned = frame(spark, filled.scan(partitions=1, start_time=3000, end_time=12_000, columns=columns))
     assert scanned.columns == ["offset", "timestampType", "value"]

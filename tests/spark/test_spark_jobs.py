@@ -1,4 +1,4 @@
-"""The jobs: what they take, do, print and return."""
+"""The jobs: their arguments, effects, output and exit status."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_job_that_is_repeated_appends_once(job: Any, url: str, tmp_path: Path)
     assert len(records(url)) == 2
 
 
-def test_a_job_without_rows_tells_of_no_version(job: Any, url: str, tmp_path: Path) -> None:
+def test_a_job_without_rows_reports_no_version(job: Any, url: str, tmp_path: Path) -> None:
     ran = job("append", "--input", lines_file(tmp_path, "a.txt", []), "--topic", url, "--create")
     assert (ran.status, ran.out.startswith(f"appended 0 records to {url} in ")) == (0, True)
 
@@ -144,9 +144,7 @@ def test_a_topic_that_exists_is_created_with_the_same_partitions_only(job: Any, 
 
 
 @pytest.mark.parametrize("kind", ["csv", "csv.gz", "parquet", "jsonl"])
-def test_a_column_that_the_input_lacks_is_status_1_as_for_the_command_line(
-    job: Any, url: str, tmp_path: Path, kind: str
-) -> None:
+def test_a_missing_column_is_status_1(job: Any, url: str, tmp_path: Path, kind: str) -> None:
     file = tmp_path / f"a.{kind}"
     if kind == "parquet":
         pq.write_table(pa.table({"a": ["1"]}), file)
@@ -155,7 +153,7 @@ def test_a_column_that_the_input_lacks_is_status_1_as_for_the_command_line(
         file.write_bytes(gzip.compress(text) if kind == "csv.gz" else text)
     ran = job("append", "--input", file, "--topic", url, "--create", "--key", "user")
     assert (ran.status, ran.out, ran.err.count("\n")) == (1, "", 1)
-    # only all lines of JSON tell that none has the field
+    # only after all lines of JSON is a field known to be missing
     assert Path(url).exists() == (kind == "jsonl")
 
 
@@ -191,7 +189,7 @@ def test_ids_that_no_commit_can_hold_are_refused_before_anything_is_written(
     assert list(Path(url).glob("clicks-*/*")) == []
 
 
-def test_of_a_stack_trace_one_line_is_shown() -> None:
+def test_one_line_of_a_stack_trace_is_shown() -> None:
     python = "Job aborted\nTraceback ...\ndistlog.core.errors.InvalidRecordError: bad row (row=3)\n\n\tat org.apache"
     assert reason(Exception(python)) == "InvalidRecordError: bad row (row=3)"
     raised = "boom [USER_RAISED_EXCEPTION] not a time: x SQLSTATE: P0001\n\tat a.b.C: d"

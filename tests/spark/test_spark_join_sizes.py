@@ -1,4 +1,4 @@
-"""Spark knows how large a read is: joins broadcast a small topic and never a large one, as planned and as run."""
+"""Spark estimates the size of a read: joins broadcast a small topic and never a large one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "EiB": 1 << 60}
 
 @pytest.fixture(scope="module")
 def topics(tmp_path_factory: pytest.TempPathFactory) -> tuple[distlog.Topic, distlog.Topic]:
-    """One topic above the threshold in several tasks, and one below; the keys of the small one are in both."""
+    """Return a topic above the threshold in several tasks, and one below with keys that are in both."""
     new_topics, root = [], tmp_path_factory.mktemp("joins")
     for name, count in (("large", LARGE), ("small", SMALL)):
         topic = distlog.create(str(root / name), partitions=2)
@@ -49,7 +49,7 @@ def plan(frame: DataFrame, capsys: pytest.CaptureFixture[str], mode: str = "simp
 
 
 def size_of(frame: DataFrame, capsys: pytest.CaptureFixture[str]) -> float:
-    """The bytes of the plan's first line, as Spark estimates them."""
+    """Return Spark's estimate of bytes in the plan's first line."""
     number, unit = re.findall(r"sizeInBytes=([\d.]+) (\w+)", plan(frame, capsys, "cost"))[0]
     return float(number) * UNITS[unit]
 
@@ -65,7 +65,6 @@ def test_the_estimate_is_the_size_of_the_rows(
             for tasks in (1, 5):
                 estimate = size_of(read(planner, topic, columns, min_partitions=tasks), capsys)
                 assert count * width / 2 < estimate < count * width * 2, (columns, tasks)
-    # a limit and offsets make it smaller
     assert size_of(read(planner, large, ["value"], limit=LARGE // 100), capsys) < 2 * LARGE
     assert size_of(read(planner, large, ["value"], end={0: 5}, partitions=[0]), capsys) < 5000
     assert size_of(read(planner, large, ["value"], end={0: 0}, partitions=[0]), capsys) < 100
@@ -99,12 +98,12 @@ def test_joins_broadcast_a_small_topic_and_never_a_large_one(
 
 
 @pytest.mark.parametrize("planner", ["aqe", "planned once"], indirect=True)
-def test_of_the_format_nothing_large_is_broadcast_and_what_turns_out_to_be_small_is(
+def test_the_format_is_broadcast_only_if_it_proves_small_at_run_time(
     planner: SparkSession,
     topics: tuple[distlog.Topic, distlog.Topic],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Spark asks no data source in Python for a size, and takes it for larger than all else."""
+    """Spark requests no size from a Python data source, and assumes the largest."""
     for name, topic in zip(("large", "small"), topics, strict=True):
         loaded = planner.read.format("distlog").load(topic.url).select("key", "value")
         assert size_of(loaded, capsys) > THRESHOLD

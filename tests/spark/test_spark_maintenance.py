@@ -1,4 +1,4 @@
-"""Compaction, verify and index rebuild as Spark tasks: they find and make what one process finds and makes."""
+"""Compaction, verify and index rebuild as Spark tasks have the results of one process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def topic_of_many_segments(url: str, options: dict[str, Any] | None = None) -> d
 
 
 def damage(topic: distlog.Topic) -> list[str]:
-    """Remove the first offset index, spoil the last time index; their names."""
+    """Remove the first offset index, damage the last time index, and return their names."""
     segments = [segment for state in topic.snapshot.partitions for segment in state.segments]
     missing, bad = topic.reader.name(segments[0], ".index"), topic.reader.name(segments[-1], ".timeindex")
     topic.storage.delete([missing])
@@ -94,7 +94,7 @@ def test_thousands_of_tiny_segments_are_spread_over_the_cores() -> None:
     assert len(sizes(segments[:10], target_cost(segments[:10], 8))) == 1
 
 
-def test_a_group_of_segments_costs_what_its_segments_cost() -> None:
+def test_a_group_of_segments_costs_the_sum_of_its_segments() -> None:
     tiny = [SimpleNamespace(log_bytes=1000) for _ in range(1000)]
     groups = [SimpleNamespace(log_bytes=1000 * 1000, segments=tiny) for _ in range(10)]
     assert sizes(groups, target_cost(groups, 8)) == [[1000 * 1000]] * 10
@@ -149,7 +149,7 @@ def test_indexes_are_made_again_byte_by_byte(spark: SparkSession, request: pytes
     assert topic.refresh().rebuild_indexes(executor=executor).rebuilt == ()
 
 
-def test_new_sizes_of_indexes_are_told_in_one_commit(spark: SparkSession, tmp_path: Path) -> None:
+def test_new_sizes_of_indexes_are_one_commit(spark: SparkSession, tmp_path: Path) -> None:
     topic = topic_of_many_segments(f"{tmp_path}/log")
     topic.alter_config({"index.interval.bytes": "1000"})
     version = topic.version
@@ -176,7 +176,6 @@ def test_a_damaged_log_is_reported_and_left_alone(spark: SparkSession, tmp_path:
 
 
 def run_job(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str, *arguments: str) -> Any:
-    """The status of a job, and the object that it printed."""
     monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments, "--json"])
     capfd.readouterr()
     with pytest.raises(SystemExit) as ended:
@@ -204,7 +203,7 @@ def test_the_jobs_over_a_root(
 
 
 def keyed(topic: distlog.Topic, rounds: int) -> dict[int, dict[bytes, tuple[int, bytes]]]:
-    """Append keys again and again to two partitions; {partition: {key: (last offset, last value)}}."""
+    """Append keys repeatedly to two partitions; return {partition: {key: (last offset, last value)}}."""
     last: dict[int, dict[bytes, tuple[int, bytes]]] = {0: {}, 1: {}}
     for number in range(rounds):
         for partition in range(2):
@@ -215,7 +214,7 @@ def keyed(topic: distlog.Topic, rounds: int) -> dict[int, dict[bytes, tuple[int,
 
 
 def survivors(topic: distlog.Topic) -> dict[int, dict[bytes, tuple[int, bytes]]]:
-    """As `keyed`; each key must be there once."""
+    """As `keyed`; each key must exist once."""
     table = topic.scan(columns=["partition", "key", "offset", "value"]).to_table().to_pylist()
     assert len({(row["partition"], row["key"]) for row in table}) == len(table)
     return {
@@ -255,9 +254,7 @@ def test_small_segments_are_merged_by_tasks(spark: SparkSession, tmp_path: Path)
     assert topic.refresh().compact(executor=SparkExecutor(spark)).to_dict()["segments_before"] == 0
 
 
-def test_segments_that_cannot_be_merged_are_told_of_and_the_others_are_merged(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_unmergeable_segments_are_reported_and_others_are_merged(spark: SparkSession, tmp_path: Path) -> None:
     topic = distlog.create(f"{tmp_path}/log", 2)
     keyed(topic, 4)
     name = topic.reader.name(topic.snapshot.partitions[0].segments[1])
@@ -270,7 +267,7 @@ def test_segments_that_cannot_be_merged_are_told_of_and_the_others_are_merged(
     assert [len(state.segments) for state in topic.refresh().snapshot.partitions] == [4, 1]
 
 
-def test_all_that_the_settings_ask_for(
+def test_all_due_maintenance(
     spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert spark

@@ -21,7 +21,6 @@ from distlog.spark import SparkExecutor
 pytestmark = pytest.mark.spark
 
 PARTITIONS, APPENDS, SIZE = 16, 6, 4000
-#: Two partitions make a job.
 JOB_BYTES = 3 * APPENDS * SIZE
 
 
@@ -48,7 +47,7 @@ def one_per_partition(topic: Topic) -> bool:
     return [len(state.segments) for state in topic.refresh().snapshot.partitions] == [1] * PARTITIONS
 
 
-def test_tasks_make_what_a_merge_in_one_process_makes(spark: SparkSession, tmp_path: Path) -> None:
+def test_tasks_equal_a_merge_in_one_process(spark: SparkSession, tmp_path: Path) -> None:
     topic, twin = bundled_topic(str(tmp_path / "a")), bundled_topic(str(tmp_path / "b"))
     old_contents = contents(topic)
     assert merged(spark, topic).ok
@@ -80,15 +79,11 @@ def test_a_damaged_part_stops_its_own_partition_alone(spark: SparkSession, tmp_p
     assert [len(state.segments) for state in topic.snapshot.partitions].count(1) == PARTITIONS - 1
 
 
-def test_a_task_that_fails_once_is_tried_again_and_nothing_is_lost_or_twice(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_retried_task_loses_and_duplicates_nothing(spark: SparkSession, tmp_path: Path) -> None:
     topic = bundled_topic(str(tmp_path / "log"))
     old_contents, driver, flag = contents(topic), os.getpid(), tmp_path / "failed"
 
     class FailsOnce:
-        """Gives the ids of new bundles; the first task that asks is killed."""
-
         def __call__(self) -> str:
             if os.getpid() != driver and not flag.exists():
                 flag.touch()

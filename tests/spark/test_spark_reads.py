@@ -1,4 +1,4 @@
-"""The data source as a user meets it: spark.read.format("distlog")."""
+"""The data source for users: spark.read.format("distlog")."""
 
 from __future__ import annotations
 
@@ -39,14 +39,12 @@ pytestmark = pytest.mark.spark
 
 
 class RegisteredSource(DataSource):
-    """A format that is found where it was registered alone."""
-
     @classmethod
     def name(cls) -> str:
         return "registered"
 
 
-def test_the_format_is_found_without_being_registered(spark: SparkSession, url: str) -> None:
+def test_the_format_needs_no_registration(spark: SparkSession, url: str) -> None:
     spark.dataSource.register(RegisteredSource)
     other = spark.newSession()
     activate(other)
@@ -68,10 +66,10 @@ def test_a_topic_has_the_schema_of_the_kafka_source(spark: SparkSession, url: st
 
 
 def test_every_record_is_read_once_and_in_order(spark: SparkSession, url: str) -> None:
-    found = load(spark, url, includeHeaders="true", minPartitions=5).collect()
+    loaded = load(spark, url, includeHeaders="true", minPartitions=5).collect()
     expected = distlog.open(url).scan().to_table().to_pylist()
-    assert len(found) == PARTITIONS * RECORDS
-    for row, record in zip(found, expected, strict=True):
+    assert len(loaded) == PARTITIONS * RECORDS
+    for row, record in zip(loaded, expected, strict=True):
         assert (bytes(row.key), bytes(row.value)) == (record["key"], record["value"])
         assert (row.partition, row.offset, row.topic) == (record["partition"], record["offset"], "clicks")
         assert (row.timestamp.timestamp(), row.timestampType) == (record["timestamp"].timestamp(), 0)
@@ -105,9 +103,9 @@ def test_a_temporary_view_keeps_its_options(spark: SparkSession, url: str) -> No
 def test_a_frame_is_the_snapshot_of_its_load(spark: SparkSession, tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "clicks"))
     topic.append([{"value": b"1"}])
-    before = load(spark, topic.url)
+    frame = load(spark, topic.url)
     topic.append([{"value": b"2"}])
-    assert before.union(before).count() == 2
+    assert frame.union(frame).count() == 2
     assert load(spark, topic.url).count() == 2
 
 
@@ -130,14 +128,13 @@ def test_bad_bytes_fail_the_job_with_file_and_position(spark: SparkSession, tmp_
 
 
 def read(spark: SparkSession, folder: Path, isolation: IsolationLevel = "read_committed") -> list[bytes]:
-    """The values of all records, in their order."""
     reader = spark.read.format("distlog").option("kafka.isolation.level", isolation)
     rows = reader.load(str(folder)).orderBy("partition", "offset").select("value").collect()
     return [bytes(row.value) for row in rows]
 
 
 @pytest.mark.spark
-def test_spark_stops_before_an_open_transaction_and_passes_over_what_was_aborted(
+def test_spark_stops_before_an_open_transaction_and_skips_aborted_records(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     process = Process(folder := new_topic(tmp_path / "events", 2))
@@ -156,7 +153,7 @@ def test_spark_stops_before_an_open_transaction_and_passes_over_what_was_aborted
     assert read(spark, folder) == [b"a", b"1", b"e", b"b", b"f", b"2"]
 
 
-def test_a_stream_goes_on_behind_each_transaction_when_it_ends(tmp_path: Path) -> None:
+def test_a_stream_continues_after_each_transaction(tmp_path: Path) -> None:
     process = Process(folder := new_topic(tmp_path / "events"))
     sender = Sender(process)
     stream = Stream(str(folder), startingOffsets="earliest", **{"kafka.isolation.level": "read_committed"})
@@ -177,13 +174,13 @@ def test_a_stream_goes_on_behind_each_transaction_when_it_ends(tmp_path: Path) -
 CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 
 
-def test_spark_reads_and_maintains_topics_that_were_adopted_in_place(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_reads_and_maintains_directly_adopted_topics(spark: SparkSession, tmp_path: Path) -> None:
     first = distlog.adopt(copy_of("first", tmp_path / "first")).topics
     old = distlog.adopt(copy_of("logs", tmp_path / "old"), config=CONFIG).topics
     reader = spark.read.format("distlog").option("kafka.isolation.level", "read_committed")
-    found = reader.load(first["txn"].url).orderBy("offset").select("offset", "key", "value").toArrow().to_pylist()
+    loaded = reader.load(first["txn"].url).orderBy("offset").select("offset", "key", "value").toArrow().to_pylist()
     expected = golden_of("first")["txn-0"].records(committed=True)
-    assert found == [{name: row[name] for name in ("offset", "key", "value")} for row in expected]
+    assert loaded == [{name: row[name] for name in ("offset", "key", "value")} for row in expected]
     for name in ("v0-lz4", "mixed"):
         assert old[name].compact(executor=SparkExecutor(spark)).to_dict()["ok"]
         records = golden_of("logs")[f"{name}-0"].records()
@@ -193,7 +190,7 @@ def test_spark_reads_and_maintains_topics_that_were_adopted_in_place(spark: Spar
         assert topic.verify().ok
 
 
-FOUND = golden_partitions()["compressed.tiered-txn-0"]
+TIERED = golden_partitions()["compressed.tiered-txn-0"]
 OPTIONS = {"tiered": "true", "subscribe": "tiered-txn"}
 
 
@@ -207,23 +204,23 @@ def test_spark_reads_a_bucket_on_s3_committed_and_not(spark: SparkSession, s3_se
     reader = spark.read.format("distlog").options(**OPTIONS, **storage, minPartitions="3")
     frame = reader.load(f"{address.url}/prefix-")
     assert frame.rdd.getNumPartitions() >= 3
-    found = [(row.offset, row.key, row.value) for row in frame.orderBy("offset").collect()]
-    assert found == [(each["offset"], each["key"], each["value"]) for each in FOUND.records()]
+    loaded = [(row.offset, row.key, row.value) for row in frame.orderBy("offset").collect()]
+    assert loaded == [(record["offset"], record["key"], record["value"]) for record in TIERED.records()]
     committed = reader.option("kafka.isolation.level", "read_committed").load(f"{address.url}/prefix-")
     offsets = [row.offset for row in committed.select("offset").orderBy("offset").collect()]
-    assert offsets == [each["offset"] for each in FOUND.records(committed=True)]
+    assert offsets == [record["offset"] for record in TIERED.records(committed=True)]
 
 
 @pytest.mark.parametrize(
-    "given", [{"tiered": "true"}, {**OPTIONS, "versionAsOf": "0"}, {**OPTIONS, "timestampAsOf": "0"}]
+    "options", [{"tiered": "true"}, {**OPTIONS, "versionAsOf": "0"}, {**OPTIONS, "timestampAsOf": "0"}]
 )
-def test_a_bucket_needs_the_topics_name_and_has_no_versions(given: dict[str, Any]) -> None:
+def test_a_tiered_read_needs_a_topic_and_has_no_versions(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfigError, match="subscribe"):
-        ReadOptions.parse({**given, "path": FOUND.url})
+        ReadOptions.parse({**options, "path": TIERED.url})
 
 
 def test_a_bucket_is_neither_streamed_nor_written() -> None:
     with pytest.raises(InvalidConfigError, match="tiered is for batch reads"):
-        StreamOptions.parse({**OPTIONS, "path": FOUND.url})
+        StreamOptions.parse({**OPTIONS, "path": TIERED.url})
     with pytest.raises(InvalidConfigError, match="only Kafka brokers add"):
-        WriteOptions.parse({**OPTIONS, "path": FOUND.url})
+        WriteOptions.parse({**OPTIONS, "path": TIERED.url})

@@ -1,4 +1,4 @@
-"""How often a Spark write loads the metadata of its topic: each load begins with a look at the checkpoint's hint."""
+"""How often a Spark write loads the metadata of its topic: each load starts with a read of the checkpoint hint."""
 
 from __future__ import annotations
 
@@ -20,18 +20,15 @@ pytestmark = pytest.mark.spark
 
 
 class Counted(NamedTuple):
-    """A topic behind a proxy that counts."""
-
     url: str
     options: dict[str, Any]
     proxy: FaultProxy
 
     def loads(self) -> int:
-        """How often its metadata was loaded."""
         return self.proxy.count("GET", "*/_commits/_last_checkpoint")
 
     def commits_read(self) -> list[str]:
-        """The commits that were asked for, by number, in order of arrival."""
+        """Return the numbers of the requested commits in order of arrival."""
         reads = (request.path for request in self.proxy.requests if request.method == "GET")
         return [path.rpartition("/")[2][-6:-5] for path in reads if path.endswith(".json")]
 
@@ -55,25 +52,21 @@ def test_a_write_loads_the_metadata_once_to_plan_and_once_to_commit(spark: Spark
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_append_loads_the_metadata_once_and_reads_no_commit_to_learn_what_it_did(
+def test_append_loads_the_metadata_once_and_reads_no_commit(
     spark: SparkSession, counted: Counted, shuffle: bool
 ) -> None:
     many = spark.range(0, 20_000, 1, 4).selectExpr("cast(id as string) key", "cast(id as string) value")
     result = append(many, counted.url, shuffle=shuffle, storage_options=counted.options)
     assert (result.version, result.record_count) == (1, 20_000)
-    # the load looks for the first commits, several at once
     assert (counted.loads(), len(counted.commits_read())) == (1, 4)
 
 
-def test_a_repetition_in_the_same_driver_reads_no_more_than_the_commit_of_the_first(
-    spark: SparkSession, counted: Counted
-) -> None:
+def test_a_repeated_append_reads_only_the_first_commit(spark: SparkSession, counted: Counted) -> None:
     storage: dict[str, Any] = {"storage_options": counted.options, "app_id": "job", "batch_id": 7}
     first = append(rows(spark), counted.url, **storage)
     counted.proxy.reset()
     again = append(rows(spark), counted.url, **storage)
     assert (again.replayed, again.offsets) == (True, first.offsets)
-    # and looks whether there is a later one
     assert (counted.loads(), sorted(counted.commits_read())) == (0, ["1", "2"])
     assert counted.proxy.count("PUT") == 0
 

@@ -1,4 +1,4 @@
-"""Options with secrets that Spark would show are refused; that others stand nowhere is in `test_spark_connect.py`."""
+"""Options with secrets that Spark would show are refused; `test_spark_connect.py` checks all other places."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sink as Spark drives it, but without Spark: planner, tasks and commit, and attempts that fail or linger."""
+"""The sink without Spark: planner, tasks and commit, and attempts that fail or linger."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_rows_keep_the_order_of_the_tasks_and_of_their_rows(tmp_path: Path) -> N
     assert values(topic) == ["a", "b", "c", "d"]
 
 
-def test_a_batch_for_which_the_topic_has_no_room_is_refused_before_any_task_runs(topic: distlog.Topic) -> None:
+def test_a_batch_id_without_space_is_refused_before_any_task(topic: distlog.Topic) -> None:
     topic.alter_config({"batch.ids.bytes": 0})
     many = [SetTransaction("job", number, {}) for number in range(TAIL_LIMIT + 1)]
     put_commit(topic.log, topic.refresh().snapshot, "append", lambda _: many)
@@ -72,12 +72,12 @@ def test_a_write_for_another_topic_than_the_paths_is_refused(topic: distlog.Topi
         source.streamWriter(schema, overwrite=False)
 
 
-def test_only_the_attempt_that_spark_chose_counts(topic: distlog.Topic) -> None:
+def test_only_the_attempt_that_spark_selects_is_committed(topic: distlog.Topic) -> None:
     planned = writer(topic.url)
     write(planned, "a")
     selected = write(planned, "a")
     commit(planned, selected)
-    write(planned, "a")  # an attempt that lingers
+    write(planned, "a")
     assert values(topic) == ["a"]
 
 
@@ -99,14 +99,14 @@ def test_a_second_commit_of_one_write_changes_nothing(topic: distlog.Topic) -> N
     assert values(topic) == ["a", "other", "other"]
 
 
-def test_a_task_without_a_message_is_not_left_out(topic: distlog.Topic) -> None:
+def test_a_missing_task_message_is_refused(topic: distlog.Topic) -> None:
     planned = writer(topic.url)
     with pytest.raises(CommitConflictError, match="nothing was committed"):
         commit(planned, write(planned, "a"), None)
     assert values(topic) == []
 
 
-def test_no_rows_are_no_commit(topic: distlog.Topic) -> None:
+def test_an_empty_write_commits_nothing(topic: distlog.Topic) -> None:
     planned = writer(topic.url)
     commit(planned, write(planned), sent(planned).write(iter([])))
     assert topic.refresh().version == 0
@@ -131,9 +131,7 @@ def test_a_transaction_is_written_once(topic: distlog.Topic) -> None:
     assert values(topic) == ["a", "b"]
 
 
-def test_what_was_committed_before_is_durable_when_its_repetition_is_done(
-    topic: distlog.Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repeated_commit_makes_the_first_durable(topic: distlog.Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     transaction = {"txnAppId": "job", "txnVersion": "7"}
     first = writer(topic.url, **transaction)
     commit(first, write(first, "a"))
@@ -143,7 +141,7 @@ def test_what_was_committed_before_is_durable_when_its_repetition_is_done(
     assert synced == [paths.COMMITS_DIR]
 
 
-def test_of_two_writers_of_one_transaction_the_second_yields(topic: distlog.Topic) -> None:
+def test_the_second_writer_of_a_transaction_yields(topic: distlog.Topic) -> None:
     first, other = (writer(topic.url, txnAppId="job", txnVersion="7") for _ in range(2))
     messages = [write(first, "a"), write(other, "a")]
     commit(first, messages[0])
@@ -172,7 +170,7 @@ def test_a_commit_has_the_id_of_its_write(topic: distlog.Topic) -> None:
     assert first.write_id not in first.writer
 
 
-def test_who_writes_under_the_name_of_ids_is_not_taken_for_them(topic: distlog.Topic) -> None:
+def test_an_app_id_of_the_library_is_refused(topic: distlog.Topic) -> None:
     name = "distlog 1.0 host write=mine"
     log = CommitLog(topic.storage, clock=lambda: 0, random=random.Random(0), writer=name)
     put_commit(log, topic.snapshot, "config", lambda head: [SetConfig({})])
@@ -180,9 +178,7 @@ def test_who_writes_under_the_name_of_ids_is_not_taken_for_them(topic: distlog.T
 
 
 @pytest.mark.parametrize("read", [2, 5])
-def test_where_vacuum_has_deleted_the_commits_that_may_be_the_writes_its_outcome_is_unknown(
-    topic: distlog.Topic, read: int
-) -> None:
+def test_the_outcome_is_unknown_after_vacuum_deleted_possible_commits(topic: distlog.Topic, read: int) -> None:
     for number in range(6):
         topic.append([{"value": b"%d" % number}])
     put_commit(topic.handle.log, topic.snapshot, "gc", lambda _: [GcFloor(4), LogFloor(4)])
@@ -198,7 +194,7 @@ def test_where_vacuum_has_deleted_the_commits_that_may_be_the_writes_its_outcome
         is_committed(topic.storage, "mine", 5, head=7)
 
 
-def test_a_commit_whose_reply_was_lost_is_one_commit(s3_server: S3Server) -> None:
+def test_a_commit_with_a_lost_response_is_one_commit(s3_server: S3Server) -> None:
     address = s3_server.address()
     topic = distlog.create(address.url, storage_options=address.options)
     with FaultProxy(s3_server.endpoint) as proxy:
@@ -225,7 +221,7 @@ def test_writers_in_other_processes_may_commit_concurrently(topic: distlog.Topic
     assert all_values[::2] == all_values[1::2]
 
 
-def test_types_that_spark_may_send_are_taken(topic: distlog.Topic) -> None:
+def test_types_of_spark_are_accepted(topic: distlog.Topic) -> None:
     header = pa.struct([("key", pa.string()), ("value", pa.binary())])
     batch = pa.record_batch(
         {
@@ -259,7 +255,7 @@ def test_keys_go_where_kafkas_own_producer_sends_them(tmp_path: Path) -> None:
 
 
 def save(topic: distlog.Topic, batch: int, *values: str, app_id: str = "app", times: int = 1) -> None:
-    """Write a micro-batch; Spark asks `times` times for its commit."""
+    """Write a micro-batch; Spark requests its commit `times` times."""
     planned = writer(topic.url, txnAppId=app_id, txnVersion=str(batch))
     message = of_micro_batch(write(planned, *values), batch)
     for _ in range(times):
@@ -282,7 +278,7 @@ def test_a_micro_batch_that_is_repeated_is_written_once(topic: distlog.Topic) ->
 
 
 def test_only_the_newest_batches_of_a_query_are_remembered(topic: distlog.Topic) -> None:
-    """Numbers in order take no room of batch.ids.bytes, and a lower one is skipped."""
+    """Ordered numbers use no space of batch.ids.bytes, and a lower one is skipped."""
     for number in range(20):
         save(topic, number, "a")
     assert len(topic.refresh().snapshot.transactions) <= 10
@@ -290,7 +286,7 @@ def test_only_the_newest_batches_of_a_query_are_remembered(topic: distlog.Topic)
     assert values(topic) == ["a"] * 20
 
 
-def test_micro_batches_merge_small_segments_and_other_writes_only_if_they_are_told(topic: distlog.Topic) -> None:
+def test_micro_batches_merge_small_segments_and_writes_on_request(topic: distlog.Topic) -> None:
     topic = distlog.create(topic.url + "-of-one")
     for _ in range(9):
         planned = writer(topic.url)

@@ -1,4 +1,4 @@
-"""The data source without Spark: what is planned for the options of a read, and what each task gives."""
+"""The data source without Spark: the plan for the options of a read, and the rows of each task."""
 
 from __future__ import annotations
 
@@ -89,9 +89,7 @@ def test_offsets_for_some_partitions_only_are_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize(("option", "remaining"), [("startingOffsets", 0), ("endingOffsets", 10)])
-def test_offsets_that_are_not_there_fail_the_read_unless_they_may_be_missing(
-    tmp_path: Path, option: str, remaining: int
-) -> None:
+def test_missing_offsets_fail_the_read_unless_allowed(tmp_path: Path, option: str, remaining: int) -> None:
     topic = distlog.create(str(tmp_path / "clicks"))
     topic.append([{"value": b"%d" % number} for number in range(10)])
     options = {option: '{"clicks": {"0": 11}}'}
@@ -128,7 +126,7 @@ def test_tasks_read_no_commit(url: str, tmp_path: Path) -> None:
         (tmp_path / "elsewhere").rename(commits)
 
 
-def test_what_travels_to_each_task_is_small(tmp_path: Path) -> None:
+def test_the_pickle_of_a_task_is_small(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "clicks"), config={"internal.segment.bytes": "200", "batch.bytes": "100"})
     topic.append([{"value": bytes(90)} for _ in range(300)])
     planned = source(topic.url)
@@ -138,7 +136,7 @@ def test_what_travels_to_each_task_is_small(tmp_path: Path) -> None:
     assert len(pickle.dumps((reader, planned))) < 8_000 < old_size
 
 
-def test_planning_reads_metadata_and_tasks_only_what_they_need(s3_server: S3Server) -> None:
+def test_planning_reads_metadata_and_tasks_their_ranges(s3_server: S3Server) -> None:
     address = s3_server.address()
     topic = distlog.create(
         address.url, PARTITIONS, {"internal.segment.bytes": "600", "batch.bytes": "100"}, address.options

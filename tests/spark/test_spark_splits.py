@@ -1,4 +1,4 @@
-"""Splits and row formats: what a task gets, and the batches it gives Spark."""
+"""Splits and row formats: the input of a task, and its batches for Spark."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ RECORDS = 1200
 
 @pytest.fixture(scope="module")
 def topic(tmp_path_factory: pytest.TempPathFactory) -> distlog.Topic:
-    """Three partitions: one of many segments and batches, one of a single small segment, one empty."""
     url = str(tmp_path_factory.mktemp("splits") / "clicks")
     new_topic = distlog.create(url, partitions=3, config={"batch.bytes": "700", "internal.segment.bytes": "9000"})
     values = [{"value": bytes(index % 97), "timestamp": index} for index in range(RECORDS)]
@@ -84,7 +83,7 @@ def test_a_part_of_a_large_segment_is_shared_by_all_tasks(tmp_path: Path) -> Non
     assert max(sizes) <= 110
 
 
-def test_tasks_are_equal_also_if_one_partition_has_nearly_all_bytes(tmp_path: Path) -> None:
+def test_tasks_are_equal_with_one_dominant_partition(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "clicks"), 10, config={"batch.bytes": "500"})
     for partition in range(10):
         topic.append([{"value": bytes(90)} for _ in range(8100 if partition == 3 else 100)], partition=partition)
@@ -121,7 +120,7 @@ def test_a_reader_pickles_small(topic: distlog.Topic) -> None:
     assert len(pickle.dumps(reader)) < 10_000
 
 
-def test_a_split_shows_how_much_it_is(topic: distlog.Topic) -> None:
+def test_a_split_shows_its_size(topic: distlog.Topic) -> None:
     slices = topic.scan().slices
     size = sum(part.segment.log_bytes for part in slices)
     assert repr(Split(slices, READ_UNCOMMITTED)) == f"Split(segments={len(slices)}, bytes={size})"
@@ -176,7 +175,7 @@ def test_headers_are_never_null(mixed: distlog.Topic) -> None:
 
 
 @pytest.mark.parametrize("columns", [["topic"], ["value"], ["timestampType", "offset"], ["headers", "topic", "key"]])
-def test_columns_come_alone_and_in_any_order(mixed: distlog.Topic, columns: list[str]) -> None:
+def test_columns_can_be_selected_in_any_order(mixed: distlog.Topic, columns: list[str]) -> None:
     table = rows(mixed, columns)
     assert table.schema.names == columns
     assert table.num_rows == 3
@@ -196,7 +195,7 @@ def test_a_slice_of_headers_is_itself(mixed: distlog.Topic) -> None:
     assert part.column(0).to_pylist() == [[{"key": "j", "value": b""}]]
 
 
-def test_a_time_beyond_sparks_is_an_error_and_never_another_time(tmp_path: Path) -> None:
+def test_a_time_out_of_sparks_range_fails(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "far"), config={"message.timestamp.after.max.ms": 2**60})
     topic.append([{"value": b"x", "timestamp": 2**60}])
     with pytest.raises(InvalidRecordError, match=f"timestamp_ms={2**60}"):
@@ -234,12 +233,12 @@ def test_a_schema_is_narrowed_by_names_and_types() -> None:
         ("value binary, value string", {}, "name each column once"),
     ],
 )
-def test_what_cannot_be_appended_is_refused_by_its_schema(ddl: str, config: dict[str, Any], message: str) -> None:
+def test_an_invalid_schema_is_refused(ddl: str, config: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRecordError, match=message):
         check_writable(StructType.fromDDL(ddl), distlog.TopicConfig.parse(config))
 
 
 @pytest.mark.usefixtures("spark")
-def test_what_a_read_gives_can_be_appended() -> None:
+def test_the_rows_of_a_read_can_be_appended() -> None:
     check_writable(schema_of(list(TYPES), True), distlog.TopicConfig())
     check_writable(StructType.fromDDL("key string, value string, partition tinyint"), distlog.TopicConfig())

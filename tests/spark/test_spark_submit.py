@@ -1,4 +1,4 @@
-"""The jobs as spark-submit runs them: status, outputs, interrupts, and a library that comes as a zip."""
+"""The jobs under spark-submit: exit status, output, interrupts, and the library in a zip."""
 
 from __future__ import annotations
 
@@ -36,13 +36,12 @@ def lines_file(folder: Path, name: str, lines: list[str]) -> Path:
 
 
 def test_a_bad_line_is_one_line_of_standard_error_and_one_object(s3_url: Address, tmp_path: Path) -> None:
-    """On an object store, whose secret nothing of Spark prints then either."""
     lines = lines_file(tmp_path, "app.jsonl", ['{"value": 1}', "{no"])
     storage = [part for name, value in s3_url.options.items() for part in ("--storage", f"{name}={value}")]
     ran = submit(JOBS / "append.py", "--input", lines, "--topic", s3_url.url, "--create", "--json", *storage)
     assert ran.status == 1
     assert ran.out.count("\n") == 1
-    # Spark's own daemon prints the closed socket of a worker that the failure ended, maybe at the very end
+    # Spark's daemon prints the closed socket of a worker that the failure ended, sometimes at the very end
     err = re.sub(DAEMONS_WORD, "", ran.err)
     assert ran.summary["error"] == err.splitlines()[-1].removeprefix("append.py: ")
     assert "app.jsonl line=2" in ran.summary["error"]
@@ -53,17 +52,17 @@ def test_a_bad_line_is_one_line_of_standard_error_and_one_object(s3_url: Address
 
 
 def compile_sources(archive: Path) -> None:
-    """Put beside each source what Python makes of it: each of Spark's processes would, for half a second."""
+    """Add the bytecode of each source to the archive: each Spark process would compile it for half a second."""
     with ZipFile(archive, "a") as zipped:
         for name in zipped.namelist():
             if name.endswith(".py"):
                 code = compile(zipped.read(name), f"{archive}/{name}", "exec")
-                # of the flags, the first says that it is taken as it is
+                # the first flag disables the check of the source
                 zipped.writestr(f"{name}c", MAGIC_NUMBER + bytes([1, *[0] * 11]) + marshal.dumps(code))
 
 
 def test_an_interrupt_is_quiet(tmp_path: Path) -> None:
-    """Ctrl-C reaches all processes of the job, here when it has made the topic and not yet read a line."""
+    """Ctrl-C reaches all processes of the job, after it created the topic and before it read a line."""
     arguments = ("--input", lines_file(tmp_path, "lines", ["x"]), "--topic", tmp_path / "new", "--create")
     outputs = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     child = subprocess.Popen(
@@ -75,33 +74,32 @@ def test_an_interrupt_is_quiet(tmp_path: Path) -> None:
     os.killpg(child.pid, signal.SIGINT)
     out, err = child.communicate(timeout=600)
     assert (child.returncode, out) == (130, "")
-    # Spark's daemon prints its own broken pipe, if it meets one, and may end amid that
+    # Spark's daemon prints its own broken pipe, if it meets one, and may end while it does
     traces = [trace for trace in err.split("Traceback (most recent call last):\n")[1:] if trace]
     assert all("pyspark/daemon.py" in trace for trace in traces), err
     assert "append.py" not in err
 
 
 def test_a_zip_brings_the_library_to_a_session_that_knows_nothing_of_it(tmp_path: Path) -> None:
-    """The interpreter has what distlog needs, but not distlog; the program is the example of docs/spark-setup.md."""
+    """The interpreter has the dependencies of distlog, but not distlog; the program is from docs/spark-setup.md."""
     clean = tmp_path / "clean"
     venv.create(clean, symlinks=True)
     (site,) = clean.glob("lib/python*/site-packages")
     packages = str(Path(pyarrow.__file__).parents[1])
-    # PySpark comes from there too: each process would compile that of Spark's own zip, which has no compiled files
+    # PySpark comes from there too: Spark's own zip has no bytecode, so each process would compile it
     (site / "needs.pth").write_text(f"import sys; sys.path.insert(0, {packages!r})\n")
     archive, program = tmp_path / "distlog.zip", tmp_path / "plain.py"
     subprocess.run([sys.executable, ROOT / "tools" / "spark_zip.py", archive], check=True)
     compile_sources(archive)
-    # the first one; another is about archives of PySpark itself
     example, *_ = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "spark-setup.md").read_text(), re.DOTALL)
     where = 'import sys\n\nprint(*sys.modules["distlog"].__path__)\n'
     program.write_text(f"{example.replace('/tmp/distlog', str(tmp_path))}\n{where}")
     distlog.create(str(tmp_path / "clicks"))
     python = {"PYSPARK_PYTHON": str(clean / "bin/python"), "PYSPARK_DRIVER_PYTHON": str(clean / "bin/python")}
-    # one record is not worth compiling kernels, which a zip keeps for no other process
+    # for one record it is not worth compiling kernels, which a zip cannot cache
     python |= {"NUMBA_DISABLE_JIT": "1", "PYTHONWARNINGS": "ignore::FutureWarning"}
     env = {name: value for name, value in environment().items() if name != "PYTHONPATH"} | python
-    # on one core: each worker compiles the library anew
+    # on one core: each worker compiles the library again
     spark_command = command("--master", "local[1]", "--py-files", archive, program, tmp_path / "clicks")
     ran = subprocess.run(spark_command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-2000:]

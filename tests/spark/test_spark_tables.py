@@ -1,4 +1,4 @@
-"""Topics in SQL: views of all topics of a root, and the tables of Spark's catalog, which cannot be."""
+"""Topics in SQL: views of all topics of a root, and tables of Spark's catalog, which are refused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_each_topic_of_a_root_is_a_view_by_its_name(spark: SparkSession, tmp_pat
     assert [row[0] for row in spark.sql(joined).collect()] == ["0", "1"]
 
 
-def test_a_view_is_the_topic_as_it_was_when_the_views_were_made(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_view_is_the_snapshot_of_its_creation(spark: SparkSession, tmp_path: Path) -> None:
     topic = fill(str(tmp_path), "clicks", 3)
     register_tables(spark, str(tmp_path))
     topic.append([{"value": b"more"}])
@@ -58,9 +58,7 @@ def test_views_have_the_storage_options_of_the_call(spark: SparkSession, s3_url:
     assert count(spark, "visits") == 5
 
 
-def test_names_that_differ_by_case_alone_are_views_only_where_spark_sees_case(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_names_that_differ_in_case_need_case_sensitivity(spark: SparkSession, tmp_path: Path) -> None:
     fill(str(tmp_path), "Likes", 1)
     fill(str(tmp_path), "likes", 2)
     with pytest.raises(InvalidTopicError, match=r"caseSensitive.*first=Likes second=likes"):
@@ -74,7 +72,7 @@ def test_names_that_differ_by_case_alone_are_views_only_where_spark_sees_case(
         spark.conf.unset("spark.sql.caseSensitive")
 
 
-def test_a_folder_without_topics_is_an_error_since_it_is_mostly_a_topic(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_folder_without_topics_fails(spark: SparkSession, tmp_path: Path) -> None:
     topic = fill(str(tmp_path), "clicks", 1)
     for root in (topic.url, f"{tmp_path}/nothing"):
         with pytest.raises(TopicNotFoundError, match="the one above the topics"):
@@ -93,9 +91,7 @@ def test_a_table_of_the_catalog_is_refused_when_it_is_made(
     assert not spark.catalog.tableExists("refused")
 
 
-def test_a_table_that_spark_makes_without_asking_tells_at_each_use_that_views_are_the_way(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_table_created_by_spark_fails_with_advice_to_use_views(spark: SparkSession, tmp_path: Path) -> None:
     topic = fill(str(tmp_path), "clicks", 1)
     rows = spark.sql("SELECT 'v' AS value")
     spark.sql(f"CREATE TABLE declared (value int) USING distlog OPTIONS (path '{topic.url}')")
@@ -112,7 +108,7 @@ def test_a_table_that_spark_makes_without_asking_tells_at_each_use_that_views_ar
     assert topic.refresh().scan().count() == 2, "saveAsTable appends to the topic, and DROP TABLE leaves it alone"
 
 
-def test_a_topic_that_is_read_with_an_option_of_the_catalogs_names_is_no_table(tmp_path: Path) -> None:
+def test_a_read_with_an_option_name_of_the_catalog_works(tmp_path: Path) -> None:
     topic = fill(str(tmp_path), "clicks", 1)
     for name in ("owner", "provider"):
         assert DistlogDataSource({"path": topic.url, name: "root"}).schema().names

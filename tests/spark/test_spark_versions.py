@@ -1,4 +1,4 @@
-"""What an older PySpark lacks is told, and its streams are right without it; `make test-versions` tries real ones."""
+"""Features that an older PySpark lacks are named, and its streams are right; `make test-versions` tries real ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from distlog.spark.versions import map_in_arrow
 
 
 class OldStream(Stream):
-    """A query of a Spark before 4.2, which asks for the end of a batch, and then for the start of the first one."""
+    """A query of Spark before 4.2, which requests the end of a batch before the start of the first one."""
 
     def restart(self, **options: Any) -> None:
         self.options |= {name: str(value) for name, value in options.items()}
@@ -42,7 +42,7 @@ def run(stream: Stream) -> Read:
     return stream.run() or {}
 
 
-def test_a_stream_that_is_told_no_start_reads_each_record_once(topic: Topic) -> None:
+def test_a_stream_without_a_start_reads_each_record_once(topic: Topic) -> None:
     stream = OldStream(topic.url, startingOffsets="earliest")
     assert run(stream) == {0: span(0, 5), 1: span(0, 5)}
     assert stream.run() is None
@@ -69,7 +69,7 @@ def test_its_first_batch_is_replayed_from_the_same_start(topic: Topic) -> None:
     assert run(old_stream) == {0: [7]}
 
 
-def test_partitions_that_come_while_it_runs_or_rests_are_read_from_their_first_record(topic: Topic) -> None:
+def test_added_partitions_are_read_from_their_first_record(topic: Topic) -> None:
     stream = OldStream(topic.url)
     run(stream)
     add_partition(topic)
@@ -86,7 +86,7 @@ def test_partitions_that_come_while_it_runs_or_rests_are_read_from_their_first_r
         stream.run()
 
 
-def test_a_newer_spark_goes_on_with_its_checkpoint(topic: Topic) -> None:
+def test_a_newer_spark_continues_its_checkpoint(topic: Topic) -> None:
     old = OldStream(topic.url, startingOffsets="earliest")
     run(old)
     append(topic, 0, 1)
@@ -123,7 +123,7 @@ def test_its_start_and_its_topic_are_checked(topic: Topic) -> None:
         ("HAS_FILTERS", lambda source: source.reader(SCHEMA), "the option pushFilters needs PySpark 4.1"),
     ],
 )
-def test_what_a_version_lacks_is_an_error_that_names_the_versions(
+def test_missing_features_name_the_required_versions(
     topic: Topic, monkeypatch: pytest.MonkeyPatch, part: str, use: Any, message: str
 ) -> None:
     monkeypatch.setattr(f"distlog.spark.data_source.{part}", False)
@@ -136,7 +136,7 @@ def test_what_a_version_lacks_is_an_error_that_names_the_versions(
     assert f"and this is {pyspark.__version__}" in str(raised.value)
 
 
-#: A PySpark that is as 3.5: it has another version, and no modules for data sources.
+#: A simulated PySpark 3.5, without modules for data sources.
 AS_3_5 = """
 import sys, pyspark
 pyspark.__version__ = "3.5.7"

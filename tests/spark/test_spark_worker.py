@@ -1,4 +1,4 @@
-"""What a Python process of Spark takes out of garbage collection, and that no other is touched."""
+"""Garbage collection in Python processes of Spark: imports are frozen there, and in no other process."""
 
 from __future__ import annotations
 
@@ -44,10 +44,8 @@ print(*(after - before >= 1000 for before, after in zip(counts, counts[1:])))
         ("mine", (False, False, False)),
     ],
 )
-def test_only_sparks_own_processes_stop_collecting_what_was_imported_or_made_by_the_first_work(
-    program: str, frozen: tuple[bool, ...]
-) -> None:
-    """They are settled by the first and the second piece of work, and not by the third."""
+def test_only_sparks_processes_freeze_imports(program: str, frozen: tuple[bool, ...]) -> None:
+    """The first and the second task freeze them, and the third does not."""
     run = subprocess.run([python_of_spark(), "-c", PROGRAM, program], capture_output=True, text=True, check=False)
     assert (run.stdout.split(), run.returncode) == ([str(number) for number in frozen], 0), run.stderr
 
@@ -75,9 +73,7 @@ RUNNER = "pyspark.sql.worker.python_streaming_sink_runner"
         ("mine", RUNNER, False),
     ],
 )
-def test_a_process_of_spark_is_known_by_the_module_that_it_works_for(
-    program: str, argument: str, expected: bool
-) -> None:
+def test_a_process_of_spark_is_recognized_by_its_module(program: str, argument: str, expected: bool) -> None:
     command = [python_of_spark(), "-c", WORKS_FOR, program, argument]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (run.stdout, run.returncode) == (f"{expected}\n", 0), run.stderr
@@ -96,8 +92,8 @@ print(*sorted(name for name in sys.modules if name.startswith(unneeded)))
 
 
 @pytest.mark.long
-def test_the_process_that_plans_a_stream_imports_nothing_of_writes_topics_and_stores(tmp_path: Path) -> None:
-    """Each query of a stream begins such a process, and waits for what it imports."""
+def test_the_planner_of_a_stream_imports_little(tmp_path: Path) -> None:
+    """Each streaming query starts a process like this, and waits for its imports."""
     distlog.create(str(tmp_path / "clicks"))
     command = [sys.executable, "-c", IMPORTED, str(tmp_path / "clicks")]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -126,8 +122,7 @@ print(*(name for name in unneeded if name in sys.modules))
 
 @pytest.mark.long
 @pytest.mark.parametrize("time", ['"2024-01-01T00:00:00Z"', "1700000000000"])
-def test_a_task_that_appends_lines_imports_nothing_of_tables_and_readers(tmp_path: Path, time: str) -> None:
-    """Each worker of Python holds what its tasks import."""
+def test_a_task_that_appends_imports_little(tmp_path: Path, time: str) -> None:
     from distlog.core.files.file_reader import FileReader
     from distlog.core.files.read_options import ReadOptions
     from distlog.core.storage.input_storage import InputStorage

@@ -1,4 +1,4 @@
-"""Writes of a session: what comes out, tasks that fail, and foreachBatch."""
+"""Writes of a session: their records, failed tasks, and foreachBatch."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_records_round_trip(spark: SparkSession, topic: distlog.Topic) -> None:
 
 
 def fail_first(attempts: int) -> Any:
-    """A mapInArrow function whose task 1 fails in its first attempts, after it gave its rows."""
+    """Return a mapInArrow function whose task 1 fails after its rows in its first attempts."""
 
     def run(batches: Any) -> Any:
         yield from batches
@@ -80,14 +80,14 @@ def test_a_task_that_fails_once_is_written_once(spark: SparkSession, topic: dist
     assert topic.version == 1
 
 
-def test_a_job_that_fails_leaves_the_topic_as_it_was(spark: SparkSession, topic: distlog.Topic) -> None:
+def test_a_failed_job_leaves_the_topic_unchanged(spark: SparkSession, topic: distlog.Topic) -> None:
     df = numbers(spark, 60, 3)
     assert "this attempt fails" in failure(df.mapInArrow(fail_first(9), df.schema), topic.url)
     assert topic.refresh().version == 0
     assert values(topic) == []
 
 
-def test_bad_rows_fail_the_job_and_say_which(spark: SparkSession, topic: distlog.Topic) -> None:
+def test_bad_rows_fail_the_job_by_name(spark: SparkSession, topic: distlog.Topic) -> None:
     text = failure(numbers(spark, 5, 1).selectExpr("value", "5 as partition"), topic.url)
     assert "the topic has partitions 0 to 1 (partition=5 row=0)" in text
 
@@ -119,7 +119,7 @@ def test_large_types_and_other_time_zones_are_written(spark: SparkSession, topic
 
 
 def run_stream(spark: SparkSession, folder: Path, write_batch: Any) -> None:
-    """All there is in `folder`/in, in one micro-batch or several, as one run of one query."""
+    """Write all of `folder`/in, in one or several micro-batches, in one run of a query."""
     stream = spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(folder / "in"))
     query = stream.writeStream.foreachBatch(write_batch).option("checkpointLocation", str(folder / "checkpoint"))
     query.trigger(availableNow=True).start().awaitTermination()
@@ -149,7 +149,7 @@ def test_foreachBatch_with_a_name_is_exactly_once(  # noqa: N802 - Spark's name
     run_stream(spark, tmp_path, lambda df, batch: write(df, batch, topic.url))
     assert sorted(values(topic)) == ["a", "b"]
     for commit_file in (tmp_path / "checkpoint" / "commits").glob("*1*"):
-        commit_file.unlink()  # as if the driver had died before Spark noted that batch 1 was done
+        commit_file.unlink()
     run_stream(spark, tmp_path, lambda df, batch: write(df, batch, topic.url))
     assert sorted(values(topic)) == ["a", "b"]
 

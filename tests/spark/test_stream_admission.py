@@ -1,4 +1,4 @@
-"""How far a batch goes by its limits: offsets as in Spark's Kafka source, bytes by metadata and offset indexes."""
+"""The size of a batch by its limits: offsets as in Spark's Kafka source, bytes by metadata and offset indexes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from distlog import Topic
 from distlog.core.errors import InvalidConfigError
 from distlog.spark.stream_plan import Limits, StreamOptions, ends_by_bytes, ends_by_offsets
 
-#: Batches of about 2 kB, with an entry in the index for each, in segments of about 600 kB.
+#: Batches of about 2 kB with an index entry each, in segments of about 600 kB.
 LARGE = {
     "batch.bytes": 2000,
     "index.interval.bytes": 0,
@@ -28,7 +28,7 @@ LARGE = {
 
 
 def topic_of(url: str, counts: dict[int, int], **config: Any) -> Topic:
-    """A topic with so many records of 100 bytes in each partition."""
+    """Return a topic with these numbers of records of 100 bytes by partition."""
     topic = distlog.create(url, len(counts), {**LARGE, **config})
     for partition, count in counts.items():
         topic.append([{"value": bytes(100), "partition": partition}] * count)
@@ -36,7 +36,6 @@ def topic_of(url: str, counts: dict[int, int], **config: Any) -> Topic:
 
 
 def batch_ends(topic: Topic, partition: int) -> list[int]:
-    """Where the batches of a partition end."""
     ends, offset = [], 0
     while offset < topic.end_offsets()[partition]:
         fetched = topic.read(partition, offset, max_bytes=1)
@@ -53,9 +52,7 @@ def test_a_limit_of_offsets_is_spread_and_starves_nobody(sizes: list[int], most:
     available = {number: (7, 7 + size) for number, size in enumerate(sizes)}
     offsets = {number: end - 7 for number, end in ends_by_offsets(available, most).items()}
     assert all(0 < offsets[number] <= size for number, size in enumerate(sizes) if size)
-    # more only for those whose share is less than one
     assert sum(offsets.values()) <= most + sum(0 < most * size < sum(sizes) for size in sizes)
-    # rounded, but none is left over for a small batch at the end
     assert sum(offsets.values()) >= min(most, sum(sizes))
     for number, size in enumerate(sizes):
         if size:
@@ -63,7 +60,7 @@ def test_a_limit_of_offsets_is_spread_and_starves_nobody(sizes: list[int], most:
             assert min(size, max(1, int(share))) <= offsets[number] <= min(size, max(1, int(share) + 1))
 
 
-def test_bytes_are_cut_behind_a_batch_that_the_offset_index_shows(tmp_path: Path) -> None:
+def test_bytes_end_at_a_batch_of_the_offset_index(tmp_path: Path) -> None:
     topic = topic_of(str(tmp_path / "clicks"), {0: 12_000})
     segments = topic.snapshot.partitions[0].segments
     batches, start, limit = batch_ends(topic, 0), 0, 50_000
@@ -72,7 +69,6 @@ def test_bytes_are_cut_behind_a_batch_that_the_offset_index_shows(tmp_path: Path
         end = ends_by_bytes(topic.reader, topic.snapshot, {0: (start, 12_000)}, limit)[0]
         assert end in batches
         assert end > start
-        # a small segment is not cut, so a batch may end before it
         is_segment_end = [base for base in segments.base_offsets.tolist() if base == end] or end == 12_000
         assert is_segment_end or limit - 5000 <= (end - start) * average
         assert (end - start) * average <= limit + 5000 or segments[-1].base_offset == start
@@ -80,10 +76,10 @@ def test_bytes_are_cut_behind_a_batch_that_the_offset_index_shows(tmp_path: Path
 
 
 @pytest.mark.parametrize("limit", [1, 1999])
-def test_one_batch_at_least_is_read_however_small_the_limit_is(tmp_path: Path, limit: int) -> None:
+def test_at_least_one_batch_is_read(tmp_path: Path, limit: int) -> None:
     topic = topic_of(str(tmp_path / "clicks"), {0: 6000})
     first, second = batch_ends(topic, 0)[:2]
-    # the first batch of a segment has no entry in its index, so it goes with the second
+    # the first batch of a segment has no index entry, so it goes with the second
     assert ends_by_bytes(topic.reader, topic.snapshot, {0: (0, 6000)}, limit) == {0: second}
     assert ends_by_bytes(topic.reader, topic.snapshot, {0: (first, 6000)}, limit) == {0: second}
     assert ends_by_bytes(topic.reader, topic.snapshot, {0: (second, 6000)}, limit) == {0: batch_ends(topic, 0)[2]}
@@ -112,7 +108,7 @@ def test_small_segments_are_taken_whole_without_a_request(memory_url: Any) -> No
     assert topic.storage.counters.gets == old_gets
 
 
-def test_an_index_that_is_missing_costs_precision_alone(tmp_path: Path) -> None:
+def test_a_missing_index_only_reduces_precision(tmp_path: Path) -> None:
     topic = topic_of(str(tmp_path / "clicks"), {0: 6000})
     for index in Path(topic.url).glob("clicks-0/*.index"):
         index.unlink()
@@ -143,7 +139,7 @@ STEP = st.tuples(st.integers(0, 1), st.integers(1, 400))
     offsets=st.none() | st.integers(1, 500),
     size=st.none() | st.integers(1, 100_000),
 )
-def test_whatever_the_limits_are_every_record_is_read_once_and_in_order(
+def test_any_limits_read_every_record_once_in_order(
     steps: list[tuple[int, int]], offsets: int | None, size: int | None
 ) -> None:
     topic = distlog.create(f"memory://{uuid.uuid4()}/clicks", 2, {**LARGE, "internal.segment.bytes": 30_000})
@@ -158,9 +154,6 @@ def test_whatever_the_limits_are_every_record_is_read_once_and_in_order(
         for number, read in batch.items():
             read_offsets[number] += read
     assert read_offsets == {number: list(range(end)) for number, end in topic.end_offsets().items()}
-
-
-# Options.
 
 
 def test_the_limits_are_parsed_as_sparks_kafka_source_does() -> None:

@@ -1,4 +1,4 @@
-"""What a stream does when what it was to read is gone: deleted, cut off, of a dropped topic, or compacted."""
+"""Streams over missing records: deleted, truncated, of a dropped topic, or compacted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from distlog.core.errors import (
 from distlog.spark import stream_plan
 
 
-def test_a_partition_that_lost_records_before_the_stream_knew_it_is_data_loss(topic: Topic) -> None:
+def test_records_lost_before_a_new_partition_is_read_are_data_loss(topic: Topic) -> None:
     stream = Stream(topic.url)
     stream.run()
     add_partition(topic)
@@ -34,9 +34,7 @@ def test_a_partition_that_lost_records_before_the_stream_knew_it_is_data_loss(to
     assert stream.run() == {2: [2]}
 
 
-def test_records_deleted_before_they_were_read_fail_the_stream_or_give_a_warning(
-    topic: Topic, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_deleted_unread_records_fail_the_stream_or_warn(topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
     stream = Stream(topic.url, startingOffsets='{"clicks": {"0": 1, "1": 5}}', maxOffsetsPerTrigger=1)
     assert stream.run() == {0: [1]}
     delete_before(topic, 0, 4)
@@ -53,7 +51,7 @@ def test_records_deleted_before_they_were_read_fail_the_stream_or_give_a_warning
     assert "partition=0 offset=2 log_start_offset=4" in warning
 
 
-def test_records_deleted_after_a_batch_was_planned_fail_its_replay_or_are_left_out(topic: Topic) -> None:
+def test_deleted_planned_records_fail_the_replay_or_are_skipped(topic: Topic) -> None:
     stream = Stream(topic.url, startingOffsets="earliest")
     assert stream.plan()
     delete_before(topic, 1, 3)
@@ -65,14 +63,14 @@ def test_records_deleted_after_a_batch_was_planned_fail_its_replay_or_are_left_o
 
 
 def cut(topic: Topic, old_folder: Path) -> None:
-    """The topic as a power loss leaves it: as it was in the copy `before`."""
+    """Replace the topic by its copy `old_folder`, as a power loss would."""
     shutil.rmtree(topic.url)
     shutil.copytree(old_folder, topic.url)
 
 
 @pytest.fixture
 def tail(topic: Topic, tmp_path: Path) -> Path:
-    """A copy of the topic with offset 5 in the active segment of partition 0; then offsets 6 and 7 are appended."""
+    """Return a copy of the topic with offset 5 in the active segment of partition 0, and append offsets 6 and 7."""
     with topic.writer() as writer:
         writer.append(b"v", partition=0)
     shutil.copytree(topic.url, tmp_path / "before")
@@ -82,7 +80,7 @@ def tail(topic: Topic, tmp_path: Path) -> Path:
     return tmp_path / "before"
 
 
-def test_a_log_that_ends_before_what_was_read_fails_the_stream_or_is_followed_from_there(
+def test_a_log_that_ends_before_the_position_fails_the_stream_or_resets_it(
     topic: Topic, tail: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     stream = Stream(topic.url, startingOffsets='{"clicks": {"0": 4, "1": 5}}')
@@ -97,7 +95,7 @@ def test_a_log_that_ends_before_what_was_read_fails_the_stream_or_is_followed_fr
     assert "log_end_offset=6" in caplog.text
 
 
-def test_a_batch_whose_end_was_cut_off_is_not_replayed_in_part_without_saying_so(topic: Topic, tail: Path) -> None:
+def test_a_truncated_batch_is_never_replayed_silently(topic: Topic, tail: Path) -> None:
     stream = Stream(topic.url, startingOffsets='{"clicks": {"0": 4, "1": 5}}')
     assert stream.plan()
     cut(topic, tail)
@@ -111,7 +109,7 @@ def test_a_batch_whose_end_was_cut_off_is_not_replayed_in_part_without_saying_so
     assert stream.run() == {0: [6, 7]}
 
 
-def test_a_dropped_topic_fails_the_stream_or_is_waited_for(topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_dropped_topic_fails_the_stream_or_pauses_it(topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
     stream = Stream(topic.url, startingOffsets="earliest")
     stream.run()
     topic.drop()
@@ -125,7 +123,7 @@ def test_a_dropped_topic_fails_the_stream_or_is_waited_for(topic: Topic, caplog:
     assert stream.run() == {1: [0, 1]}
 
 
-def test_a_topic_that_was_created_again_fails_the_stream_or_is_read_from_its_start(topic: Topic) -> None:
+def test_a_recreated_topic_fails_the_stream_or_is_read_from_its_start(topic: Topic) -> None:
     stream = Stream(topic.url, startingOffsets="earliest")
     stream.run()
     topic.drop()
@@ -144,7 +142,7 @@ def test_a_topic_that_was_created_again_fails_the_stream_or_is_read_from_its_sta
     assert stream.run() == {1: [0]}
 
 
-def test_a_checkpoint_of_another_topic_is_told_as_one(topic: Topic) -> None:
+def test_a_checkpoint_of_another_topic_is_refused(topic: Topic) -> None:
     append(topic, 0, 3)
     stream = Stream(topic.url, startingOffsets="earliest")
     stream.run()
@@ -157,7 +155,7 @@ def test_a_checkpoint_of_another_topic_is_told_as_one(topic: Topic) -> None:
     assert stream.run() == {1: [0, 1]}
 
 
-def test_a_batch_of_a_topic_that_is_gone_is_empty_if_records_may_be_lost(topic: Topic) -> None:
+def test_a_batch_of_a_dropped_topic_is_empty_if_records_may_be_lost(topic: Topic) -> None:
     stream = Stream(topic.url, startingOffsets="earliest")
     stream.plan()
     topic.drop()
@@ -185,7 +183,7 @@ def test_a_recreated_folder_is_another_topic_to_a_running_stream(topic: Topic, r
     assert stream.run() == {0: span(0, records)}
 
 
-def test_a_folder_that_is_gone_ends_a_running_stream(topic: Topic) -> None:
+def test_a_deleted_folder_ends_a_running_stream(topic: Topic) -> None:
     stream = Stream(topic.url, startingOffsets="earliest")
     stream.run()
     shutil.rmtree(topic.url)
@@ -224,7 +222,7 @@ def test_a_batch_is_planned_again_after_a_compaction_and_a_vacuum(tmp_path: Path
     assert sum(map(len, read_offsets.values())) == 3
 
 
-def test_offsets_that_compaction_dropped_are_no_data_loss(tmp_path: Path) -> None:
+def test_offsets_dropped_by_compaction_are_not_data_loss(tmp_path: Path) -> None:
     log = CompactedTopic(str(tmp_path / "log"))
     for number in range(6):
         log.append((b"%d" % (number % 2), b"v"))

@@ -1,4 +1,4 @@
-"""How far a streaming query is behind: in Spark's progress, by that progress, and by the topic as it is now."""
+"""The lag of a streaming query: in Spark's progress, and against the present topic."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from distlog.spark import lag, stream
 
 
 def query_of(*sources: tuple[Any, Any]) -> Any:
-    """A query whose last progress has these end offsets and newest offsets."""
     progress = {"sources": [{"endOffset": end, "latestOffset": newest} for end, newest in sources]}
     return SimpleNamespace(lastProgress=SimpleNamespace(json=json.dumps(progress)))
 
 
 def planned(query: Stream) -> Any:
-    """A query that is done with the batch that was planned last."""
+    """Return a query that completed its last planned batch."""
     return query_of((json.loads(query.log[-1]), query.reader.reportLatestOffset()))
 
 
@@ -33,7 +32,7 @@ def lags(table: Any) -> list[tuple[int, int, int, int]]:
     return [tuple(row[name] for name in table.column_names[1:5]) for row in table.to_pylist()]  # type: ignore[misc]
 
 
-def test_a_progress_has_what_its_batch_leaves_by_partition(tmp_path: Path) -> None:
+def test_a_progress_has_the_lag_by_partition(tmp_path: Path) -> None:
     topic = two_partitions(tmp_path)
     query = Stream(topic.url, startingOffsets="earliest", maxOffsetsPerTrigger=4)
     query.run()
@@ -45,7 +44,7 @@ def test_a_progress_has_what_its_batch_leaves_by_partition(tmp_path: Path) -> No
     assert query.reader.reportLatestOffset()["offsetsBehindLatest"] == {"clicks": {}}
 
 
-def test_a_lag_is_from_the_end_of_a_batch_to_what_was_there_when_it_was_planned(tmp_path: Path) -> None:
+def test_a_lag_is_from_the_end_of_a_batch_to_the_planned_latest_offset(tmp_path: Path) -> None:
     topic = two_partitions(tmp_path)
     query = Stream(topic.url, startingOffsets="earliest", maxOffsetsPerTrigger=4)
     query.run()
@@ -56,7 +55,7 @@ def test_a_lag_is_from_the_end_of_a_batch_to_what_was_there_when_it_was_planned(
     assert all(row["lag_bytes"] > 0 for row in query_lag.to_pylist())
 
 
-def test_a_lag_to_the_topic_as_it_is_now_counts_what_came_since(tmp_path: Path) -> None:
+def test_a_lag_to_the_present_topic_counts_new_records(tmp_path: Path) -> None:
     topic = two_partitions(tmp_path)
     query = Stream(topic.url, startingOffsets="earliest")
     query.run()
@@ -71,7 +70,7 @@ def test_a_lag_to_the_topic_as_it_is_now_counts_what_came_since(tmp_path: Path) 
     assert sizes[1] > sizes[0] > 0
 
 
-def test_a_query_of_sparks_kafka_source_has_a_lag_too(tmp_path: Path) -> None:
+def test_a_query_of_sparks_kafka_source_has_a_lag(tmp_path: Path) -> None:
     topic = two_partitions(tmp_path)
     query = query_of(
         ({"clicks": {"1": 3, "0": 5}, "visits": {"0": 9}}, {"clicks": {"1": 4, "0": 5}, "visits": {"0": 19}}), (7, 8)
@@ -84,30 +83,30 @@ def test_a_query_of_sparks_kafka_source_has_a_lag_too(tmp_path: Path) -> None:
     assert lags(lag(query, topic)) == [(1, 3, 5, 2), (0, 5, 5, 0)]
 
 
-def test_what_spark_does_not_tell_is_none() -> None:
+def test_missing_progress_has_no_lag() -> None:
     for newest in (None, {}):
         (row,) = lag(query_of(({"clicks": {"0": 5}}, newest))).to_pylist()
         assert (row["position"], row["end_offset"], row["lag"], row["lag_bytes"]) == (5, None, None, None)
 
 
-def test_other_sources_and_queries_that_just_began_have_no_rows() -> None:
+def test_other_sources_and_new_queries_have_no_rows() -> None:
     for other in (7, None, {"logOffset": 3}, [1], {"version": 1, "initial": True}, {}):
         assert lag(query_of((other, other))).num_rows == 0
     assert lag(SimpleNamespace(lastProgress=None)).num_rows == 0
 
 
-def test_a_topic_that_the_query_does_not_read_is_an_error(tmp_path: Path) -> None:
+def test_a_topic_that_the_query_does_not_read_fails(tmp_path: Path) -> None:
     topic = two_partitions(tmp_path)
     query = Stream(topic.url, startingOffsets="earliest")
     query.run()
-    told = planned(query)
+    progress = planned(query)
     other = distlog.create(f"{tmp_path}/visits")
     with pytest.raises(InvalidConfigError, match=r"does not read this topic \(topic=visits reads=clicks"):
-        lag(told, other)
+        lag(progress, other)
     topic.drop()
     again = distlog.create(topic.url, 2)
     with pytest.raises(TopicNotFoundError, match="dropped"):
-        lag(told, again)
+        lag(progress, again)
 
 
 @pytest.mark.s3
@@ -125,7 +124,7 @@ def test_a_lag_to_an_open_topic_is_one_request(s3_server: S3Server) -> None:
 
 
 @pytest.mark.spark
-def test_a_query_of_spark_tells_how_far_it_is_behind(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_real_query_reports_its_lag(spark: SparkSession, tmp_path: Path) -> None:
     topic = two_partitions(tmp_path)
     rows = stream(spark, topic, start=distlog.EARLIEST, max_offsets=4).writeStream.format("noop")
     query = rows.option("checkpointLocation", f"{tmp_path}/checkpoint").start()

@@ -1,4 +1,4 @@
-"""What a stream asks its storage for, and how often."""
+"""The requests of a stream to its storage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from distlog.spark import stream_plan
 
 @pytest.fixture
 def proxied(s3_server: S3Server) -> Any:
-    """A topic on S3 with a record, the proxy before it, and a stream through the proxy."""
     address = s3_server.address()
     topic = distlog.create(address.url, 2, storage_options=address.options)
     append(topic, 0, 1)
@@ -33,7 +32,7 @@ def proxied(s3_server: S3Server) -> Any:
 
 
 @pytest.mark.s3
-def test_an_idle_stream_sends_one_request_in_half_a_second_however_often_it_is_asked(proxied: Any) -> None:
+def test_an_idle_stream_sends_one_request_in_half_a_second(proxied: Any) -> None:
     topic, proxy, stream = proxied
     stream.run()
     proxy.reset()
@@ -57,7 +56,7 @@ def test_a_batch_is_planned_with_the_requests_for_its_new_commits(proxied: Any) 
     stream.clock.now += 1
     assert stream.plan()
     partitions = stream.partitions()
-    # the new commit, and a look at the one after it, which is not there
+    # the new commit, and a request for the missing next one
     assert len(proxy.requests) == proxy.count("GET", "*/_commits/*.json") == 2
     stream.reader.commit(json.loads(stream.log[-1]))
     assert len(proxy.requests) == 2
@@ -67,7 +66,7 @@ def test_a_batch_is_planned_with_the_requests_for_its_new_commits(proxied: Any) 
 
 
 @pytest.mark.s3
-def test_faults_of_the_storage_that_pass_do_not_end_the_stream(proxied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transient_faults_of_the_storage_do_not_end_the_stream(proxied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     topic, proxy, stream = proxied
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     stream.run()
@@ -77,7 +76,7 @@ def test_faults_of_the_storage_that_pass_do_not_end_the_stream(proxied: Any, mon
     assert stream.run() == {1: [0]}
 
 
-def test_a_local_stream_looks_each_time_it_is_asked(topic: Topic) -> None:
+def test_a_local_stream_polls_on_each_call(topic: Topic) -> None:
     stream = Stream(topic.url)
     stream.run()
     for number in range(3):
@@ -85,7 +84,7 @@ def test_a_local_stream_looks_each_time_it_is_asked(topic: Topic) -> None:
         assert stream.run() == {0: [5 + number]}
 
 
-def test_a_local_stream_with_many_active_segments_looks_less_often(
+def test_a_local_stream_with_many_active_segments_polls_less_often(
     topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_plan, "TAIL_S", 0.1)

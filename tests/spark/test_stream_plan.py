@@ -1,4 +1,4 @@
-"""What a stream reads, batch by batch: the source's offsets and splits, as Spark would ask for them."""
+"""The batches of a stream: the source's offsets and splits, as Spark requests them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ from distlog.core.errors import (
     UnsupportedVersionError,
 )
 
-# Where a stream starts.
-
 
 @pytest.mark.parametrize(
     ("options", "first"),
@@ -44,7 +42,7 @@ from distlog.core.errors import (
         ({"startingOffsets": "earliest", "subscribe": "clicks"}, {0: span(0, 5), 1: span(0, 5)}),
     ],
 )
-def test_a_stream_starts_where_its_options_say(topic: Topic, options: dict[str, Any], first: Read) -> None:
+def test_a_stream_starts_at_the_offsets_of_its_options(topic: Topic, options: dict[str, Any], first: Read) -> None:
     stream = Stream(topic.url, **options)
     assert stream.run() == first
     assert stream.run() is None
@@ -69,7 +67,7 @@ def test_starts_for_some_partitions_only_are_refused(topic: Topic) -> None:
         Stream(topic.url, startingOffsets='{"clicks": {"0": 1}}').run()
 
 
-def test_the_start_of_the_first_batch_is_in_its_end_so_a_replay_does_not_ask_the_options(topic: Topic) -> None:
+def test_a_replay_of_the_first_batch_ignores_the_options(topic: Topic) -> None:
     stream = Stream(topic.url, startingOffsets='{"clicks": {"0": 3, "1": 5}}')
     assert stream.plan()
     append(topic, 0, 2)
@@ -78,14 +76,11 @@ def test_the_start_of_the_first_batch_is_in_its_end_so_a_replay_does_not_ask_the
     assert stream.run() == {0: [5, 6]}
 
 
-def test_latest_is_found_once_though_records_come_before_the_first_batch_is_planned(topic: Topic) -> None:
+def test_latest_is_resolved_once(topic: Topic) -> None:
     stream = Stream(topic.url)
     stream.reader.latestOffset(stream.reader.initialOffset(), stream.reader.getDefaultReadLimit())
     append(topic, 1, 2)
     assert stream.run() == {1: [5, 6]}
-
-
-# What a batch reads.
 
 
 def test_batches_follow_each_other_without_gap_or_repetition(topic: Topic) -> None:
@@ -122,7 +117,7 @@ def test_direct_appends_are_read_in_the_next_batch(topic: Topic) -> None:
         assert stream.run() is None
 
 
-def test_a_replay_reads_the_same_records_of_a_segment_that_went_on_growing(topic: Topic) -> None:
+def test_a_replay_reads_the_same_records_of_a_growing_segment(topic: Topic) -> None:
     stream = Stream(topic.url)
     stream.run()
     with topic.writer() as writer:
@@ -133,7 +128,7 @@ def test_a_replay_reads_the_same_records_of_a_segment_that_went_on_growing(topic
         writer.flush()
         stream.restart()
         assert stream.run() == {0: [5]}
-    topic.refresh().alter_config({"retention.ms": "-1"})  # seals the segment
+    topic.refresh().alter_config({"retention.ms": "-1"})
     assert stream.run() == {0: [6]}
 
 
@@ -147,7 +142,7 @@ def test_small_batches_are_one_task_and_minPartitions_asks_for_more(topic: Topic
         assert stream.splits >= 4
 
 
-def test_an_empty_batch_has_no_split_and_the_task_that_spark_makes_of_it_reads_nothing(topic: Topic) -> None:
+def test_an_empty_batch_reads_nothing(topic: Topic) -> None:
     stream = Stream(topic.url)
     assert stream.plan()
     assert stream.partitions() == []
@@ -183,10 +178,7 @@ def test_a_batch_that_was_planned_into_an_open_transaction_is_not_replayed_as_re
         stream.run()
 
 
-# How much a batch takes.
-
-
-def test_a_trigger_that_takes_everything_takes_no_notice_of_the_limits(topic: Topic) -> None:
+def test_a_trigger_for_everything_ignores_the_limits(topic: Topic) -> None:
     stream = Stream(topic.url, startingOffsets="earliest", maxOffsetsPerTrigger=2, minOffsetsPerTrigger=2)
     assert stream.run(everything=True) == {0: span(0, 5), 1: span(0, 5)}
 
@@ -207,7 +199,6 @@ def test_a_batch_waits_for_enough_offsets_or_long_enough(topic: Topic) -> None:
     assert stream.run() == {0: [8]}
     append(topic, 0, 1)
     assert stream.run() is None
-    # nobody knows how long a query that was started again has waited
     stream.clock = clock = Seconds()
     stream.restart()
     assert stream.run() == {0: [9]}
@@ -252,9 +243,6 @@ def test_available_now_does_not_read_a_topic_that_was_created_after_it_began(top
     assert stream.drain() == [{0: [0, 1, 2]}]
 
 
-# Partitions that come.
-
-
 def test_a_partition_that_is_added_is_read_from_its_log_start(topic: Topic) -> None:
     stream = Stream(topic.url)
     stream.run()
@@ -275,9 +263,6 @@ def test_a_batch_with_a_new_partition_is_replayed_from_the_same_start(topic: Top
     stream.restart()
     with pytest.raises(OffsetOutOfRangeError, match="partition=2 offset=0 log_start_offset=1 log_end_offset=3"):
         stream.run()
-
-
-# The checkpoint.
 
 
 @pytest.mark.parametrize(
@@ -317,17 +302,14 @@ def test_a_checkpoint_of_a_newer_library_is_refused(topic: Topic) -> None:
         stream.run()
 
 
-# A checkpoint of Spark's Kafka source.
-
-
 def of_kafka(topic: Topic, *log: str, committed: int, **options: Any) -> Stream:
-    """A stream that goes on from offsets that Spark's Kafka source wrote."""
+    """Return a stream from offsets that Spark's Kafka source wrote."""
     stream = Stream(topic.url, **options)
     stream.log, stream.committed = list(log), committed
     return stream
 
 
-def test_a_checkpoint_of_kafkas_source_goes_on_where_it_was_and_is_then_one_of_this_source(topic: Topic) -> None:
+def test_a_checkpoint_of_kafkas_source_is_continued_and_converted(topic: Topic) -> None:
     stream = of_kafka(topic, '{"clicks":{"1":5,"0":3}}', committed=1)
     assert stream.run() == {0: [3, 4]}
     ours = json.loads(stream.log[-1])
@@ -338,7 +320,7 @@ def test_a_checkpoint_of_kafkas_source_goes_on_where_it_was_and_is_then_one_of_t
     assert stream.run() == {1: [5]}
 
 
-def test_a_checkpoint_of_kafkas_source_with_nothing_new_takes_the_topics_id_in_one_empty_batch(topic: Topic) -> None:
+def test_an_idle_checkpoint_of_kafkas_source_gets_the_topic_id(topic: Topic) -> None:
     for options in ({}, {"minOffsetsPerTrigger": 4}):
         stream = of_kafka(topic, '{"clicks":{"1":5,"0":5}}', committed=1, **options)
         assert stream.run() == {}
@@ -353,7 +335,7 @@ def test_a_batch_started_by_kafkas_source_is_read_as_it_was(topic: Topic) -> Non
     assert stream.run() == {0: [4, 5, 6], 1: [2, 3, 4]}
 
 
-def test_the_first_batch_of_kafkas_source_is_not_finished_here_since_its_start_is_not_known(topic: Topic) -> None:
+def test_an_unfinished_first_batch_of_kafkas_source_is_refused(topic: Topic) -> None:
     with pytest.raises(InvalidConfigError, match="finish it there"):
         of_kafka(topic, '{"clicks":{"1":2,"0":4}}', committed=0, startingOffsets="earliest").run()
 
@@ -370,7 +352,7 @@ def test_a_checkpoint_of_kafkas_source_about_another_topic_is_refused(topic: Top
         of_kafka(topic, text, committed=1).run()
 
 
-def test_offsets_of_kafka_that_the_topic_does_not_have_are_lost_records(topic: Topic) -> None:
+def test_missing_offsets_of_kafka_are_data_loss(topic: Topic) -> None:
     with pytest.raises(OffsetOutOfRangeError, match="partition=0 offset=300"):
         of_kafka(topic, '{"clicks":{"1":5,"0":300}}', committed=1).run()
     with pytest.raises(TopicNotFoundError, match="partition=2"):

@@ -24,7 +24,7 @@ def topic(tmp_path: Path) -> distlog.Topic:
 
 
 def put_in(folder: Path, *lines: str) -> None:
-    """Each line is a file, and a file is a micro-batch."""
+    """Write each line as a file, and so as a micro-batch."""
     (folder / "in").mkdir(exist_ok=True)
     begin = len(list((folder / "in").iterdir()))
     for number, line in enumerate(lines, begin):
@@ -41,12 +41,10 @@ def start(frame: DataFrame, folder: Path, url: str, mode: str = "append", **opti
 
 
 def run(spark: SparkSession, folder: Path, url: str, **options: str) -> None:
-    """One run of a query over all files that are new."""
     start(lines_of(spark, folder), folder, url, **options).awaitTermination()
 
 
 def run_each(spark: SparkSession, folder: Path, write_batch: Callable[[DataFrame, int], None]) -> None:
-    """One run of a query with a foreachBatch function."""
     query = lines_of(spark, folder).writeStream.foreachBatch(write_batch)
     query.option("checkpointLocation", str(folder / "checkpoint")).trigger(
         availableNow=True
@@ -54,7 +52,7 @@ def run_each(spark: SparkSession, folder: Path, write_batch: Callable[[DataFrame
 
 
 def forget(folder: Path, batch: int) -> None:
-    """As if the driver had died between the sink's commit of the batch and Spark's own."""
+    """Remove Spark's record of a batch that the sink has committed, as after a kill."""
     for commit_file in (folder / "checkpoint" / "commits").glob(f"*{batch}*"):
         commit_file.unlink()
 
@@ -63,7 +61,7 @@ def values(topic: distlog.Topic) -> list[str]:
     return [value.decode() for value in topic.refresh().scan().to_table().column("value").to_pylist()]
 
 
-def test_a_query_commits_each_micro_batch_once_whatever_spark_repeats(
+def test_a_query_commits_each_repeated_micro_batch_once(
     spark: SparkSession, topic: distlog.Topic, tmp_path: Path
 ) -> None:
     put_in(tmp_path, "a", "b")
@@ -92,9 +90,7 @@ def test_a_new_checkpoint_repeats_unless_the_application_has_a_name(
         assert values(topic) == expected
 
 
-def test_complete_mode_is_refused_in_our_words_and_update_mode_in_sparks(
-    spark: SparkSession, topic: distlog.Topic, tmp_path: Path
-) -> None:
+def test_complete_and_update_mode_are_refused(spark: SparkSession, topic: distlog.Topic, tmp_path: Path) -> None:
     put_in(tmp_path, "a")
     counts = lines_of(spark, tmp_path).groupBy("value").count().select("value")
     with pytest.raises(Exception, match=r"a topic is append only: use outputMode\('append'\)"):
@@ -105,7 +101,7 @@ def test_complete_mode_is_refused_in_our_words_and_update_mode_in_sparks(
     assert values(topic) == []
 
 
-def test_a_row_that_does_not_fit_fails_the_query_and_nothing_of_its_batch_is_there(
+def test_an_invalid_row_fails_the_query_and_its_batch(
     spark: SparkSession, topic: distlog.Topic, tmp_path: Path
 ) -> None:
     put_in(tmp_path, "a", "b")
@@ -159,7 +155,7 @@ def test_a_foreachBatch_without_rows_is_no_commit_and_small_segments_are_merged(
     assert sum(old_version == after for old_version, after in zip([0, *versions], versions, strict=False)) == 1
 
 
-def test_spark_refuses_real_time_mode_by_the_names_that_the_documentation_has(
+def test_spark_refuses_real_time_mode_as_documented(
     spark: SparkSession, tmp_path: Path, topic: distlog.Topic
 ) -> None:
     page = (Path(__file__).parents[2] / "docs" / "streaming.md").read_text()

@@ -1,4 +1,4 @@
-"""How many requests a micro-batch and a read take, and that their number does not grow with that of the commits."""
+"""The number of requests of a micro-batch and a read does not grow with the number of commits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CHECKPOINT_COMMITS = 10
 
 
 class Counted:
-    """A stream into a topic behind a proxy that counts. Planner and committer each know what their process knows."""
+    """A stream into a topic on a counting proxy; the planner and the committing process share no state."""
 
     def __init__(self, url: str, options: dict[str, Any], proxy: FaultProxy, change: Callable[..., None]) -> None:
         self.url, self.options, self.proxy, self._change = url, options, proxy, change
@@ -40,12 +40,11 @@ class Counted:
         return {f"storage.{name}": str(value) for name, value in self.options.items()}
 
     def restart_processes(self) -> None:
-        """As after a minute without a micro-batch."""
         self._planner: dict[bytes, Any] = {}
         self._committer: dict[bytes, Any] = {}
 
     def batch(self, number: int) -> tuple[int, int]:
-        """A micro-batch of one segment; returns its GETs and its PUTs."""
+        """Write a micro-batch of one segment; return its GETs and its PUTs."""
         self.proxy.reset()
         self._change(KNOWN_TOPICS, "_loaded", self._planner)
         messages = self.query.write(number, ["a"])
@@ -58,7 +57,6 @@ class Counted:
 def counted(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counted]:
     address = s3_server.address()
     monkeypatch.setitem(CommitLog.__init__.__kwdefaults__, "checkpoint_commits", CHECKPOINT_COMMITS)
-    # also on a machine where a micro-batch takes a while
     monkeypatch.setattr(stream_sink, "RECENT_MS", 3_600_000)
     distlog.create(address.url, storage_options=address.options)
     with FaultProxy(s3_server.endpoint) as proxy:
@@ -68,25 +66,23 @@ def counted(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Co
 
 def test_the_requests_of_a_micro_batch_do_not_grow_with_the_number_of_commits(counted: Counted) -> None:
     batches = [counted.batch(number) for number in range(25)]
-    # the planner reads the new commit, and who commits reads nothing
+    # the planner reads the new commit, and the committing process reads nothing
     gets, puts = 1, 3
     expected = [(gets, puts + 2 * ((number + 1) % CHECKPOINT_COMMITS == 0)) for number in range(25)]
     assert batches[1:] == expected[1:]
 
 
-def test_a_micro_batch_a_while_after_the_last_also_looks_whether_there_are_later_commits(
-    counted: Counted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_late_micro_batch_checks_for_later_commits(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_sink, "RECENT_MS", 0)
     assert [counted.batch(number) for number in range(5)][1:] == [(2, 3)] * 4
 
 
-def test_what_others_commit_between_two_micro_batches_is_read_once_by_each_process(counted: Counted) -> None:
+def test_foreign_commits_are_read_once_by_each_process(counted: Counted) -> None:
     other = distlog.open(counted.url, storage_options=counted.options)
     for number in range(2):
         counted.batch(number)
     other.refresh().append([{"value": "x"}])
-    # recent commits are planned with one at a time; the put finds the one of another, and then looks for more
+    # recent commits are planned one at a time; the put finds a foreign one, and then searches for more
     assert [counted.batch(number) for number in range(2, 5)] == [(1 + 2, 4), (1, 3), (1, 3)]
     assert values(other) == ["a", "a", "x", "a", "a", "a"]
 
@@ -130,15 +126,15 @@ def test_a_query_of_spark_takes_as_many_requests_for_each_micro_batch(
     query = query.options(mergeSegments="false", **counted.storage).trigger(availableNow=True)
     counted.proxy.reset()
     query.start(counted.url).awaitTermination()
-    # the planner reads the last commit, and looks for a later one if that was a second ago;
-    # of idle workers, which earlier queries left, Spark takes one after the other, and each reads what came meanwhile
+    # the planner reads the last commit, and checks for a later one after a second;
+    # Spark alternates between idle workers of earlier queries, and each reads the commits since its last task
     counts = reads_of_metadata(counted.proxy.requests)[2:]
     assert len(counts) == 4
     assert max(counts) <= 4
 
 
 def reads_of_metadata(requests: list[Request]) -> list[int]:
-    """The GETs of commits, checkpoints and hints, for each commit that was put."""
+    """Return the GETs of commits, checkpoints and hints before each put of a commit."""
     groups, reads = [], 0
     for request in requests:
         is_commit = "/_commits/" in request.path

@@ -1,4 +1,4 @@
-"""The sink of a stream, driven as Spark drives it: what one micro-batch commits, and what is refused."""
+"""The sink of a stream without Spark: the commit of a micro-batch, and refused ones."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_batch_without_rows_is_no_commit(topic: distlog.Topic) -> None:
     assert values(topic) == ["a"]
 
 
-def test_rows_are_taken_as_the_batch_sink_takes_them(tmp_path: Path) -> None:
+def test_rows_are_accepted_as_in_the_batch_sink(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "clicks"), partitions=3)
     header = pa.struct([("key", pa.string()), ("value", pa.binary())])
     batch = pa.record_batch(
@@ -72,14 +72,14 @@ def test_rows_are_taken_as_the_batch_sink_takes_them(tmp_path: Path) -> None:
     planned = writer(topic.url, compression="zstd")
     message = sent(sent(planned).write(iter([batch])))
     writer(topic.url, txnAppId="app").commit([message], 0)
-    found = {row["partition"]: row for row in topic.refresh().scan().to_table().to_pylist()}
-    assert (found[2]["key"], found[2]["value"], found[1]["value"]) == (b"k", b"text", b"more")
-    assert found[2]["headers"] == [{"key": "h", "value": b"x"}]
-    assert found[2]["timestamp"].timestamp() == 1_700_000_000.123
+    records = {row["partition"]: row for row in topic.refresh().scan().to_table().to_pylist()}
+    assert (records[2]["key"], records[2]["value"], records[1]["value"]) == (b"k", b"text", b"more")
+    assert records[2]["headers"] == [{"key": "h", "value": b"x"}]
+    assert records[2]["timestamp"].timestamp() == 1_700_000_000.123
     assert set(topic.segments()["compression"].to_pylist()) == {"zstd"}
 
 
-def test_what_cannot_be_written_is_refused_before_any_task(topic: distlog.Topic) -> None:
+def test_invalid_writes_are_refused_before_any_task(topic: distlog.Topic) -> None:
     source = DistlogDataSource(options=CaseInsensitiveDict({"path": topic.url}))
     with pytest.raises(InvalidConfigError, match=r"use outputMode\('append'\)"):
         source.streamWriter(KEY_VALUE, overwrite=True)
@@ -97,7 +97,7 @@ def test_what_cannot_be_written_is_refused_before_any_task(topic: distlog.Topic)
         writer(topic.url, StructType([StructField("value", IntegerType())]))
     with pytest.raises(TopicNotFoundError):
         writer(topic.url + "-not")
-    # what Spark adds for itself is no misspelt option
+    # options that Spark adds itself are accepted
     writer(topic.url, StructType([StructField("value", StringType())]), checkpointLocation="/x", queryName="q")
 
 
@@ -110,7 +110,7 @@ def test_an_object_store_is_written(s3_url: Address) -> None:
     assert sorted(map(int, values(topic))) == list(range(10))
 
 
-def test_a_batch_that_comes_again_keeps_its_offsets_and_its_files_are_left_to_vacuum(topic: distlog.Topic) -> None:
+def test_a_repeated_batch_keeps_its_offsets_and_leaves_files_to_vacuum(topic: distlog.Topic) -> None:
     query = Query(topic.url)
     query.batch(0, "a")
     query.batch(1, "b")
@@ -121,13 +121,11 @@ def test_a_batch_that_comes_again_keeps_its_offsets_and_its_files_are_left_to_va
     restarted.batch(2, "c")
     assert values(topic) == ["a", "b", "c"]
     assert result_of(topic, "query", 1) == first
-    left = files(topic.storage) - named_files(topic)
-    assert sorted(Path(name).suffix for name in left) == [".log", ".timeindex"]
+    leftover = files(topic.storage) - named_files(topic)
+    assert sorted(Path(name).suffix for name in leftover) == [".log", ".timeindex"]
 
 
-def test_batches_are_told_as_done_quietly_when_they_come_again(
-    topic: distlog.Topic, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_repeated_batches_are_logged_quietly(topic: distlog.Topic, caplog: pytest.LogCaptureFixture) -> None:
     query = Query(topic.url)
     query.batch(0, "a")
     with caplog.at_level(logging.INFO):
@@ -136,7 +134,7 @@ def test_batches_are_told_as_done_quietly_when_they_come_again(
     assert [record.levelname for record in caplog.records if "batch 0" in record.message] == ["INFO"]
 
 
-def test_a_batch_that_comes_again_with_other_rows_is_skipped_and_told_of(
+def test_a_repeated_batch_with_other_rows_is_skipped_with_a_warning(
     topic: distlog.Topic, caplog: pytest.LogCaptureFixture
 ) -> None:
     query = Query(topic.url)
@@ -146,7 +144,7 @@ def test_a_batch_that_comes_again_with_other_rows_is_skipped_and_told_of(
     assert "batch 0 of query was skipped: it has 2 records now, and had 1 in version 1 of clicks" in caplog.text
 
 
-def test_a_batch_below_the_last_is_skipped_and_told_of(
+def test_a_batch_below_the_last_is_skipped_with_a_warning(
     topic: distlog.Topic, caplog: pytest.LogCaptureFixture
 ) -> None:
     query = Query(topic.url)
@@ -164,7 +162,7 @@ def test_a_new_checkpoint_is_a_new_query(topic: distlog.Topic) -> None:
     assert values(topic) == ["a", "a"]
 
 
-def test_txnAppId_stands_for_the_query_over_all_its_checkpoints(topic: distlog.Topic) -> None:  # noqa: N802
+def test_txnAppId_identifies_the_query_over_all_checkpoints(topic: distlog.Topic) -> None:  # noqa: N802
     Query(topic.url, "old", txnAppId="clicks").batch(0, "a")
     Query(topic.url, "new", txnAppId="clicks").batch(0, "a")
     Query(topic.url, "new", txnAppId="clicks").batch(1, "b")
@@ -172,7 +170,7 @@ def test_txnAppId_stands_for_the_query_over_all_its_checkpoints(topic: distlog.T
     assert result_of(topic, "new", 1) is None
 
 
-def test_without_the_id_of_the_query_nothing_is_committed_unless_txnAppId_is_given(  # noqa: N802
+def test_a_commit_needs_the_query_id_or_txnAppId(  # noqa: N802
     topic: distlog.Topic,
 ) -> None:
     unknown = Query(topic.url, query_id="")
@@ -184,7 +182,7 @@ def test_without_the_id_of_the_query_nothing_is_committed_unless_txnAppId_is_giv
 
 
 @pytest.mark.parametrize("landed", [True, False])
-def test_after_an_unknown_outcome_the_batch_is_there_once(
+def test_after_an_unknown_outcome_the_batch_is_appended_once(
     topic: distlog.Topic, monkeypatch: pytest.MonkeyPatch, landed: bool
 ) -> None:
     query, real = Query(topic.url), Storage.put_if_absent
@@ -204,7 +202,7 @@ def test_after_an_unknown_outcome_the_batch_is_there_once(
     assert topic.refresh().version == 1
 
 
-def test_appends_of_others_meanwhile_come_first(topic: distlog.Topic) -> None:
+def test_concurrent_appends_come_first(topic: distlog.Topic) -> None:
     query = Query(topic.url)
     messages = query.write(0, ["a"])
     topic.append([{"value": b"before"}])
@@ -214,20 +212,20 @@ def test_appends_of_others_meanwhile_come_first(topic: distlog.Topic) -> None:
     assert values(topic) == ["before", "while", "a"]
 
 
-def test_a_stream_beside_a_writer_in_place_keeps_the_order_of_both(topic: distlog.Topic) -> None:
+def test_a_stream_and_a_direct_writer_keep_their_order(topic: distlog.Topic) -> None:
     query = Query(topic.url)
     with topic.writer(linger_ms=0) as live:
         for number in range(20):
             live.append(f"live {number}".encode())
             live.flush()
             query.batch(number, f"batch {number}")
-    found = values(topic)
-    assert found == [f"{name} {number}" for number in range(20) for name in ("live", "batch")]
+    appended = values(topic)
+    assert appended == [f"{name} {number}" for number in range(20) for name in ("live", "batch")]
     assert segments_of(topic) < 16
     assert topic.verify().ok
 
 
-def test_a_topic_that_became_a_compacted_one_meanwhile_gets_nothing_without_a_key(topic: distlog.Topic) -> None:
+def test_a_concurrently_compacted_topic_refuses_null_keys(topic: distlog.Topic) -> None:
     query = Query(topic.url)
     messages = query.write(0, ["a"])
     topic.alter_config({"cleanup.policy": "compact"})
@@ -238,7 +236,7 @@ def test_a_topic_that_became_a_compacted_one_meanwhile_gets_nothing_without_a_ke
     assert topic.refresh().end_offsets() == {0: 0}
 
 
-def test_a_topic_that_was_dropped_meanwhile_gets_nothing(topic: distlog.Topic) -> None:
+def test_a_concurrently_dropped_topic_gets_nothing(topic: distlog.Topic) -> None:
     query = Query(topic.url)
     messages = query.write(0, ["a"])
     topic.drop()
@@ -246,30 +244,30 @@ def test_a_topic_that_was_dropped_meanwhile_gets_nothing(topic: distlog.Topic) -
         query.write(0, ["a"])
     with pytest.raises(TopicNotFoundError, match="there is no topic here"):
         query.commit(0, messages)
-    anew = distlog.create(topic.url)
+    recreated = distlog.create(topic.url)
     with pytest.raises(CommitConflictError, match="the topic was dropped"):
         query.commit(0, messages)
-    assert values(anew) == []
+    assert values(recreated) == []
     query.batch(0, "a")
-    assert values(anew) == ["a"]
+    assert values(recreated) == ["a"]
 
 
-def test_a_folder_that_was_deleted_and_made_anew_between_two_batches_is_another_topic(topic: distlog.Topic) -> None:
+def test_a_folder_recreated_between_two_batches_is_another_topic(topic: distlog.Topic) -> None:
     query = Query(topic.url)
     for number in range(3):
         query.batch(number, "old")
     shutil.rmtree(topic.url)
     for appends in (1, 5):
-        anew = distlog.create(topic.url)
+        recreated = distlog.create(topic.url)
         for _ in range(appends):
-            anew.append([{"value": b"x"}])
+            recreated.append([{"value": b"x"}])
         query.batch(3, "new")
-        assert values(anew) == ["x"] * appends + ["new"]
-        assert anew.verify().ok
+        assert values(recreated) == ["x"] * appends + ["new"]
+        assert recreated.verify().ok
         shutil.rmtree(topic.url)
 
 
-def test_small_segments_are_merged_unless_the_option_says_no(topic: distlog.Topic) -> None:
+def test_small_segments_are_merged_unless_disabled(topic: distlog.Topic) -> None:
     query = Query(topic.url, mergeSegments="false")
     for number in range(9):
         query.batch(number, "a")
@@ -287,7 +285,7 @@ def test_a_merge_that_fails_does_not_fail_the_query(
     caplog: pytest.LogCaptureFixture,
     error: Exception,
 ) -> None:
-    def fail(*given: Any, **options: Any) -> None:
+    def fail(*arguments: Any, **options: Any) -> None:
         raise error
 
     query = Query(topic.url)
@@ -301,7 +299,7 @@ def test_a_merge_that_fails_does_not_fail_the_query(
     assert (segments_of(topic), len(values(topic))) == (1, 10)
 
 
-def test_a_segment_that_cannot_be_read_is_told_of_and_the_query_goes_on(
+def test_an_unreadable_segment_is_logged_and_the_query_continues(
     topic: distlog.Topic, caplog: pytest.LogCaptureFixture
 ) -> None:
     query = Query(topic.url)
@@ -314,7 +312,7 @@ def test_a_segment_that_cannot_be_read_is_told_of_and_the_query_goes_on(
     assert topic.refresh().end_offsets() == {0: 9}
 
 
-def test_a_merge_beside_a_merge_loses_nothing(
+def test_concurrent_merges_lose_nothing(
     topic: distlog.Topic, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     query, merging = Query(topic.url), threading.Lock()
@@ -322,11 +320,11 @@ def test_a_merge_beside_a_merge_loses_nothing(
 
     real: Callable[..., Any] = merging_module.do_job
 
-    def late(*given: Any, **options: Any) -> Any:
+    def late(*arguments: Any, **options: Any) -> Any:
         if merging.acquire(blocking=False):
             distlog.open(topic.url).compact()
             merging.release()
-        return real(*given, **options)
+        return real(*arguments, **options)
 
     monkeypatch.setattr(merging_module, "do_job", late)
     for number in range(12):

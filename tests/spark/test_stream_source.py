@@ -1,4 +1,4 @@
-"""The streaming source as a user meets it: spark.readStream.format("distlog")."""
+"""The streaming source for users: spark.readStream.format("distlog")."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.spark
 
 
 class Batches:
-    """A sink that keeps what each micro-batch brought; it may be told to fail in a batch of some number."""
+    """A sink that keeps the rows of each micro-batch; `fails_in` is a batch that fails."""
 
     def __init__(self) -> None:
         self.rows: dict[int, list[Any]] = {}
@@ -38,10 +38,9 @@ class Batches:
     def __call__(self, frame: DataFrame, number: int) -> None:
         self.rows[number] = frame.collect()
         if number == self.fails_in:
-            raise RuntimeError("the sink was told to fail")
+            raise RuntimeError("the sink fails on purpose")
 
     def offsets(self, number: int) -> dict[int, list[int]]:
-        """The offsets of a batch, by partition."""
         offsets_read: dict[int, list[int]] = {}
         for row in self.rows[number]:
             offsets_read.setdefault(row.partition, []).append(row.offset)
@@ -50,7 +49,6 @@ class Batches:
 
 @pytest.fixture
 def topic(tmp_path: Path) -> Topic:
-    """Two partitions with five records each."""
     new_topic = distlog.create(str(tmp_path / "clicks"), 2)
     for partition in range(2):
         new_topic.append(values(range(5)), partition=partition)
@@ -67,7 +65,7 @@ Write = Callable[..., DataStreamWriter]
 
 @pytest.fixture
 def write(spark: SparkSession, tmp_path: Path, batches: Batches) -> Iterator[Write]:
-    """Makes a query from a topic to `batches`, to be started; its checkpoint is the test's own."""
+    """Builds a query from a topic to `batches`, not started, with the test's own checkpoint."""
 
     def stream_writer(url: str | DataFrame, schema: str | None = None, **options: Any) -> DataStreamWriter:
         reader = spark.readStream.format("distlog").options(**options)
@@ -80,20 +78,18 @@ def write(spark: SparkSession, tmp_path: Path, batches: Batches) -> Iterator[Wri
 
 
 def finish(writer: DataStreamWriter, **trigger: Any) -> StreamingQuery:
-    """Run a query to its end."""
     query = writer.trigger(**(trigger or {"availableNow": True})).start()
     assert query.awaitTermination(600)
     return query
 
 
 def failure(writer: DataStreamWriter) -> str:
-    """Why a query fails."""
     with pytest.raises(Exception) as raised:  # noqa: PT011 - Spark has a type of its own for each process
         finish(writer)
     return str(raised.value)
 
 
-def test_available_now_reads_in_batches_and_goes_on_from_its_checkpoint(
+def test_available_now_reads_in_batches_and_continues_its_checkpoint(
     topic: Topic, write: Write, batches: Batches
 ) -> None:
     source = write(topic.url, startingOffsets="earliest", maxOffsetsPerTrigger=6)
@@ -114,7 +110,7 @@ def test_available_now_reads_in_batches_and_goes_on_from_its_checkpoint(
     assert batches.offsets(2) == {1: [5, 6]}
 
 
-def test_the_function_stream_takes_what_read_takes(
+def test_the_function_stream_has_the_arguments_of_read(
     spark: SparkSession, topic: Topic, write: Write, batches: Batches
 ) -> None:
     frame = stream(spark, topic, ["partition", "offset"], {0: 2}, max_offsets=4, min_partitions=2)
@@ -137,7 +133,7 @@ def test_a_stream_of_the_function_is_checked_before_it_starts(spark: SparkSessio
         stream(spark, topic.url, start={2: 0})
 
 
-def test_a_checkpoint_of_sparks_kafka_source_goes_on_here(
+def test_a_checkpoint_of_sparks_kafka_source_is_continued(
     topic: Topic, write: Write, batches: Batches, tmp_path: Path
 ) -> None:
     source = write(topic.url, startingOffsets="earliest")
@@ -153,7 +149,7 @@ def test_a_checkpoint_of_sparks_kafka_source_goes_on_here(
     assert batches.offsets(2) == {1: [5, 6]}
 
 
-def test_rows_are_those_of_the_kafka_source(topic: Topic, write: Write, batches: Batches) -> None:
+def test_rows_have_the_shape_of_the_kafka_source(topic: Topic, write: Write, batches: Batches) -> None:
     topic.append([{"key": b"k", "value": b"v", "timestamp": NOW, "headers": [("h", b"1")], "partition": 0}])
     start = json.dumps({"clicks": {"0": 5, "1": -1}})
     finish(write(topic.url, startingOffsets=start, includeHeaders="true"))
@@ -194,7 +190,7 @@ def test_a_running_stream_reads_direct_appends(
     assert {number: sorted(read) for number, read in offsets.items()} == expected(3, 1000)
 
 
-def test_a_processing_time_trigger_reads_what_came_since(topic: Topic, write: Write, batches: Batches) -> None:
+def test_a_processing_time_trigger_reads_new_records(topic: Topic, write: Write, batches: Batches) -> None:
     query = write(topic.url).trigger(processingTime="100 milliseconds").start()
     query.processAllAvailable()
     for number in range(2):
@@ -228,7 +224,7 @@ def test_wrong_options_are_explained_when_the_query_starts(topic: Topic, write: 
     assert last.startswith("InvalidConfigError: option maxOffsetsPerTrigger must be a whole number, at least 1")
 
 
-def test_a_batch_read_takes_no_notice_of_the_options_of_streams(topic: Topic, spark: SparkSession) -> None:
+def test_a_batch_read_ignores_the_options_of_streams(topic: Topic, spark: SparkSession) -> None:
     options = {"maxOffsetsPerTrigger": 1, "minOffsetsPerTrigger": 1, "maxTriggerDelay": "1m", "maxBytesPerTrigger": 1}
     assert spark.read.format("distlog").options(**options).load(topic.url).count() == 10
 
@@ -253,7 +249,7 @@ query.trigger(availableNow=True).start().awaitTermination()
 """
 
 
-def test_a_driver_that_is_killed_in_a_batch_goes_on_with_that_batch_also_without_pandas(
+def test_a_killed_driver_continues_with_its_batch(
     topic: Topic, tmp_path: Path, spark: SparkSession, write: Write, batches: Batches
 ) -> None:
     absent = tmp_path / "absent" / "pandas"

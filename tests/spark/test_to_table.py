@@ -1,4 +1,4 @@
-"""A topic as a table of Parquet: in increments, each record once, whatever is killed, and what is refused."""
+"""A topic as a table of Parquet: incremental, each record once after any kill, and refused inputs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def append(topic: distlog.Topic, first: int, count: int) -> None:
 
 
 def rows(table: Path) -> list[tuple[int, int, bytes]]:
-    """The (partition, offset, value) of all rows, as a reader that knows nothing of Spark sees them."""
+    """Return (partition, offset, value) of all rows, read without Spark."""
     values = pq.read_table(table).select(["partition", "offset", "value"]).to_pylist()
     return sorted((row["partition"], row["offset"], row["value"]) for row in values)
 
@@ -41,7 +41,7 @@ def stored(topic: distlog.Topic) -> list[tuple[int, int, bytes]]:
     return sorted((row["partition"], row["offset"], row["value"]) for row in values)
 
 
-def test_each_run_adds_what_is_new(spark: SparkSession, tmp_path: Path) -> None:
+def test_each_run_adds_new_records(spark: SparkSession, tmp_path: Path) -> None:
     topic, table = topic_at(tmp_path), tmp_path / "table"
     append(topic, 0, 30)
     report = to_table(spark, topic, f"{table}/")
@@ -74,7 +74,7 @@ def test_a_table_of_another_checkpoint_or_topic_is_refused(spark: SparkSession, 
     assert rows(table) == old_rows
 
 
-def test_a_folder_of_the_topic_is_no_table_however_it_is_written(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_folder_of_the_topic_is_refused_as_table(spark: SparkSession, tmp_path: Path) -> None:
     root = tmp_path / "logs"
     topic, other = topic_at(root), distlog.create(str(root / "other"))
     append(topic, 0, 3)
@@ -134,7 +134,7 @@ def test_values_become_columns(spark: SparkSession, tmp_path: Path) -> None:
             to_table(spark, topic, str(table), format="json", schema=f"{name} int")
 
 
-def test_the_job_takes_schemas_of_a_registry_s_topic(
+def test_the_job_accepts_schemas_of_a_registrys_topic(
     job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("fastavro")

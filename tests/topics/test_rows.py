@@ -235,7 +235,7 @@ def test_a_writer_tells_before_it_takes_the_record(topic: distlog.Topic) -> None
     assert times(topic) == [MS]
 
 
-def test_where_warnings_are_errors_nothing_is_appended(topic: distlog.Topic) -> None:
+def test_with_warnings_as_errors_nothing_is_appended(topic: distlog.Topic) -> None:
     with pytest.raises(distlog.TimestampWarning, match="before 1990"):
         topic.append([{"value": "v", "timestamp": MS // 1000}])
     assert topic.refresh().version == 0
