@@ -99,7 +99,7 @@ class AclSettings:
                 f"authorizer.class.name is {STANDARD_AUTHORIZER}, or empty", found=self.authorizer
             )
         if _COMMA.search(self.super_users):
-            raise InvalidConfigError("super.users are parted by semicolons, not by commas", found=self.super_users)
+            raise InvalidConfigError("super.users are separated by semicolons, not by commas", found=self.super_users)
         _ = self.super_principals
 
     @property

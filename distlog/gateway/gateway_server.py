@@ -407,11 +407,11 @@ _FLUSH_MS = 500
 #: The largest Produce request that the network's thread may handle itself.
 _SMALL_BYTES = 128 << 10
 _LOG_MS = 5000
-#: How often topics with positions are checked for a drop by another process: on a local disk, and on an object store.
+#: How often topics with committed offsets are checked for drops: on a local disk, and on an object store.
 _LOOK_MS = {True: 1000, False: 5000}
 #: How often it closes what was not used since.
 _CLOSE_MS = 600_000
-#: How often positions are checked for expiry: Kafka's `offsets.retention.check.interval.ms`.
+#: How often offsets are checked for expiry: Kafka's `offsets.retention.check.interval.ms`.
 _EXPIRY_MS = 600_000
 
 

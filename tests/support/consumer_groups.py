@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from distlog.gateway.config import GroupSettings
 from distlog.gateway.groups.classic_group import Join, JoinReply, Stored, SyncReply, SyncRequest
-from distlog.gateway.groups.committed_offsets import CommittedOffsets, EndedPositions
+from distlog.gateway.groups.committed_offsets import CommittedOffsets, EndedOffsets
 from distlog.gateway.groups.coordinator import GroupAdmin, GroupCoordinator
 from distlog.gateway.groups.offsets_format import GroupChange
 from distlog.gateway.groups.registry import GroupRegistry
@@ -70,7 +70,7 @@ class Gateway:
         self.groups.load(self.store.load())
         self.coordinator = GroupCoordinator(self.groups)
         self.offsets = CommittedOffsets(
-            self.groups, EndedPositions(self.groups, NoMarkers()), retention_ms=RETENTION_MS
+            self.groups, EndedOffsets(self.groups, NoMarkers()), retention_ms=RETENTION_MS
         )
         self.admin = GroupAdmin(self.groups)
 

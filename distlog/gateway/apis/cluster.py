@@ -82,7 +82,7 @@ def attempted_once(
 
     def only(same: Sequence[Any]) -> Fields | None:
         if len(same) > 1:
-            raise UnsupportedRequestError("a request has this name twice")
+            raise UnsupportedRequestError("a request names this item twice")
         return work(same[0])
 
     return [attempted(partial(only, same), **fields_of(same[0])) for same in grouped(items, key).values()]

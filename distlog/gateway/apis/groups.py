@@ -184,7 +184,7 @@ def leave_group(request: Request, broker: Broker) -> Fields:
 _NO_EPOCH = -1
 
 
-class RequestedPositions:
+class RequestedOffsets:
     """The offsets that a client commits in existing partitions; other partitions get error codes."""
 
     def __init__(self, request: Request, broker: Broker, refused: ErrorCode) -> None:
@@ -245,7 +245,7 @@ def partition_code(
 def offset_commit(request: Request, broker: Broker) -> None:
     body = request.body
     refused = request.rights.denied(Operation.READ, ResourceType.GROUP, body.group_id)
-    requested = RequestedPositions(request, broker, refused)
+    requested = RequestedOffsets(request, broker, refused)
     if not requested.positions:
         request.respond({"topics": requested.topics(ErrorCode.none)})
         return
@@ -259,9 +259,9 @@ def offset_commit(request: Request, broker: Broker) -> None:
     )
 
 
-#: A position; the code of its error; or None if there is none.
+#: A committed offset; the code of its error; or None if there is none.
 PositionOrCode = Position | ErrorCode | None
-#: The answer for a group without a position: its client begins at `auto.offset.reset`.
+#: The answer for a group without an offset: its client begins at `auto.offset.reset`.
 _NONE = Position(-1)
 
 
@@ -283,7 +283,7 @@ def _group_offsets(
     request: Request, broker: Broker, group: str, lists: Sequence[Any], stable: bool, asker: Any = None
 ) -> Fields:
     rights = request.rights
-    # without a list of topics, all positions of the group are wanted
+    # without a list of topics, all offsets of the group are wanted
     requested = (
         None if None in lists else dict.fromkeys(partition for topics in lists for partition in _partitions(topics))
     )
@@ -313,7 +313,7 @@ def _group_offsets(
 
 
 def _of_this_topic(broker: Broker, topic: str, position: PositionOrCode) -> PositionOrCode:
-    """The position; None if it belongs to a dropped topic of this name."""
+    """The offset; None if it belongs to a dropped topic of this name."""
     is_old = isinstance(position, Position) and position.commit_ms < _replaced_ms(broker, topic)
     return None if is_old else position
 

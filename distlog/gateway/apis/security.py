@@ -165,12 +165,12 @@ def _change(requested: Any, users: RootUsers, *, is_local: bool) -> tuple[Creden
     try:
         check_name(requested.name)
         if is_local:
-            raise InvalidConfigError("the gateway's file of users has this user, and comes first")
+            raise InvalidConfigError("the gateway's file of users has this user, and takes precedence")
         if not MIN_ITERATIONS <= requested.iterations <= ITERATIONS:
             raise InvalidConfigError(f"iterations are {MIN_ITERATIONS} to {ITERATIONS}")
         is_whole = len(requested.salted_password) == hashlib.new(HASHES[mechanism]).digest_size
         if not is_whole or not 0 < len(requested.salt) <= _MOST_SALT_BYTES:
-            raise InvalidConfigError("a salt or a salted password has another length than it can have")
+            raise InvalidConfigError("the salt or the salted password has a wrong length")
     except InvalidConfigError as error:
         raise _RefusedError(ErrorCode.unacceptable_credential, error.message) from None
     return name, secret_of_salted(mechanism, requested.salted_password, requested.salt, requested.iterations)
@@ -188,7 +188,9 @@ def _member_of(kind: type[_Kind], code: int) -> _Kind:
     try:
         return kind(code)
     except ValueError:
-        raise UnsupportedRequestError("a request has an unknown word of ACLs", kind=kind.__name__, n=code) from None
+        raise UnsupportedRequestError(
+            "a request has an unknown value for an ACL", kind=kind.__name__, n=code
+        ) from None
 
 
 def _requested(make: Callable[[Any], _Result], fields: Any) -> _Result:

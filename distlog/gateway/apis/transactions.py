@@ -13,7 +13,7 @@ from distlog.core.kafka.transactions import ProducerId, TransactionState, Transa
 from distlog.core.log.log_validator import marker
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, encode_position
 from distlog.gateway.apis.cluster import attempted, by_topic, grouped
-from distlog.gateway.apis.groups import RequestedPositions, partition_code
+from distlog.gateway.apis.groups import RequestedOffsets, partition_code
 from distlog.gateway.broker import Api, Broker, Handlers
 from distlog.gateway.event_log import FAILURES
 from distlog.gateway.groups.classic_group import GroupRefusedError
@@ -41,7 +41,7 @@ def code_of(work: Callable[[], object], *, fenced: ErrorCode) -> ErrorCode:
     except LeaderFencedError:
         return ErrorCode.not_coordinator
     except DistlogError as error:
-        FAILURES.note("to keep a transaction", error)
+        FAILURES.note("storing a transaction", error)
         return ErrorCode.coordinator_not_available
     return ErrorCode.none
 
@@ -137,17 +137,17 @@ def add_offsets_to_txn(request: Request, broker: Broker) -> Fields:
 
 def txn_offset_commit(request: Request, broker: Broker) -> Fields:
     denied, code = _denied(request, request.body.transactional_id, request.body.group_id), ErrorCode.none
-    requested = RequestedPositions(request, broker, denied)
+    requested = RequestedOffsets(request, broker, denied)
     if requested.positions:
         code = code_of(lambda: _keep(request, broker, requested), fenced=ErrorCode.invalid_producer_epoch)
     return {"topics": requested.topics(code)}
 
 
-def _keep(request: Request, broker: Broker, requested: RequestedPositions) -> None:
+def _keep(request: Request, broker: Broker, requested: RequestedOffsets) -> None:
     body, groups = request.body, broker.groups
     producer = ProducerId(body.producer_id, body.producer_epoch)
     hosted, number = broker.metadata.fresh_topic(OFFSETS_TOPIC), groups.partition_of(body.group_id)
-    # a new coordinator of the groups would not know of positions that are appended now
+    # a new coordinator of the groups would not know of offsets that are appended now
     check_led = groups.fence(number)
     check_open = broker.transactions.fence(body.transactional_id, producer, (OFFSETS_TOPIC, number))
 

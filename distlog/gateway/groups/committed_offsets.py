@@ -1,4 +1,4 @@
-"""The committed positions of groups: Kafka's OffsetCommit, OffsetFetch and OffsetDelete, and their expiry."""
+"""The committed offsets of groups: Kafka's OffsetCommit, OffsetFetch and OffsetDelete, and their expiry."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from distlog.gateway.protocol.messages import ErrorCode
 class CommittedOffsets:
     """The committed offsets of the groups in a registry. An offset is visible when it is durable."""
 
-    def __init__(self, groups: GroupRegistry, ended: EndedPositions, *, retention_ms: int) -> None:
+    def __init__(self, groups: GroupRegistry, ended: EndedOffsets, *, retention_ms: int) -> None:
         self._groups, self._ended, self._retention_ms = groups, ended, retention_ms
 
     def commit(
@@ -77,18 +77,18 @@ class CommittedOffsets:
                     entry.membership.check(member_id, generation, ErrorCode.illegal_generation)
                 else:
                     entry.membership.renew(entry.membership.member_of(member_id, instance_id, generation))
-            if not entry.positions.storing.isdisjoint(positions):
+            if not entry.offsets.storing.isdisjoint(positions):
                 # the order of both in the log decides, and is not known yet
                 raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
-            first_end = entry.positions.begin_joining(positions)
+            first_end = entry.offsets.begin_joining(positions)
         # heartbeats need the group's lock, and an append may take long
         try:
-            append(entry.positions.keys(positions))
+            append(entry.offsets.keys(positions))
             with entry.lock:
-                entry.positions.joined(producer_id, positions, first_end)
+                entry.offsets.joined(producer_id, positions, first_end)
         finally:
             with entry.lock:
-                entry.positions.end_joining(positions)
+                entry.offsets.end_joining(positions)
 
     def fetch(
         self,
@@ -110,7 +110,7 @@ class CommittedOffsets:
             with self._groups.locked(group, missing=ErrorCode.group_id_not_found) as entry:
                 if isinstance(entry.membership, ConsumerGroup) and (member_id or epoch >= 0):
                     entry.membership.check(member_id or "", epoch)
-                positions = entry.positions
+                positions = entry.offsets
                 pending = positions.pending if stable else frozenset()
                 partitions = {*positions, *pending} if partitions is None else partitions
                 return {
@@ -144,7 +144,7 @@ class CommittedOffsets:
         topics = set[str]()
         for group in self._groups.all():
             with group.lock:
-                topics |= group.positions.topics
+                topics |= group.offsets.topics
         return topics
 
     def forget_topic(self, topic: str, failed: Callable[[], object] = lambda: None) -> None:
@@ -159,33 +159,33 @@ class CommittedOffsets:
 
         for name in self._groups.names():
             with suppress(GroupRefusedError), self._groups.locked(name) as group:
-                partitions = [partition for partition in group.positions.partitions if partition[0] == topic]
+                partitions = [partition for partition in group.offsets.partitions if partition[0] == topic]
                 self._store(group, dict.fromkeys(partitions), stored)
 
     def forget_older(self, times_ms: Mapping[str, int]) -> None:
         """Delete offsets in these topics that are older than the topics. Call it again: some may stay."""
         for group in self._groups.all():
             with group.lock:
-                is_older = bool(group.positions.older(times_ms))
+                is_older = bool(group.offsets.older(times_ms))
             if is_older:
                 with suppress(GroupRefusedError), self._groups.locked(group.membership.id) as group:
-                    self._forget_old(group, group.positions.older(times_ms))
+                    self._forget_old(group, group.offsets.older(times_ms))
 
     def expire(self) -> None:
         """Delete offsets that were unused for the retention time, and groups that have nothing left."""
         for name in self._groups.names():
             with suppress(GroupRefusedError), self._groups.locked(name) as group:
                 membership = group.membership
-                expired = group.positions.expired(membership, self._groups.wall_clock(), self._retention_ms)
+                expired = group.offsets.expired(membership, self._groups.wall_clock(), self._retention_ms)
                 self._forget_old(group, expired)
                 is_promised = isinstance(membership, ClassicGroup) and membership.promised
-                is_unused = not group.positions.partitions and not is_promised
-                if membership.phase is GroupPhase.EMPTY and is_unused and not group.positions.has_pending:
+                is_unused = not group.offsets.partitions and not is_promised
+                if membership.phase is GroupPhase.EMPTY and is_unused and not group.offsets.has_pending:
                     self._groups.forget(group, lambda code: None)
 
     def _forget_old(self, group: Group, partitions: Iterable[TopicPartition]) -> None:
         # a deletion stored after a newer offset in flight would delete that offset
-        newer = group.positions.pending | group.positions.storing
+        newer = group.offsets.pending | group.offsets.storing
         self._store(
             group, dict.fromkeys(partition for partition in partitions if partition not in newer), lambda code: None
         )
@@ -193,17 +193,17 @@ class CommittedOffsets:
     def _store(self, group: Group, changes: Mapping[TopicPartition, Position | None], on_stored: Stored) -> None:
         def stored(code: ErrorCode) -> None:
             with group.lock:
-                group.positions.end_storing(changes)
+                group.offsets.end_storing(changes)
                 if code is ErrorCode.none:
-                    group.positions.apply(changes)
+                    group.offsets.apply(changes)
             on_stored(code)
 
-        if group.positions.is_joining(changes):
+        if group.offsets.is_joining(changes):
             # the order of both in the log decides, and is not known yet
             on_stored(ErrorCode.coordinator_load_in_progress)
         elif changes:
-            group.positions.begin_storing(changes)
-            self._groups.store.store(group.membership.id, group.positions.keys(changes), stored)
+            group.offsets.begin_storing(changes)
+            self._groups.store.store(group.membership.id, group.offsets.keys(changes), stored)
         else:
             on_stored(ErrorCode.none)
 
@@ -212,7 +212,7 @@ class CommittedOffsets:
 # the group's coordinator reads the new markers there.
 
 
-class EndedPositions:
+class EndedOffsets:
     """Applies or deletes the offsets of ended transactions; for many threads."""
 
     def __init__(self, groups: GroupRegistry, markers: OffsetsTopic) -> None:
@@ -230,9 +230,9 @@ class EndedPositions:
                     for name in self._groups.names_with_pending():
                         if self._markers.partition_of(name) == number:
                             with suppress(GroupRefusedError), self._groups.locked(name) as entry:
-                                entry.positions.end_transaction(ended.producer_id, is_committed=ended.is_committed)
+                                entry.offsets.end_transaction(ended.producer_id, is_committed=ended.is_committed)
             except DistlogError as error:
-                FAILURES.note("to read ends of transactions", error)
+                FAILURES.note("reading ends of transactions", error)
                 # at other codes librdkafka reads the partitions no more
                 raise GroupRefusedError(ErrorCode.coordinator_load_in_progress) from error
 
@@ -263,7 +263,7 @@ def commit_positions(topic: Storage, group: str, positions: Mapping[int, int], *
     def may_lead() -> None:
         if lease.load().members:
             raise CommitConflictError(
-                "a gateway runs, or was killed: commit the positions through it (start one if none runs), by "
+                "a gateway runs, or was killed: commit the offsets through it (start one if none runs), by "
                 "kafka-consumer-groups --reset-offsets --from-file",
                 group=group,
                 root=root,
@@ -280,7 +280,7 @@ def commit_positions(topic: Storage, group: str, positions: Mapping[int, int], *
         codes = queue.SimpleQueue[ErrorCode]()
         now_ms = max(groups.wall_clock(), since_ms)
         changes = {(name, partition): Position(offset, commit_ms=now_ms) for partition, offset in positions.items()}
-        CommittedOffsets(groups, EndedPositions(groups, store), retention_ms=0).commit(group, changes, codes.put)
+        CommittedOffsets(groups, EndedOffsets(groups, store), retention_ms=0).commit(group, changes, codes.put)
         store.drain()
         _check(codes.get(), group)
     finally:
@@ -297,4 +297,4 @@ def _check(code: ErrorCode, group: str) -> None:
     if code is ErrorCode.invalid_group_id:
         raise InvalidConfigError("Kafka clients cannot use this group name", group=group)
     if code is not ErrorCode.none:
-        raise CommitStateUnknownError(f"the positions may not be committed ({code.name}): retry", group=group)
+        raise CommitStateUnknownError(f"the offsets may not be committed ({code.name}): retry", group=group)

@@ -32,7 +32,7 @@ from distlog.gateway.groups.classic_group import (
     leave,
     sync,
 )
-from distlog.gateway.groups.committed_offsets import CommittedOffsets, EndedPositions
+from distlog.gateway.groups.committed_offsets import CommittedOffsets, EndedOffsets
 from distlog.gateway.groups.consumer_group import (
     JOINS,
     AnswerHeartbeat,
@@ -217,7 +217,7 @@ class GroupAdmin:
             with self._groups.locked(group, missing=ErrorCode.group_id_not_found) as entry:
                 if entry.membership.phase is not GroupPhase.EMPTY:
                     raise GroupRefusedError(ErrorCode.non_empty_group)
-                if entry.positions.is_joining():
+                if entry.offsets.is_joining():
                     # the offsets would be stored after their deletion
                     raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
                 self._groups.forget(entry, on_stored)
@@ -270,7 +270,7 @@ class DroppedTopics:
                 _log.debug("cannot check whether %s was dropped: %s", name, error)
                 continue
             if replaced_ms:
-                # groups may have positions in the new topic already
+                # groups may have offsets in the new topic already
                 self._unfinished.discard(name)
                 replaced[name] = replaced_ms
             elif name in self._unfinished or (name in previous_ids and previous_ids[name] not in ids):
@@ -321,7 +321,7 @@ class GroupServices:
         self.members, self._topics = GroupCoordinator(self._registry), topics
         self.configs = self._registry.configs
         self.consumers = ConsumerCoordinator(self._registry, topics)
-        ended = EndedPositions(self._registry, store)
+        ended = EndedOffsets(self._registry, store)
         self.offsets = CommittedOffsets(self._registry, ended, retention_ms=retention_ms)
         self.admin = GroupAdmin(self._registry)
         self._failed_tasks = set[str]()

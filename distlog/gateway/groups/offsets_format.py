@@ -103,8 +103,8 @@ GroupChange = (
 
 
 @dataclass(frozen=True, slots=True)
-class PendingPosition:
-    """A position that counts when the transaction of its producer is committed."""
+class PendingOffset:
+    """An offset that applies when the transaction of its producer is committed."""
 
     producer_id: int
     key: OffsetKey

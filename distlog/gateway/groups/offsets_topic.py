@@ -1,4 +1,4 @@
-"""Groups and positions in the topic `__consumer_offsets` of a root, which compaction keeps small."""
+"""Groups and committed offsets in the topic `__consumer_offsets` of a root, which compaction keeps small."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from distlog.gateway.groups.offsets_format import (
     ConsumerValue,
     GroupChange,
     GroupKey,
-    PendingPosition,
+    PendingOffset,
     decode_consumer_value,
     decode_group,
     decode_key,
@@ -139,7 +139,7 @@ class OffsetsTopic:
             batchings = list(self._batchings.values())
         in_parallel(OffsetsBatching.drain, batchings)
 
-    def load(self, partitions: Collection[int]) -> Iterator[GroupChange | PendingPosition]:
+    def load(self, partitions: Collection[int]) -> Iterator[GroupChange | PendingOffset]:
         """The changes in these partitions, older ones first. A corrupt record is logged. Raises DistlogError."""
         if not partitions:
             return
@@ -160,7 +160,7 @@ class OffsetsTopic:
             if change is not None and record.waits_for is None:
                 yield change
             elif change is not None and isinstance(change[1], Position) and isinstance(change[0], OffsetKey):
-                yield PendingPosition(record.waits_for or 0, change[0], change[1])
+                yield PendingOffset(record.waits_for or 0, change[0], change[1])
 
     def ended(self, partition: int) -> Iterator[EndedTransaction]:
         """The transactions that have ended in a partition since it was loaded, each once; one caller at a time."""
@@ -173,11 +173,11 @@ class OffsetsTopic:
         try:
             batching = self._batching_of(number)
         except DistlogError as error:
-            FAILURES.note("to store groups", error)
+            FAILURES.note("storing groups", error)
             on_stored(ErrorCode.coordinator_not_available)
             return
         records = [(encode_key(key), _encoded(value)) for key, value in changes]
-        # Kafka's codes for changes that are larger than a batch may be: of positions, or of a group.
+        # Kafka's codes for changes that are larger than a batch may be: of offsets, or of a group.
         is_group = not all(isinstance(key, OffsetKey) for key, _ in changes)
         too_large = ErrorCode.unknown_server_error if is_group else ErrorCode.invalid_commit_offset_size
         batching.append(number, records, on_stored, too_large)
@@ -320,7 +320,7 @@ class OffsetsBatching:
         """Fail all calls: a failed writer stores nothing more. Some may be durable all the same."""
         with self._lock:
             if not self.has_failed:
-                FAILURES.note("to store groups", error)
+                FAILURES.note("storing groups", error)
             self.has_failed = True
             over = [call for calls in self._calls.values() for call in calls]
             self._calls.clear()

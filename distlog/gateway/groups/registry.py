@@ -31,7 +31,7 @@ from distlog.gateway.groups.offsets_format import (
     ConsumerValue,
     GroupChange,
     GroupKey,
-    PendingPosition,
+    PendingOffset,
     RecordKind,
 )
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
@@ -43,7 +43,7 @@ class Group:
     """A group with its offsets. `is_gone`: it was forgotten, and a thread that waits for its lock must look again."""
 
     membership: ClassicGroup | ConsumerGroup
-    positions: Positions
+    offsets: GroupOffsets
     lock: threading.RLock = field(default_factory=threading.RLock)
     is_gone: bool = False
     #: The earliest deadline of the group in the timer's queue.
@@ -84,13 +84,13 @@ class GroupRegistry:
         self._unloads = 0
         self._is_over = False
 
-    def load(self, changes: Iterable[GroupChange | PendingPosition]) -> None:
+    def load(self, changes: Iterable[GroupChange | PendingOffset]) -> None:
         """Load stored groups. Members stay: their sessions begin now."""
         values: dict[OffsetKey | GroupKey, Position | GroupRecord] = {}
         consumers: dict[str, dict[ConsumerKey, ConsumerValue]] = {}
-        pending = list[PendingPosition]()
+        pending = list[PendingOffset]()
         for change in changes:
-            if isinstance(change, PendingPosition):
+            if isinstance(change, PendingOffset):
                 pending.append(change)
                 continue
             key, value = change
@@ -103,7 +103,7 @@ class GroupRegistry:
             # Kafka has a group without a name, which no client can ask for here
             with suppress(GroupRefusedError), self._locked(key.group, make=True) as group:
                 if isinstance(key, OffsetKey) and isinstance(value, Position):
-                    group.positions.apply({(key.topic, key.partition): value})
+                    group.offsets.apply({(key.topic, key.partition): value})
                 elif isinstance(value, GroupRecord) and isinstance(group.membership, ClassicGroup):
                     _restore(group.membership, value)
         for name, records in consumers.items():
@@ -115,7 +115,7 @@ class GroupRegistry:
                     group.membership.restore(records)
         for position in pending:
             with suppress(GroupRefusedError), self._locked(position.key.group, make=True) as group:
-                group.positions.wait_for(
+                group.offsets.wait_for(
                     position.producer_id, {(position.key.topic, position.key.partition): position.position}
                 )
 
@@ -161,7 +161,7 @@ class GroupRegistry:
                 raise GroupRefusedError(ErrorCode.not_coordinator)
             with self._lock:
                 if name not in self._groups and make:
-                    self._groups[name] = Group(self._new_classic(name), Positions(name))
+                    self._groups[name] = Group(self._new_classic(name), GroupOffsets(name))
                 group = self._groups.get(name)
             if group is None:
                 if unloads != self._unloads:
@@ -187,11 +187,11 @@ class GroupRegistry:
 
     def has_pending(self, name: str) -> bool:
         with self._lock:
-            return name in self._groups and self._groups[name].positions.has_pending
+            return name in self._groups and self._groups[name].offsets.has_pending
 
     def names_with_pending(self) -> list[str]:
         with self._lock:
-            return [name for name, group in self._groups.items() if group.positions.has_pending]
+            return [name for name, group in self._groups.items() if group.offsets.has_pending]
 
     def _new_classic(self, name: str) -> ClassicGroup:
         return ClassicGroup(
@@ -237,7 +237,7 @@ class GroupRegistry:
     def forget(self, group: Group, on_stored: Stored) -> None:
         """Delete a group without members, and its offsets; the caller holds its lock."""
         membership = group.membership
-        positions = [(key, None) for key, _ in group.positions.keys(dict.fromkeys(group.positions.partitions))]
+        positions = [(key, None) for key, _ in group.offsets.keys(dict.fromkeys(group.offsets.partitions))]
         of_group: Sequence[GroupChange]
         if isinstance(membership, ConsumerGroup):
             membership.is_dead, of_group = True, membership.records_to_delete()
@@ -359,7 +359,7 @@ def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
     return frozenset(topics)
 
 
-class Positions:
+class GroupOffsets:
     """The durable offsets of `group`."""
 
     def __init__(self, group: str) -> None:
@@ -367,9 +367,9 @@ class Positions:
         self._by_partition: dict[TopicPartition, Position] = {}
         self._topics: frozenset[str] | None = frozenset()
         self._waiting = WaitingChanges[TopicPartition, Position]()
-        #: How many changes of each position are on their way into the log; and changes of transactions.
+        #: How many changes of each offset are in flight; and changes of transactions.
         self._storing, self._joining = Counter[TopicPartition](), Counter[TopicPartition]()
-        #: The transactions that ended while positions of any were on their way: producer ids, and whether committed.
+        #: The transactions that ended while offsets of any were in flight: producer ids, and whether committed.
         self._ended = list[tuple[int, bool]]()
 
     def __len__(self) -> int:

@@ -101,7 +101,7 @@ class TlsContext:
         try:
             self.current = self._files.context()
         except StorageError as error:
-            _log.warning("TLS stays as it was: %s", error)
+            _log.warning("TLS did not change: %s", error)
         else:
             _log.info("TLS: the certificate was read again from %s", self._files.certificate)
 

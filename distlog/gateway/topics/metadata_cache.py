@@ -198,7 +198,9 @@ class MetadataCache:
                 self._create(name, partitions, config)
             hosted = self.fresh_topic(name)
         if hosted.topic.partitions != partitions:
-            raise InvalidPartitionsError("another number of partitions than before: restart the gateway", topic=name)
+            raise InvalidPartitionsError(
+                "the topic has another number of partitions than before: restart the gateway", topic=name
+            )
         return hosted
 
     def _create(self, name: str, partitions: int, config: TopicConfig) -> HostedTopic:

@@ -148,7 +148,7 @@ class TransactionCoordinator:
                 with suppress(TransactionRefusedError), self._locked(id_, make=False) as transaction:
                     self._tick(id_, transaction, timeout_s)
             except DistlogError as error:
-                FAILURES.note(f"to end the transaction of {id_!r}, which is tried again,", error)
+                FAILURES.note(f"ending the transaction of {id_!r}, which is retried,", error)
                 if isinstance(error, LockHeldError):
                     is_locked.set()
 
@@ -333,7 +333,7 @@ def _is_ended(result: Future[Any]) -> bool:
 #   transaction. A former leader cannot write a decision.
 # - The records of a transaction are durable before they are acknowledged, so before a producer commits them.
 #
-# Positions of groups are records of `__consumer_offsets`, one of its partitions as any other.
+# Offsets of groups are records of `__consumer_offsets`, one of its partitions as any other.
 
 #: Kafka's `transactional.id.expiration.ms`: how long an id without transactions is remembered.
 EXPIRATION_MS = 7 * 86_400_000

@@ -174,7 +174,7 @@ class TransactionLog:
         if isinstance(error, (LeaderFencedError, TopicNotFoundError)):
             self._has_failed = True
         elif error is not None:
-            FAILURES.note("to keep states of transactions, which their next coordinator ends again,", error)
+            FAILURES.note("storing states of transactions, which their next coordinator ends again,", error)
 
     def _record(
         self, state_topic: _StateTopic, transactional_id: str, value: bytes | None

@@ -14,7 +14,7 @@ from distlog.core.errors import StorageError, TopicNotFoundError
 from distlog.core.read.consumer_offsets import Position
 from distlog.gateway.groups.committed_offsets import GroupChanges
 from distlog.gateway.groups.coordinator import DroppedTopics
-from distlog.gateway.groups.registry import Positions
+from distlog.gateway.groups.registry import GroupOffsets
 
 
 class Topics:
@@ -91,7 +91,7 @@ def test_a_position_in_a_topic_that_was_created_again_stays_if_it_came_before_th
 
 
 def test_the_topics_of_a_group_follow_its_positions_however_these_come_and_go() -> None:
-    positions = Positions(GROUP)
+    positions = GroupOffsets(GROUP)
     positions.apply({("clicks", 0): Position(1), ("clicks", 1): Position(1), ("views", 0): Position(1)})
     assert positions.topics == {"clicks", "views"}
     positions.apply({("clicks", 0): None, ("views", 0): None})

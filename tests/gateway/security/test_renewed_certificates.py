@@ -63,7 +63,7 @@ def test_a_renewed_certificate_is_that_of_new_connections_and_none_is_dropped(
     with serving(tmp_path / "root", tls=files) as gateway, UserTlsWire(gateway, authority) as previous:
         first = previous.serial
         replace(server.certificate, renewed.certificate)
-        until(lambda: "TLS stays as it was" in caplog.text)
+        until(lambda: "TLS did not change" in caplog.text)
         with UserTlsWire(gateway, authority) as wire:
             assert wire.serial == first
         replace(server.key, renewed.key)

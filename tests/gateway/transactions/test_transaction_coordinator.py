@@ -145,8 +145,8 @@ def test_a_transaction_that_cannot_be_ended_for_long_is_logged_once_a_minute(
         local_parts.coordinator.end(ID, producer, is_committed=True)
         for _ in range(5):
             local_parts.coordinator.tick()
-    text = f"to end the transaction of '{ID}', which is tried again, failed: {error}"
-    assert [message for message in caplog.messages if "tried again" in message] == [text]
+    text = f"ending the transaction of '{ID}', which is retried, failed: {error}"
+    assert [message for message in caplog.messages if "retried" in message] == [text]
 
 
 def test_an_id_whose_first_record_cannot_be_kept_is_forgotten(

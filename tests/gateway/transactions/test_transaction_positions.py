@@ -139,7 +139,7 @@ def test_a_client_asks_again_for_a_position_whose_transaction_the_storage_does_n
         with pytest.raises(GroupRefusedError, match="coordinator_load_in_progress"):
             fetched(parts)
     assert fetched(parts) == 7
-    assert f"to read ends of transactions failed: {error}" in caplog.messages
+    assert f"reading ends of transactions failed: {error}" in caplog.messages
 
 
 def test_pending_offsets_do_not_expire(tmp_path: Path) -> None:
