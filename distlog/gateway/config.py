@@ -276,12 +276,13 @@ class GroupConfigs:
     def overrides(self, group: str) -> Mapping[str, int]:
         return self._overrides.get(group, {})
 
-    def described(self, group: str) -> Iterator[GroupSetting]:
-        values, overrides, defaults = self.of(group), self.overrides(group), GroupSettings()
+    def described(self, group: str) -> Iterator[ShownSetting]:
+        """All settings of a group; the default is Kafka's, not the broker's."""
+        values, defaults = self.of(group), GroupSettings()
         for name, (attribute, _, _) in _GROUP_FIELDS.items():
             value = getattr(values, attribute)
             is_default = value == getattr(defaults, attribute)
-            yield GroupSetting(name, value, name in overrides, is_default, _GROUP_SETTINGS[attribute].meaning)
+            yield ShownSetting(name, str(value), is_default, _GROUP_SETTINGS[attribute].meaning)
 
     def set(self, values: Mapping[tuple[str, str], int]) -> None:
         overrides: dict[str, dict[str, int]] = {}
@@ -320,14 +321,6 @@ _GROUP_FIELDS = {
 SESSION_TIMEOUT, HEARTBEAT_INTERVAL = _GROUP_FIELDS
 _GROUP_SETTINGS = settings_of(GroupSettings)
 _OTHER_KINDS = ("share.", "streams.")
-
-
-class GroupSetting(NamedTuple):
-    name: str
-    value: int
-    is_override: bool
-    is_default: bool
-    meaning: str
 
 
 def _group_number(name: str, value: str) -> int:

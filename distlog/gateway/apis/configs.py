@@ -107,10 +107,10 @@ def _described_group(broker: Broker, group: str, **options: bool) -> Iterator[Fi
     if not group:
         raise UnsupportedRequestError("Group name must not be empty")
     broker.configs.refresh()
+    overrides = broker.configs.groups.overrides(group)
     for setting in broker.configs.groups.described(group):
-        source = _OF_GROUP if setting.is_override else _DEFAULT if setting.is_default else _OF_BROKER
-        shown = ShownSetting(setting.name, str(setting.value), setting.is_default, setting.meaning)
-        yield _setting_fields(shown, source, _INT, **options)
+        source = _OF_GROUP if setting.name in overrides else _DEFAULT if setting.is_default else _OF_BROKER
+        yield _setting_fields(setting, source, _INT, **options)
 
 
 #: ConfigResource.Type of Kafka's admin client.
