@@ -124,7 +124,7 @@ class GatewayLease:
         self._unreachable = set[Node]()
         self._clock, self._known_at = clock, -math.inf
 
-    def be_at(self, host: str, port: int, machine: str) -> None:
+    def set_address(self, host: str, port: int, machine: str) -> None:
         self.node = Node(self.node.id, host, port, machine)
 
     def sync(self, count: Callable[[], int], pending: Collection[int]) -> bool:

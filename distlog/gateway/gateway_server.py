@@ -193,7 +193,7 @@ class GatewayServer:
         try:
             self._in_loop(self._acceptor.listen(self.host, self._wanted_port)).result()
             host, port = self.broker.config.advertised or advertised(self.host, self.port)
-            self._lease.be_at(host, port, this_machine())
+            self._lease.set_address(host, port, this_machine())
             self._groups.join()
             # until ACLs are known, only super users are served
             for refresh in self._refreshes.values() if self.broker.acls is not None else ():

@@ -72,7 +72,7 @@ class RootRecords(Generic[Key, Value]):
         self._tail = PartitionTail(lambda offset: None)
         self._values: dict[Key, Value] = {}
         # the values are unknown before the first refresh
-        self._is_told = False
+        self._is_reported = False
 
     def refresh(self) -> None:
         """Read what any gateway changed. Raises DistlogError."""
@@ -85,9 +85,9 @@ class RootRecords(Generic[Key, Value]):
                     self._reset(None)
             else:
                 self._read(hosted)
-            if not self._is_told:
+            if not self._is_reported:
                 self._changed(dict(self._values))
-                self._is_told = True
+                self._is_reported = True
 
     def append(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
         """Store records; they are durable, and apply here, when this returns. Raises DistlogError."""
@@ -97,7 +97,7 @@ class RootRecords(Generic[Key, Value]):
             self.refresh()
 
     def _reset(self, hosted: HostedTopic | None) -> None:
-        self._hosted, self._values, self._is_told = hosted, {}, False
+        self._hosted, self._values, self._is_reported = hosted, {}, False
 
     def _read(self, hosted: HostedTopic) -> None:
         partition = hosted.partition(0)
@@ -108,7 +108,7 @@ class RootRecords(Generic[Key, Value]):
             self._reset(hosted)
         for records in self._tail.records():
             for row in records.to_pylist():
-                self._is_told = False
+                self._is_reported = False
                 try:
                     key, value = self._parse(row["key"] or b"", row["value"])
                 except (ValueError, DistlogError) as error:

@@ -71,7 +71,7 @@ class Gateway:
         metadata = MetadataCache(Storage(root, {}), {}, now_ms, config)
         fetches = DelayedFetches(_ignored, config.metadata_max_age_ms)
         lease = GatewayLease(metadata.root, None, LEASE_MS / 1000)
-        lease.be_at("gateway", port, "machine")
+        lease.set_address("gateway", port, "machine")
         self.process, self.is_stopping, self.requests_in_flight = process, False, 0
         #: The offsets after the acknowledged records, by partition.
         self.acknowledged = Counter[int]()
@@ -153,7 +153,7 @@ class _Produce:
         (part,) = fields["responses"][0]["partition_responses"]
         self.answer.put((part["error_code"], part.get("base_offset", -1)))
 
-    def counts(self, quota: str, size: int) -> None:
+    def count(self, quota: str, size: int) -> None:
         """Ignore the count: there is no quota."""
 
     def let_next(self) -> None:

@@ -69,7 +69,7 @@ class Parts:
         # it is at the place of the one that was killed before it
         # of a process that was stopped for long, the lease would be over
         lease = self.lease = GatewayLease(metadata.root, None, 9.0, clock=lambda: 0.0)
-        lease.be_at("127.0.0.1", port, "a")
+        lease.set_address("127.0.0.1", port, "a")
         self._store = OffsetsTopic(self.address.url, linger_ms=0, storage_options=self.address.options)
         topics = SubscribedTopics(lambda name: metadata.fresh_topic(name).facts, list)
         self.groups = GroupServices(self._store, lease, GroupSettings(), topics, retention_ms=retention_ms)

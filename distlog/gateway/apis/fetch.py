@@ -121,7 +121,7 @@ def _read(
 
 def _response(request: Request, broker: Broker, reads: Sequence[_FetchedPartition]) -> Fields:
     size = sum(read.size for read in reads)
-    request.counts(CONSUMER_BYTE_RATE, size)
+    request.count(CONSUMER_BYTE_RATE, size)
     if size:
         request.on_sent.append(partial(broker.fetch_memory.give_back, size))
     committed = request.body.isolation_level == _READ_COMMITTED

@@ -280,7 +280,7 @@ def offset_fetch(request: Request, broker: Broker) -> Fields:
 
 
 def _group_offsets(
-    request: Request, broker: Broker, group: str, lists: Sequence[Any], stable: bool, asker: Any = None
+    request: Request, broker: Broker, group: str, lists: Sequence[Any], stable: bool, requested_group: Any = None
 ) -> Fields:
     rights = request.rights
     # without a list of topics, all offsets of the group are wanted
@@ -288,7 +288,7 @@ def _group_offsets(
         None if None in lists else dict.fromkeys(partition for topics in lists for partition in _partitions(topics))
     )
     topics = dict.fromkeys(topic for topic, _ in requested or ())
-    member_id, epoch = getattr(asker, "member_id", None), getattr(asker, "member_epoch", -1)
+    member_id, epoch = getattr(requested_group, "member_id", None), getattr(requested_group, "member_epoch", -1)
     try:
         if code := rights.denied(Operation.DESCRIBE, ResourceType.GROUP, group):
             raise GroupRefusedError(code)

@@ -95,7 +95,7 @@ class ProduceRequest(DelayedAppend):
         super().__init__(request, time.monotonic() + wait_s, is_needed=body.acks == 0)
         self._broker, self._parts = broker, list(_parts(body))
         self._commits, self._lock = 0, threading.Lock()
-        request.counts(PRODUCER_BYTE_RATE, sum(len(part.records or b"") for part in self._parts))
+        request.count(PRODUCER_BYTE_RATE, sum(len(part.records or b"") for part in self._parts))
         self._check_requested()
 
     def step(self, *, may_wait: bool) -> bool:

@@ -290,13 +290,13 @@ def delete_acls(request: Request, broker: Broker) -> Fields:
         success = {"error_code": ErrorCode.none, "error_message": None}
         return {"matching_acls": [{**success, **_resource_fields(acl), **_entry_fields(acl)} for acl in matching]}
 
-    looked = attempted(acls.refresh)
+    outcome = attempted(acls.refresh)
     results = [attempted(partial(find, acl_filter), matching_acls=()) for acl_filter in filters]
-    if looked["error_code"] is ErrorCode.none:
-        looked = attempted(lambda: acls.delete(matches))
-    if looked["error_code"] is not ErrorCode.none:
-        looked = {**looked, "matching_acls": ()}
-    return {"filter_results": _with(results, looked)}
+    if outcome["error_code"] is ErrorCode.none:
+        outcome = attempted(lambda: acls.delete(matches))
+    if outcome["error_code"] is not ErrorCode.none:
+        outcome = {**outcome, "matching_acls": ()}
+    return {"filter_results": _with(results, outcome)}
 
 
 APIS = (

@@ -120,14 +120,14 @@ class ConsumerGroup:
                 self._leave(request)
                 reply = HeartbeatReply(member_id=request.member_id, epoch=request.epoch)
             else:
-                reply = self._member_goes_on(request, topics)
+                reply = self._continue_member(request, topics)
         except GroupRefusedError as refused:
             reply = HeartbeatReply(error=refused.code)
         self._store(lambda code: answer(reply if code is ErrorCode.none else HeartbeatReply(error=code)))
 
-    def _member_goes_on(self, request: ConsumerHeartbeat, topics: SubscribedTopics) -> HeartbeatReply:
-        tells = request.epoch == JOINS or (request.topics, request.pattern) != (None, None)
-        if tells and not topics.has_read(request.topics or (), (request.pattern,) if request.pattern else ()):
+    def _continue_member(self, request: ConsumerHeartbeat, topics: SubscribedTopics) -> HeartbeatReply:
+        subscribes = request.epoch == JOINS or (request.topics, request.pattern) != (None, None)
+        if subscribes and not topics.has_read(request.topics or (), (request.pattern,) if request.pattern else ()):
             # the storage does not answer: the client asks again
             raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
         member, is_new = self._member(request)
@@ -341,10 +341,10 @@ class ConsumerGroup:
                 self.target[key.member] = value
             elif isinstance(value, MemberMetadata):
                 current = records.get(ConsumerKey(self.id, RecordKind.CURRENT, key.member))
-                stands = current if isinstance(current, CurrentAssignment) else _NOTHING
-                member = self.members[key.member] = ConsumerMember(key.member, value, stands)
+                assignment = current if isinstance(current, CurrentAssignment) else _NOTHING
+                member = self.members[key.member] = ConsumerMember(key.member, value, assignment)
                 member.expires_at = self.clock() + self.settings.consumer_session_timeout_ms
-                if stands.state is MemberState.UNREVOKED_PARTITIONS:
+                if assignment.state is MemberState.UNREVOKED_PARTITIONS:
                     member.revoke_by = self.clock() + value.rebalance_timeout_ms
 
     def records_to_delete(self) -> ConsumerChanges:

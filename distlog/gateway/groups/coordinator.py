@@ -374,7 +374,7 @@ class GroupServices:
         self._has_done("did not release its lease; other gateways wait until it ends", self._lease.leave)
 
     def _run_timers(self) -> None:
-        while _goes_on(self._wake, self._is_over):
+        while _continues(self._wake, self._is_over):
             pause_s = 0.0
             try:
                 self._registry.expire()
@@ -385,7 +385,7 @@ class GroupServices:
             self._wake.wait(min(max(pause_s, self._registry.due_s), _LONGEST_WAIT_S))
 
     def _keep_lease(self) -> None:
-        while _goes_on(self._unloaded, self._is_over):
+        while _continues(self._unloaded, self._is_over):
             due_s = self._lease.due_s(self._loaded)
             if due_s > 0:
                 self._unloaded.wait(due_s)
@@ -434,7 +434,7 @@ class GroupServices:
         return True
 
 
-def _goes_on(wake: threading.Event, is_over: threading.Event) -> bool:
+def _continues(wake: threading.Event, is_over: threading.Event) -> bool:
     # in this order: `stop` sets `is_over` first, so a wake-up that is cleared here was seen as the end
     wake.clear()
     return not is_over.is_set()

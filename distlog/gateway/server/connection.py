@@ -231,7 +231,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._under_way and self._under_way[-1] is request and not request.has_passed:
             self._lets_next = request.has_passed = True
             self._memory.let_pass(request.memory)
-            self._go_on()
+            self._continue()
 
     def _answered(self, request: Request, chunks: Sequence[ResponseChunk]) -> None:
         if request not in self._under_way:
@@ -241,7 +241,7 @@ class Connection(asyncio.BufferedProtocol):
         self._give_back(request)
         if self._is_lost:
             self._end(request)
-            self._go_on()
+            self._continue()
             return
         if self._under_way[0] is request:
             self._write()
@@ -289,7 +289,7 @@ class Connection(asyncio.BufferedProtocol):
             self._timeouts.has_sent()
             self._end(self._under_way[0])
         self._is_next_handled = False
-        self._go_on()
+        self._continue()
         if not self._is_next_handled or len(self._held) >= _MOST_TOGETHER:
             self._write_held()
 
@@ -336,9 +336,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _end_throttle(self) -> None:
         self._throttles -= 1
-        self._go_on()
+        self._continue()
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         """Begin what was waiting for other requests."""
         if self._is_lost and not self._has_ended:
             return
@@ -370,7 +370,7 @@ class Connection(asyncio.BufferedProtocol):
         for request in list(self._under_way):
             if request.unsent is not None:
                 self._end(request)
-        self._go_on()
+        self._continue()
 
     def _forget(self) -> None:
         self._has_ended = False

@@ -236,12 +236,12 @@ class Quotas:
         limit, sharing = self._limit(user, client_id, name)
         if limit is None:
             return
-        now_s, a_second = self._clock_s(), limit / 100 if name == REQUEST_PERCENTAGE else limit
+        now_s, per_second = self._clock_s(), limit / 100 if name == REQUEST_PERCENTAGE else limit
         with self._lock:
             if len(self._debts) > _MANY_DEBTS:
                 self._debts = {key: debt for key, debt in self._debts.items() if debt.left_s(now_s)}
             debt = self._debts.setdefault((name, sharing), _Debt())
-            debt.seconds, debt.noted_s = debt.left_s(now_s) + amount / a_second, now_s
+            debt.seconds, debt.noted_s = debt.left_s(now_s) + amount / per_second, now_s
 
     def wait_s(self, user: str, client_id: str) -> float:
         """The seconds until the next request of a client may be read; mostly 0."""

@@ -61,7 +61,7 @@ class Request:
     def user(self) -> str:
         return self.session.principal or ""
 
-    def counts(self, name: str, amount: float) -> None:
+    def count(self, name: str, amount: float) -> None:
         self.quotas.note(self.user, self.client_id, name, amount)
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -292,7 +292,7 @@ class KafkaRequestHandlerPool:
         # also for an attempt alone, which must cost its client something
         cpu_s, duration_s = time.thread_time() - started_cpu_s, time.monotonic() - started_s
         self.channel.used(request.share, min(_MOST_WAITING * cpu_s, duration_s) + _NETWORK_S * is_handled)
-        request.counts(REQUEST_PERCENTAGE, duration_s)
+        request.count(REQUEST_PERCENTAGE, duration_s)
         return is_handled
 
     def _run(self) -> None:
@@ -304,7 +304,7 @@ class KafkaRequestHandlerPool:
             # a thread that waits for storage uses nothing; one that computes waits for the others that do
             used_s = min(_MOST_WAITING * cpu_s, time.monotonic() - started_s)
             self.channel.finish(share, used_s + _NETWORK_S)
-            request.counts(REQUEST_PERCENTAGE, time.monotonic() - started_s)
+            request.count(REQUEST_PERCENTAGE, time.monotonic() - started_s)
 
 
 def _guarded(work: Callable[[Request], Result], request: Request, failed: Result) -> Result:

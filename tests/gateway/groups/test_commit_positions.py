@@ -85,7 +85,7 @@ def test_a_gateway_that_comes_at_any_moment_has_the_positions_or_they_are_refuse
         def comes(now: int, step: int = step, other: OffsetsTopic = other, loaded: list[object] = loaded) -> None:
             if now == step:
                 lease = GatewayLease(Storage(root_of(topic)), None, 60.0)
-                lease.be_at("a", 9092, "m")
+                lease.set_address("a", 9092, "m")
                 lease.sync(lambda: 50, ())
                 other.open()
                 number = other.partition_of("billing")

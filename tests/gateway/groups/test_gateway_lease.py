@@ -27,7 +27,7 @@ class Gateways:
         self, port: int, node_id: int | None = None, machine: str = "a", host: str = "127.0.0.1"
     ) -> GatewayLease:
         lease = GatewayLease(self.root, node_id, LEASE_S, clock=self.time, new_id=lambda: f"{next(self.ids):032x}")
-        lease.be_at(host, port, machine)
+        lease.set_address(host, port, machine)
         lease.sync(lambda: PARTITIONS, ())
         return lease
 
