@@ -30,10 +30,10 @@ from pyspark.sql import SparkSession
 import distlog
 from benchmarks.spark_processes import cpu_seconds, largest_memory
 from distlog.core.files.file_reader import FileReader
-from distlog.core.files.read_options import ReadOptions
+from distlog.core.files.input_files import ReadOptions
 from distlog.core.storage.input_storage import InputStorage
 from distlog.spark import append, session
-from distlog.spark.file_append import append_files
+from distlog.spark.appends import append_files
 from distlog.spark.sink import WriteOptions
 
 LINES, ROWS, FILES, FILE_LINES, WRITES, SMALL = 2_500_000, 5_000_000, 10_000, 6, 20, 1000

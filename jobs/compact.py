@@ -2,7 +2,7 @@
 
 import sys
 
-from distlog.jobs.compact import main
+from distlog.jobs.maintenance import compact
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(compact.main())

@@ -2,7 +2,7 @@
 
 import sys
 
-from distlog.jobs.maintain import main
+from distlog.jobs.maintenance import maintain
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(maintain.main())

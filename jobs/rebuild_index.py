@@ -2,7 +2,7 @@
 
 import sys
 
-from distlog.jobs.rebuild_index import main
+from distlog.jobs.maintenance import rebuild_index
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(rebuild_index.main())

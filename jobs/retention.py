@@ -2,7 +2,7 @@
 
 import sys
 
-from distlog.jobs.retention import main
+from distlog.jobs.maintenance import retention
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(retention.main())

@@ -2,7 +2,7 @@
 
 import sys
 
-from distlog.jobs.vacuum import main
+from distlog.jobs.maintenance import vacuum_files
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(vacuum_files.main())

@@ -2,7 +2,7 @@
 
 import sys
 
-from distlog.jobs.verify import main
+from distlog.jobs.maintenance import verify
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(verify.main())

@@ -120,7 +120,7 @@ FEATURES = (
         "file append",
         (
             "distlog/core/files/*.py",
-            "distlog/spark/file_append.py",
+            "distlog/spark/appends.py",
             "distlog/jobs/append.py",
         ),
         r"files/|spark/test_file_appends",
@@ -141,7 +141,7 @@ FEATURES = (
             "distlog/core/maintain/group_rewrite.py",
             "distlog/core/maintain/merge*.py",
             "distlog/core/maintain/record_keys.py",
-            "distlog/jobs/compact.py",
+            "distlog/jobs/maintenance.py",
         ),
         r"maintenance/test_(batch_join|c[lo]|key|merge|offset_map|rewrite|t|un)|spark/test_spark_(compaction|merging)",
         "each segment that is rewritten, and a commit",
@@ -165,17 +165,13 @@ FEATURES = (
         "Spark source, sink and functions",
         (
             "distlog/spark/*_source.py",
-            "distlog/spark/*sink.py",
+            "distlog/spark/sink.py",
             "distlog/spark/stream_plan.py",
-            "distlog/spark/fr*.py",
-            "distlog/spark/*options.py",
-            "distlog/spark/known_topics.py",
+            "distlog/spark/frames.py",
+            "distlog/spark/options.py",
             "distlog/spark/spark_session.py",
             "distlog/spark/tables.py",
             "distlog/spark/executor.py",
-            "distlog/spark/row_limit.py",
-            "distlog/spark/shared_compaction.py",
-            "distlog/spark/tasks.py",
             "distlog/spark/versions.py",
         ),
         r"spark/test_([fkmpr]|s[pti])",
@@ -184,7 +180,7 @@ FEATURES = (
     ),
     Feature(
         "dump",
-        ("distlog/core/kafka/dump*.py", "distlog/core/kafka/log_dump.py"),
+        ("distlog/core/kafka/dump*.py",),
         r"dump/",
         "each file once",
         commands=("dump",),
@@ -219,7 +215,7 @@ def setting_names() -> set[str]:
     from distlog.core.config import settings
     from distlog.core.log_manager.broker_config import BrokerConfig, settings_of
     from distlog.gateway.config import GatewayConfig, gateway_settings
-    from distlog.spark.read_options import READ_NAMES, STREAM_NAMES
+    from distlog.spark.options import READ_NAMES, STREAM_NAMES
     from distlog.spark.sink import WRITE_NAMES
 
     brokers = {setting.name for setting in settings_of(BrokerConfig).values()}

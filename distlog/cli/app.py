@@ -91,7 +91,7 @@ PANELS = {
             "Check that a store can hold topics, and measure it.",
             "s3://bucket/logs",
         ),
-        "doctor": CommandText("doctor.doctor", "Check this machine, and a store.", "s3://bucket/logs"),
+        "doctor": CommandText("maintenance_commands.doctor", "Check this machine, and a store.", "s3://bucket/logs"),
     },
     "Kafka": {
         "adopt": CommandText(
@@ -138,7 +138,6 @@ class _Command(TyperCommand):
     """A command whose help shows names without the types and braces that typer adds."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the words of the usage line."""
         return [word.translate(_NO_BRACES) for word in super().collect_usage_pieces(ctx)]
 
     def help_rows(self, ctx: Any, kind: str) -> list[tuple[str, str]]:
@@ -148,7 +147,6 @@ class _Command(TyperCommand):
         return [(_TYPE.sub("", name), meaning) for name, meaning in records]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the sections of arguments and options."""
         for title in ("Arguments", "Options"):
             if rows := self.help_rows(ctx, title[:-1].lower()):
                 with formatter.section(title):
@@ -164,7 +162,6 @@ class _Group(TyperGroup):
         return name, placeholder and command(str(name)), arguments
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write a section for each panel."""
         for panel, texts in PANELS.items():
             with formatter.section(panel):
                 formatter.write_dl([(name, text.sentence) for name, text in texts.items()])

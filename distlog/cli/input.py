@@ -165,7 +165,6 @@ class StreamReading:
                 position, lines = position + len(text) + 1, lines + text.count(b"\n") + 1
 
     def remaining(self) -> Iterator[Part]:
-        """Return the records of the buffered lines."""
         return self._lines.remaining()
 
 
@@ -183,7 +182,6 @@ class Source:
 
     @property
     def has_stream(self) -> bool:
-        """Return whether an input is a stream."""
         return any(isinstance(item, str) for item in self._items)
 
     @property
@@ -205,7 +203,6 @@ class Source:
         return app_id, batch_id
 
     def readings(self, wait: Callable[[], float | None]) -> Iterator[StreamReading | RunReading]:
-        """The readings of the inputs, in their order."""
         for item in self._items:
             if isinstance(item, str):
                 yield StreamReading(self._reader, item, self.seen_fields, wait)
@@ -226,8 +223,6 @@ COMMIT_BYTES = 256 << 20
 
 @dataclass(slots=True)
 class AppendedInput:
-    """The appended records: the last version, and by partition the first and the end offset."""
-
     version: int | None = None
     records: int = 0
     offsets: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -284,7 +279,6 @@ class Appending:
             self.commit()
 
     def commit(self) -> None:
-        """Commit the buffered records."""
         if self._transaction is None:
             return
         transaction, self._transaction = self._transaction, None
@@ -296,7 +290,6 @@ class Appending:
             self.appended.offsets[number] = self.appended.offsets.get(number, (first, end))[0], end
 
     def abort(self) -> None:
-        """Drop the buffered records."""
         if self._transaction is not None:
             self._transaction.abort()
         self._transaction = None

@@ -1,25 +1,81 @@
-"""Commands that maintain a topic, and one that tries its storage."""
+"""Commands that maintain a topic, and two that check a store and this machine."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
 import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import distlog
+from distlog import __version__
 from distlog.cli.options import DryRun, Json, Storage, Url, usage
 from distlog.console import arguments, output
-from distlog.console.output import Report, print_report, status_of
-from distlog.core.display import Progress
+from distlog.console.output import Report, Summary, print_report, status_of
+from distlog.core import DISTRIBUTION
+from distlog.core.display import Progress, counted, size_text
+from distlog.core.errors import DistlogError, TopicIdWarning
+from distlog.core.format.kernels.native import COMPILED, kept_code
 from distlog.core.maintain.repair import rebuild_indexes
 from distlog.core.maintain.vacuum import vacuum as vacuum_files
 from distlog.core.maintain.verify import verify as verify_all
-from distlog.core.opening import naming_topics
+from distlog.core.opening import copies_in, naming_topics, topics
+from distlog.core.optional import extra
 from distlog.core.segments.topic_handle import topic_log
 from distlog.core.storage.storage import Storage as Folder
-from distlog.core.storage.store_check import check_store as check
+from distlog.core.storage.store_check import check_store as store_report
 from distlog.core.times import now_ms
+
+OK, WARNING, ERROR = "ok", "warning", "error"
+#: The packages of extras that no user of distlog needs.
+_OF_DEVELOPERS = re.compile(r"""extra *== *["'](test|docs|bench)["']""")
+#: The default limit of most systems.
+_USUAL_FILES = 1024
+#: PySpark 4 runs on no older Java.
+_OLDEST_JAVA = 17
+_OPTIONS_OF_JAVA = ("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS")
+#: The time limit for a program to print its version.
+_TIMEOUT_S = 10
+_JAVA_ADVICE = f"install Java {_OLDEST_JAVA} or newer, and set JAVA_HOME to its folder"
+#: Lists the formats as Spark does. The two arguments are the Python and the distlog of this process, which has
+#: imported its own format.
+_LIST_FORMATS = """
+import sys
+
+# -c adds the current folder: its files must not run
+sys.path[:] = [folder for folder in sys.path if folder]
+
+import json
+from importlib.util import find_spec
+from pkgutil import iter_modules
+
+formats, failed = [module.name for module in iter_modules() if module.name.startswith("pyspark_")], {}
+distlog, module = find_spec("distlog"), find_spec("pyspark_distlog")
+is_same = distlog is not None and [sys.prefix, distlog.origin] == sys.argv[1:]
+names = [name for name in formats if name != "pyspark_distlog"]
+for name in names + ([] if is_same or distlog is None else ["distlog.spark.data_source"]):
+    try:
+        __import__(name)
+    except Exception as error:
+        failed[name] = f"{type(error).__name__}: {error}"
+print(json.dumps([formats, failed, distlog and distlog.origin, module and module.origin]))
+"""
+#: A smaller free share of a local disk, by bytes or inodes, is a warning.
+_FREE_SHARE = 0.05
 
 
 def retention(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json = False) -> None:
@@ -148,7 +204,6 @@ def vacuum(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json
 
 
 def _end(report: Report, as_json: bool) -> None:
-    """Print the report, and exit with the report's status."""
     print_report(report, as_json=as_json)
     raise typer.Exit(status_of(report))
 
@@ -163,4 +218,239 @@ def check_store(
 
     It tests conditional writes, ranges, listings, deletes and the clock, and deletes what it writes.
     """
-    _end(check(Folder(url, dict(storage)), now_ms, time.monotonic), as_json)
+    _end(store_report(Folder(url, dict(storage)), now_ms, time.monotonic), as_json)
+
+
+def doctor(
+    url: Annotated[
+        str | None, typer.Argument(metavar="URL", help="Also check this folder for topics: s3://bucket/logs.")
+    ] = None,
+    *,
+    storage: Storage,
+    as_json: Json = False,
+) -> None:
+    """Check this machine, and a store.
+
+    It checks Python, packages, Java, Spark and limits, and with a URL the store and the topics in it. It deletes what
+    it writes to the store. The exit status is 1 if a check fails.
+    """
+    findings = [*_findings_here(), *(() if url is None else _findings_at(url, dict(storage)))]
+    counts = {status: sum(finding.status == status for finding in findings) for status in (ERROR, WARNING)}
+    problems = [counted(count, status) for status, count in counts.items() if count]
+    rows = [finding.row() for finding in findings]
+    report = Summary(", ".join(problems) or "all checks passed", {"ok": not counts[ERROR], "checks": rows}, rows)
+    _end(report, as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check, with advice if the check fails."""
+
+    check: str
+    status: str
+    result: str
+    advice: str = ""
+
+    def row(self) -> dict[str, str]:
+        return {"check": self.check, "status": self.status, "found": self.result, "advice": self.advice}
+
+
+def _findings_here() -> Iterator[Finding]:
+    yield Finding("Python", OK, f"{sys.version.split()[0]} at {sys.executable}, with distlog {__version__}")
+    yield _packages()
+    yield _kernels()
+    yield _descriptors()
+    spec = find_spec("pyspark")
+    pyspark = None if spec is None or spec.origin is None else Path(spec.origin).parent
+    # the client of Spark Connect has no jars, and starts no Java
+    has_jars = pyspark is not None and ("SPARK_HOME" in os.environ or (pyspark / "jars").is_dir())
+    yield _java(is_needed=has_jars and "SPARK_REMOTE" not in os.environ)
+    if pyspark is None:
+        yield Finding("PySpark", OK, f"not installed; only Spark needs it: pip install {extra('spark')}")
+    else:
+        yield _pyspark(pyspark)
+        yield _spark_format()
+
+
+def _packages() -> Finding:
+    """The versions of the installed packages that distlog uses; whether they fit together is for `pip check`."""
+    try:
+        lines = metadata.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        result = "distlog is imported but not installed: its packages are unknown"
+        return Finding("packages", WARNING, result, f"pip install {DISTRIBUTION} here, for this check")
+    names = dict.fromkeys(re.split(r"[^\w.-]", line)[0] for line in lines if not _OF_DEVELOPERS.search(line))
+    versions = []
+    for name in names:
+        with suppress(metadata.PackageNotFoundError):
+            versions.append(f"{name} {metadata.version(name)}")
+    return Finding("packages", OK, ", ".join(versions))
+
+
+def _kernels() -> Finding:
+    cache = kept_code()
+    if not COMPILED:
+        return Finding("kernels", WARNING, "run as plain Python, about 100 times slower", "unset NUMBA_DISABLE_JIT")
+    if cache.folder is None:
+        advice = "set NUMBA_CACHE_DIR to a writable folder: until then each process compiles"
+        return Finding("kernels", WARNING, f"no folder can store compiled code: {'; '.join(cache.reasons)}", advice)
+    status = next(path for path in (cache.folder, *cache.folder.parents) if path.exists()).stat()
+    folder = f"{cache.folder} of user {status.st_uid}, mode {status.st_mode & 0o777:o}"
+    if not cache.compiled:
+        advice = "run distlog warmup, or wait at the first use"
+        return Finding("kernels", WARNING, f"cold: no compiled code in {folder}", advice)
+    return Finding("kernels", OK, f"warm: {cache.compiled} of {cache.kernels} compiled in {folder}")
+
+
+def _descriptors() -> Finding:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    shown = [("unlimited" if limit == resource.RLIM_INFINITY else f"{limit:,}") for limit in (soft, hard)]
+    result = f"{shown[0]}; distlog serve raises its limit to {shown[1]}"
+    if soft == resource.RLIM_INFINITY or soft >= _USUAL_FILES:
+        return Finding("open files", OK, result)
+    advice = f"raise the limit: ulimit -n {_USUAL_FILES} or more; half are for logs of partitions"
+    return Finding("open files", WARNING, result, advice)
+
+
+def _java(*, is_needed: bool) -> Finding:
+    """Check the Java that Spark would start: in JAVA_HOME, else in PATH."""
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    where = f"JAVA_HOME={home}" if home else "PATH"
+    if not is_needed and not (java and os.access(java, os.X_OK)):
+        return Finding("Java", OK, f"none in {where}; only Spark needs it")
+    fault = ERROR if is_needed else OK
+    if java is None or not os.access(java, os.X_OK):
+        return Finding("Java", fault, f"none in {where}", _JAVA_ADVICE)
+    # Java prints these variables, which may hold passwords, next to its version
+    quiet = {name: value for name, value in os.environ.items() if name not in _OPTIONS_OF_JAVA}
+    ran = _output_of([java, "-version"], quiet)
+    printed = ran if isinstance(ran, str) else f"{ran.stdout}{ran.stderr}"
+    version = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', printed)
+    if version is None:
+        return Finding("Java", fault, f"{java} does not print its version: {_one_line(printed)[:200]}", _JAVA_ADVICE)
+    result = f"{version[1]} at {java}, by {'JAVA_HOME' if home else 'PATH'}"
+    if int(version[2]) < _OLDEST_JAVA:
+        return Finding("Java", fault, result, _JAVA_ADVICE if is_needed else "")
+    return Finding("Java", OK, result)
+
+
+def _output_of(command: list[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str] | str:
+    """Run a program; returns its output, or the reason why it could not run."""
+    try:
+        return subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer in {_TIMEOUT_S} s"
+    except OSError as error:
+        return str(error)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _pyspark(pyspark: Path) -> Finding:
+    try:
+        text = (pyspark / "version.py").read_text(encoding="utf-8")
+        version = re.findall(r"^__version__.*?[\"'](.+?)[\"']", text, re.MULTILINE)[0]
+        from distlog.spark import data_source
+    except Exception as error:
+        result = f"distlog.spark cannot be imported with {pyspark}: {type(error).__name__}: {error}"
+        return Finding("PySpark", ERROR, result, f"pip install {extra('spark')}")
+    del data_source  # it could be imported
+    if (home := os.environ.get("SPARK_HOME")) is not None:
+        jars = sorted(Path(home, "jars").glob("spark-core_*.jar"))
+        if not jars:
+            return Finding("PySpark", ERROR, f"SPARK_HOME={home} has no Spark", "unset SPARK_HOME, or correct it")
+        other = jars[0].stem.rpartition("-")[2]
+        if other.split(".")[:2] != version.split(".")[:2]:
+            result = f"{version} would start Spark {other} of SPARK_HOME={home}"
+            return Finding("PySpark", ERROR, result, f"unset SPARK_HOME, or pip install pyspark=={other}")
+    return Finding("PySpark", OK, f"{version} at {pyspark}")
+
+
+def _spark_format() -> Finding:
+    """Check that a plain Spark session finds the format in the Python that it runs."""
+    check, variables = 'format("distlog")', ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+    source = next((name for name in variables if os.environ.get(name)), "PATH")
+    python = os.environ.get(source, "") if source != "PATH" else "python3"
+    interpreter = f"{shutil.which(python) or python} (by {source})"
+    advice = f"set PYSPARK_PYTHON={sys.executable}, or let distlog.spark.session make the session"
+    spec = find_spec("distlog")
+    ran = _output_of([python, "-c", _LIST_FORMATS, sys.prefix, str(spec and spec.origin)], os.environ)
+    try:
+        # modules may print when they are imported, and Python warns on standard error
+        formats, failed, library, module = json.loads("" if isinstance(ran, str) else ran.stdout.splitlines()[-1])
+    except (ValueError, LookupError):
+        reason = ran if isinstance(ran, str) else _one_line(ran.stderr or ran.stdout)
+        return Finding(check, WARNING, f"{interpreter}, which Spark would run, fails: {reason[-200:]}", advice)
+    if library is None:
+        return Finding(check, WARNING, f"{interpreter}, which Spark would run, has no distlog", advice)
+    if failed:
+        name, reason = next(iter(failed.items()))
+        if not name.startswith("distlog"):
+            advice = f"repair or remove {name}: it hides the formats of all modules"
+        return Finding(check, WARNING, f"{interpreter} cannot import {name}: {reason}", advice)
+    if "pyspark_distlog" not in formats:
+        problem = f"is installed where Spark cannot find it: {module}" if module else "is not next to distlog"
+        advice = "call distlog.spark.register(spark), install distlog by pip, or set PYTHONPATH"
+        return Finding(check, WARNING, f"the module pyspark_distlog {problem}", advice)
+    return Finding(check, OK, f"a plain session finds it in {module} by {interpreter}")
+
+
+def _findings_at(url: str, options: dict[str, Any]) -> Iterator[Finding]:
+    try:
+        storage = Folder(url, options)
+        if storage.is_local:
+            yield from _space(storage.local_path(""))
+        report = store_report(storage, now_ms, time.monotonic, is_measured=False)
+    except (DistlogError, OSError, ModuleNotFoundError) as error:
+        yield Finding("store", ERROR, str(error))
+        return
+    for result in report.checks:
+        if result.ok is not None:
+            yield Finding(f"store: {result.name}", OK if result.ok else ERROR, result.about)
+    yield from _topics(url, options)
+
+
+def _topics(url: str, options: dict[str, Any]) -> Iterator[Finding]:
+    """Check the topics in the folder: whether they open, and whether copies share an id."""
+    errors: dict[str, DistlogError] = {}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TopicIdWarning)
+            opened_topics = topics(url, options, errors)
+    except DistlogError as error:
+        yield Finding("topics", ERROR, str(error))
+        return
+    yield Finding("topics", OK, f"{counted(len(opened_topics), 'topic')} can be opened")
+    for name, fault in errors.items():
+        yield Finding(f"topics: {name}", ERROR, str(fault), f"distlog verify {url.rstrip('/')}/{name}")
+    for name, text in copies_in(opened_topics).items():
+        yield Finding(f"topics: {name}", WARNING, text, f"distlog alter {url.rstrip('/')}/{name} --new-id")
+
+
+def _space(folder: str) -> Iterator[Finding]:
+    """Check free space and inodes of the disk of the folder, which may not exist yet."""
+    path = Path(folder)
+    while not path.exists():
+        path = path.parent
+    disk = os.statvfs(path)
+    # some file systems, as btrfs, count no inodes
+    for name, free, total, shown in (
+        ("space", disk.f_bavail, disk.f_blocks, size_text(disk.f_bavail * disk.f_frsize)),
+        ("inodes", disk.f_favail, disk.f_files, f"{disk.f_favail:,}"),
+    ):
+        if total:
+            status = ERROR if not free else WARNING if free < _FREE_SHARE * total else OK
+            advice = "run distlog vacuum, or free space" if status != OK else ""
+            yield Finding(name, status, f"{shown} free of {path}, {free / total:.0%}", advice)

@@ -154,15 +154,11 @@ OnBadLine = Annotated[BadLines, _append_option("--bad-lines")]
 AppId = Annotated[str | None, _append_option("--app-id")]
 BatchId = Annotated[str | None, _append_option("--batch-id")]
 Compression = Annotated[str | None, _append_option("--compression")]
-CommitInterval = Annotated[
-    float,
-    typer.Option(min=0, metavar="SECONDS", help="Commit a stream every SECONDS."),
-]
+CommitInterval = Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Commit a stream every SECONDS.")]
 
 
 Partitions = Annotated[
-    list[int] | None,
-    typer.Option("--partition", "-p", metavar="N", help="Read only partition N. May be repeated."),
+    list[int] | None, typer.Option("--partition", "-p", metavar="N", help="Read only partition N. May be repeated.")
 ]
 StartOffset = Annotated[
     Any,
@@ -175,8 +171,7 @@ StartOffset = Annotated[
     ),
 ]
 Tail = Annotated[
-    int | None,
-    typer.Option("--tail", metavar="N", min=0, help="Start N offsets before the end of each partition."),
+    int | None, typer.Option("--tail", metavar="N", min=0, help="Start N offsets before the end of each partition.")
 ]
 Limit = Annotated[int | None, typer.Option("--limit", "-n", min=0, metavar="N", help="Print at most N records.")]
 Since = Annotated[
@@ -192,10 +187,7 @@ Columns = Annotated[
         help="Print only these columns: offset,value.",
     ),
 ]
-Follow = Annotated[
-    bool,
-    typer.Option("--follow", "-f", help="Print new records too, until Ctrl-C or SIGTERM."),
-]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Print new records too, until Ctrl-C or SIGTERM.")]
 Group = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Follow as a member of consumer group NAME, and commit its offsets."),

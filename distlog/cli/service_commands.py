@@ -2,30 +2,80 @@
 
 from __future__ import annotations
 
+import gc
 import getpass
+import logging
 import os
+import resource
+import signal
 import sys
+import threading
+import time
+import warnings
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from distlog.cli import options as listener
+from distlog.cli.input import is_readable
 from distlog.cli.options import Json, Storage, usage
-from distlog.cli.processes import fork_processes
-from distlog.cli.services import LOOPBACK, Service, keep_what_is_loaded, raise_open_files
 from distlog.console import output
-from distlog.console.output import Summary, print_report
-from distlog.core.errors import InvalidConfigError
+from distlog.console.output import FAILED, SUCCESS, StatusLine, Summary, print_report
+from distlog.console.streams import drop_what_cannot_be_written
+from distlog.core.display import counted, size_text
+from distlog.core.errors import InvalidConfigError, StorageError
 from distlog.core.log_manager.broker_config import parse_properties
+from distlog.core.log_manager.log_manager import LogManager, Metric
+from distlog.core.log_manager.log_tasks import TaskRun
 from distlog.core.opening import check_root
+from distlog.core.optional import extra, optional
+from distlog.core.storage.parallel import begin
 from distlog.core.storage.storage import Storage as Folder
 from distlog.core.warm_up import warm_up
 from distlog.gateway.config import STANDARD_AUTHORIZER, AclSettings, GatewayConfig, with_settings
 from distlog.gateway.security.users_file import check_name, new_secrets, read_users, write_users
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric as PrometheusMetric
+
+    # an extra, which takes as long to import as the library; commands other than `serve` do without
+    from distlog.gateway.cluster import Maintenance
+    from distlog.gateway.gateway_server import GatewayServer
+
+
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(metavar="PORT", min=0, max=65535, help="Serve Prometheus metrics on this port; 0 picks a free one."),
+]
+MetricsHost = Annotated[str, typer.Option(metavar="ADDRESS", help="Serve metrics at this address.")]
+AutoCreate = Annotated[
+    bool, typer.Option("--auto-create-topics", help="Create a missing topic when a client asks for it.")
+]
+Acls = Annotated[
+    bool, typer.Option("--acls", help="Authorize requests by ACLs; name an administrator in super.users.")
+]
+Maintain = Annotated[
+    bool, typer.Option("--maintain", help="Also run the tasks of `distlog run`. Set it on one of several gateways.")
+]
+Processes = Annotated[
+    int,
+    typer.Option(min=1, max=1000, metavar="N", help="Run N processes on consecutive ports; all stop when one exits."),
+]
+Address = tuple[str, int] | None
+#: The address that only this machine reaches.
+LOOPBACK = "127.0.0.1"
+_REDRAW_S = 1.0
+#: Makes the tasks that maintain the root; its argument is called with their runs.
+MakeTasks = Callable[[Callable[[TaskRun], None]], "Maintenance"]
+#: How long a thread may compute before another thread runs; Python's default is 5 ms.
+_TURN_S = 0.0005
+_PARENT_CHECK_S = 0.5
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 
 
 def broker_settings(text: str) -> dict[str, str]:
@@ -52,34 +102,6 @@ BrokerSettings = Annotated[
         help="Set Kafka broker settings by a server.properties file or NAME=VALUE. May be repeated; the last wins.",
     ),
 ]
-MetricsPort = Annotated[
-    int | None,
-    typer.Option(metavar="PORT", min=0, max=65535, help="Serve Prometheus metrics on this port; 0 picks a free one."),
-]
-MetricsHost = Annotated[str, typer.Option(metavar="ADDRESS", help="Serve metrics at this address.")]
-
-
-def run(
-    *,
-    root: Annotated[
-        list[str], typer.Option(metavar="URL", help="Maintain the topics in this folder. May be repeated.")
-    ],
-    config: BrokerSettings,
-    is_single: Annotated[bool, typer.Option("--once", help="Run each task once and exit.")] = False,
-    metrics_port: MetricsPort = None,
-    metrics_host: MetricsHost = LOOPBACK,
-    storage: Storage,
-    as_json: Json = False,
-) -> None:
-    """Maintain all topics in a folder until SIGTERM.
-
-    It runs retention, compaction, vacuum, flushes and checkpoints on Kafka's schedule. A failed task is reported and
-    retried. With --json, each line is an object. With --once, the exit status is 1 if a task failed.
-    """
-    settings = dict(ChainMap(*reversed(config)))
-    service = Service(root, settings, dict(storage), as_json=as_json)
-    metrics = None if metrics_port is None else (metrics_host, metrics_port)
-    raise typer.Exit(service.run_once() if is_single else service.run(metrics))
 
 
 def host_and_port(text: str) -> tuple[str, int]:
@@ -105,35 +127,28 @@ Advertised = Annotated[
     ),
 ]
 
-AutoCreate = Annotated[
-    bool, typer.Option("--auto-create-topics", help="Create a missing topic when a client asks for it.")
-]
-Acls = Annotated[
-    bool, typer.Option("--acls", help="Authorize requests by ACLs; name an administrator in super.users.")
-]
-Maintain = Annotated[
-    bool, typer.Option("--maintain", help="Also run the tasks of `distlog run`. Set it on one of several gateways.")
-]
 
+def run(
+    *,
+    root: Annotated[
+        list[str], typer.Option(metavar="URL", help="Maintain the topics in this folder. May be repeated.")
+    ],
+    config: BrokerSettings,
+    is_single: Annotated[bool, typer.Option("--once", help="Run each task once and exit.")] = False,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = LOOPBACK,
+    storage: Storage,
+    as_json: Json = False,
+) -> None:
+    """Maintain all topics in a folder until SIGTERM.
 
-Processes = Annotated[
-    int,
-    typer.Option(min=1, max=1000, metavar="N", help="Run N processes on consecutive ports; all stop when one exits."),
-]
-
-
-Address = tuple[str, int] | None
-
-
-def address_of(process: int, address: Address) -> Address:
-    """Return the address of a process: consecutive ports, or a free one for port 0."""
-    return address and (address[0], address[1] and address[1] + process)
-
-
-def _check_ports(processes: int, *addresses: Address) -> None:
-    for address in addresses:
-        if address and address[1] + processes - 1 > 65535:
-            raise typer.BadParameter(f"not enough ports after {address[1]}", param_hint="--processes")
+    It runs retention, compaction, vacuum, flushes and checkpoints on Kafka's schedule. A failed task is reported and
+    retried. With --json, each line is an object. With --once, the exit status is 1 if a task failed.
+    """
+    settings = dict(ChainMap(*reversed(config)))
+    service = Service(root, settings, dict(storage), as_json=as_json)
+    metrics = None if metrics_port is None else (metrics_host, metrics_port)
+    raise typer.Exit(service.run_once() if is_single else service.run(metrics))
 
 
 def serve(
@@ -171,7 +186,6 @@ def serve(
     It speaks Kafka's protocol and acts as all brokers of a cluster, until SIGTERM. With --json, each line is an
     object.
     """
-    from distlog.cli.services import serve as serve_until_signal
     from distlog.gateway.cluster import Maintenance
     from distlog.gateway.gateway_server import GatewayServer
 
@@ -193,6 +207,166 @@ def serve(
     tasks = partial(Maintenance, root, settings, dict(storage)) if maintain and not number else None
     process = number if processes > 1 else None
     serve_until_signal(gateway, tasks, address_of(number, metrics), as_json=as_json, process=process)
+
+
+def users(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="File of users; --set creates it.")],
+    *,
+    name: Annotated[
+        str | None, typer.Option("--set", metavar="NAME", help="Add a user, or change the password.")
+    ] = None,
+    delete: Annotated[str | None, typer.Option(metavar="NAME", help="Delete a user and disconnect it.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show and change the users of a gateway.
+
+    The password comes from a prompt, or from a line on standard input. Only hashes are stored. A gateway applies a
+    change within a second.
+    """
+    if name is not None and delete is not None:
+        raise typer.BadParameter("cannot be combined with --set", param_hint="--delete")
+    if name is not None:
+        secrets = new_secrets(_password(check_name(name)), os.urandom)
+        write_users(file, lambda users: users.with_user(name, secrets))
+        print_report(Summary(f"set {name}", {"user": name, "set": True}), as_json=as_json)
+    elif delete is not None:
+        read_users(file)
+        write_users(file, lambda users: users.without_user(delete))
+        print_report(Summary(f"deleted {delete}", {"user": delete, "deleted": True}), as_json=as_json)
+    else:
+        names = sorted(read_users(file).secrets)
+        print_report(Summary("\n".join(names), {"users": names}), as_json=as_json)
+
+
+def warmup(*, as_json: Json = False) -> None:
+    """Compile distlog's kernels ahead of time.
+
+    It takes about 15 seconds of CPU. Run it after installing, or while building a container image. The code is stored
+    in NUMBA_CACHE_DIR if set, else next to the library, in the user's cache folder, or in the temporary folder.
+    """
+    print_report(warm_up(), as_json=as_json)
+
+
+class Service:
+    """A LogManager of `roots`, and its output: text for people, or JSON lines. Raises as LogManager does."""
+
+    def __init__(
+        self, roots: Sequence[str], settings: Mapping[str, object], storage: Mapping[str, Any], *, as_json: bool
+    ) -> None:
+        self._as_json, self._runs = as_json, list[TaskRun]()
+        self._manager = LogManager(roots, config=settings, storage_options=storage, on_run=self._print_run)
+        self._line = StatusLine("distlog", self._status)
+        self._keeps_runs = False
+
+    def run_once(self) -> int:
+        """Run each task once, and print one report. Returns the exit status."""
+        self._keeps_runs = True
+        with self._warnings_shown():
+            ok = self._manager.run_once()
+        text = "\n".join([*(str(run) for run in self._runs if says_something(run)), self._status()])
+        runs = [run.to_dict() for run in self._runs]
+        print_report(Summary(text, {"ok": ok, "runs": runs}), as_json=self._as_json)
+        return SUCCESS if ok else FAILED
+
+    def run(self, metrics_at: tuple[str, int] | None = None) -> int:
+        """Run the tasks until SIGTERM or SIGINT, and serve metrics at an address. Returns the exit status."""
+        server = _served(metrics_at, self._manager.metrics)
+        with self._warnings_shown(), server as port, ending_signals() as signalled:
+            self._event("started", "running", roots=self._manager.roots, metrics_port=port)
+            self._manager.start()
+            while not is_readable(signalled, _REDRAW_S if self._line.is_visible else None):
+                self._line.draw()
+            finished = self._manager.stop()
+            self._line.clear()
+            self._event("stopped", "stopped" if finished else "stopped; a task was abandoned", finished=finished)
+            if not finished:
+                end(SUCCESS)
+        drop_what_cannot_be_written()
+        return SUCCESS
+
+    def _print_run(self, run: TaskRun) -> None:
+        if self._keeps_runs:
+            self._runs.append(run)
+        elif says_something(run):
+            self._event("run", str(run), **run.to_dict())
+
+    def _event(self, name: str, text: str, **fields: object) -> None:
+        shown = f"{text}: {', '.join(self._manager.roots)}" if name == "started" else text
+        print_event(self._line, name, shown, fields, as_json=self._as_json)
+
+    def _status(self) -> str:
+        """Return the number of topics and the failing tasks."""
+        values = {metric.name: [value for _, value in metric.values] for metric in self._manager.metrics()}
+        sizes = values["distlog_log_size_bytes"]
+        text = f"{counted(int(sum(values['distlog_topics'])), 'topic')}, {counted(len(sizes), 'partition')}"
+        failing = sorted({url for errors in self._manager.errors.values() for url in errors})
+        return f"{text}, {size_text(sum(sizes))}; {'failing: ' + ', '.join(failing) if failing else 'all well'}"
+
+    @contextmanager
+    def _warnings_shown(self) -> Iterator[None]:
+        logger = logging.getLogger("distlog")
+        logger.addHandler(self._line)
+        try:
+            yield
+        finally:
+            logger.removeHandler(self._line)
+
+
+def serve_until_signal(
+    gateway: GatewayServer,
+    make_tasks: MakeTasks | None,
+    metrics_at: tuple[str, int] | None,
+    *,
+    as_json: bool,
+    process: int | None = None,
+) -> NoReturn:
+    """Serve until SIGTERM or SIGINT, answer the requests in flight, and end the process."""
+    from distlog.gateway.gateway_server import warm_up
+
+    line = StatusLine("distlog" if process is None else f"distlog[{process}]", lambda: gateway.status)
+    # several processes cannot share the last line of a terminal
+    line.is_visible = line.is_visible and process is None
+    tasks = make_tasks(partial(_print_run, line, as_json)) if make_tasks else None
+    measured = (lambda: [*gateway.metrics(), *tasks.metrics()]) if tasks else gateway.metrics
+    identity = {} if process is None else {"process": process, "pid": os.getpid()}
+    logger = logging.getLogger("distlog")
+    logger.addHandler(line)
+    try:
+        with _served(metrics_at, measured) as port, ending_signals() as signalled:
+            # a thread that computes must not delay each step of another thread by 5 ms
+            sys.setswitchinterval(_TURN_S)
+            # the start waits for the storage most of the time
+            warming = begin(warm_up)
+
+            def joined() -> None:
+                warming.wait()
+                keep_what_is_loaded()
+                fields = {**identity, "root": gateway.root, "listen": gateway.address, "metrics_port": port}
+                print_event(line, "started", f"serving {gateway.root} at {gateway.address}", fields, as_json=as_json)
+
+            gateway.start(joined, lambda: is_readable(signalled, 0))
+            # its tasks print lines, so after this: the first line is the address
+            if tasks:
+                tasks.start()
+            while not is_readable(signalled, _REDRAW_S if line.is_visible else None):
+                line.draw()
+            finished = all([tasks is None or tasks.stop(), gateway.stop()])
+            line.clear()
+            text = "stopped" if finished else "stopped; a request or a task was abandoned"
+            print_event(line, "stopped", text, {**identity, "finished": finished}, as_json=as_json)
+    finally:
+        logger.removeHandler(line)
+    end(SUCCESS)
+
+
+def address_of(process: int, address: Address) -> Address:
+    return address and (address[0], address[1] and address[1] + process)
+
+
+def _check_ports(processes: int, *addresses: Address) -> None:
+    for address in addresses:
+        if address and address[1] + processes - 1 > 65535:
+            raise typer.BadParameter(f"not enough ports after {address[1]}", param_hint="--processes")
 
 
 def _config(
@@ -225,35 +399,6 @@ def _forked(processes: int) -> int:
     return fork_processes(processes)
 
 
-def users(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="File of users; --set creates it.")],
-    *,
-    name: Annotated[
-        str | None, typer.Option("--set", metavar="NAME", help="Add a user, or change the password.")
-    ] = None,
-    delete: Annotated[str | None, typer.Option(metavar="NAME", help="Delete a user and disconnect it.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Show and change the users of a gateway.
-
-    The password comes from a prompt, or from a line on standard input. Only hashes are stored. A gateway applies a
-    change within a second.
-    """
-    if name is not None and delete is not None:
-        raise typer.BadParameter("cannot be combined with --set", param_hint="--delete")
-    if name is not None:
-        secrets = new_secrets(_password(check_name(name)), os.urandom)
-        write_users(file, lambda users: users.with_user(name, secrets))
-        print_report(Summary(f"set {name}", {"user": name, "set": True}), as_json=as_json)
-    elif delete is not None:
-        read_users(file)
-        write_users(file, lambda users: users.without_user(delete))
-        print_report(Summary(f"deleted {delete}", {"user": delete, "deleted": True}), as_json=as_json)
-    else:
-        names = sorted(read_users(file).secrets)
-        print_report(Summary("\n".join(names), {"users": names}), as_json=as_json)
-
-
 def _password(name: str) -> str:
     """Read a password from a terminal without echo, or from standard input. Raises InvalidConfigError."""
     if sys.stdin.isatty():
@@ -269,10 +414,156 @@ def _password(name: str) -> str:
     return password
 
 
-def warmup(*, as_json: Json = False) -> None:
-    """Compile distlog's kernels ahead of time.
+def raise_open_files() -> int:
+    """Raise the process's limit of open files (ulimit -n) to the hard limit, as Java does; returns it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    return soft if soft != resource.RLIM_INFINITY else 1 << 30
 
-    It takes about 15 seconds of CPU. Run it after installing, or while building a container image. The code is stored
-    in NUMBA_CACHE_DIR if set, else next to the library, in the user's cache folder, or in the temporary folder.
-    """
-    print_report(warm_up(), as_json=as_json)
+
+def end(status: int) -> NoReturn:
+    """Flush the output and exit with `os._exit`: interpreter shutdown takes a second of CPU."""
+    drop_what_cannot_be_written()
+    os._exit(status)
+
+
+def keep_what_is_loaded() -> None:
+    """Enable garbage collection, but exclude the objects that a service has loaded."""
+    gc.freeze()
+    gc.enable()
+
+
+def says_something(run: TaskRun) -> bool:
+    """Return whether a run did something, or failed."""
+    return bool(run.errors) or any(run.done.values())
+
+
+def _served(where: tuple[str, int] | None, metrics: Callable[[], list[Metric]]) -> AbstractContextManager[int | None]:
+    """Serves metrics at an address, if there is one; yields the port."""
+    return nullcontext(None) if where is None else metrics_server(where[1], metrics, where[0])
+
+
+def _print_run(line: StatusLine, as_json: bool, run: TaskRun) -> None:
+    if says_something(run):
+        print_event(line, "run", str(run), run.to_dict(), as_json=as_json)
+
+
+def print_event(line: StatusLine, name: str, text: str, fields: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print an event of a gateway: the text, or a JSON object."""
+    if as_json:
+        line.print_json({"event": name, **fields})
+    else:
+        line.print(text)
+
+
+@contextmanager
+def metrics_server(port: int, metrics: Callable[[], list[Metric]], host: str = "127.0.0.1") -> Iterator[int]:
+    """Serve the result of `metrics` at the address `host`; yields the port, a free one for 0."""
+    prometheus = optional("prometheus_client", "--metrics-port", extra("metrics"))
+    registry = prometheus.CollectorRegistry()
+    registry.register(_Collector(metrics))
+    try:
+        server, thread = prometheus.start_http_server(port, addr=host, registry=registry)
+    except OSError as error:
+        raise StorageError(f"cannot serve metrics: {error.strerror or error}", port=port) from error
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Collector:
+    """The collector that prometheus-client calls at each request."""
+
+    def __init__(self, metrics: Callable[[], list[Metric]]) -> None:
+        self._metrics = metrics
+
+    def describe(self) -> Iterable[PrometheusMetric]:
+        """Return nothing: metrics exist after the first runs of the tasks."""
+        return ()
+
+    def collect(self) -> Iterator[PrometheusMetric]:
+        from prometheus_client import Metric as PrometheusMetric
+
+        for metric in self._metrics():
+            family = PrometheusMetric(metric.name, metric.meaning, metric.kind)
+            suffix = "_total" if metric.kind == "counter" else ""
+            for labels, value in metric.values:
+                family.add_sample(metric.name + suffix, dict(labels), value)
+            yield family
+
+
+@contextmanager
+def ending_signals() -> Iterator[int]:
+    """Yield a file that can be read after SIGTERM or SIGINT, which don't end the process in this block."""
+    # a pipe, since a signal may reach any thread, and would not wake the main thread from a lock
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    wakeup = signal.set_wakeup_fd(writer)
+    handlers = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield reader
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(wakeup)
+        os.close(reader)
+        os.close(writer)
+
+
+def fork_processes(count: int) -> int:
+    """Fork `count` processes and return the number of the process in each; the parent exits with them."""
+    # a parent process may ignore SIGCHLD, which drops exit statuses
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    parent, pids = os.getpid(), list[int]()
+    for number in range(count):
+        try:
+            with warnings.catch_warnings():
+                # threads of libraries such as OpenBLAS survive a fork
+                warnings.simplefilter("ignore", DeprecationWarning)
+                pid = os.fork()
+        except OSError:
+            _end(pids)
+            raise
+        if not pid:
+            threading.Thread(target=_end_after, args=(parent,), name="parent-watch", daemon=True).start()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            return number
+        pids.append(pid)
+    status = _wait(pids)
+    _end(pids)
+    os._exit(status)
+
+
+def _wait(pids: list[int]) -> int:
+    """Wait for a signal, or for a process to end, which leaves `pids`; returns the exit status."""
+    while signal.sigwait(_SIGNALS) == signal.SIGCHLD:
+        pid, wait_status = os.waitpid(-1, os.WNOHANG)
+        # 0 if a process was only stopped
+        if pid:
+            number = pids.index(pid)
+            status = os.waitstatus_to_exitcode(wait_status)
+            how = f"was killed by signal {-status}" if status < 0 else f"ended with exit status {status}"
+            print(f"distlog: process {number} (pid {pid}) {how}; all processes stop", file=sys.stderr, flush=True)
+            pids.remove(pid)
+            return max(status, FAILED)
+    return SUCCESS
+
+
+def _end(pids: Sequence[int]) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGTERM)
+    for pid in pids:
+        os.waitpid(pid, 0)
+
+
+def _end_after(parent: int) -> None:
+    """Send SIGTERM to this process after its parent has ended."""
+    while os.getppid() == parent:
+        time.sleep(_PARENT_CHECK_S)
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -200,8 +200,7 @@ def alter(
         list[str] | None, typer.Option("--unset", metavar="NAME", help="Reset NAME to its default. May be repeated.")
     ] = None,
     new_id: Annotated[
-        bool,
-        typer.Option("--new-id", help="Assign a new topic id, for a copied folder in the same root."),
+        bool, typer.Option("--new-id", help="Assign a new topic id, for a copied folder in the same root.")
     ] = False,
     seal: Annotated[
         bool, typer.Option("--seal", help="Seal the active segments, as before copying a topic to an object store.")
@@ -306,12 +305,10 @@ def groups(
         ),
     ] = None,
     from_kafka: Annotated[
-        str | None,
-        typer.Option(metavar="GROUP", help="Copy the committed offsets of this group of Kafka clients."),
+        str | None, typer.Option(metavar="GROUP", help="Copy the committed offsets of this group of Kafka clients.")
     ] = None,
     to_kafka: Annotated[
-        str | None,
-        typer.Option(metavar="GROUP", help="Copy the committed offsets to this group of Kafka clients."),
+        str | None, typer.Option(metavar="GROUP", help="Copy the committed offsets to this group of Kafka clients.")
     ] = None,
     delete: Annotated[bool, typer.Option("--delete", help="Delete the group and its committed offsets.")] = False,
     storage: Storage,
@@ -359,8 +356,7 @@ def adopt(
     directories: Annotated[
         list[str],
         typer.Argument(
-            metavar="DIRECTORY",
-            help="Log directories of stopped brokers, or partition folders of one topic.",
+            metavar="DIRECTORY", help="Log directories of stopped brokers, or partition folders of one topic."
         ),
     ],
     url: Annotated[

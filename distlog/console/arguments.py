@@ -26,7 +26,6 @@ def setting(text: str) -> tuple[str, str]:
 
 
 def check_unique_names(pairs: Iterable[tuple[str, str]]) -> None:
-    """Raise ValueError for a name in several pairs."""
     names = [name for name, _ in pairs]
     for name in names:
         if names.count(name) > 1:
@@ -54,7 +53,6 @@ def time(text: str, clock: Callable[[], int] = now_ms, *, up: bool = False) -> i
 
 
 def record_time(text: str) -> int:
-    """A time that a record may have: not before 1970."""
     milliseconds = time(text, up=True)
     if milliseconds < 0:
         raise ValueError(f"{text!r} is before 1970: use a later time")
@@ -86,12 +84,10 @@ def offset_or_end(text: str) -> int | FromEnd:
 
 
 def version(text: str) -> int:
-    """A topic's version: a number from 0."""
     return _number_or(text, f"{text!r} is not a version: `distlog history` lists the versions")
 
 
 def count(text: str) -> int:
-    """A number from 0."""
     return _number_or(text, f"{text!r} is not a number (0 or more)")
 
 
@@ -111,7 +107,6 @@ def start(text: str) -> int | str | dict[int, int]:
 
 
 def partitions(text: str) -> list[int]:
-    """Numbers separated by commas."""
     try:
         return [_number(part) for part in text.split(",")]
     except ValueError:

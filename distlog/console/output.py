@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,10 +14,13 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from distlog.console.streams import drop_what_cannot_be_written
+from distlog.core.arrays import integers
 from distlog.core.display import text as text
 from distlog.core.errors import InvalidConfigError
+from distlog.core.read.row_lines import PLAIN, Texts, bytes_of, joined, json_objects, tabbed, texts_of
 from distlog.core.times import iso
 
 # In JSON, times are ms since 1970, and bytes are text if they are UTF-8, else {"base64": "..."}. In tables and
@@ -24,9 +28,21 @@ from distlog.core.times import iso
 
 
 Row = Mapping[str, Any]
-
 #: Rows of one table. More rows make several tables, so the first rows show before the last are laid out.
 _TABLE_ROWS = 200
+# Exit status: 0 done, 1 it failed or found something wrong, 2 the command line is wrong, 130 and 143 it was ended
+# by SIGINT (Ctrl-C) or SIGTERM.
+
+
+SUCCESS, FAILED, WRONG_USAGE = 0, 1, 2
+#: 128 and the number of SIGINT or SIGTERM, as shells have it.
+INTERRUPTED, TERMINATED = 130, 143
+_TRACEBACK = logging.Formatter()
+# \n, \t, \r, \\ and \xNN stand for themselves. Keys and values are printed as they are; null as nothing.
+
+
+_TOKEN = re.compile(r"%(.)|\\(x[0-9a-fA-F]{2}|.)|([^%\\]+|.)", re.DOTALL)
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
 
 
 class Milliseconds(int):
@@ -84,7 +100,6 @@ class RowPrinter:
         self._widths = dict[str, int]()
 
     def print(self, rows: Sequence[Row], names: Sequence[str]) -> None:
-        """Print the columns `names` of `rows`."""
         if sys.stdout.isatty():
             for start in range(0, len(rows), _TABLE_ROWS):
                 self._print_table(rows[start : start + _TABLE_ROWS], names)
@@ -127,28 +142,17 @@ def _print_lines(lines: Iterable[str]) -> None:
     sys.stdout.write("".join([f"{line}\n" for line in lines]))
 
 
-# Exit status: 0 done, 1 it failed or found something wrong, 2 the command line is wrong, 130 and 143 it was ended
-# by SIGINT (Ctrl-C) or SIGTERM.
-
-
-SUCCESS, FAILED, WRONG_USAGE = 0, 1, 2
-#: 128 and the number of SIGINT or SIGTERM, as shells have it.
-INTERRUPTED, TERMINATED = 130, 143
-
-
 class Report(Protocol):
     """The result of a command: `str` gives a text for people. Its fields may have a false `ok`."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
+    def to_dict(self) -> dict[str, Any]: ...
 
 
 @runtime_checkable
 class WithTable(Protocol):
     """A report that shows people a table too."""
 
-    def to_table(self) -> pa.Table:
-        """The rows of the table."""
+    def to_table(self) -> pa.Table: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +168,6 @@ class Summary:
         return self.text
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields."""
         return dict(self.fields)
 
 
@@ -183,7 +186,6 @@ def print_report(report: Report, *, as_json: bool) -> None:
 
 
 def status_of(report: Report) -> int:
-    """The exit status after a report."""
     return SUCCESS if report.to_dict().get("ok", True) else FAILED
 
 
@@ -199,9 +201,6 @@ def fail(program: str, error: Exception, reason: str | None = None, *, as_json: 
     return WRONG_USAGE if isinstance(error, InvalidConfigError) else FAILED
 
 
-_TRACEBACK = logging.Formatter()
-
-
 class StatusLine(logging.Handler):
     """Prints lines above a status line, which only terminals have. Safe between threads."""
 
@@ -212,14 +211,12 @@ class StatusLine(logging.Handler):
         self.is_visible = sys.stderr.isatty()
 
     def draw(self) -> None:
-        """Show the current status."""
         if self.is_visible:
             with self._writing():
                 sys.stderr.write(f"\r{text(self._status())}\x1b[K")
                 sys.stderr.flush()
 
     def clear(self) -> None:
-        """Remove the status line."""
         if self.is_visible:
             with self._writing():
                 sys.stderr.write("\r\x1b[K")
@@ -255,3 +252,99 @@ class StatusLine(logging.Handler):
         # the service, and the caller that logs, must not fail for a full disk or a reader that has ended
         with suppress(OSError), self._turn:
             yield
+
+
+def _same(column: pa.Array) -> pa.Array:
+    return column
+
+
+def _size(column: pa.Array) -> pa.Array:
+    return pc.fill_null(pc.binary_length(column).cast(pa.int64()), integers([-1])[0])
+
+
+#: By conversion: the column that it shows, and how.
+_SHOWN: dict[str, tuple[str, Callable[[pa.Array], pa.Array]]] = {
+    "v": ("value", _same),
+    "s": ("value", _same),
+    "S": ("value", _size),
+    "k": ("key", _same),
+    "K": ("key", _size),
+    "p": ("partition", _same),
+    "o": ("offset", _same),
+    "T": ("timestamp", _same),
+    "h": ("headers", _same),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Conversions:
+    """A format: texts, and names of conversions between them, in their order."""
+
+    tokens: tuple[tuple[str, bool], ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Conversions:
+        """Parse a format; raises ValueError for an unknown conversion or escape, or if it has no conversion."""
+        tokens = tuple(_token(*groups) for groups in _TOKEN.findall(text))
+        if not any(is_conversion for _, is_conversion in tokens):
+            raise ValueError(f"{text!r} is not json, csv or a format with conversions ('%k %v\\n')")
+        return cls(tokens)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the records that the format shows; one at least, so that there are rows."""
+        columns = [_SHOWN[name][0] for name, is_conversion in self.tokens if is_conversion and name != "t"]
+        return tuple(dict.fromkeys(columns)) or ("offset",)
+
+    def texts(self, batch: pa.RecordBatch, topic: str) -> memoryview:
+        parts: list[Texts] = []
+        for token, is_conversion in self.tokens:
+            if is_conversion and token != "t":
+                name, show = _SHOWN[token]
+                parts.append(texts_of(show(batch.column(name)), PLAIN))
+            else:
+                parts.append(topic if is_conversion else token)
+        return bytes_of(joined(parts, batch.num_rows))
+
+
+def _token(conversion: str, escape: str, text: str) -> tuple[str, bool]:
+    if text:
+        if text in "%\\":
+            raise ValueError(f"the format ends with a single {text}: write {text}{text}")
+        return text, False
+    if escape:
+        if escape not in _ESCAPES and len(escape) != 3:
+            raise ValueError(f"unknown escape \\{escape}: use \\n, \\t, \\r, \\\\ or \\xNN")
+        return _ESCAPES.get(escape) or chr(int(escape[1:], 16)), False
+    if conversion == "%":
+        return "%", False
+    if conversion not in _SHOWN and conversion != "t":
+        raise ValueError(f"unknown conversion %{conversion}: use %{' %'.join([*_SHOWN, 't', '%'])}")
+    return conversion, True
+
+
+def print_objects(batch: pa.RecordBatch) -> None:
+    """Print the rows of a batch as JSON, a line each."""
+    if _is_utf8():
+        print_bytes(json_objects(batch))
+    else:
+        print_json(*rows_of(batch))
+
+
+def print_batch(batch: pa.RecordBatch, printer: RowPrinter) -> None:
+    """Print the rows of a batch, after the earlier batches that `printer` has printed."""
+    if not _is_utf8() or sys.stdout.isatty():
+        printer.print(rows_of(batch), batch.schema.names)
+        return
+    printer.print((), batch.schema.names)
+    print_bytes(tabbed(batch))
+
+
+def print_bytes(lines: bytes | memoryview) -> None:
+    sys.stdout.flush()
+    sys.stdout.buffer.write(lines)
+
+
+def _is_utf8() -> bool:
+    """True if standard output is a stream of bytes in UTF-8."""
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8" and hasattr(sys.stdout, "buffer")

@@ -21,9 +21,8 @@ from distlog.core.files.json_lines import JsonFields, SeenFields
 from distlog.core.files.record_times import TimeReader
 from distlog.core.format.kernels.record_scan import to_microseconds
 from distlog.core.integers import MAX_LONG
-from distlog.core.kafka.dump import dump
+from distlog.core.kafka.dump import DumpedFile, dump
 from distlog.core.kafka.dump_lines import DumpOptions, DumpOutput
-from distlog.core.kafka.log_dump import DumpedFile
 from distlog.core.opening import create
 from distlog.core.read.fetch import fetch_stored
 from distlog.core.topic import Topic

@@ -16,8 +16,7 @@ from distlog.console.output import Summary
 from distlog.core.display import counted
 from distlog.core.errors import InvalidConfigError
 from distlog.core.files.file_reader import FileReader, warning_of_no_records
-from distlog.core.files.input_files import FORMATS
-from distlog.core.files.read_options import FAIL, SKIP, ReadOptions
+from distlog.core.files.input_files import FAIL, FORMATS, SKIP, ReadOptions
 from distlog.core.files.text_lines import unescaped
 from distlog.core.opening import open as open_topic
 from distlog.core.opening import open_or_create
@@ -25,7 +24,7 @@ from distlog.core.storage.input_storage import InputStorage
 from distlog.core.times import TIME_UNITS, now_ms
 from distlog.core.write.append import check_batch
 from distlog.jobs.job import add_settings, argument, job_parser, run_job
-from distlog.spark.file_append import FilesResult, append_files
+from distlog.spark.appends import FilesResult, append_files
 from distlog.spark.sink import WriteOptions, parse_batch_id
 
 #: The arguments of argparse for options that do not take any text.
@@ -39,7 +38,7 @@ _OPTION_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = job_parser(__file__, __doc__)
+    parser = job_parser("append.py", __doc__)
     help = "append a file, folder, pattern or URL; may be repeated"
     parser.add_argument("--input", required=True, action="append", metavar="PATH", help=help)
     for name, (metavar, text) in APPEND_HELP.items():
@@ -157,6 +156,3 @@ def _summary(url: str, result: FilesResult, seconds: float) -> Summary:
 
 parser = _parser()
 main = partial(run_job, parser, append_inputs)
-
-if __name__ == "__main__":
-    sys.exit(main())

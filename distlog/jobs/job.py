@@ -12,7 +12,6 @@ import select
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
-from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar
 
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
@@ -51,20 +50,19 @@ _USER_RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$"
 
 
 class JobParser(argparse.ArgumentParser):
-    """The parser of the program in `file`: for wrong arguments it prints the usage, and raises InvalidConfigError."""
+    """The parser of a program: for wrong arguments it prints the usage, and raises InvalidConfigError."""
 
-    def __init__(self, file: str, description: str | None) -> None:
-        super().__init__(Path(file).name, description=description, allow_abbrev=False)
+    def __init__(self, program: str, description: str | None) -> None:
+        super().__init__(program, description=description, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        """Print the usage, and raise."""
         self.print_usage(sys.stderr)
         raise InvalidConfigError(message)
 
 
-def job_parser(file: str, description: str | None) -> argparse.ArgumentParser:
-    """The parser of the job in `file`, with the arguments of every job: --topic, --storage and --json."""
-    parser = JobParser(file, description)
+def job_parser(program: str, description: str | None) -> argparse.ArgumentParser:
+    """The parser of a job, with the arguments of every job: --topic, --storage and --json."""
+    parser = JobParser(program, description)
     parser.add_argument("--topic", required=True, metavar="URL", help="path or URL of the topic")
     add_shared_arguments(parser)
     return parser

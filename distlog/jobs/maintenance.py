@@ -1,4 +1,4 @@
-"""The frame of all maintenance jobs: the topics, their reports and the exit status.
+"""The jobs that maintain topics: retention, compaction, vacuum, all three, verify, and rebuilding of indexes.
 
 Topics are maintained one after the other. A failure in one topic does not stop the next.
 """
@@ -8,16 +8,24 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from distlog.console.output import FAILED, SUCCESS, Report, Summary, fail, print_report, status_of
 from distlog.core.display import counted
 from distlog.core.errors import TopicNotFoundError
 from distlog.core.maintain.compaction import DEDUPE_BUFFER_BYTES
+from distlog.core.maintain.repair import RebuildReport
+from distlog.core.maintain.retention import RetentionReport
+from distlog.core.maintain.vacuum import VacuumReport, vacuum
+from distlog.core.maintain.verify import VerifyReport
 from distlog.core.opening import find_topics
+from distlog.core.opening import open as open_topic
+from distlog.core.segments.topic_handle import topic_log
 from distlog.core.storage.storage import Storage
-from distlog.jobs.job import JobParser, add_shared_arguments, argument, exit_status, reason
-from distlog.spark.executor import MERGE_MEMORY_BYTES
+from distlog.core.topic import Topic
+from distlog.jobs.job import JobParser, add_shared_arguments, argument, exit_status, job_session, reason
+from distlog.spark.executor import MERGE_MEMORY_BYTES, SparkExecutor
 
 #: Kafka's minimum. With far less, a partition would be shared by more tasks than Spark can plan.
 _LEAST_BUFFER_BYTES = 1 << 20
@@ -26,9 +34,21 @@ _LEAST_BUFFER_BYTES = 1 << 20
 Work = Callable[[str, argparse.Namespace], Report]
 
 
-def maintenance_parser(file: str, description: str | None, *, read_only: bool = False) -> argparse.ArgumentParser:
+@dataclass(frozen=True, slots=True)
+class MaintenanceJob:
+    """A program that does `work` on each topic."""
+
+    parser: argparse.ArgumentParser
+    work: Work
+
+    def main(self, argv: Sequence[str] | None = None) -> int:
+        """Parse the arguments, maintain each topic and print its report. Returns the exit status."""
+        return run_maintenance(self.parser, self.work, argv)
+
+
+def maintenance_parser(program: str, description: str, *, read_only: bool = False) -> argparse.ArgumentParser:
     """A parser with the arguments of maintenance jobs: --topic or --root, --storage, --json, and --dry-run."""
-    parser = JobParser(file, description)
+    parser = JobParser(program, description)
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--topic", metavar="URL", help="path or URL of the topic")
     where.add_argument("--root", metavar="URL", help="maintain all topics in this folder")
@@ -38,9 +58,8 @@ def maintenance_parser(file: str, description: str | None, *, read_only: bool = 
     return parser
 
 
-def compaction_parser(file: str, description: str | None) -> argparse.ArgumentParser:
-    """`maintenance_parser` with --dedupe-buffer-size and --memory, for jobs that compact."""
-    parser = maintenance_parser(file, description)
+def _compaction_parser(program: str, description: str) -> argparse.ArgumentParser:
+    parser = maintenance_parser(program, description)
     parser.add_argument(
         "--dedupe-buffer-size",
         type=argument(_size),
@@ -58,6 +77,13 @@ def compaction_parser(file: str, description: str | None) -> argparse.ArgumentPa
     return parser
 
 
+def _rebuild_parser() -> argparse.ArgumentParser:
+    parser = maintenance_parser("rebuild_index.py", "Rebuild bad and missing indexes from the logs.")
+    about = "also rebuild valid indexes that differ from the topic's current settings"
+    parser.add_argument("--force", action="store_true", help=about)
+    return parser
+
+
 def _size(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and int(text) >= _LEAST_BUFFER_BYTES):
         raise ValueError(f"must be a number of bytes, at least {_LEAST_BUFFER_BYTES}, not {text!r}")
@@ -69,8 +95,8 @@ def run_maintenance(parser: argparse.ArgumentParser, work: Work, argv: Sequence[
 
     def run(options: argparse.Namespace) -> int:
         started = time.monotonic()
-        urls = [options.topic] if options.topic else _below(options.root, dict(options.storage))
-        results = [result for url in urls if (result := _maintain(parser.prog, url, work, options))]
+        urls = [options.topic] if options.topic else _urls_in(options.root, dict(options.storage))
+        results = [result for url in urls if (result := _maintained(parser.prog, url, work, options))]
         failed = sum(status != SUCCESS for _, status in results)
         if options.root or options.json:
             seconds = time.monotonic() - started
@@ -82,14 +108,14 @@ def run_maintenance(parser: argparse.ArgumentParser, work: Work, argv: Sequence[
     return exit_status(parser, run, argv)
 
 
-def _below(root: str, storage: dict[str, str]) -> list[str]:
+def _urls_in(root: str, storage: dict[str, str]) -> list[str]:
     urls = [topic.url for topic in find_topics(Storage(root, storage))]
     if not urls:
         raise TopicNotFoundError("the root has no topics: check the address", root=root)
     return urls
 
 
-def _maintain(prog: str, url: str, work: Work, options: argparse.Namespace) -> tuple[dict[str, Any], int] | None:
+def _maintained(prog: str, url: str, work: Work, options: argparse.Namespace) -> tuple[dict[str, Any], int] | None:
     """Maintain a topic and print its report; returns its fields and status, None for a dropped topic."""
     try:
         report = work(url, options)
@@ -101,3 +127,63 @@ def _maintain(prog: str, url: str, work: Work, options: argparse.Namespace) -> t
     if not options.json:
         print_report(Summary(f"{url}: {report}", fields), as_json=False)
     return fields, status_of(report)
+
+
+def _topic(url: str, options: argparse.Namespace) -> Topic:
+    return open_topic(url, storage_options=dict(options.storage))
+
+
+def _retain(url: str, options: argparse.Namespace) -> RetentionReport:
+    return _topic(url, options).retention(dry_run=options.dry_run)
+
+
+def _compact(url: str, options: argparse.Namespace) -> Report:
+    return _topic(url, options).compact(
+        dry_run=options.dry_run,
+        executor=SparkExecutor(job_session("compact")),
+        dedupe_buffer_bytes=options.dedupe_buffer_size,
+        memory=options.memory,
+    )
+
+
+def _vacuum(url: str, options: argparse.Namespace) -> VacuumReport:
+    # without a Topic: a dropped topic is vacuumed too
+    storage = Storage(url, dict(options.storage))
+    return vacuum(storage, topic_log(storage), dry_run=options.dry_run)
+
+
+def _maintain(url: str, options: argparse.Namespace) -> Summary:
+    """Retention is first: compaction must not rewrite what it deletes. A dropped topic is only vacuumed."""
+    try:
+        reports: dict[str, Report] = {"retention": _retain(url, options), "compact": _compact(url, options)}
+    except TopicNotFoundError:
+        reports = {}
+    reports["vacuum"] = _vacuum(url, options)
+    fields = {name: report.to_dict() for name, report in reports.items()}
+    is_ok = all(report.get("ok", True) for report in fields.values())
+    return Summary("; ".join(map(str, reports.values())), {**fields, "ok": is_ok})
+
+
+def _verify(url: str, options: argparse.Namespace) -> VerifyReport:
+    return _topic(url, options).verify(executor=SparkExecutor(job_session("verify")))
+
+
+def _rebuild(url: str, options: argparse.Namespace) -> RebuildReport:
+    executor = SparkExecutor(job_session("rebuild_index"))
+    return _topic(url, options).rebuild_indexes(force=options.force, dry_run=options.dry_run, executor=executor)
+
+
+retention = MaintenanceJob(
+    maintenance_parser("retention.py", "Delete segments past retention.ms or retention.bytes."), _retain
+)
+compact = MaintenanceJob(
+    _compaction_parser("compact.py", "Keep the last record of each key, or merge small segments."), _compact
+)
+vacuum_files = MaintenanceJob(maintenance_parser("vacuum.py", "Delete files that nothing refers to."), _vacuum)
+maintain = MaintenanceJob(
+    _compaction_parser("maintain.py", "Run retention, compaction and vacuum, in this order."), _maintain
+)
+verify = MaintenanceJob(
+    maintenance_parser("verify.py", "Check every checksum, record, index and commit.", read_only=True), _verify
+)
+rebuild_index = MaintenanceJob(_rebuild_parser(), _rebuild)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -116,7 +115,7 @@ def _json_text(column: Column) -> Column:
     return F.regexp_replace(F.to_json(F.array(column)), r"^\[|\]$", "")
 
 
-parser = job_parser(__file__, __doc__)
+parser = job_parser("read.py", __doc__)
 parser.add_argument(
     "--partitions", type=argument(arguments.partitions), metavar="0,1", help="read only these partitions"
 )
@@ -151,6 +150,3 @@ parser.add_argument("--output", metavar="PATH", help="write files to this new fo
 parser.add_argument("--format", choices=("parquet", "json"), help="set the format of the files (default: parquet)")
 
 main = partial(run_job, parser, read_topic)
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -79,7 +78,7 @@ def _schema(options: argparse.Namespace, topic: Topic, registry: SchemaRegistry 
     return registry.latest(options.subject or f"{topic.name}-value")
 
 
-parser = job_parser(__file__, __doc__)
+parser = job_parser("to_table.py", __doc__)
 parser.add_argument(
     "--table", required=True, help="write to this folder of Spark's file systems, or name in a catalog"
 )
@@ -123,6 +122,3 @@ parser.add_argument(
 )
 
 main = partial(run_job, parser, write_table)
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -31,25 +32,25 @@ from pyspark.sql.types import (
 )
 
 from distlog.core.arrays import integers, new_array, numbers_of, texts
+from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.errors import InvalidConfigError, InvalidRecordError
+from distlog.core.errors import InvalidConfigError, InvalidRecordError, TopicNotFoundError
 from distlog.core.format.index_cache import IndexCache
 from distlog.core.format.kernels.record_scan import to_microseconds
 from distlog.core.integers import MAX_LONG, MIN_LONG
+from distlog.core.locks import process_lock
 from distlog.core.log.live_snapshot import with_tails
 from distlog.core.read import scan_plan
 from distlog.core.segments.chunks import Isolation
 from distlog.core.segments.segment_reader import SegmentReader, read_slices
 from distlog.core.segments.slices import ALWAYS, SegmentSlice, TimeRange, split_by_bytes
-from distlog.core.segments.topic_handle import topic_log
+from distlog.core.segments.topic_handle import TopicHandle, topic_log
 from distlog.core.storage.storage import Storage
 from distlog.core.tiered.tiered_storage import TieredStorage
 from distlog.core.times import to_ms
 from distlog.core.write.rows import IGNORED, unknown_columns
-from distlog.spark.known_topics import KNOWN_TOPICS, loaded
-from distlog.spark.options import freeze_objects
-from distlog.spark.read_options import Ranges, ReadOptions, read_bounds
+from distlog.spark.options import Ranges, ReadOptions, freeze_objects, read_bounds
 from distlog.spark.versions import (
     EqualTo,
     Filter,
@@ -73,7 +74,6 @@ TYPES: Mapping[str, DataType] = {
     "timestampType": IntegerType(),
     "headers": HEADERS,
 }
-
 #: The columns that can be appended, and their types. Other columns that a read gives are ignored.
 _WRITABLE: Mapping[str, tuple[type[DataType], ...]] = {
     "key": (BinaryType, StringType),
@@ -82,10 +82,27 @@ _WRITABLE: Mapping[str, tuple[type[DataType], ...]] = {
     "headers": (ArrayType,),
     "partition": (IntegerType, LongType, ShortType, ByteType),
 }
-
 #: The core's name of each column, by Spark's name. `topic` is missing: no record holds the topic's name.
 _STORED = {name: "timestamp_type" if name == "timestampType" else name for name in TYPES if name != "topic"}
 SPARK_NAMES = {stored: name for name, stored in _STORED.items()}
+#: Splits usually have from MIN_BYTES to MAX_BYTES. A task costs 20 to 60 ms, so it should have at least MIN_BYTES to
+#: read. Splits of more than MAX_BYTES would leave cores idle at the end of a job.
+MIN_BYTES = 64 << 20
+MAX_BYTES = 128 << 20
+SPLITS_PER_CORE = 4
+#: The bytes of a row of one long in Spark's estimates.
+_NUMBER_BYTES = 16
+#: The types whose values are as large as they are; other columns have a word of 8 bytes in a row of Spark.
+_SIZED = (BinaryType, ArrayType)
+#: How much larger than in the log compressed records are taken to be. A join that wrongly sorts is slow; one that
+#: wrongly broadcasts fails.
+_UNPACKED = 4
+#: The most rows that `DataFrame.limit` takes. 34 GB are never broadcast, so a larger table need not count as larger.
+_MOST_ROWS = 2**31 - 1
+#: A snapshot of a hundred thousand segments takes some 30 MB.
+MAX_TOPICS = 8
+#: A plan of a micro-batch may miss commits of the last second; the commit of the batch finds these.
+RECENT_MS = 1000
 
 
 def schema_of(columns: Sequence[str] | None, include_headers: bool) -> StructType:
@@ -187,13 +204,6 @@ _CONVERT: Mapping[str, Callable[[pa.Array, pa.DataType], pa.Array]] = {
 }
 
 
-#: Splits usually have from MIN_BYTES to MAX_BYTES. A task costs 20 to 60 ms, so it should have at least MIN_BYTES to
-#: read. Splits of more than MAX_BYTES would leave cores idle at the end of a job.
-MIN_BYTES = 64 << 20
-MAX_BYTES = 128 << 20
-SPLITS_PER_CORE = 4
-
-
 class Split(InputPartition):
     """All that a task needs to know: slices to read in their order, and the isolation, which says what is visible."""
 
@@ -218,8 +228,7 @@ class SplitSize:
         usual = min(max(ceil(total_bytes / (SPLITS_PER_CORE * self.cores)), MIN_BYTES), MAX_BYTES)
         count = ceil(total_bytes / usual)
         if count > self.cores:
-            # as many for each core, and one less for each if they would be small: twice MIN_BYTES is no more than
-            # MAX
+            # as many for each core, and one less for each if they would be small: twice MIN_BYTES is not above MAX
             count = ceil(count / self.cores) * self.cores
             count -= self.cores * (total_bytes < count * MIN_BYTES)
         return max(ceil(total_bytes / max(count, self.min_splits or 1)), 1)
@@ -283,7 +292,6 @@ class SplitReader:
     """Runs in a task: reads splits of one topic as rows of one schema. It is small to pickle, and reads no commit."""
 
     def __init__(self, storage: Storage, prefix: str, schema: StructType) -> None:
-        """`prefix` begins the names of the partitions' folders (`Snapshot.name`)."""
         self._storage, self._prefix = storage, prefix
         self._format = RowFormat(storage.name, schema)
 
@@ -325,25 +333,13 @@ class DistlogReader(DataSourceReader):
         return self._splits.read(partition) if isinstance(partition, Split) else iter(())
 
 
-# Process, socket and batches are the same as with the data source, but the JVM is a third faster. And Spark gets an
-# estimate of the rows' size, which a Python data source cannot give.
-
-
-#: The bytes of a row of one long in Spark's estimates.
-_NUMBER_BYTES = 16
-#: The types whose values are as large as they are; other columns have a word of 8 bytes in a row of Spark.
-_SIZED = (BinaryType, ArrayType)
-#: How much larger than in the log compressed records are taken to be. A join that wrongly sorts is slow; one that
-#: wrongly broadcasts fails.
-_UNPACKED = 4
-#: The most rows that `DataFrame.limit` takes. 34 GB are never broadcast, so a larger table need not count as larger.
-_MOST_ROWS = 2**31 - 1
-
-
 def read_splits(
     spark: SparkSession, storage: Storage, prefix: str, schema: StructType, splits: Sequence[Split]
 ) -> DataFrame:
-    """The records of `splits` of a topic as a DataFrame, with one task for each split."""
+    """The records of `splits` of a topic as a DataFrame, with one task for each split.
+
+    The JVM is a third faster than with the data source, and Spark gets an estimate of the rows' size.
+    """
     reader = SplitReader(storage, prefix, schema)
     # pickled one by one, since each task gets all and needs one
     pickled = [pickle.dumps(item) for item in splits]
@@ -369,8 +365,7 @@ def row_bytes(schema: StructType, splits: Iterable[Split]) -> int:
 
 
 def _numbers(spark: SparkSession, count: int, size: int) -> DataFrame:
-    """The numbers 0 to `count` - 1 in the column `id`, each in a task, which Spark believes to have `size`
-    bytes."""
+    """The numbers 0 to `count` - 1 in the column `id`, each in a task; Spark estimates them at `size` bytes."""
     rows = max(size // _NUMBER_BYTES, 1)
     if spark.conf.get("spark.sql.cbo.enabled") == "true":
         # this planner knows how many rows an explode gives, but not how many a filter lets through
@@ -384,18 +379,16 @@ def _numbers(spark: SparkSession, count: int, size: int) -> DataFrame:
     return last if count == 1 else spark.range(0, count - 1, 1, count - 1).union(last)
 
 
-# Every filter is also returned to Spark, which applies it to each row. So an unsupported filter costs time, but
-# never gives a wrong row. Pushdown is not the default, because Spark 4.3.0 keeps the plan of the first scan of a
-# DataFrame for all its later scans: a narrowed plan is right for only one action per `load()`.
-
-
 class FilteringReader(DistlogReader):
-    """A reader that skips partitions, segments, batches and records that cannot pass the filters."""
+    """A reader that skips what cannot pass the filters; Spark gets all filters too, and applies them to each row.
+
+    It is not the default: Spark 4.3.0 keeps the plan of a DataFrame's first scan for its later scans, and a narrowed
+    plan is right for only one action per `load()`.
+    """
 
     _filters: tuple[Filter, ...] = ()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Keep the filters, and return all, so that Spark applies them too."""
         self._filters = tuple(filters)
         return filters
 
@@ -453,3 +446,74 @@ def _times(pushed: Filter) -> TimeRange:
         oldest if isinstance(pushed, (EqualTo, In, GreaterThan, GreaterThanOrEqual)) else MIN_LONG,
         newest if isinstance(pushed, (EqualTo, In, LessThan, LessThanOrEqual)) else MAX_LONG,
     )
+
+
+class KnownTopics:
+    """The MAX_TOPICS topics that this process used last; safe between threads.
+
+    Spark keeps its Python processes for a minute: those that plan and commit a stream's micro-batches, and a driver
+    that repeats appends or reads, do not load the topic from the beginning.
+    """
+
+    def __init__(self) -> None:
+        self._lock = process_lock()
+        self._loaded: dict[bytes, tuple[CommitLog, Snapshot]] = {}
+
+    def load(self, storage: Storage, *, recent_ms: int = 0) -> tuple[TopicHandle, Snapshot]:
+        """The topic in `storage` and its newest snapshot: 2 requests for a known topic with at most one new commit.
+
+        If the new commit is at most `recent_ms` old, 1 request, and later commits are missing. Raises
+        TopicNotFoundError.
+        """
+        log, newest = self._loaded.get(_key(storage), (None, None))
+        log = log or topic_log(storage, engine="spark")
+        try:
+            snapshot = loaded(log, storage, cached=newest, recent_ms=recent_ms)
+        except TopicNotFoundError:
+            # the next one there is another topic
+            with self._lock:
+                self._loaded.pop(_key(storage), None)
+            raise
+        handle = TopicHandle.of(storage, snapshot.name, log)
+        self.keep(handle, snapshot)
+        return handle, snapshot
+
+    def load_planned(self, storage: Storage, topic_id: str, version: int) -> tuple[TopicHandle, Snapshot]:
+        """A snapshot to commit from, not older than `version`; no request if this process has committed last.
+
+        The commit itself notices the commits of others. Raises TopicNotFoundError.
+        """
+        log, newest = self._loaded.get(_key(storage), (None, None))
+        if log is None or newest is None or newest.topic_id != topic_id or newest.version < version:
+            return self.load(storage)
+        return TopicHandle.of(storage, newest.name, log), newest
+
+    def keep(self, handle: TopicHandle, snapshot: Snapshot) -> None:
+        key = _key(handle.storage)
+        with self._lock:
+            self._loaded.pop(key, None)
+            self._loaded[key] = handle.log, snapshot
+            while len(self._loaded) > MAX_TOPICS:
+                del self._loaded[next(iter(self._loaded))]
+
+
+def loaded(log: CommitLog, storage: Storage, **version_options: Any) -> Snapshot:
+    """The snapshot that `CommitLog.load` returns; a TopicNotFoundError names the topics under the address."""
+    try:
+        return log.load(**version_options)
+    except TopicNotFoundError:
+        # each query of a stream waits for what its process imports
+        from distlog.core.opening import naming_topics
+
+        with naming_topics(storage):
+            raise
+
+
+def _key(storage: Storage) -> bytes:
+    # as Spark sends it to tasks: options may have functions of a notebook
+    key: bytes = cloudpickle.dumps(storage)  # type: ignore[no-untyped-call]
+    return key
+
+
+#: The topics of this process.
+KNOWN_TOPICS = KnownTopics()

@@ -24,7 +24,7 @@ from distlog.spark.versions import (
 
 if TYPE_CHECKING:
     from distlog.core.commits.snapshot import Snapshot
-    from distlog.spark.read_options import ReadOptions
+    from distlog.spark.options import ReadOptions
 
 #: Options that Spark adds when it asks for the columns of a new table of its catalog, and else never.
 OF_CATALOG = {"owner", "provider"}
@@ -33,8 +33,7 @@ OF_CATALOG = {"owner", "provider"}
 class DistlogDataSource(DataSource):
     """A topic as a table with the columns of Spark's Kafka source.
 
-    The options are in `read_options`, `stream_plan` and `sink`. A DataFrame of a batch read is one snapshot, taken
-    at `load()`.
+    Its options are in `options`, `stream_plan` and `sink`. A DataFrame of a batch read is one snapshot, of `load()`.
     """
 
     #: Storage options of all reads and writes. Spark shows the options of its users, but not a class.
@@ -67,7 +66,7 @@ class DistlogDataSource(DataSource):
                 "OPTIONS (path '...')"
             )
         from distlog.spark.batch_source import load_snapshot, schema_of
-        from distlog.spark.read_options import ReadOptions
+        from distlog.spark.options import ReadOptions
 
         freeze_objects()
         options = ReadOptions.parse(self._all_options)
@@ -78,7 +77,7 @@ class DistlogDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader that plans the read and reads `schema`. The schema is checked: it may come from the user."""
         from distlog.spark.batch_source import DistlogReader, FilteringReader, check_schema, load_snapshot
-        from distlog.spark.read_options import ReadOptions
+        from distlog.spark.options import ReadOptions
 
         freeze_objects()
         # this object is sent to the tasks later, and the snapshot is too large to send
@@ -125,8 +124,7 @@ class DistlogDataSource(DataSource):
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
         """The writer that appends the rows of one micro-batch in one commit."""
-        from distlog.spark.sink import WriteOptions
-        from distlog.spark.stream_sink import DistlogStreamWriter
+        from distlog.spark.sink import DistlogStreamWriter, WriteOptions
 
         freeze_objects()
         if overwrite:

@@ -1,27 +1,54 @@
-"""Runs the maintenance of topics in Spark tasks."""
+"""Runs work in Spark tasks: an item a task, and compaction of large partitions that many tasks share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from itertools import chain
+from math import ceil
+from typing import Any, Protocol, TypeVar
 
-from pyspark.sql import SparkSession
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql.types import BinaryType
 
+from distlog.core.arrays import column_of, integers
+from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.maintain.compaction import Cleanable, CleaningPlan, clean_or_failure
-from distlog.core.maintain.executor import Item
-from distlog.core.maintain.group_rewrite import RewriteFailure, RewrittenPartition
+from distlog.core.maintain import record_keys
+from distlog.core.maintain.compaction import Cleanable, CleaningPlan, GroupToClean, clean_group, clean_or_failure
+from distlog.core.maintain.executor import Item as SizedItem
+from distlog.core.maintain.executor import WorkItem
+from distlog.core.maintain.group_rewrite import RewriteFailure, RewrittenGroup, RewrittenPartition, result_or_failure
 from distlog.core.segments.topic_handle import TopicHandle
-from distlog.spark.shared_compaction import clean_shared, too_large
+from distlog.spark.batch_source import SplitSize
+from distlog.spark.options import freeze_objects
 from distlog.spark.spark_session import cores
-from distlog.spark.tasks import map_items
+from distlog.spark.versions import HAS_ARROW_FUNCTIONS, by_id, check_part
 
 #: The memory of a task that merges.
 MERGE_MEMORY_BYTES = 192 << 20
-
+#: The cost of a segment besides its bytes, in bytes. On an object store it takes one to three requests, one after the
+#: other, of about 30 ms each: the time in which one stream gets about 3 MB. A local file costs less, but then a task
+#: of the thousand files that make MIN_BYTES still takes longer than its start.
+SEGMENT_BYTES = 4 << 20
+Item = TypeVar("Item")
 Result = TypeVar("Result")
+_SPARK_SCHEMA = "target int, kind int, data binary"
+_SCHEMA = pa.schema([("target", pa.int32()), ("kind", pa.int32()), ("data", pa.binary())])
+#: Kinds of rows, in the order in which a task must get them: first the item, which says what it works on; the dirty
+#: keys judge clean records. If a partition's file is bad, a stage sends the reason as the RESULT: a retry can't help.
+ITEM, DIRTY, CLEAN, SUPERSEDED, RESULT = range(5)
+_NONE = np.zeros(0, np.int64)
+#: One task cleans this many bytes in some seconds. Less is not worth a job of three stages.
+ALONE_BYTES = 1 << 30
+#: Measured: tasks that share a partition need twice the processor time of one task.
+_COST_OF_SHARING = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +66,7 @@ class SparkExecutor:
         """Items that one task works on at the same time."""
         return 1
 
-    def map(self, work: Callable[[Item], Result], items: Sequence[Item], /) -> Iterable[Result]:
-        """Return the results when all tasks have ended."""
+    def map(self, work: Callable[[SizedItem], Result], items: Sequence[SizedItem], /) -> Iterable[Result]:
         return map_items(self.spark, work, items)
 
     def clean(
@@ -53,3 +79,335 @@ class SparkExecutor:
         small = [plan for plan in plans if plan.partition not in shared]
         work = partial(clean_or_failure, handle, dedupe_buffer_bytes=dedupe_buffer_bytes)
         return [*self.map(work, small), *clean_shared(self.spark, handle, large, dedupe_buffer_bytes)]
+
+
+def map_items(
+    spark: SparkSession, work: Callable[[SizedItem], Result], items: Sequence[SizedItem]
+) -> Iterable[Result]:
+    """Return the result of `work` for each item. A task takes adjacent items, and all tasks have about equal work."""
+    groups = list(pack(items, target_cost(items, cores(spark))))
+    return chain.from_iterable(run_tasks(spark, partial(_map, work), groups))
+
+
+def _map(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    return list(map(work, items))
+
+
+def cost(item: WorkItem) -> int:
+    """The work on an item in bytes: its log's bytes, and SEGMENT_BYTES for each of its `segments`."""
+    return item.log_bytes + SEGMENT_BYTES * len(getattr(item, "segments", (item,)))
+
+
+def target_cost(items: Iterable[WorkItem], cores: int) -> int:
+    """The cost of one task, chosen so that all cores have equal work."""
+    return SplitSize(cores).target_bytes(sum(map(cost, items)))
+
+
+def pack(items: Iterable[SizedItem], target: int) -> Iterator[list[SizedItem]]:
+    """The items, in order, in groups that cost about `target`. No item is cut, and no group is empty."""
+    group: list[SizedItem] = []
+    total = 0
+    for item in items:
+        if group and total + cost(item) > target:
+            yield group
+            group, total = [], 0
+        group.append(item)
+        total += cost(item)
+    if group:
+        yield group
+
+
+def run_tasks(spark: SparkSession, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """Run `work` on each item, a task each. Returns the results in the order of the items.
+
+    Spark tries a failed task again, so `work` must do no harm when it runs twice. Items and results are pickled.
+    """
+    if not items:
+        return []
+
+    def run(item: bytes) -> bytes:
+        result = pickle.dumps(work(pickle.loads(item)))
+        freeze_objects()
+        return result
+
+    table = pa.table(
+        {
+            "number": integers(range(len(items)), pa.int32()),
+            "item": column_of([pickle.dumps(item) for item in items], pa.binary()),
+        }
+    )
+    frame = by_id(spark.createDataFrame(table), len(items), "number")
+    # nondeterministic, since Spark may call a deterministic function twice
+    result = F.udf(run, BinaryType(), useArrow=False).asNondeterministic()(F.col("item")).alias("result")
+    rows = frame.select("number", result).collect()
+    return [pickle.loads(row["result"]) for row in sorted(rows, key=lambda row: int(row["number"]))]
+
+
+class Stage(Protocol):
+    """The work on the rows of one target, in one task; it gets its rows by kind. A second run must do no harm."""
+
+    def receive(self, kind: int, data: memoryview) -> Iterable[pa.RecordBatch]: ...
+
+    def finish(self) -> Iterable[pa.RecordBatch]: ...
+
+
+def rows(targets: Iterable[int], kind: int, data: Sequence[bytes]) -> pa.RecordBatch:
+    """Rows to send: one element of `data` to each of `targets`."""
+    columns = [
+        integers([*targets], pa.int32()),
+        integers([kind] * len(data), pa.int32()),
+        column_of(data, pa.binary()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
+
+
+def blob_rows(blobs: record_keys.Blobs, targets: np.ndarray, kinds: np.ndarray) -> pa.RecordBatch:
+    ends = np.append(0, blobs.ends * blobs.words.itemsize).astype(np.int32)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(blobs.words)]
+    data = pa.Array.from_buffers(pa.binary(), len(blobs.ends), buffers)
+    columns = [integers(targets, pa.int32()), integers(kinds, pa.int32()), data]
+    return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
+
+
+def frame_of(spark: SparkSession, kind: int, data: Sequence[bytes]) -> DataFrame:
+    """The rows of a first stage: item i of `data` goes to target i."""
+    return spark.createDataFrame(pa.Table.from_batches([rows(range(len(data)), kind, data)]))
+
+
+def run_stage(frame: DataFrame, targets: int, make: Callable[[], Stage]) -> DataFrame:
+    """The rows that the stages send. `make` makes a stage for each target from 0 to `targets` - 1, each in a task."""
+
+    class Distlog:
+        def __init__(self) -> None:
+            self._stages: dict[int, Stage] = {}
+
+        def eval(self, batch: pa.RecordBatch) -> Iterator[pa.Table]:
+            for target, kind, data in _unpacked(batch):
+                # Spark may run the work of two tasks in one task
+                stage = self._stages.get(target) or self._stages.setdefault(target, make())
+                yield from map(_table, stage.receive(kind, data))
+
+        def terminate(self) -> Iterator[pa.Table]:
+            for stage in self._stages.values():
+                yield from map(_table, stage.finish())
+            freeze_objects()
+
+    check_part(HAS_ARROW_FUNCTIONS, "work that tasks share by a shuffle", "4.1")
+    shuffled = by_id(frame, targets, "target").sortWithinPartitions("kind")
+    function: Any = F.arrow_udtf(Distlog, returnType=_SPARK_SCHEMA)
+    sent: DataFrame = function(shuffled.asTable())
+    return sent
+
+
+def _unpacked(batch: pa.RecordBatch) -> Iterator[tuple[int, int, memoryview]]:
+    targets, kinds = batch.column("target").to_pylist(), batch.column("kind").to_pylist()
+    return zip(targets, kinds, (memoryview(value.as_buffer()) for value in batch.column("data")), strict=True)
+
+
+def _table(batch: pa.RecordBatch) -> pa.Table:
+    return pa.Table.from_batches([batch])
+
+
+@dataclass(frozen=True, slots=True)
+class KeysItem:
+    """Adjacent segments whose keys a task reads. The keys go to `buckets` targets from `first_bucket` on."""
+
+    partition: int
+    segments: list[SegmentInfo]
+    verdicts: record_keys.Verdicts
+    start_offset: int
+    first_bucket: int
+    buckets: int
+
+
+class HashKeys:
+    """Sends the hashes and offsets of a KeysItem's records to their buckets. The hashes use the run's secret."""
+
+    def __init__(self, handle: TopicHandle, secret: bytes) -> None:
+        self._reader, self._secret = handle.reader, secret
+
+    def receive(self, kind: int, data: memoryview) -> Iterator[pa.RecordBatch]:
+        """Read all segments, and send their keys whenever there are enough."""
+        item: KeysItem = pickle.loads(data)
+        parts, size = list[record_keys.KeyedRecords](), 0
+        keyed = (
+            part
+            for segment in item.segments
+            for part in record_keys.keyed_records(self._reader, segment, 0, item.verdicts, self._secret)
+        )
+        while part := result_or_failure(item.partition, partial(next, keyed, None)):
+            if isinstance(part, RewriteFailure):
+                yield rows([item.first_bucket], RESULT, [pickle.dumps(part)])
+                continue
+            parts.append(part)
+            size += record_keys.exchanged_bytes(part)
+            if size >= record_keys.BLOBS_BYTES:
+                yield _send_keys(item, parts)
+                parts, size = [], 0
+        yield _send_keys(item, parts)
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        yield from ()
+
+
+def _send_keys(item: KeysItem, parts: list[record_keys.KeyedRecords]) -> pa.RecordBatch:
+    blobs = record_keys.keys_by_bucket(parts, item.start_offset, item.buckets)
+    clean, bucket = np.divmod(blobs.targets, item.buckets)
+    return blob_rows(blobs, item.first_bucket + bucket, np.where(clean, CLEAN, DIRTY))
+
+
+@dataclass(frozen=True, slots=True)
+class BucketItem:
+    """The slots that the keys of a bucket need, and the base offsets of the partition's groups."""
+
+    slots: int
+    first_group: int
+    base_offsets: npt.NDArray[np.int64]
+
+
+class FindSuperseded:
+    """Sends the superseded offsets of a bucket to their groups."""
+
+    def __init__(self) -> None:
+        self._superseded: list[npt.NDArray[np.int64]] = []
+        self._size = 0
+
+    def receive(self, kind: int, data: memoryview) -> Iterator[pa.RecordBatch]:
+        if kind == ITEM:
+            self._item: BucketItem = pickle.loads(data)
+            self._keys = record_keys.OffsetMap(self._item.slots)
+        elif kind == RESULT:
+            yield rows([self._item.first_group], RESULT, [bytes(data)])
+        else:
+            find = self._keys.put_rows if kind == DIRTY else self._keys.superseded
+            superseded = find(record_keys.key_rows(data))
+            self._superseded.append(superseded)
+            self._size += superseded.nbytes
+            if self._size >= record_keys.BLOBS_BYTES:
+                yield from self.finish()
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        blobs = record_keys.offsets_by_group(np.concatenate([*self._superseded, _NONE]), self._item.base_offsets)
+        yield blob_rows(blobs, self._item.first_group + blobs.targets, np.full(len(blobs.ends), SUPERSEDED))
+        self._superseded, self._size = [], 0
+
+
+class RewriteGroup:
+    """Writes the records of a GroupToClean that stay. Sends the RewrittenGroup, or why there is none."""
+
+    def __init__(self, handle: TopicHandle) -> None:
+        self._handle = handle
+        self._has_failed = False
+
+    def receive(self, kind: int, data: memoryview) -> Iterator[pa.RecordBatch]:
+        if kind == ITEM:
+            due: GroupToClean = pickle.loads(data)
+            self._due, start = due, due.group.base_offset
+            # segments without bytes may span any number of offsets
+            end = max((segment.next_offset for segment in due.group.segments if segment.log_bytes), default=start)
+            self._survivors = record_keys.OffsetSurvivors(start, end, due.end_offset - 1)
+        elif kind == SUPERSEDED:
+            self._survivors.supersede(record_keys.blob_offsets(data))
+        else:
+            self._has_failed = True
+            yield rows([0], RESULT, [bytes(data)])
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        if not self._has_failed:
+            work = partial(clean_group, self._handle, self._due, self._survivors)
+            result = result_or_failure(self._due.group.partition, work)
+            yield rows([0], RESULT, [pickle.dumps(result)])
+
+
+def too_large(plans: Sequence[CleaningPlan], dedupe_buffer_bytes: int, cores: int) -> list[CleaningPlan]:
+    """The partitions that tasks share: one has too many keys for one task, or the other cores would wait for it."""
+    most_bytes = max(ALONE_BYTES, _COST_OF_SHARING * sum(plan.log_bytes for plan in plans) // cores)
+    return [
+        plan
+        for plan in plans
+        if plan.log_bytes > most_bytes
+        or record_keys.map_slots(plan.dirty_records) * record_keys.SLOT_BYTES > dedupe_buffer_bytes
+    ]
+
+
+def clean_shared(
+    spark: SparkSession, handle: TopicHandle, plans: Sequence[CleaningPlan], dedupe_buffer_bytes: int
+) -> list[RewrittenPartition | RewriteFailure]:
+    """Run one round of cleaning over each partition, which tasks share. Commits nothing."""
+    if not plans:
+        return []
+    # all of one snapshot
+    now_ms = plans[0].now_ms(handle)
+    # the verdicts on the batches of each partition: tasks find them if there is something to read
+    read = [plan for plan in plans if any(segment.may_have_producers for segment in plan.segments)]
+    judged = map_items(spark, partial(_judge, handle, handle.trusted_ms()), read)
+    verdicts_of = {plan.partition: verdicts for plan, verdicts in zip(read, judged, strict=True)}
+    outcomes = [(plan, verdicts_of.get(plan.partition, record_keys.Verdicts())) for plan in plans]
+    sound = [(plan, verdicts) for plan, verdicts in outcomes if isinstance(verdicts, record_keys.Verdicts)]
+    stages = _plan_stages(sound, dedupe_buffer_bytes, now_ms, cores(spark))
+    failures = [failure for _, failure in outcomes if isinstance(failure, RewriteFailure)]
+    results = [*failures, *stages.run(spark, handle)]
+    return [_cleaned(plan, [result for result in results if result.partition == plan.partition]) for plan in plans]
+
+
+def _judge(handle: TopicHandle, now_ms: int, plan: CleaningPlan) -> record_keys.Verdicts | RewriteFailure:
+    work = partial(record_keys.judge, handle.reader, plan.segments, now_ms, handle.producer_expiration_ms)
+    return result_or_failure(plan.partition, work)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stages:
+    """The items of the three stages, one for each task, of all partitions that are shared."""
+
+    keys: list[KeysItem] = field(default_factory=list)
+    buckets: list[BucketItem] = field(default_factory=list)
+    groups: list[GroupToClean] = field(default_factory=list)
+
+    def run(self, spark: SparkSession, handle: TopicHandle) -> list[RewrittenGroup | RewriteFailure]:
+        """Run the stages as one Spark job. Returns the rewritten groups, or the reasons why a partition has none."""
+        if not self.groups:
+            return []
+        # sent with the code, like the storage's own secrets, and not in a row: a shuffle would write it to a disk
+        secret = handle.random.randbytes(record_keys.SECRET_BYTES)
+        keys, buckets, groups = (
+            frame_of(spark, ITEM, [pickle.dumps(item) for item in items])
+            for items in (self.keys, self.buckets, self.groups)
+        )
+        hashed = run_stage(keys, len(self.keys), lambda: HashKeys(handle, secret))
+        superseded = run_stage(hashed.unionAll(buckets), len(self.buckets), FindSuperseded)
+        rewritten = run_stage(superseded.unionAll(groups), len(self.groups), lambda: RewriteGroup(handle))
+        return [pickle.loads(row["data"]) for row in rewritten.select("data").collect()]
+
+
+def _plan_stages(
+    plans: Sequence[tuple[CleaningPlan, record_keys.Verdicts]], dedupe_buffer_bytes: int, now_ms: int, cores: int
+) -> _Stages:
+    """Plan the tasks: in the first stage all read about the same amount; buckets are allotted by records."""
+    stages, records = _Stages(), sum(plan.dirty_records for plan, _ in plans)
+    target = target_cost((segment for plan, _ in plans for segment in plan.cleaned), cores)
+    for plan, verdicts in plans:
+        share = ceil(cores * plan.dirty_records / max(records, 1))
+        buckets, slots = record_keys.plan_buckets(plan.dirty_records, dedupe_buffer_bytes, share)
+        groups = plan.groups(verdicts, now_ms, plan.end_offset)
+        for part in pack(plan.cleaned, target):
+            part_verdicts = verdicts.within(part[0].base_offset, part[-1].next_offset)
+            stages.keys.append(
+                KeysItem(plan.partition, part, part_verdicts, plan.start_offset, len(stages.buckets), buckets)
+            )
+        base_offsets = np.array([due.group.base_offset for due in groups])
+        stages.buckets.extend([BucketItem(slots, len(stages.groups), base_offsets)] * buckets)
+        stages.groups.extend(groups)
+    return stages
+
+
+def _cleaned(
+    plan: CleaningPlan, results: Sequence[RewrittenGroup | RewriteFailure]
+) -> RewrittenPartition | RewriteFailure:
+    """The cleaned partition with its groups in order, or the first reason why a group is missing."""
+    groups = list[RewrittenGroup]()
+    for result in results:
+        if isinstance(result, RewriteFailure):
+            return result
+        groups.append(result)
+    groups.sort(key=lambda group: group.base_offset)
+    return RewrittenPartition(plan.partition, tuple(groups), plan.start_offset, plan.end_offset)

@@ -36,10 +36,9 @@ from distlog.core.times import Time, check_unit, to_ms
 from distlog.core.topic import Topic
 from distlog.core.write.append import AppendResult, BatchId, check_batch
 from distlog.core.write.rows import ACCEPTED, IGNORED
-from distlog.spark.batch_source import SPARK_NAMES, Split, SplitSize, read_splits, schema_of, split
-from distlog.spark.frame_append import OrderBy, append_frame, in_order, order_columns
-from distlog.spark.known_topics import KNOWN_TOPICS
-from distlog.spark.read_options import format_assign, format_offsets
+from distlog.spark.appends import OrderBy, append_frame, in_order, order_columns
+from distlog.spark.batch_source import KNOWN_TOPICS, SPARK_NAMES, Split, SplitSize, read_splits, schema_of, split
+from distlog.spark.options import format_assign, format_offsets
 from distlog.spark.sink import WriteOptions, parse_batch_id
 from distlog.spark.spark_session import cores, format_with
 from distlog.spark.stream_plan import BYTES_BEHIND, log_bytes

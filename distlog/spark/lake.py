@@ -270,7 +270,6 @@ class IcebergTable(LakeTable):
         return 0
 
     def options(self, mark: _Mark) -> dict[str, str]:
-        """As in `LakeTable`."""
         return {f"snapshot-property.{_MARK}": mark.to_json()}
 
 

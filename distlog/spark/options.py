@@ -1,4 +1,4 @@
-"""Parses the options that Spark passes: strings under case-insensitive names."""
+"""The options that Spark passes, strings under case-insensitive names: those of Spark's Kafka source, and more."""
 
 from __future__ import annotations
 
@@ -7,16 +7,57 @@ import gc
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, Literal, cast
 
-from distlog.core.errors import InvalidConfigError
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError
+from distlog.core.read.time_lookup import EARLIEST, LATEST, Found, offsets_for_times
+from distlog.core.segments.chunks import IsolationLevel
+from distlog.core.segments.segment_reader import SegmentReader
+from distlog.core.segments.slices import ALWAYS, TimeRange
 from distlog.core.storage.storage import Storage
+from distlog.core.tiered.tiered_storage import TieredStorage, find_topic
+from distlog.core.times import to_ms
+
+_main = sys.modules["__main__"]
+_name = str(getattr(getattr(_main, "__spec__", None), "name", ""))
+_is_sparks = _name.startswith("pyspark.")
+_runs = count(1)
+STORAGE_PREFIX = "storage."
+#: How similar (0 to 1) an unknown name must be to one of ours to count as misspelt.
+_ALIKE = 0.75
+#: The same for options of Kafka clients: there are many, and names like kafka.compression.zstd.level are right.
+_KAFKA_PREFIX, _KAFKA_ALIKE = "kafka.", 0.9
+#: Spark itself hides the values of options that match (`spark.redaction.regex`), by name or by value.
+_HIDDEN_BY_SPARK = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
+#: Names of clients' settings that are secrets, also inside of a setting that is a JSON object.
+_SECRET = re.compile(
+    r"secret|passw|passphrase|token|credential|private|pkey|sas|signature|authorization"
+    r"|connection[_-]?string|(access|account|api|customer|encryption|shared)[_-]?key",
+    re.IGNORECASE,
+)
+_PASSWORD_OF_URL = re.compile(r"://[^/@\s]*:[^/@\s]*@")
+_EXAMPLE = '{"topic": {"0": 23, "1": -2}}'
+#: Options that only a stream has; a batch read ignores them, as Kafka's source does.
+STREAM_NAMES = ["maxBytesPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay", "minOffsetsPerTrigger"]
+READ_NAMES = [
+    *("assign", "columns", "endingOffsets", "endingOffsetsByTimestamp", "endTime", "endingTimestamp"),
+    *("failOnDataLoss", "includeHeaders", "kafka.isolation.level", "maxRecordsPerPartition", "minPartitions", "path"),
+    *("pushFilters", "startingOffsets", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
+    *("startTime", "startingTimestamp", "subscribe", "tiered", "tieredTopicId", "timestampAsOf", "versionAsOf"),
+]
+#: The offsets (start, end), by partition.
+Ranges = Mapping[int, tuple[int, int]]
 
 
 class Options:
-    """Parses `options` by case-insensitive name; `valid_names` are all that exist."""
+    """Parses `options` by case-insensitive name; a name that is almost one of `valid_names` is refused as misspelt.
+
+    Other names are ignored: Spark and Kafka jobs add some.
+    """
 
     def __init__(self, options: Mapping[str, str], valid_names: list[str]) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
@@ -50,18 +91,11 @@ class Options:
         return text
 
 
-_main = sys.modules["__main__"]
-_name = str(getattr(getattr(_main, "__spec__", None), "name", ""))
-_is_sparks = _name.startswith("pyspark.")
-_runs = count(1)
-
-
 def freeze_objects() -> None:
     """Exclude all current objects from garbage collection, at the first, second, fourth, eighth unit of work.
 
-    Spark's daemons, one for tasks and one for each step of planning, collect garbage after each unit of work. That
-    takes 1 ms, but 50 ms with numba's many objects and 10 ms more with the objects of an S3 client, which is made at
-    its first use. An excluded object is never freed from a reference cycle, so only few units exclude objects.
+    Spark's daemons collect garbage after each unit of work. That takes 1 ms, but 50 ms with numba's objects, and 10
+    ms more with an S3 client's. An excluded object is never freed from a reference cycle, so few units exclude any.
     """
     if _is_sparks and (number := next(_runs)).bit_count() == 1:
         if number == 1:
@@ -72,28 +106,6 @@ def freeze_objects() -> None:
 def works_for(module: str) -> bool:
     """True if this is a process of Spark for that module: each step of planning has processes of its own."""
     return _is_sparks and module in (_name, *sys.argv)
-
-
-# Options that Spark or a Kafka job adds are ignored. A name that is almost one of ours is refused, since a misspelt
-# option that does nothing is worse than an error.
-
-
-STORAGE_PREFIX = "storage."
-
-#: How similar (0 to 1) an unknown name must be to one of ours to count as misspelt.
-_ALIKE = 0.75
-#: The same for options of Kafka clients: there are many, and names like kafka.compression.zstd.level are right.
-_KAFKA_PREFIX, _KAFKA_ALIKE = "kafka.", 0.9
-
-#: Spark itself hides the values of options that match (`spark.redaction.regex`), by name or by value.
-_HIDDEN_BY_SPARK = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
-#: Names of clients' settings that are secrets, also inside of a setting that is a JSON object.
-_SECRET = re.compile(
-    r"secret|passw|passphrase|token|credential|private|pkey|sas|signature|authorization"
-    r"|connection[_-]?string|(access|account|api|customer|encryption|shared)[_-]?key",
-    re.IGNORECASE,
-)
-_PASSWORD_OF_URL = re.compile(r"://[^/@\s]*:[^/@\s]*@")
 
 
 def check_hidden(options: Mapping[str, str]) -> None:
@@ -133,3 +145,279 @@ def storage_texts(settings: Mapping[str, Any] | None) -> dict[str, str]:
         f"{STORAGE_PREFIX}{name}": (value if isinstance(value, str) else json.dumps(value))
         for name, value in (settings or {}).items()
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """The parsed options of a read, unchecked against the topic.
+
+    `start` and `end` mean offsets, as in Kafka, even if they are given as times. `times` are the times of records.
+    """
+
+    storage: Storage
+    start: Bound
+    end: Bound
+    times: TimeRange = ALWAYS
+    unmatched_start: Literal["error", "latest"] = "error"
+    assigned: ByPartition | None = None
+    subscribed: str | None = None
+    min_partitions: int | None = None
+    max_records: int | None = None
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    isolation: IsolationLevel = "read_uncommitted"
+    version: int | None = None
+    timestamp_ms: int | None = None
+    columns: tuple[str, ...] | None = None
+    push_filters: bool = False
+
+    @classmethod
+    def parse(cls, texts: Mapping[str, str], default_start: int = EARLIEST) -> ReadOptions:
+        """Parse the options. Raises InvalidConfigError, which never shows the value of a storage option."""
+        # options that read several topics by Spark's other sources
+        for name, advice in (("paths", "give load() one path"), ("subscribePattern", "leave out subscribePattern")):
+            if name.lower() in map(str.lower, texts):
+                raise InvalidConfigError(f"a DataFrame is of one topic: {advice}, and make a union of several")
+        options = Options(texts, [*READ_NAMES, *STREAM_NAMES])
+        columns = options.text("columns")
+        assign = options.text("assign")
+        read = cls(
+            storage=_storage(options, texts),
+            start=_bound(options, "starting", default_start),
+            end=_bound(options, "ending", LATEST),
+            times=TimeRange.between(_optional_time(options, "startTime"), _optional_time(options, "endTime")),
+            unmatched_start=cast(
+                Literal["error", "latest"], options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"))
+            ),
+            assigned=None if assign is None else parse_assign(assign),
+            subscribed=options.text("subscribe"),
+            min_partitions=options.integer("minPartitions", 1),
+            max_records=options.integer("maxRecordsPerPartition", 1),
+            fail_on_data_loss=options.flag("failOnDataLoss", default=True),
+            include_headers=options.flag("includeHeaders", default=False),
+            isolation=cast(
+                IsolationLevel, options.choice("kafka.isolation.level", ("read_uncommitted", "read_committed"))
+            ),
+            version=options.integer("versionAsOf", 0),
+            timestamp_ms=_optional_time(options, "timestampAsOf", up=False),
+            columns=None if columns is None else tuple(name.strip() for name in columns.split(",")),
+            push_filters=options.flag("pushFilters", default=False),
+        )
+        if read.version is not None and read.timestamp_ms is not None:
+            raise InvalidConfigError("give versionAsOf or timestampAsOf, not both")
+        return read
+
+
+@dataclass(frozen=True, slots=True)
+class ByPartition:
+    """A number for each partition of one topic: offsets, or times in ms."""
+
+    topic: str
+    numbers: Mapping[int, int]
+
+    def check(self, topic: str, partitions: Collection[int], option: str) -> None:
+        """Raise InvalidConfigError unless this is about `topic` and has a number for exactly `partitions`."""
+        if self.topic != topic:
+            raise InvalidConfigError(f"option {option} is about another topic", topic=self.topic, expected=topic)
+        if set(self.numbers) != set(partitions):
+            raise InvalidConfigError(
+                f"option {option} must give a number for every partition; as an offset, -1 is latest, -2 is earliest",
+                given=sorted(self.numbers),
+                partitions=sorted(partitions),
+            )
+
+
+def parse_offsets(text: str, option: str) -> ByPartition:
+    """The numbers in `text`, JSON like {"topic": {"0": 23, "1": -2}}. Raises InvalidConfigError for other text."""
+    topic, numbers = _one_topic(text, option, f"earliest, latest, or JSON like {_EXAMPLE}")
+    if not isinstance(numbers, dict) or not all(_is_entry(*entry) for entry in numbers.items()):
+        raise InvalidConfigError(f"option {option} must be JSON like {_EXAMPLE}", value=text)
+    return ByPartition(topic, {int(partition): number for partition, number in numbers.items()})
+
+
+def parse_assign(text: str) -> ByPartition:
+    """The partitions in `text`, JSON like {"topic": [0, 1]}, each with the number 0."""
+    topic, partitions = _one_topic(text, "assign", 'JSON like {"topic": [0, 1]}')
+    if (
+        not isinstance(partitions, list)
+        or not partitions
+        or not all(_is_entry(str(number), 0) for number in partitions)
+    ):
+        raise InvalidConfigError('option assign must be JSON like {"topic": [0, 1]}', value=text)
+    return ByPartition(topic, dict.fromkeys(partitions, 0))
+
+
+def format_offsets(topic: str, offsets: Mapping[int, int]) -> str:
+    return json.dumps({topic: {str(partition): offsets[partition] for partition in sorted(offsets)}})
+
+
+def format_assign(topic: str, partitions: Collection[int]) -> str:
+    return json.dumps({topic: sorted(partitions)})
+
+
+def _one_topic(text: str, option: str, expected: str) -> tuple[str, Any]:
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, dict) or len(parsed) != 1:
+        raise InvalidConfigError(f"option {option} must be {expected}, about one topic", value=text)
+    return next(iter(parsed.items()))
+
+
+def _is_entry(partition: str, number: object) -> bool:
+    return partition.isascii() and partition.isdecimal() and type(number) is int
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The start or the end of a read."""
+
+    kind: Literal["offset", "time"]
+    value: int | ByPartition
+    option: str
+
+    def check(self, topic: str, partitions: Collection[int]) -> None:
+        """Raise InvalidConfigError if numbers by partition are not about `topic` and exactly these partitions."""
+        if not isinstance(self.value, int):
+            self.value.check(topic, partitions, self.option)
+
+
+def _storage(options: Options, texts: Mapping[str, str]) -> Storage:
+    """The topic's folder; with `tiered` what shows a topic in Kafka's tiered storage as one."""
+    if not options.flag("tiered", default=False):
+        return storage_of(texts)
+    topic = options.text("subscribe")
+    if topic is None or options.text("versionAsOf") or options.text("timestampAsOf"):
+        text = "option tiered needs subscribe, the topic's name, and has no versionAsOf and no timestampAsOf"
+        raise InvalidConfigError(text)
+    url, settings = url_and_settings(texts)
+    return TieredStorage(find_topic(url, topic, options.text("tieredTopicId"), settings))
+
+
+def _bound(options: Options, side: str, default: int) -> Bound:
+    """The bound of one side. The options are tried in Kafka's order: one time, times by partition, offsets."""
+    if (text := options.text(name := f"{side}Timestamp")) is not None:
+        return Bound("time", _time(name, text), name)
+    if (text := options.text(name := f"{side}OffsetsByTimestamp")) is not None:
+        times = parse_offsets(text, name)
+        if min(times.numbers.values(), default=0) < 0:
+            raise InvalidConfigError(f"option {name} must give milliseconds since 1970", value=text)
+        return Bound("time", times, name)
+    text = options.text(name := f"{side}Offsets")
+    if text is None or text.strip().lower() in ("earliest", "latest"):
+        special = {"earliest": EARLIEST, "latest": LATEST}
+        return Bound("offset", default if text is None else special[text.strip().lower()], name)
+    return Bound("offset", parse_offsets(text, name), name)
+
+
+def _optional_time(options: Options, name: str, *, up: bool = True) -> int | None:
+    text = options.text(name)
+    return None if text is None else _time(name, text, up=up)
+
+
+def _time(name: str, text: str, *, up: bool = True) -> int:
+    try:
+        time = to_ms(text, up=up)
+    except ValueError:
+        time = -1
+    if time < 0:
+        raise InvalidConfigError(f"option {name} must be milliseconds since 1970, or ISO 8601", value=text)
+    return time
+
+
+def read_bounds(reader: SegmentReader, snapshot: Snapshot, options: ReadOptions) -> dict[int, tuple[int, int]]:
+    """The offsets (start, end), by partition, that the options mean at `snapshot`."""
+    partitions = chosen_partitions(snapshot, options)
+    for bound in (options.start, options.end):
+        bound.check(options.storage.name, partitions)
+    starts = first_of_times(reader, snapshot, partitions, options.start)
+    ends = first_of_times(reader, snapshot, partitions, options.end)
+    return {
+        number: _range(snapshot.partitions[number], number, options, starts.get(number), ends.get(number))
+        for number in partitions
+    }
+
+
+def chosen_partitions(snapshot: Snapshot, options: ReadOptions) -> list[int]:
+    """The partitions that the options name, ascending; raises InvalidConfigError if the topic lacks one."""
+    name = options.storage.name
+    if options.subscribed not in (None, name):
+        raise InvalidConfigError(
+            "option subscribe must name the topic of the path", subscribe=options.subscribed, topic=name
+        )
+    every = range(len(snapshot.partitions))
+    if options.assigned is None:
+        return list(every)
+    assigned = set(options.assigned.numbers)
+    if options.assigned.topic != name or not assigned <= set(every):
+        raise InvalidConfigError(
+            "option assign must name this topic and partitions that it has", topic=name, partitions=len(every)
+        )
+    return sorted(assigned)
+
+
+def first_of_times(
+    reader: SegmentReader, snapshot: Snapshot, partitions: Collection[int], bound: Bound
+) -> Mapping[int, Found | None]:
+    """By partition, the first record that is not older than the bound's time; nothing for a bound of offsets."""
+    if bound.kind == "offset":
+        return {}
+    return offsets_for_times(reader, snapshot.partitions, {number: _value(bound, number) for number in partitions})
+
+
+def start_offset(state: PartitionState, partition: int, options: ReadOptions, found_record: Found | None) -> int:
+    """The offset at which a read of the partition starts; the topic may not have this offset.
+
+    Raises InvalidConfigError if no record is at or after the time in the options.
+    """
+    bound = options.start
+    value = _value(bound, partition)
+    if bound.kind == "offset":
+        return {EARLIEST: state.log_start_offset, LATEST: state.log_end_offset}.get(value, value)
+    if found_record:
+        return found_record[0]
+    if options.unmatched_start == "latest":
+        return state.log_end_offset
+    raise InvalidConfigError(
+        f"no record is at or after {bound.option}; startingOffsetsByTimestampStrategy=latest reads that partition "
+        "from its end",
+        partition=partition,
+        timestamp=value,
+    )
+
+
+def held_offset(state: PartitionState, partition: int, offset: int, options: ReadOptions) -> int:
+    """`offset` if the partition has it or ends there; else the bound that is next to it."""
+    low, high = state.log_start_offset, state.log_end_offset
+    if options.fail_on_data_loss and not low <= offset <= high:
+        raise OffsetOutOfRangeError(
+            "the partition does not hold this offset: ask for one between its bounds, or set "
+            "failOnDataLoss=false to read the records that exist",
+            partition=partition,
+            offset=offset,
+            log_start_offset=low,
+            log_end_offset=high,
+        )
+    return min(max(offset, low), high)
+
+
+def _range(
+    state: PartitionState, partition: int, options: ReadOptions, first: Found | None, last: Found | None
+) -> tuple[int, int]:
+    if options.start.kind == "offset" and _value(options.start, partition) == LATEST:
+        raise InvalidConfigError(
+            f"option {options.start.option} cannot be latest in a batch read", partition=partition
+        )
+    start = start_offset(state, partition, options, first)
+    bound, end = options.end, last[0] if last else state.log_end_offset
+    if bound.kind == "offset":
+        end = _value(bound, partition)
+        if end == EARLIEST:
+            raise InvalidConfigError(f"option {bound.option} cannot be earliest in a batch read", partition=partition)
+        end = state.log_end_offset if end == LATEST else end
+    return held_offset(state, partition, start, options), held_offset(state, partition, end, options)
+
+
+def _value(bound: Bound, partition: int) -> int:
+    return bound.value if isinstance(bound.value, int) else bound.value.numbers[partition]

@@ -38,10 +38,17 @@ from distlog.core.write.append import (
     replayed,
 )
 from distlog.core.write.rows import STICKY_BYTES, StickyState, assign_partitions
-from distlog.spark.batch_source import check_writable
-from distlog.spark.known_topics import KNOWN_TOPICS
-from distlog.spark.options import Options, freeze_objects, storage_of
-from distlog.spark.versions import HAS_ARROW_FUNCTIONS, check_part
+from distlog.spark.batch_source import KNOWN_TOPICS, RECENT_MS, check_writable
+from distlog.spark.options import Options, freeze_objects, storage_of, works_for
+from distlog.spark.versions import HAS_ARROW_FUNCTIONS, DataSourceStreamArrowWriter, check_part
+
+WRITE_NAMES = [
+    *("compression", "kafka.compression.type", "mergeSegments", "path"),
+    *("timestampUnit", "topic", "txnAppId", "txnVersion"),
+]
+_log = logging.getLogger(__name__)
+#: The module of Spark that makes a sink to commit with, in a process of its own.
+COMMITTER = "pyspark.sql.worker.python_streaming_sink_runner"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +96,6 @@ def partition_column(rows: DataFrame, partitions: int) -> Column:
     router: Callable[[Column, Column], Column] = F.arrow_udf(route, "int")  # type: ignore[attr-defined]
     routed = router(key.cast("binary"), F.col("value").cast("binary"))
     return F.coalesce(F.col("partition"), routed) if "partition" in rows.columns else routed
-
-
-WRITE_NAMES = [
-    *("compression", "kafka.compression.type", "mergeSegments", "path"),
-    *("timestampUnit", "topic", "txnAppId", "txnVersion"),
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,11 +185,6 @@ def is_committed(storage: Storage, write_id: str, after: int, head: int) -> bool
     return False
 
 
-# Each attempt of a task writes files under its own names, and leaves them there when it fails, is repeated or is
-# aborted. Only the files of the attempt whose message Spark passes to `commit` become part of the topic. So nothing
-# is ever undone.
-
-
 @dataclass(frozen=True)
 class WrittenSegments(WriterCommitMessage):
     """The segments that a task wrote, the micro-batch that it was part of, if any, and the topic as it saw it."""
@@ -199,7 +195,11 @@ class WrittenSegments(WriterCommitMessage):
 
 
 class TaskWriter:
-    """Writes the rows of a task, or the few rows that the driver writes; `compression` is the write's codec."""
+    """Writes the rows of a task, or the few rows that the driver writes; `compression` is the write's codec.
+
+    Each attempt of a task writes files under its own names, and leaves them: only the files of the attempt whose
+    message Spark passes to `commit` become part of the topic, so nothing is undone.
+    """
 
     def __init__(
         self,
@@ -237,7 +237,6 @@ class TaskWriter:
         freeze_objects()
 
     def close(self) -> WrittenSegments:
-        """The segments of all rows."""
         try:
             segments = tuple(self._appender.close())
         except BaseException:
@@ -278,9 +277,6 @@ def micro_batch(local_property: Callable[[str], str | None]) -> MicroBatch | Non
     query_id = local_property("sql.streaming.queryId")
     batch_id = local_property("streaming.sql.batchId")
     return MicroBatch(query_id, int(batch_id)) if query_id and batch_id else None
-
-
-_log = logging.getLogger(__name__)
 
 
 def check_named(batch: MicroBatch | None, options: WriteOptions) -> None:
@@ -390,7 +386,6 @@ class DistlogWriter(DataSourceArrowWriter):
         return cls(options, topic)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of one task. They become visible with the commit."""
         options = self._options
         if not self._topic.is_done:
             return write_rows(options.storage, self._topic, options.compression, iterator, options.timestamp_unit)
@@ -410,5 +405,93 @@ class DistlogWriter(DataSourceArrowWriter):
         if not is_committed(self._options.storage, self._write_id, self._topic.version, snapshot.version):
             commit_written(self._options, self._topic, written, handle, snapshot, write_id=self._write_id)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Do nothing: vacuum deletes the files."""
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None: ...
+
+
+class DistlogStreamWriter(DataSourceStreamArrowWriter):
+    """One micro-batch, as Spark sees it.
+
+    Spark makes one in the planner and copies it to every task. It makes another in the process that commits, so what
+    that one must know is in the messages of the tasks.
+    """
+
+    def __init__(self, options: WriteOptions, topic: PlannedTopic | None) -> None:
+        self._options, self._topic = options, topic
+
+    @classmethod
+    def open(cls, options: WriteOptions, schema: StructType) -> DistlogStreamWriter:
+        """Load the topic, and check the write before any task runs; for a commit neither is needed."""
+        if works_for(COMMITTER):
+            return cls(options, None)
+        _, snapshot = KNOWN_TOPICS.load(options.storage, recent_ms=RECENT_MS)
+        options.check_topic()
+        check_writable(schema, snapshot.config)
+        codec_of(snapshot.config, options.compression)
+        return cls(options, PlannedTopic.of(snapshot, None, None))
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        options = self._options
+        if self._topic is None:
+            raise RuntimeError("the process that commits a micro-batch did not plan it")
+        return write_rows(options.storage, self._topic, options.compression, iterator, options.timestamp_unit)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
+        """Commit the segments of all tasks, in the order of the tasks, unless this batch or a later one was before.
+
+        A batch without rows makes no commit. Raises CommitConflictError (nothing was appended) or
+        CommitStateUnknownError (the rows may have been appended). After both the query can be started again.
+        """
+        freeze_objects()
+        written = all_written(messages)
+        segments = [segment for message in written for segment in message.segments]
+        planned = next((message.topic for message in written if message.segments), None)
+        if planned is None:
+            return
+        batch = next((message.micro_batch for message in written if message.micro_batch), None)
+        handle, snapshot = KNOWN_TOPICS.load_planned(self._options.storage, planned.topic_id, planned.version)
+        app_id = self._options.app_id or (batch and batch.query_id)
+        if not app_id:
+            raise CommitConflictError(
+                "nothing was committed: Spark did not pass the id of the query; give the option txnAppId"
+            )
+        result = commit_segments(
+            handle,
+            snapshot,
+            planned,
+            segments,
+            app_id=app_id,
+            batch_id=batchId,
+            in_order=True,
+            merges=self._options.merges(is_micro_batch=True),
+        )
+        if result.replayed:
+            _log_skipped(handle, app_id, batchId, sum(segment.record_count for segment in segments), result)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
+        """Do nothing: vacuum deletes the files. The outcome of the commit may be unknown."""
+
+
+def _log_skipped(handle: TopicHandle, app_id: str, batch_id: int, records: int, earlier: AppendResult) -> None:
+    """Log quietly that a batch came again; warn if rows are left out that the topic may not have."""
+    name = handle.storage.name
+    if earlier.version is None:
+        _log.warning(
+            "batch %d of %s was skipped, since %s has a later one: if the query has a new checkpoint, give it a "
+            "txnAppId that was never used",
+            batch_id,
+            app_id,
+            name,
+        )
+    elif records != earlier.record_count:
+        _log.warning(
+            "batch %d of %s was skipped: it has %d records now, and had %d in version %d of %s; if the checkpoint is "
+            "an older copy, or lost its newest files, records are left out: begin with a new checkpoint",
+            batch_id,
+            app_id,
+            records,
+            earlier.record_count,
+            earlier.version,
+            name,
+        )
+    else:
+        _log.info("batch %d of %s is in version %d of %s already", batch_id, app_id, earlier.version, name)

@@ -37,10 +37,10 @@ from distlog.core.segments.topic_handle import TopicHandle, topic_log
 from distlog.core.segments.transactions import last_stable_offset
 from distlog.core.storage.storage import Storage
 from distlog.spark.batch_source import Split, SplitSize, split
-from distlog.spark.options import Options
-from distlog.spark.read_options import (
+from distlog.spark.options import (
     READ_NAMES,
     STREAM_NAMES,
+    Options,
     Ranges,
     ReadOptions,
     chosen_partitions,
@@ -203,7 +203,6 @@ class StreamPlan:
         return ranges
 
     def _has_missed_its_end(self, snapshot: Snapshot) -> bool:
-        """Return whether the topic whose end the stream should reach was deleted."""
         return self._target is not None and _was_deleted(snapshot, self._target)
 
     def _bounds(self, snapshot: Snapshot, starts: Mapping[int, int], last: StreamOffset) -> Ranges:
@@ -234,7 +233,6 @@ class StreamPlan:
         return StreamOffset(self._name, snapshot.topic_id, ends)
 
     def _readable_end(self, state: PartitionState, partition: int) -> int:
-        """The partition's log end offset, or its last stable offset for read_committed."""
         if self._options.isolation == "read_uncommitted":
             return state.log_end_offset
         head = self._heads.get(partition)
@@ -243,20 +241,7 @@ class StreamPlan:
         return head[1]
 
 
-# The offsets of a stream as JSON, which Spark keeps in the checkpoint and compares as text.
-#
-#     {"version": 1, "topicId": "...", "offsets": {"clicks": {"0": 23, "1": 7}}, "starts": {"clicks": {"0": 0, "1":
-#     0}}}
-#
-# `offsets` has the shape of Spark's Kafka source: for each partition the next offset to read. `starts` is where
-# the partitions begin that the previous offset does not have: all partitions, at the end of a stream's first batch.
-# So a replayed batch reads the same records, even if its options now mean other offsets. A Spark before 4.2 does not
-# pass the previous offset: there `first`, in place of `starts`, is where the stream began if it began here.
-#
-# A checkpoint that Spark's Kafka source wrote has `offsets` alone: {"clicks": {"1": 7, "0": 23}}. It is taken too,
-# and the next offset is one of this kind. It has no topic id, so it is taken to be of the topic that is there now.
-
-
+#: The version of an offset's JSON, which Spark keeps in the checkpoint and compares as text.
 FORMAT = 1
 #: The begin of a stream. A constant, since Spark asks for it several times, also after a restart.
 INITIAL: Mapping[str, Any] = {"version": FORMAT, "initial": True}
@@ -266,9 +251,14 @@ OFFSETS_BEHIND, BYTES_BEHIND = "offsetsBehindLatest", "bytesBehindLatest"
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """The position of a stream: by partition, the next offset; see the module's head for `starts`.
+    """The position of a stream: by partition, the next offset, as in offsets of Spark's Kafka source.
 
-    An offset of Spark's Kafka source has the topic_id "".
+        {"version": 1, "topicId": "...", "offsets": {"clicks": {"0": 23, "1": 7}}, "starts": {"clicks": {"1": 0}}}
+
+    `starts` has the starts of partitions that the previous offset lacks: a replayed batch reads the same records,
+    even if its options now mean other offsets. A Spark before 4.2 does not pass the previous offset: there `first`
+    has the starts of a stream that began here instead. A checkpoint of Spark's Kafka source has `offsets` alone, as
+    {"clicks": {"0": 23}}: its topic_id is "", and it is taken to be of the current topic.
     """
 
     topic: str
@@ -383,7 +373,6 @@ class Limits:
 
     @property
     def are_set(self) -> bool:
-        """Return whether a micro-batch has a limit."""
         return (self.max_offsets, self.max_bytes, self.min_offsets) != (None, None, None)
 
 
@@ -425,9 +414,6 @@ def _duration_ms(name: str, text: str) -> float:
     return int(match[1]) * unit
 
 
-# As in Spark's Kafka source, each partition with new records advances, however small its share is.
-
-
 #: The end offset of a batch, by partition.
 Ends = dict[int, int]
 
@@ -442,7 +428,7 @@ class Admission:
     def waits(self, available: Ranges) -> bool:
         """True if the stream should wait for more than the offsets (next, end) that are `available`.
 
-        The first batch never waits, and none waits for longer than the limits' delay, as in Spark's Kafka source.
+        As in Spark's Kafka source, the first batch never waits, and none waits for longer than the limits' delay.
         """
         least, now = self._limits.min_offsets, self._clock()
         if least is None or sum(end - start for start, end in available.values()) >= least:
@@ -465,7 +451,7 @@ class Admission:
 
 
 def ends_by_offsets(available: Ranges, most: int) -> Ends:
-    """The ends of about `most` offsets, spread over the partitions; each takes one at least."""
+    """The ends of about `most` offsets, spread over the partitions; as in Spark's Kafka source, each takes one."""
     shares = _shares({number: end - start for number, (start, end) in available.items()}, most)
     return {number: min(end, start + shares.get(number, 0)) for number, (start, end) in available.items()}
 
@@ -559,7 +545,6 @@ class DataLoss:
         self._warned: dict[int | None, str] = {}
 
     def report(self, error: DistlogError) -> None:
-        """Raise the error, or log a warning."""
         if self._fail:
             raise error
         text, partition = str(error), error.details.get("partition")

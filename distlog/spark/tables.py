@@ -1,8 +1,8 @@
-"""A topic as a table, each record once; a Parquet table by a stream that ends when all is read. The stream continues
-where the last one stopped. Each batch of the stream is a folder of the table, named by the batch's number. A batch
-that Spark runs again, since it died before it noted the first time, has the same records, and takes the place of the
-folder: each record is in the table once, for Spark as for every other reader of Parquet. Tables of Delta and Iceberg,
-which have commits of their own, are in the module `lake`.
+"""A topic as a table, each record once; a Parquet table by a stream that ends when all is read.
+
+The stream continues where the last one stopped. Each batch is a folder of the table, named by its number. A batch
+that Spark repeats has the same records, and replaces its folder: all readers of Parquet see each record once. Tables
+of Delta and Iceberg, which have commits of their own, are in the module `lake`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,6 @@ class TableReport:
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON has it."""
         return {"table": self.table, "rows": self.rows, "batches": self.batches, "seconds": round(self.seconds, 3)}
 
 
@@ -101,18 +100,14 @@ def to_table(
     for folder in (table if output == "parquet" or "/" in table else None, checkpoint):
         if folder is not None:
             _check_location(spark, topic, folder)
-    decode_options = {
-        "registry": registry,
-        "message": message,
-        "framed": framed,
-        "flatten": flatten,
-        "on_error": on_error,
-    }
 
     def shaped(rows: DataFrame) -> DataFrame:
         if changes:
             rows = rows.withColumn(DELETED, F.col("value").isNull())
-        return rows if format == "binary" else decode(rows, format, schema, **decode_options)  # type: ignore[arg-type]
+        if format == "binary":
+            return rows
+        options = {"message": message, "framed": framed, "flatten": flatten, "on_error": on_error}
+        return decode(rows, format, schema, registry=registry, **options)  # type: ignore[arg-type]
 
     limits = Limits(max_offsets, max_bytes)
     if output == "parquet":

@@ -221,5 +221,5 @@ def test_only_serve_imports_the_gateway() -> None:
     program = "import sys; sys.modules['kio'] = None; from distlog.cli import load; load(); print(*sys.modules)"
     run = run_python(program, "serve")
     assert (run.returncode, run.stderr) == (0, "")
-    assert "distlog.cli.services" in run.stdout.split()
+    assert "distlog.cli.service_commands" in run.stdout.split()
     assert "distlog.gateway.gateway_server" not in run.stdout.split()

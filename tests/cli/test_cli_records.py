@@ -16,7 +16,7 @@ from searches import examples
 from topics import NOW
 
 import distlog
-from distlog.cli import reading
+from distlog.cli import record_commands
 from distlog.console import arguments
 
 
@@ -102,7 +102,7 @@ def test_a_limit_spans_the_gaps_of_a_compaction(offsets: set[int], start: int, l
     topic.append([{"key": b"%d" % n if n in offsets else b"again", "value": b"v"} for n in range(401)])
     topic.compact()
     remaining_offsets = topic.scan(columns=["offset"]).to_table()["offset"].to_pylist()
-    batches = reading.batches(topic, [0], reading.Bounds(offset=start), limit, ["offset"])
+    batches = record_commands.read_batches(topic, [0], record_commands.Bounds(offset=start), limit, ["offset"])
     expected = [offset for offset in remaining_offsets if offset >= start][:limit]
     assert [offset for batch in batches for offset in batch.column(0).to_pylist()] == expected
     assert [record.offset for record in topic.records(start=start, limit=limit)] == expected

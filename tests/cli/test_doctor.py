@@ -127,7 +127,7 @@ def test_a_java_that_does_not_answer_is_reported(
 ) -> None:
     program(tmp_path / "java" / "bin" / "java", "exec sleep 60")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
-    monkeypatch.setattr("distlog.cli.doctor._TIMEOUT_S", 0.25)
+    monkeypatch.setattr("distlog.cli.maintenance_commands._TIMEOUT_S", 0.25)
     records = rows(cli, status=1)
     assert records["Java"]["found"].endswith("does not print its version: no answer in 0.25 s")
 

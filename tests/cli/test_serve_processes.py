@@ -191,7 +191,7 @@ def test_a_port_in_use_ends_every_process(tmp_path: Path, number: int) -> None:
 ENDING = """
 import signal, sys
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-from distlog.cli.processes import fork_processes
+from distlog.cli.service_commands import fork_processes
 sys.exit(fork_processes(3) or signal.pause())
 """
 

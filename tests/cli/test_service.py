@@ -30,8 +30,7 @@ from waiting import until
 
 import distlog
 from distlog.cli.input import is_readable
-from distlog.cli.processes import ending_signals
-from distlog.cli.services import metrics_server
+from distlog.cli.service_commands import ending_signals, metrics_server
 from distlog.console.output import StatusLine
 from distlog.core.errors import StorageError
 from distlog.core.storage.locks_and_pages import FileLock

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distlog.console.record_lines import Conversions
+from distlog.console.output import Conversions
 from distlog.core.format.record_batch import HEADERS_TYPE
 from distlog.core.read.row_lines import csv_rows
 

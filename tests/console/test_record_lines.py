@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distlog.console import output, record_lines
+from distlog.console import output
 from distlog.core.format.record_batch import COLUMNS, SCHEMA
 
 BYTES = st.none() | st.binary(max_size=8) | st.text(max_size=8).map(lambda text: text.encode("utf-8", "replace"))
@@ -58,9 +58,9 @@ def check(batch: pa.RecordBatch) -> None:
     rows = output.rows_of(batch)
     names = batch.schema.names
     tabbed = "".join("\t".join(output.text(row[name]) for name in names) + "\n" for row in rows)
-    assert bytes(record_lines.tabbed(batch)).decode() == tabbed
+    assert bytes(output.tabbed(batch)).decode() == tabbed
     objects = [json.dumps(row, default=output.to_json, ensure_ascii=False) for row in rows]
-    assert bytes(record_lines.json_objects(batch)).decode() == "".join(f"{line}\n" for line in objects)
+    assert bytes(output.json_objects(batch)).decode() == "".join(f"{line}\n" for line in objects)
 
 
 @given(ROWS)
@@ -72,7 +72,7 @@ def test_records_are_printed_like_single_rows(rows: list[dict[str, object]]) -> 
 def test_times_before_1970_are_printed_alike_with_four_digit_years() -> None:
     batch = batch_of([{**EMPTY, "timestamp": time} for time in EARLY_TIMES])
     check(batch)
-    lines = bytes(record_lines.tabbed(batch.select(["timestamp"]))).decode().split()
+    lines = bytes(output.tabbed(batch.select(["timestamp"]))).decode().split()
     assert lines[1:4] == ["-62135596800001", "0001-01-01T00:00:00.000Z", "0999-12-31T23:59:59.999Z"]
 
 
@@ -82,7 +82,7 @@ def test_every_kind_of_text_is_escaped_alike() -> None:
     check(batch_of(rows).slice(2, 3))
     for row in rows:
         check(batch_of([row]))
-    lines = bytes(record_lines.json_objects(batch_of(rows))).decode().splitlines()
+    lines = bytes(output.json_objects(batch_of(rows))).decode().splitlines()
     assert len(lines) == len(TEXTS)
     assert [json.loads(line)["value"] for line in lines] == TEXTS
 
@@ -90,4 +90,4 @@ def test_every_kind_of_text_is_escaped_alike() -> None:
 @pytest.mark.parametrize("names", [["value"], ["offset"], ["headers", "timestamp"]])
 def test_some_columns_are_some_fields(names: list[str]) -> None:
     check(batch_of([EMPTY]).select(names))
-    assert bytes(record_lines.tabbed(batch_of([]))) == b""
+    assert bytes(output.tabbed(batch_of([]))) == b""

@@ -12,10 +12,8 @@ import pytest
 from dumps import dumped
 
 from distlog.core.format.record_batch import Batches
-from distlog.core.kafka import log_dump
-from distlog.core.kafka.dump import dump
+from distlog.core.kafka.dump import DumpedFile, LogWindows, ShownBatches, dump
 from distlog.core.kafka.dump_lines import DumpOptions, DumpOutput
-from distlog.core.kafka.log_dump import DumpedFile, LogWindows, ShownBatches
 
 PARTITIONS = golden.partitions()
 #: Compressed, with transactions, with gaps, and of formats 0 and 1.
@@ -29,8 +27,8 @@ LOGS = [
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: log.parent.name)
 def test_windows_of_any_size_give_the_same_lines(log: Path, as_json: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     dump_at_once = dumped(log, as_json=as_json, print_data_log=True)
-    monkeypatch.setattr(log_dump, "WINDOW_BYTES", 700)
-    monkeypatch.setattr(log_dump, "PART_BYTES", 300)
+    monkeypatch.setattr("distlog.core.kafka.dump.WINDOW_BYTES", 700)
+    monkeypatch.setattr("distlog.core.kafka.dump.PART_BYTES", 300)
     assert dumped(log, as_json=as_json, print_data_log=True) == dump_at_once
 
 
@@ -42,7 +40,7 @@ def test_damage_is_reported_at_its_position_in_any_window(tmp_path: Path, monkey
     dump_at_once = dumped(log, deep_iteration=True)
     assert (dump_at_once.err.count("negative number of records"), dump_at_once.err.count("Non-consecutive")) == (1, 1)
     assert dump_at_once.lines[-1].startswith("Found ")
-    monkeypatch.setattr(log_dump, "WINDOW_BYTES", 700)
+    monkeypatch.setattr("distlog.core.kafka.dump.WINDOW_BYTES", 700)
     assert dumped(log, deep_iteration=True) == dump_at_once
 
 
@@ -56,7 +54,7 @@ class Closed(io.BytesIO):
 
 
 def test_no_thread_is_left_after_the_output_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_dump, "WINDOW_BYTES", 700)
+    monkeypatch.setattr("distlog.core.kafka.dump.WINDOW_BYTES", 700)
     with pytest.raises(BrokenPipeError):
         dump(
             [DumpedFile.from_address(str(LOGS[0]))],
@@ -84,7 +82,7 @@ def test_a_large_window_is_decompressed_part_by_part(
 
     sizes_at_write: list[int] = []
     monkeypatch.setattr(LogWindows, "show", counted)
-    monkeypatch.setattr(log_dump, "PART_BYTES", 100)
+    monkeypatch.setattr("distlog.core.kafka.dump.PART_BYTES", 100)
     dump(
         [DumpedFile.from_address(str(LOGS[0]))], DumpOptions(deep_iteration=True), DumpOutput(Watched(), io.BytesIO())
     )

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from parsed_lines import bad_lines
 
-from distlog.core.files.read_options import BadLine, Parsed
 from distlog.core.files.record_times import TimeReader, times_of
 from distlog.core.files.table_rows import CsvRows, header_names
+from distlog.core.files.text_lines import BadLine, Parsed
 
 
 def rows_of(text: bytes, fields: dict[str, str], cuts: list[int] | None = None) -> Parsed:

@@ -15,7 +15,7 @@ from parsed_lines import bad_lines, csv, objects, parsed, records, rows
 
 from distlog.core.errors import InvalidRecordError
 from distlog.core.files.file_reader import FileReader
-from distlog.core.files.read_options import ReadOptions
+from distlog.core.files.input_files import ReadOptions
 from distlog.core.files.record_times import TimeReader
 from distlog.core.files.table_rows import header_names
 from distlog.core.storage.input_storage import InputStorage

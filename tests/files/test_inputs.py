@@ -24,8 +24,7 @@ from file_reads import reader, rows, values, written
 
 from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError
 from distlog.core.files.file_reader import FileReader
-from distlog.core.files.input_files import Kind
-from distlog.core.files.read_options import ReadOptions
+from distlog.core.files.input_files import Kind, ReadOptions
 from distlog.core.files.splits import pack
 from distlog.core.storage.input_storage import InputStorage
 from distlog.core.storage.storage import Storage

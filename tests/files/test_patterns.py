@@ -11,9 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from parsed_lines import bad_lines
 
-from distlog.core.files.read_options import Parsed
 from distlog.core.files.record_times import TimeReader
-from distlog.core.files.text_lines import PatternLines, re2_pattern
+from distlog.core.files.text_lines import Parsed, PatternLines, re2_pattern
 
 
 def parsed(pattern: str, lines: list[str | bytes]) -> Parsed:

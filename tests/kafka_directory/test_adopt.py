@@ -349,7 +349,7 @@ def test_foreign_files_at_the_address_are_unchanged(tmp_path: Path) -> None:
     other = tmp_path / "topics" / "txn" / "txn-0"
     other.mkdir(parents=True)
     (other / "00000000000000000000.log").write_bytes(b"of another broker")
-    with pytest.raises(StorageError, match="other files are where the topic's would be"):
+    with pytest.raises(StorageError, match="the topic's folder has other files"):
         distlog.adopt(folder, str(tmp_path / "topics" / "txn"))
     assert (other / "00000000000000000000.log").read_bytes() == b"of another broker"
 

@@ -337,12 +337,12 @@ def test_tasks_return_the_reason(spark: Any, tmp_path: Path) -> None:
 def test_the_job_of_all_that_is_due_fails_with_it(
     spark: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from distlog.jobs.maintain import main
+    from distlog.jobs.maintenance import maintain
 
     assert spark
     damage(topic_of_three(f"{tmp_path}/log"))
     arguments = ["--topic", f"{tmp_path}/log", "--json"]
-    assert main(arguments) == 1
+    assert maintain.main(arguments) == 1
     document = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert (document["failed"], document["topics"][0]["compact"]["ok"]) == (1, False)
     assert "vacuum" in document["topics"][0]

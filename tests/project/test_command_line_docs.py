@@ -10,7 +10,7 @@ from docs_pages import table
 
 from distlog.cli.app import command
 from distlog.cli.options import Format
-from distlog.console import record_lines
+from distlog.console import output
 from distlog.core.files.input_files import COMPRESSIONS, FORMAT_ENDINGS, FORMATS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text(encoding="utf-8")
@@ -36,4 +36,4 @@ def test_the_formats_match_the_page() -> None:
     assert [row[0].strip("`") for row in table(TEXT, "## append")] == [kind.value for kind in Format]
     assert {*FORMATS} == {kind.value for kind in Format}
     rows = "".join(re.findall(r"^\| (`%.*?) \|", TEXT, re.MULTILINE))
-    assert set(re.findall(r"`%(.)`", rows)) == {*record_lines._SHOWN, "t", "%"}
+    assert set(re.findall(r"`%(.)`", rows)) == {*output._SHOWN, "t", "%"}

@@ -34,7 +34,7 @@ def run(command: str, folder: Path, cli: CommandLine) -> str:
     command = command.replace("/data/logs", f"{folder}/logs")
     if command.startswith("spark-submit "):
         job, *arguments = shlex.split(command.removeprefix("spark-submit "))
-        options = import_module(f"distlog.jobs.{Path(job).stem}").parser.parse_args(arguments)
+        options = import_module("distlog.jobs.__main__").JOBS[Path(job).stem].parser.parse_args(arguments)
         assert options.topic or options.root, command
         return ""
     if re.search(r"[|*>]|&&", command):

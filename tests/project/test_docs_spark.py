@@ -55,7 +55,7 @@ def test_all_python_examples_run() -> None:
 
 def test_the_options_of_reads_are_in_the_tables() -> None:
     pytest.importorskip("pyspark")
-    from distlog.spark.read_options import READ_NAMES, STREAM_NAMES
+    from distlog.spark.options import READ_NAMES, STREAM_NAMES
     from distlog.spark.stream_plan import BATCH_ONLY
 
     assert options(SPARK, "## Read") == {*READ_NAMES} - {"path"}
@@ -84,5 +84,5 @@ def test_the_jobs_parse_their_command_lines() -> None:
     assert len(JOBS) == 4
     for command in JOBS:
         job, *arguments = shlex.split(command)
-        options = import_module(f"distlog.jobs.{Path(job).stem}").parser.parse_args(arguments)
+        options = import_module("distlog.jobs.__main__").JOBS[Path(job).stem].parser.parse_args(arguments)
         assert options.topic or options.root, command

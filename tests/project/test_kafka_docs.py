@@ -62,7 +62,7 @@ def test_a_topic_that_cannot_be_adopted_makes_the_command_fail(
     outcome = cli.bare("adopt", kafka_logs, "--to", f"{tmp_path}/topics", "--json")
     assert outcome.status == 1
     assert not outcome.json["ok"]
-    assert "there is another topic at this address" in outcome.json["topics"][0]["error"]
+    assert "another topic is or was at this address" in outcome.json["topics"][0]["error"]
     outcome = cli.bare("adopt", f"{tmp_path}/absent")
     assert outcome.status == 1
     assert "the directory to adopt does not exist" in outcome.err

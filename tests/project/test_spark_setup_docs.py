@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -16,26 +15,23 @@ pytest.importorskip("pyspark")
 
 from spark_steps import LABELS
 
+from distlog.jobs.__main__ import JOBS
 from distlog.spark.versions import OLDEST
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "spark-setup.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^(?:py|spark-).*?(?:distlog\.jobs\.|jobs/)(\w+)(?:\.py)? (.*)$", TEXT, re.MULTILINE)
+COMMANDS = re.findall(r"^(?:py|spark-).*?(?:distlog\.jobs |jobs/)(\w+)(?:\.py)? (.*)$", TEXT, re.MULTILINE)
 
 
 def test_the_jobs_parse_their_command_lines() -> None:
     assert len(COMMANDS) == 3
     for name, arguments in COMMANDS:
-        assert import_module(f"distlog.jobs.{name}").parser.parse_args(shlex.split(arguments)).topic
+        assert JOBS[name].parser.parse_args(shlex.split(arguments)).topic
 
 
 def test_all_jobs_are_named_and_are_programs_for_spark_submit_too() -> None:
     names = {path.stem for path in (ROOT / "jobs").glob("*.py")}
-    assert names == {path.stem for path in (ROOT / "distlog" / "jobs").glob("*.py")} - {
-        "__init__",
-        "job",
-        "maintenance",
-    }
+    assert names == JOBS.keys()
     (listed,) = re.findall(r"^They are (.*?);", TEXT, re.MULTILINE | re.DOTALL)
     assert set(re.findall(r"`(\w+)`", listed)) == names
 

@@ -25,7 +25,7 @@ from topics import TINY, stored
 
 import distlog
 from distlog import Topic
-from distlog.cli import reading
+from distlog.cli import record_commands
 from distlog.core.format.record_batch import COLUMNS
 from distlog.core.format.record_encoder import encode
 from distlog.core.read import scan_plan
@@ -104,7 +104,9 @@ def of_times(rows: Rows, start: int | None, end: int | None) -> Rows:
 
 
 def by_command_line(topic: Topic, start: int | None, end: int | None, limit: int | None) -> Rows:
-    batches = reading.batches(topic, [0, 1], reading.Bounds(since=start, until=end), limit, COLUMNS)
+    batches = record_commands.read_batches(
+        topic, [0, 1], record_commands.Bounds(since=start, until=end), limit, COLUMNS
+    )
     return [row for batch in batches for row in stored(pa.Table.from_batches([batch]))]
 
 
@@ -377,7 +379,7 @@ def test_a_small_limit_reads_little_of_a_long_partition(memory_url: Any) -> None
         topic.append(of_day(day, 10))
     counters = topic.storage.counters
     counters.gets = 0
-    bounds = reading.Bounds(since=OCTOBER + 20 * DAY + DAY // 2)
-    (batch,) = reading.batches(topic, [0], bounds, 3, ["timestamp"])
+    bounds = record_commands.Bounds(since=OCTOBER + 20 * DAY + DAY // 2)
+    (batch,) = record_commands.read_batches(topic, [0], bounds, 3, ["timestamp"])
     assert batch.num_rows == 3
     assert counters.gets <= 3

@@ -45,7 +45,7 @@ class SinkReplay(StoreScenario):
             self.until_done(lambda number=number: self._write(number))  # type: ignore[misc]
 
     def _write(self, number: int) -> None:
-        from distlog.spark.known_topics import RECENT_MS
+        from distlog.spark.batch_source import RECENT_MS
         from distlog.spark.sink import (
             KNOWN_TOPICS,
             DistlogWriter,

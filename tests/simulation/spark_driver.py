@@ -19,8 +19,7 @@ from distlog.core.errors import (
 from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.storage import Storage
 from distlog.spark import sink
-from distlog.spark.batch_source import schema_of
-from distlog.spark.known_topics import RECENT_MS, KnownTopics
+from distlog.spark.batch_source import RECENT_MS, KnownTopics, schema_of
 from distlog.spark.sink import DistlogWriter, MicroBatch, PlannedTopic, WriteOptions, WrittenSegments
 from distlog.spark.stream_plan import StreamOptions
 from distlog.spark.stream_source import DistlogStreamReader

@@ -20,10 +20,10 @@ from typing import Any
 import distlog
 from distlog.core.errors import StorageError
 from distlog.core.files.file_reader import FileReader
-from distlog.core.files.read_options import ReadOptions
+from distlog.core.files.input_files import ReadOptions
 from distlog.core.storage.input_storage import InputStorage
 from distlog.spark import session
-from distlog.spark.file_append import append_files
+from distlog.spark.appends import append_files
 from distlog.spark.sink import WriteOptions
 from soak.cluster import CONF, Cluster
 from soak.tally import Tally, demand

@@ -16,8 +16,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 import distlog
 from distlog.core.write.append import AppendResult, replayed
 from distlog.spark.data_source import DistlogDataSource
-from distlog.spark.sink import MicroBatch, WriteOptions, WrittenSegments
-from distlog.spark.stream_sink import DistlogStreamWriter
+from distlog.spark.sink import DistlogStreamWriter, MicroBatch, WriteOptions, WrittenSegments
 
 KEY_VALUE = StructType([StructField("key", BinaryType()), StructField("value", BinaryType())])
 

@@ -20,10 +20,10 @@ from pyspark.sql import SparkSession
 import distlog
 from distlog.core.errors import StorageError
 from distlog.core.files.file_reader import FileReader
-from distlog.core.files.read_options import ReadOptions
+from distlog.core.files.input_files import ReadOptions
 from distlog.core.storage.input_storage import InputStorage
 from distlog.core.storage.storage import Storage
-from distlog.spark.file_append import append_files, most_bytes
+from distlog.spark.appends import append_files, most_bytes
 from distlog.spark.sink import WriteOptions
 
 pytestmark = pytest.mark.spark
@@ -141,7 +141,7 @@ def test_a_task_writes_files_for_partitions_beyond_its_memory(
     held: int,
     expected: Any,
 ) -> None:
-    monkeypatch.setattr("distlog.spark.file_append.HELD_BYTES", held)
+    monkeypatch.setattr("distlog.spark.appends.HELD_BYTES", held)
     write_rows(tmp_path / "in.txt", "text", range(23_000))
     reader = FileReader(ReadOptions(key_separator=" "), InputStorage())
     append_files(spark, topic, reader, reader.files([str(tmp_path / "in.txt")]), WriteOptions(topic.storage))

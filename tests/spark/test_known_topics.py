@@ -10,7 +10,7 @@ import pytest
 
 import distlog
 from distlog.core.storage.storage import Storage
-from distlog.spark.known_topics import KnownTopics
+from distlog.spark.batch_source import KnownTopics
 
 
 @pytest.mark.parametrize("appends", [0, 1, 2, 5])

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 import distlog
 from distlog.spark import append, read
-from distlog.spark.row_limit import BATCH_ROWS, ROW_BYTES, RowLimit
+from distlog.spark.appends import BATCH_ROWS, ROW_BYTES, RowLimit
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")]
 

@@ -44,7 +44,7 @@ from distlog.core.maintain.record_keys import SLOT_BYTES, Verdicts
 from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.topic import Topic
 from distlog.spark import SparkExecutor
-from distlog.spark.shared_compaction import (
+from distlog.spark.executor import (
     ALONE_BYTES,
     ITEM,
     RESULT,

@@ -20,7 +20,7 @@ from topics import NOW, TINY, named_files
 import distlog
 from distlog.core import paths
 from distlog.spark import SparkExecutor
-from distlog.spark.tasks import SEGMENT_BYTES, cost, pack, run_tasks, target_cost
+from distlog.spark.executor import SEGMENT_BYTES, cost, pack, run_tasks, target_cost
 
 pytestmark = pytest.mark.spark
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError
 from distlog.core.read.time_lookup import EARLIEST, LATEST
-from distlog.spark.read_options import (
+from distlog.spark.options import (
     Bound,
     ByPartition,
     ReadOptions,

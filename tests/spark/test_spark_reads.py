@@ -30,7 +30,7 @@ from distlog.core.errors import InvalidConfigError
 from distlog.core.segments.chunks import IsolationLevel
 from distlog.core.storage.storage import Storage
 from distlog.spark.executor import SparkExecutor
-from distlog.spark.read_options import ReadOptions
+from distlog.spark.options import ReadOptions
 from distlog.spark.sink import WriteOptions
 from distlog.spark.spark_session import activate
 from distlog.spark.stream_plan import StreamOptions

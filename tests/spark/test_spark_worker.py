@@ -55,7 +55,7 @@ import sys
 from importlib.machinery import ModuleSpec
 
 sys.modules["__main__"].__spec__ = ModuleSpec(sys.argv.pop(1), None)
-from distlog.spark.stream_sink import COMMITTER
+from distlog.spark.sink import COMMITTER
 from distlog.spark.options import works_for
 
 print(works_for(COMMITTER))
@@ -97,17 +97,16 @@ def test_the_planner_of_a_stream_imports_little(tmp_path: Path) -> None:
     distlog.create(str(tmp_path / "clicks"))
     command = [sys.executable, "-c", IMPORTED, str(tmp_path / "clicks")]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
-    spark = ["batch_source", "data_source", "known_topics", "options", "read_options", "stream_plan"]
-    spark += ["stream_source", "versions"]
+    spark = ["batch_source", "data_source", "options", "stream_plan", "stream_source", "versions"]
     assert run.stdout.split() == ["distlog.core.write.rows", *(f"distlog.spark.{name}" for name in spark)]
 
 
 READ_AND_WRITTEN = """
 import sys
 from distlog.core.files.file_reader import FileReader
-from distlog.core.files.read_options import ReadOptions
+from distlog.core.files.input_files import ReadOptions
 from distlog.core.storage.input_storage import InputStorage
-from distlog.spark.file_append import RunWork
+from distlog.spark.appends import RunWork
 from distlog.spark.sink import PlannedTopic, WriteOptions
 import pickle
 
@@ -124,7 +123,7 @@ print(*(name for name in unneeded if name in sys.modules))
 @pytest.mark.parametrize("time", ['"2024-01-01T00:00:00Z"', "1700000000000"])
 def test_a_task_that_appends_imports_little(tmp_path: Path, time: str) -> None:
     from distlog.core.files.file_reader import FileReader
-    from distlog.core.files.read_options import ReadOptions
+    from distlog.core.files.input_files import ReadOptions
     from distlog.core.storage.input_storage import InputStorage
     from distlog.spark.sink import PlannedTopic
 

@@ -16,9 +16,8 @@ from sink_queries import Query, values
 
 import distlog
 from distlog.core.commits.commit_log import CommitLog
-from distlog.spark import stream_sink
-from distlog.spark.batch_source import schema_of
-from distlog.spark.known_topics import KNOWN_TOPICS
+from distlog.spark import sink
+from distlog.spark.batch_source import KNOWN_TOPICS, schema_of
 from distlog.spark.stream_plan import FRESH_S, StreamOptions
 from distlog.spark.stream_source import DistlogStreamReader
 
@@ -57,7 +56,7 @@ class Counted:
 def counted(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counted]:
     address = s3_server.address()
     monkeypatch.setitem(CommitLog.__init__.__kwdefaults__, "checkpoint_commits", CHECKPOINT_COMMITS)
-    monkeypatch.setattr(stream_sink, "RECENT_MS", 3_600_000)
+    monkeypatch.setattr(sink, "RECENT_MS", 3_600_000)
     distlog.create(address.url, storage_options=address.options)
     with FaultProxy(s3_server.endpoint) as proxy:
         options = {**address.options, "endpoint_url": proxy.url}
@@ -73,7 +72,7 @@ def test_the_requests_of_a_micro_batch_do_not_grow_with_the_number_of_commits(co
 
 
 def test_a_late_micro_batch_checks_for_later_commits(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_sink, "RECENT_MS", 0)
+    monkeypatch.setattr(sink, "RECENT_MS", 0)
     assert [counted.batch(number) for number in range(5)][1:] == [(2, 3)] * 4
 
 

@@ -7,9 +7,8 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from distlog.core.kafka.dump import dump
+from distlog.core.kafka.dump import DumpedFile, dump
 from distlog.core.kafka.dump_lines import DumpOptions, DumpOutput
-from distlog.core.kafka.log_dump import DumpedFile
 
 
 class Dumped(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from distlog.core.files.file_reader import FileReader, check_fields, runs_to_repeat
-from distlog.core.files.read_options import ReadOptions
+from distlog.core.files.input_files import ReadOptions
 from distlog.core.files.splits import pack
 from distlog.core.storage.input_storage import InputStorage
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from distlog.core.files.json_lines import JsonFields, JsonRecords, SeenFields
-from distlog.core.files.read_options import LineParser, Parsed, line_at
 from distlog.core.files.record_times import TimeReader
 from distlog.core.files.table_rows import CsvRows, header_names
+from distlog.core.files.text_lines import LineParser, Parsed, line_at
 
 
 def parsed(parser: LineParser, block: bytes) -> Parsed:

@@ -24,7 +24,7 @@ from distlog.core.maintain.compaction import compact as compact_here
 from distlog.core.maintain.group_rewrite import RewriteFailure, RewrittenPartition
 from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.topic import Topic
-from distlog.spark.shared_compaction import clean_shared
+from distlog.spark.executor import clean_shared
 
 CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "internal.segment.bytes": 8192}
 #: Room for so few keys that a partition of some hundred records is divided into buckets.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from importlib import import_module
 from pathlib import Path
 
+from distlog.jobs.__main__ import JOBS as PROGRAMS
 from tools.pages.markdown import code, table
 
 JOBS = Path(__file__).parents[2] / "jobs"
@@ -25,7 +25,7 @@ def text() -> str:
 
 
 def _section(path: Path) -> str:
-    parser: argparse.ArgumentParser = import_module(f"distlog.jobs.{path.stem}").parser
+    parser: argparse.ArgumentParser = PROGRAMS[path.stem].parser
     rows = [_row(action) for action in parser._actions if action.dest != "help"]
     return "\n\n".join([f"## jobs/{path.name}", str(parser.description), table(["option", "meaning"], rows)])
 

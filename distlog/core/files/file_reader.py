@@ -31,16 +31,17 @@ from distlog.core.errors import DistlogError, InvalidConfigError, InvalidRecordE
 from distlog.core.files.input_files import (
     CSV,
     JSONL,
+    NO_FIELDS,
     PARQUET,
     RECORDS,
     UTF8_MARK,
     InputFile,
+    ReadOptions,
     list_files,
     shorter,
     vanished,
 )
 from distlog.core.files.json_lines import JsonFields, JsonRecords, SeenFields
-from distlog.core.files.read_options import NO_FIELDS, BadLine, LineParser, ReadOptions, line_at, line_starts
 from distlog.core.files.record_times import TimeReader
 from distlog.core.files.splits import (
     SPLIT_BYTES,
@@ -53,7 +54,7 @@ from distlog.core.files.splits import (
     whole_file,
 )
 from distlog.core.files.table_rows import CsvRows, check_columns, header_names, parquet_records
-from distlog.core.files.text_lines import PatternLines, TextLines
+from distlog.core.files.text_lines import BadLine, LineParser, PatternLines, TextLines, line_at, line_starts
 from distlog.core.format.record_batch import HEADERS_TYPE
 from distlog.core.storage.input_storage import InputStorage
 from distlog.core.storage.parallel import in_order
@@ -71,7 +72,7 @@ _SKIP_HINT = "--bad-lines skip leaves bad lines out"
 
 
 class FileReader:
-    """Reads input files by some options, from some storage. It can be pickled."""
+    """Reads input files. It can be pickled."""
 
     def __init__(self, options: ReadOptions, storage: InputStorage) -> None:
         """Raise InvalidConfigError for a time format that is none."""
@@ -83,11 +84,9 @@ class FileReader:
         return FileReader, (self.options, self.storage)
 
     def files(self, inputs: Sequence[str]) -> list[InputFile]:
-        """The files of paths, folders and patterns, in order: see `list_files`."""
         return list_files(inputs, self.storage, self.options.format)
 
     def splits(self, files: Sequence[InputFile], split_bytes: int | None = SPLIT_BYTES) -> list[FileSplit]:
-        """The splits of files, in order: see `split_files`."""
         return split_files(files, self.storage, split_bytes)
 
     def check_first_files(self, files: Sequence[InputFile]) -> None:
@@ -108,7 +107,6 @@ class FileReader:
         return RunReading(self, run, seen_fields or SeenFields(self.options.fields))
 
     def parser(self, form: str, seen_fields: SeenFields, names: Sequence[str] | None = None) -> LineParser:
-        """The parser of the lines of a format; of CSV with the `names` of the columns."""
         options = self.options
         if form == CSV:
             return CsvRows(names or (), options.fields, self.times)
@@ -125,10 +123,7 @@ class FileReader:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The source of bytes of a block: from `offset` on they come from `file`, from its `position` on.
-
-    `lines` counts the lines of the file before; None if that is not known. A stream has no file.
-    """
+    """Where the bytes of a block from `offset` on come from; a stream has no file, unknown `lines` are None."""
 
     offset: int
     file: InputFile | None
@@ -138,10 +133,10 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Records in order, the stored bytes that they were about, and the origin of each.
+    """Records in order, the stored bytes that they take, and the origin of each.
 
-    `records` has the columns `key`, `value`, `timestamp` (int64 ms), `headers` and `partition`, as far as there are
-    any; `skipped` counts bad lines that were left out before or among them.
+    `records` has some of the columns `key`, `value`, `timestamp` (int64 ms), `headers` and `partition`; `skipped`
+    counts the bad lines before or among them.
     """
 
     records: pa.Table
@@ -160,7 +155,7 @@ class Part:
         return location_at(self.text, self.origins, int(starts[row]))
 
     def located(self, error: DistlogError) -> DistlogError:
-        """An error of an append of `records`, with file and line instead of a row, as far as they are known."""
+        """An error of an append of `records`, with file and line instead of a row, if they are known."""
         row = error.details.pop("row", None)
         if row is None and isinstance(error.details.get("limit"), int):
             row = self._largest(error.details["limit"])
@@ -192,10 +187,7 @@ def location_at(text: bytes, origins: Sequence[Origin], position: int) -> dict[s
 
 @dataclass(frozen=True, slots=True)
 class SplitReport:
-    """A split that was read: where its first line began and its last one ended, and how many records it had.
-
-    `start` is None if no line starts in it.
-    """
+    """The part of a file that a split read, from its first line (None: no line starts in it), and its counts."""
 
     start: int | None
     end: int
@@ -205,10 +197,7 @@ class SplitReport:
 
 @dataclass(slots=True)
 class RunReport:
-    """A run that was read: a value of some bytes, for the planner.
-
-    `error` is about a bad line in CSV after a split that must be proven first (`runs_to_repeat`).
-    """
+    """The splits of a run. After a bad line, `error` counts if the split of CSV is proven (`runs_to_repeat`)."""
 
     seen_fields: SeenFields
     splits: list[SplitReport] = field(default_factory=list)
@@ -216,21 +205,18 @@ class RunReport:
 
     @property
     def records(self) -> int:
-        """The number of records."""
         return sum(split.records for split in self.splits)
 
     @property
     def skipped(self) -> int:
-        """The number of bad lines that were left out."""
         return sum(split.skipped for split in self.splits)
 
 
 class RunReading:
-    """The parts of a run, as an iterator; once it has ended, `report` says what was read.
+    """The parts of a run, as an iterator; at its end `report` is complete.
 
-    Memory does not grow with the files: it holds some blocks of lines of 2 MiB, or buffers of the columns of a local
-    Parquet file. From an object store it holds the columns of one row group.
-    InvalidRecordError names the file and the line of what cannot be read.
+    Memory does not grow with the files: it holds blocks of lines of 2 MiB, or column buffers of a local Parquet file.
+    From an object store it holds the columns of one row group.
     """
 
     def __init__(self, reader: FileReader, run: Run, seen_fields: SeenFields) -> None:
@@ -268,7 +254,7 @@ class RunReading:
         self.report.splits.append(SplitReport(split.start, split.end, records, skipped))
 
     def _small(self, splits: Sequence[FileSplit]) -> Iterator[Part]:
-        """Small files of one format of lines, which know nothing of each other, in one block."""
+        """Small files of one format of lines, in one block."""
         storage = self._reader.storage
         tasks = (partial(_content, storage, split.file) for split in splits)
         is_local = storage.is_local(splits[0].file.url)
@@ -325,8 +311,8 @@ def _groups(run: Run) -> Iterator[list[FileSplit]]:
     group, size = list[FileSplit](), 0
     for split in run:
         kind = split.file.kind
-        is_small = split.is_whole and split.length <= _SMALL_BYTES and not kind.compression
-        is_small = is_small and kind.format not in (CSV, PARQUET)
+        is_plain = not kind.compression and kind.format not in (CSV, PARQUET)
+        is_small = is_plain and split.is_whole and split.length <= _SMALL_BYTES
         if group and (not is_small or kind != group[0].file.kind or size + split.length > _BLOCK_BYTES):
             yield group
             group, size = [], 0
@@ -374,7 +360,7 @@ class LineReading:
             raise
 
     def block(self, block: Block, lines: int | None) -> Iterator[Part]:
-        """The records of the next block, which has `lines` lines before it; None if that is not known."""
+        """The records of the next block, after `lines` lines; None if unknown."""
         text, position = block.text, block.position
         self.start = position if self.start is None else self.start
         if self._parser is None:
@@ -393,7 +379,7 @@ class LineReading:
         yield from self.parts(text, [self._origin])
 
     def remaining(self, blocks: Iterable[Block] = ()) -> Iterator[Part]:
-        """The records of lines that wait for those after them: of a quoted field of CSV that `blocks` may end."""
+        """The records of buffered lines: of a quoted field of CSV that `blocks` may end."""
         limit = len(self._carried)
         for block in blocks if limit else ():
             yield from self.parts(self._carried + block.text, [self._origin], limit)
@@ -465,9 +451,8 @@ class Repeat:
 def runs_to_repeat(runs: Sequence[Run], reports: Sequence[RunReport]) -> list[Repeat]:
     """The runs to read again, since a split of CSV began within a quoted field; mostly none.
 
-    A split assumes that its first line begins a row. That is so if the last row of the split before it ended there,
-    and the first split is right. If not, its file is read again as one split. Raises the error of a bad line in a
-    split that was right.
+    A split assumes that its first line begins a row. That is right if the previous split's last row ended there. If
+    not, its file is read again as one split. Raises the error of a bad line in a split that was right.
     """
     wrong = set[str]()
     expected = ("", 0)
@@ -489,18 +474,12 @@ def runs_to_repeat(runs: Sequence[Run], reports: Sequence[RunReport]) -> list[Re
             repeats[-1] = Repeat(repeats[-1].first, index + 1, [*repeats[-1].run, *runs[index]])
         else:
             repeats.append(Repeat(index, index + 1, list(runs[index])))
-    return [
-        Repeat(
-            repeat.first,
-            repeat.end,
-            [
-                whole_file(split.file) if split.file.url in wrong else split
-                for split in repeat.run
-                if split.file.url not in wrong or split.start == 0
-            ],
-        )
-        for repeat in repeats
-    ]
+    return [Repeat(repeat.first, repeat.end, _with_whole_files(repeat.run, wrong)) for repeat in repeats]
+
+
+def _with_whole_files(run: Run, wrong: set[str]) -> Run:
+    splits = (split for split in run if split.file.url not in wrong or split.start == 0)
+    return [whole_file(split.file) if split.file.url in wrong else split for split in splits]
 
 
 def check_fields(reports: Sequence[RunReport]) -> None:
@@ -516,11 +495,10 @@ def check_fields(reports: Sequence[RunReport]) -> None:
 
 def files_without_records(run: Run, report: RunReport) -> list[str]:
     """The names of the whole files of a run that have bytes, but no records."""
-    reports = zip(run, report.splits, strict=False)
     return [
         split.file.name
-        for split, split_report in reports
-        if split.is_whole and split.length and not split_report.records
+        for split, counts in zip(run, report.splits, strict=False)
+        if split.is_whole and split.length and not counts.records
     ]
 
 

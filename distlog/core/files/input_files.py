@@ -1,4 +1,4 @@
-"""The files that an append is given, in order: paths, folders and patterns become files with sizes and formats."""
+"""Input files: the files that paths, folders and patterns name, their formats, and the options of a read."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from distlog.core.errors import InvalidRecordError, StorageError
+from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError
 from distlog.core.storage.backend import FileInfo
 from distlog.core.storage.input_storage import InputStorage, shown
 from distlog.core.storage.parallel import in_parallel
+from distlog.core.times import check_unit
 
 _MAGIC = re.compile(r"[*?\[{]")
-#: Entries that a folder or a pattern passes over, as Hadoop and Spark do: logs and files that are being written.
+#: Names that folders and patterns skip, as Hadoop and Spark do: logs and unfinished files.
 _HIDDEN = ("_", ".")
 #: Tasks of one thread each, so that a request is not the price of a thread.
 _HEADS_PER_TASK = 64
@@ -86,14 +87,15 @@ UTF8_MARK = b"\xef\xbb\xbf"
 #: How many bytes must look like UTF-16 or UTF-32 without a mark.
 _WIDE_BYTES = 8
 _ROTATED = re.compile(r"\.[0-9]{1,8}$")
+FAIL, SKIP = "fail", "skip"
+NO_FIELDS = "a line of text has no fields: give --format jsonl, csv or parquet, or --pattern"
+#: The groups of a pattern that make a record.
+GROUPS = ("key", "value", "timestamp")
 
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """A file to read: where it is, its size when it was listed, and its kind.
-
-    What it grows later is not read. `url` may hold a signature; `name` is for messages.
-    """
+    """A file, its size when it was listed, and its kind. `url` may hold a signature; `name` is for messages."""
 
     url: str = field(repr=False)
     size: int
@@ -105,18 +107,17 @@ class InputFile:
 
 
 def list_files(inputs: Sequence[str], storage: InputStorage, requested_format: str | None = None) -> list[InputFile]:
-    """The files of the inputs: in their order, and the files of a folder or pattern by path.
+    """The files of the inputs in their order, and the files of a folder or pattern by path.
 
-    An input that exists is that file or folder, even with characters of a pattern in its name; else it may be a
-    pattern with *, ?, [a-z], {a,b} and ** for any folders. Names in a folder or pattern that begin with `_` or `.`
-    are passed over. `requested_format` is the caller's. Raises StorageError for an input that matches
-    nothing, or has no reader, and InvalidRecordError for a kind of file that is not supported.
+    An input that exists is that file or folder, even with characters of patterns in its name; else it may be a
+    pattern with *, ?, [a-z], {a,b} and ** for any folders. Names in these that begin with `_` or `.` are skipped.
+    Raises StorageError for an input that matches nothing or has no reader, InvalidRecordError for unsupported kinds.
     """
     addresses = [storage.address(input_) for input_ in inputs]
     listings = in_parallel(partial(_files_of, storage), addresses)
     matches = [file for listing in listings for file in listing]
     groups = [matches[index : index + _HEADS_PER_TASK] for index in range(0, len(matches), _HEADS_PER_TASK)]
-    if not storage.is_local(matches[0][0]) if matches else False:
+    if matches and not storage.is_local(matches[0][0]):
         groups = [[file] for file in matches]
     return [file for group in in_parallel(partial(_described, storage, requested_format), groups) for file in group]
 
@@ -135,7 +136,6 @@ def _described(
 
 
 def vanished(url: str) -> InvalidRecordError:
-    """The error of a file that was listed, and does not exist any more."""
     return InvalidRecordError("the file was deleted after it was listed", file=shown(url))
 
 
@@ -254,10 +254,7 @@ class Kind:
 
 
 def kind_of(name: str, head: bytes, requested_format: str | None) -> Kind:
-    """The kind of the file `name` that begins with `head`; `requested_format` is the caller's, or None.
-
-    Raises InvalidRecordError for what is not supported, with its name.
-    """
+    """The kind of the file `name` that begins with `head`. Raises InvalidRecordError for an unsupported kind."""
     compression = compression_of(head)
     if compression is not None:
         return Kind(_by_name(name, requested_format), compression)
@@ -357,3 +354,62 @@ def _by_name(name: str, requested_format: str | None) -> str:
             f"{unsupported_format} is not supported: {_remedy(unsupported_format)}; or give --format", file=name
         )
     return FORMAT_ENDINGS.get(ending, TEXT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """The options of a read; None leaves the choice to the content, or to the topic.
+
+    `format` is one of FORMATS. `key`, `value` and `timestamp` name fields or columns; numbers for times count
+    `timestamp_unit`, and texts are ISO 8601 or as `time_format` has it (Python's strptime). `pattern` is a Python
+    regular expression for lines of text. Each record gets `headers` after its own, and `partition` if given. A bad
+    line raises an error, or with `bad_lines` "skip" is left out and counted. `now_ms` is the time when the read was
+    planned: times without a year get its year.
+    """
+
+    format: str | None = None
+    key: str | None = None
+    value: str | None = None
+    timestamp: str | None = None
+    timestamp_unit: str = "ms"
+    key_separator: str | None = None
+    pattern: str | None = None
+    time_format: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    partition: int | None = None
+    bad_lines: str = FAIL
+    now_ms: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise InvalidConfigError for what cannot be meant, before anything is read."""
+        check_unit(self.timestamp_unit)
+        if self.format not in (None, *FORMATS):
+            raise InvalidConfigError(f"a format is one of {', '.join(FORMATS)}", format=self.format)
+        if self.bad_lines not in (FAIL, SKIP):
+            raise InvalidConfigError(f"bad lines are to {FAIL} or to {SKIP}", bad_lines=self.bad_lines)
+        is_text = self.format in (None, TEXT)
+        if self.key_separator is not None and (not is_text or not self.key_separator):
+            raise InvalidConfigError("--key-separator needs at least one character, and --format text")
+        if self.pattern is not None:
+            if not is_text or self.key_separator is not None:
+                raise InvalidConfigError("--pattern needs --format text, and no --key-separator")
+            try:
+                groups = re.compile(self.pattern).groupindex
+            except (re.error, RecursionError, OverflowError) as error:
+                raise InvalidConfigError(f"the pattern is not a regular expression: {error}") from None
+            if not groups.keys() & set(GROUPS):
+                text = "the pattern needs a group named key, value or timestamp, as in (?P<key>[^ ]+)"
+                raise InvalidConfigError(text)
+        if self.format == TEXT and self.fields:
+            raise InvalidConfigError(NO_FIELDS)
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The names of the fields by their roles: key, value, timestamp."""
+        names = {"key": self.key, "value": self.value, "timestamp": self.timestamp}
+        return {role: name for role, name in names.items() if name is not None}
+
+    @property
+    def skips_bad_lines(self) -> bool:
+        """True if bad lines are left out and counted."""
+        return self.bad_lines == SKIP

@@ -16,9 +16,8 @@ import pyarrow.json
 
 from distlog.core.arrays import byte_array, column_of, integers, new_array, scalar_of, table_of_rows
 from distlog.core.errors import InvalidRecordError
-from distlog.core.files.read_options import BadLine, Parsed
 from distlog.core.files.record_times import TimeReader
-from distlog.core.files.text_lines import split_lines
+from distlog.core.files.text_lines import BadLine, Parsed, split_lines
 from distlog.core.format.kernels.json_scan import BLANK, ESCAPED, NULL, UNSURE, gather, scan_objects
 from distlog.core.format.kernels.json_scan import OBJECT as FOUND
 from distlog.core.format.record_batch import HEADERS_TYPE
@@ -44,7 +43,6 @@ class SeenFields:
 
     @property
     def is_complete(self) -> bool:
-        """True if all named fields were seen."""
         return self.present >= {*self.fields.values()}
 
     def note_names(self, text: bytes) -> None:
@@ -80,7 +78,6 @@ class JsonFields:
     seen_fields: SeenFields
 
     def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
-        """See `LineParser`."""
         scanned = _Scanned.of(text, list(dict.fromkeys(self.fields.values())))
         rows, bad = np.flatnonzero(scanned.states != BLANK), dict[int, str]()
         unsure = np.flatnonzero(scanned.states == UNSURE).tolist()
@@ -138,10 +135,7 @@ class JsonFields:
 
 
 def written_fields(line: str, names: Sequence[str]) -> dict[str, bytes | None]:
-    """The fields of an object that are among `names`: their text, or their JSON as it was written; None for null.
-
-    Raises ValueError for JSON that is not an object, and for text that UTF-8 cannot have.
-    """
+    """The fields among `names` as text or JSON; None for null. Raises ValueError for a line that is not an object."""
     value = json.loads(line)
     if not isinstance(value, dict):
         raise ValueError("it must be an object")
@@ -214,7 +208,6 @@ def _gathered(
     sizes: npt.NDArray[np.int64],
     valid: npt.NDArray[np.bool_] | None,
 ) -> pa.Array:
-    """Byte strings of `data` as a column."""
     ends = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=ends[1:])
     out = new_array(int(ends[-1]), np.uint8)
@@ -281,9 +274,8 @@ def parse_by_line(
     return Parsed(table_of_rows(rows, schema), bad, len(text) + 1, np.array(starts, np.int64))
 
 
-# Both ways stay: Arrow takes 2.5 us a line, but one type a field, so no text next to base64, as `read --json` prints
-# them; line by line it is 7.5 us; and 95 us if Arrow reads one line, so halving a refused block does not help.
-
+# Arrow takes 2.5 us a line, but one type a field: no text next to base64, as `read --json` prints them. Line by line
+# it is 7.5 us. Arrow takes 95 us for one line, so halving a refused block does not help.
 
 _SCHEMA = pa.schema({"partition": pa.int32(), **_FIELDS_TYPES, "headers": HEADERS_TYPE})
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
@@ -306,14 +298,13 @@ class JsonRecords:
     times: TimeReader
 
     def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
-        """See `LineParser`."""
         records = self._in_bulk(text)
         if records is None:
             return parse_by_line(text, self._record, _SCHEMA, object_pairs_hook=_named_once)
         return Parsed(records, (), len(text) + 1)
 
     def _in_bulk(self, text: bytes) -> pa.Table | None:
-        """The records of a block that Arrow can read at once, as it can most; else None."""
+        """The records of a block that Arrow can read at once, as of most blocks; else None."""
         time_type = pa.string() if isinstance(first_object(text).get("timestamp"), str) else pa.int64()
         objects = objects_of(text, {**_FIELDS, "timestamp": time_type}, unexpected="error")
         if objects is None or not _have_values(objects) or not _are_plain(objects.fields):

@@ -40,11 +40,10 @@ _TAIL_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class FileSplit:
-    """A part of a file.
+    """A part of a file; a compressed file is one split.
 
-    A split of lines owns the lines that start in bytes [start, end). A split of Parquet has row groups [first_group,
-    end_group), or all if `end_group` is 0; `start` and `end` only say how much work that is. A compressed file is one
-    split.
+    A split of lines owns the lines that start in bytes [start, end). A split of Parquet has the row groups
+    [first_group, end_group), or all if `end_group` is 0; there `start` and `end` only estimate the work.
     """
 
     file: InputFile
@@ -59,7 +58,6 @@ class FileSplit:
 
     @property
     def is_whole(self) -> bool:
-        """True if the split is the whole file."""
         return self.start == 0 and self.end == self.file.size
 
 
@@ -74,11 +72,7 @@ Run = Sequence[FileSplit]
 def split_files(
     files: Sequence[InputFile], storage: InputStorage, split_bytes: int | None = SPLIT_BYTES
 ) -> list[FileSplit]:
-    """The splits of files, in order, of about `split_bytes`; with None a split is a whole file.
-
-    If a Parquet file has several splits, its footer is read. Raises InvalidRecordError for a file that is not
-    Parquet.
-    """
+    """The splits of files, in order, of about `split_bytes` (None: whole files); reads footers of large Parquet."""
     large = [file for file in files if split_bytes is not None and file.size > split_bytes]
     parquet = [file for file in large if file.kind.format == PARQUET]
     groups = dict(zip(parquet, in_parallel(partial(row_groups, storage), parquet), strict=True))
@@ -134,10 +128,7 @@ class Block:
 
 
 def split_blocks(storage: InputStorage, split: FileSplit) -> Iterator[Block]:
-    """The lines that a split owns: those that start in it.
-
-    Raises InvalidRecordError for a file that was deleted or cut, cannot be decompressed, or has an endless line.
-    """
+    """The lines that start in a split. Raises InvalidRecordError for a changed or bad file, or an endless line."""
     file = split.file
     if file.kind.compression:
         yield from _whole_lines(file, _decompressed(storage, file), 0)
@@ -192,7 +183,7 @@ def _stored(storage: InputStorage, file: InputFile, start: int, end: int) -> Ite
 
 
 def _growing(storage: InputStorage, file: InputFile, position: int) -> Iterator[bytes]:
-    """The bytes from `position` on, first a few: mostly a line ends soon."""
+    """The bytes from `position` on, first a few, since most lines are short."""
     size = _TAIL_BYTES
     while position < file.size:
         try:
@@ -245,9 +236,7 @@ def _decompressed(storage: InputStorage, file: InputFile) -> Iterator[bytes]:
                     check_decompressed(file.name, data[:HEAD_BYTES])
                     is_first = False
                 yield data
-    except InvalidRecordError:
-        raise
-    except StorageError:
+    except (InvalidRecordError, StorageError):
         raise
     except (OSError, pa.ArrowException) as error:
         if stored.error is not None:
@@ -268,7 +257,7 @@ def _stored_whole(storage: InputStorage, file: InputFile) -> Iterator[bytes]:
 
 
 class _Chunks(io.RawIOBase):
-    """Chunks as a stream; Arrow wraps an error in reading these, so it is stored here."""
+    """Chunks as a stream; it stores the error of a chunk, which Arrow wraps."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks, self._unread = chunks, memoryview(b"")
@@ -278,7 +267,6 @@ class _Chunks(io.RawIOBase):
         return True
 
     def read(self, size: int | None = -1) -> bytes:
-        """Up to `size` bytes."""
         if not self._unread:
             try:
                 self._unread = memoryview(next(self._chunks, b""))

@@ -1,4 +1,12 @@
-"""Rows of CSV and Parquet as records."""
+"""Rows of CSV and Parquet as records: some columns are key, value and timestamp; without a value it is the whole row.
+
+A row of CSV is as RFC 4180 has it. An expression finds how far the rows are valid, and Arrow reads these at once. If
+counts show that all lines of a block are rows, Arrow reads it without the expression, in much less time. After a
+quoted field that does not end validly, the next line begins a row again: a stray quote costs only its line.
+
+As JSON, times have all digits of their unit, and a Z if the column has a zone. Bytes are text if they are UTF-8, else
+{"base64": "..."}. NaN and infinities, which JSON lacks, are texts.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +26,9 @@ import pyarrow.csv
 
 from distlog.core.arrays import byte_array, flags_of, integers, numbers_of
 from distlog.core.errors import InvalidRecordError
-from distlog.core.files.input_files import RECORDS, InputFile, shorter, vanished
-from distlog.core.files.read_options import BadLine, Parsed, ReadOptions
+from distlog.core.files.input_files import RECORDS, InputFile, ReadOptions, shorter, vanished
 from distlog.core.files.record_times import TimeReader
+from distlog.core.files.text_lines import BadLine, Parsed
 from distlog.core.read.row_lines import joined, joined_items, json_labels, json_texts, or_else
 from distlog.core.storage.input_storage import InputStorage
 from distlog.core.write.rows import ACCEPTED
@@ -66,7 +74,6 @@ class CsvRows:
     times: TimeReader
 
     def __post_init__(self) -> None:
-        """Raise InvalidRecordError for a field that the file lacks."""
         check_names(self.fields, self.names)
 
     def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
@@ -232,7 +239,7 @@ class StoredFile(io.RawIOBase):
         return self._file.size
 
     def read(self, size: int | None = -1) -> bytes:
-        """The next bytes. Raises InvalidRecordError if the file is shorter than it was."""
+        """The next bytes. Raises InvalidRecordError if the file is shorter now."""
         end = self._file.size if size is None or size < 0 else min(self._position + size, self._file.size)
         if end <= self._position:
             return b""
@@ -253,7 +260,6 @@ class StoredFile(io.RawIOBase):
 
 
 def row_groups(storage: InputStorage, file: InputFile) -> list[int]:
-    """The stored bytes of each row group of a file."""
     with _open(storage, file) as parquet:
         metadata = parquet.metadata
         return [_stored_bytes(metadata.row_group(number), None) for number in range(metadata.num_row_groups)]
@@ -298,10 +304,7 @@ def check_columns(storage: InputStorage, file: InputFile, options: ReadOptions) 
 
 
 class ParquetRecords(NamedTuple):
-    """Records of adjacent rows, of which the first is row `first_row` of the file, and what is wrong with rows.
-
-    `faults` counts rows from `first_row`.
-    """
+    """Records of adjacent rows of a file, and the faults of rows, counted from `first_row`."""
 
     table: pa.Table
     first_row: int
@@ -402,10 +405,7 @@ def json_rows(batch: pa.RecordBatch) -> pa.Array:
 
 
 def json_values(column: pa.Array) -> pa.Array:
-    """The values of a column as JSON texts (large_binary); null for null.
-
-    Raises InvalidRecordError for a type that has no form in JSON.
-    """
+    """The values as JSON texts (large_binary), null for null. Raises InvalidRecordError for another type."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         return json_values(column.cast(kind.value_type))

@@ -1,4 +1,9 @@
-"""Lines of text as records: each is a value, or a key and a value with a separator between them."""
+"""Lines of text as records: values, keys and values with a separator, or the groups of a regular expression.
+
+Arrow's expressions (RE2) are several times as fast as Python's, and differ: in a class's characters outside ASCII,
+at line ends, in repeats of an expression that may be empty. So a simple pattern is rewritten for RE2 from its parse
+tree, with each class as ranges of ASCII, for lines in ASCII. Python's `re` reads any other pattern or line.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +12,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import column_of, flags_of, integers, scalar_of
-from distlog.core.files.read_options import GROUPS, BadLine, Parsed, line_starts
+from distlog.core.arrays import byte_array, column_of, flags_of, integers, scalar_of
+from distlog.core.files.input_files import GROUPS
 from distlog.core.files.record_times import TimeReader
 
 if sys.version_info >= (3, 11):
@@ -23,6 +29,7 @@ if sys.version_info >= (3, 11):
 else:
     import sre_constants as op
     import sre_parse as _parser
+
 
 NO_SEPARATOR = "the line has no key separator: correct it, or leave out --key-separator"
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
@@ -44,6 +51,40 @@ _CATEGORIES = {
 }
 
 
+class LineParser(Protocol):
+    """Parses blocks of whole lines of one format."""
+
+    def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
+        """The records that begin in the first `limit` bytes of a block, which has no newline at its end.
+
+        `is_last` says that no line follows. Raises InvalidRecordError for what makes all of the file useless.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """The records of a block of lines, and its lines that are not records.
+
+    `consumed` counts the parsed bytes of the block and its last newline: the remaining bytes belong to a row that
+    continues in the next block. `starts` are where the records begin in the block; None if each line that is not bad
+    is a record.
+    """
+
+    records: pa.Table
+    bad: Sequence[BadLine]
+    consumed: int
+    starts: npt.NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line that is not a record: its position in the block, the number of records before it, and the reason."""
+
+    position: int
+    records_before: int
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class TextLines:
     """Parses lines as values, or as keys and values: then a line without the separator is bad."""
@@ -51,7 +92,6 @@ class TextLines:
     key_separator: str | None = None
 
     def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
-        """See `LineParser`."""
         lines = split_lines(text)
         if self.key_separator is None:
             return Parsed(pa.table({"value": lines}), (), len(text) + 1)
@@ -74,10 +114,7 @@ def split_lines(text: bytes) -> pa.Array:
 
 
 def unescaped(text: str) -> str:
-    r"""A separator with \t, \n, \r, \\ and \xNN for what they stand for, as in a format of `read`.
-
-    Raises ValueError for another escape.
-    """
+    r"""Resolve \t, \n, \r, \\ and \xNN, as in a format of `read`. Raises ValueError for another escape."""
     fragments, position = list[str](), 0
     for match in _ESCAPE.finditer(text):
         escape = match[1]
@@ -93,17 +130,15 @@ def unescaped(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PatternLines:
-    """Parses lines by a pattern with groups named key, value and timestamp; without a value group it is the line.
+    """Parses lines with a pattern's groups key, value and timestamp; without a value group the value is the line.
 
-    The pattern may match anywhere in a line. An empty key or time is none, and an empty value is empty. A line that
-    does not match is bad.
+    The pattern may match anywhere in a line. An empty key or time is null. A line without a match is bad.
     """
 
     pattern: str
     times: TimeReader
 
     def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
-        """See `LineParser`."""
         lines = split_lines(text)
         groups = _groups_of(lines, self.pattern, is_ascii=text.isascii())
         is_bad = ~groups.matches
@@ -270,3 +305,11 @@ def _class(members: set[int]) -> str:
     cuts = np.flatnonzero(np.diff(points) > 1) + 1
     spans: Sequence[np.ndarray] = np.split(points, cuts)
     return "[" + "".join(f"\\x{{{span[0]:x}}}-\\x{{{span[-1]:x}}}" for span in spans) + "]"
+
+
+def line_starts(text: bytes) -> npt.NDArray[np.int64]:
+    return np.append(0, np.flatnonzero(byte_array(text) == ord("\n")) + 1)
+
+
+def line_at(text: bytes, position: int) -> int:
+    return text.count(b"\n", 0, position)

@@ -1,4 +1,4 @@
-"""Imports the partitions in a stopped broker's log directory as topics, by hard links or as copies."""
+"""Imports the partitions of a stopped broker's log directory as topics, with hard links or copies."""
 
 from __future__ import annotations
 
@@ -68,17 +68,18 @@ from distlog.core.storage.locks_and_pages import open_lock
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 
-# A coordinator decides in `__transaction_state`, and then has a marker written to every partition. A broker that was
-# killed in between writes missing markers at startup; so does an import of its logs. An undecided transaction stays
-# open, as it would until its coordinator aborts it, and is reported.
-
-
-_EPOCH_AT = slice(12, 16)
-
 
 def with_end_markers(partition: AdoptedPartition, states: LeftStates) -> AdoptedPartition:
-    """Return the partition with the markers of decided open transactions, and notes on all open transactions."""
-    open_ones = [entry for entry in _producers(partition) if entry["transaction_first_offset"] >= 0]
+    """Return the partition with the end markers of decided open transactions, and notes on all open transactions.
+
+    A coordinator decides in `__transaction_state`, and then has a marker written to every partition. A broker that
+    was killed in between writes missing markers at startup; so does an import of its logs.
+    """
+    open_ones = [
+        entry
+        for entry in read_producer_snapshot(partition.producer_snapshot)
+        if entry["transaction_first_offset"] >= 0
+    ]
     if not open_ones or not partition.segments:
         return partition
     topic_partition, notes = (partition.name.topic, partition.name.partition), list(partition.notes)
@@ -104,10 +105,6 @@ def _named(producer: int, state: TransactionState | None) -> str:
     return f"transaction of producer {producer}{details}"
 
 
-def _producers(partition: AdoptedPartition) -> Any:
-    return read_producer_snapshot(partition.producer_snapshot)
-
-
 def _with_markers(partition: AdoptedPartition, decided: Sequence[tuple[TransactionState, int]]) -> AdoptedPartition:
     """Return the partition with another segment: the markers of transactions, with their coordinators' epochs."""
     base, last = partition.log_end_offset, partition.segments[-1].info
@@ -116,15 +113,14 @@ def _with_markers(partition: AdoptedPartition, decided: Sequence[tuple[Transacti
         _marker(state, epoch, base + number, last.leader_epoch) for number, (state, epoch) in enumerate(decided)
     )
     rows = read_headers(data)
-    entries = _producers(partition)
-    producers = ProducerStates.of_snapshot(entries, base)
+    producers = ProducerStates.of_snapshot(read_producer_snapshot(partition.producer_snapshot), base)
     transactions = OpenTransactions(producers.open_transactions)
     aborted = transactions.observe(data, rows)
     producers.observe(data, rows)
     log = LogDescription(base)
     log.add(data, rows)
     info, indexes = log.describe(partition.name.partition, f"{base:020d}", written_ms)
-    files = {suffix: data for suffix, data in indexes.items() if data}
+    files = {suffix: index for suffix, index in indexes.items() if index}
     if aborted:
         files[".txnindex"] = complete_index(b"", aborted)
     changes: dict[str, Any] = {
@@ -153,14 +149,8 @@ def _marker(state: TransactionState, coordinator_epoch: int, offset: int, leader
     )
     data = bytearray(np.ascontiguousarray(run.data).tobytes())
     data[:8] = offset.to_bytes(8, "big")
-    data[_EPOCH_AT] = leader_epoch.to_bytes(4, "big", signed=True)
+    data[12:16] = leader_epoch.to_bytes(4, "big", signed=True)
     return bytes(data)
-
-
-# The broker's folders are not changed, so nothing has happened until the commit that makes the topic.
-#
-# On object storage a request may take effect after the next import, of a log that has grown since. So names depend on
-# the content there, and nothing is deleted: a late put writes the same bytes again, or an unused file.
 
 
 #: A file up to this size is copied in one request.
@@ -170,13 +160,16 @@ _NO_PRODUCERS = 10
 
 
 def written_files(topic: Storage, name: str, partitions: Sequence[AdoptedPartition]) -> list[str]:
-    """List the files in the folders of the partitions."""
     folders = [paths.partition_dir(name, partition.name.partition) for partition in partitions]
     return [file.name for folder in folders for file in topic.list(folder)]
 
 
 def with_names_of_contents(partition: AdoptedPartition) -> AdoptedPartition:
-    """Return the partition with stems by content: 20 digits, more than an offset has."""
+    """Return the partition with stems by content, of 20 digits, more than an offset has.
+
+    On object storage a request may take effect after the next import, of a log that has grown since: a late put
+    writes the same bytes again, or an unused file. Nothing is deleted there.
+    """
 
     def renamed(segment: AdoptedSegment) -> AdoptedSegment:
         identity = json.dumps(fields.write(dataclasses.replace(segment.info, created_ms=0)), sort_keys=True)
@@ -266,9 +259,6 @@ def _copy(topic: Storage, target: str, folder: PartitionFolder, source: str, sta
             writer.write_behind(chunk)
 
 
-# On object storage imports may run concurrently: their files are the same, and one of their commits wins.
-
-
 _MARK = ".adoption"
 _TEXT = b"an adoption is under way, or has died: adopt again\n"
 
@@ -319,13 +309,6 @@ def _locked(path: str, url: str) -> int:
         os.close(file)
 
 
-# All files of a topic are written first, and then one commit makes the topic. A crash before it leaves the broker's
-# files unchanged; adopt again. The files are checked as by a broker at startup (`LogLoader`).
-#
-# The topic of an earlier import gets new partitions, and new records of its partitions, if its log ends with a batch
-# that the broker's log also has.
-
-
 #: The log directories that have a partition: one per replica.
 Replicas = Mapping[PartitionName, Sequence[LogDir]]
 
@@ -366,17 +349,18 @@ def adopt_topic(
     by_links: bool,
     dry_run: bool = False,
 ) -> _Adoption:
-    """Import the partitions `replicas` of a topic as the topic at `topic`; also returns its snapshot."""
+    """Import the partitions `replicas` of a topic as the topic at `topic`; also returns its snapshot.
+
+    All files are written first, then one commit makes the topic: after a crash, adopt again. The topic of an earlier
+    import gets new partitions, and new records if its log ends with a batch that the broker's log also has.
+    """
     log, name = open_log(topic), paths.check_topic_name(paths.last_part(topic.url.rstrip("/")))
     if by_links and parse_partition_folder(name) is not None:
-        text = (
-            "a topic of this name cannot be adopted without a copy: its folder would look like a partition's; copy it"
-        )
+        text = "a topic of this name cannot be adopted without a copy: its folder would look like a partition's"
         raise InvalidTopicError(text, topic=name)
     existing = _load(log)
     ends = {} if existing is None else {n: state.log_end_offset for n, state in enumerate(existing.partitions)}
     copies = _read_replicas(replicas, config, ends)
-    # before anything is written
     topic_id = _topic_id(copies)
     partitions = [with_end_markers(_most_complete(replicas_of_one), states) for replicas_of_one in copies]
     if not topic.is_local:
@@ -384,9 +368,9 @@ def adopt_topic(
     is_linked = by_links and topic.is_local
     if existing is not None:
         if existing.dropped or existing.topic_id != topic_id:
-            text = "there is another topic at this address, or there was: adopt to another address"
+            text = "another topic is or was at this address: adopt to another address"
             if topic_id is None:
-                text = "there is a topic at this address, and no partition.metadata shows whether it is the same: "
+                text = "no partition.metadata shows whether the topic at this address is the same: "
                 text += "adopt to another address, all directories at once"
             raise TopicExistsError(text, url=topic.url)
         again = partial(adopt_topic, replicas, topic, open_log, config, states, by_links=by_links)
@@ -395,7 +379,7 @@ def adopt_topic(
     if dry_run:
         return adopted, log, None
     if topic.is_local and (existing_files := written_files(topic, name, partitions)) and not is_marked(topic):
-        text = "other files are where the topic's would be: adopt to another address, or delete them"
+        text = "the topic's folder has other files: adopt to another address, or delete them"
         raise StorageError(text, url=topic.url, file=existing_files[0])
     with adopting(topic):
         # another import may have ended since
@@ -438,7 +422,6 @@ def _read_replicas(replicas: Replicas, config: TopicConfig, ends: Mapping[int, i
 
 
 def _most_complete(replicas: Sequence[AdoptedPartition]) -> AdoptedPartition:
-    """Return the most complete replica, with notes that name it, and replicas with a higher high watermark."""
     best = max(replicas, key=attrgetter("completeness"))
     if len(replicas) == 1:
         return best
@@ -593,18 +576,18 @@ def _new_part(
         return None
     if partition.log_end_offset <= adopted_ends().get(number, 0):
         return None
-    below = [segment for segment in partition.segments if segment.info.base_offset < topic_end]
+    earlier = [segment for segment in partition.segments if segment.info.base_offset < topic_end]
     new = tuple(segment for segment in partition.segments if segment.info.base_offset >= topic_end)
     is_next = bool(new) and new[0].info.base_offset == topic_end and state.active is None
-    is_same_log = not below or _is_same_end(state, below[-1].info.next_offset, below[-1].info.last_batch_crc)
+    is_same_log = not earlier or _is_same_end(state, earlier[-1].info.next_offset, earlier[-1].info.last_batch_crc)
     # if the commits of imports are deleted, a batch in both logs decides
-    adopted_end = adopted_ends().get(number, topic_end if below else 0)
+    adopted_end = adopted_ends().get(number, topic_end if earlier else 0)
     if not (is_next and is_same_log and adopted_end == topic_end):
         text = (
-            f"partition {number} has other records than the log directory, which ends at {partition.log_end_offset}"
+            f"partition {number} has other records than the log directory, which ends at {partition.log_end_offset}: "
+            "they were appended, or rewritten, since it was adopted: adopt to another address"
         )
-        more = "they were appended, or rewritten, since it was adopted: adopt to another address"
-        raise TopicExistsError(f"{text}: {more}", url=url, partition=number, log_end_offset=topic_end)
+        raise TopicExistsError(text, url=url, partition=number, log_end_offset=topic_end)
     return dataclasses.replace(partition, segments=new)
 
 
@@ -645,7 +628,6 @@ def _topic_id(copies: Iterable[Sequence[AdoptedPartition]]) -> str | None:
 
 
 def _load(log: CommitLog) -> Snapshot | None:
-    """Load the topic at the address, even if it was dropped; None without a topic."""
     try:
         return log.load(include_dropped=True)
     except TopicNotFoundError:
@@ -656,16 +638,15 @@ def _notes(partitions: Sequence[AdoptedPartition], existing: int = 0) -> list[st
     """Return notes on `partitions`, and on missing partitions of a topic with `existing` partitions."""
     present = {partition.name.partition for partition in partitions}
     absent = sorted(set(range(existing, max(present, default=-1) + 1)) - present)
-    of_each = (
+    notes = [f"partition {number} is not in this directory: it is empty here" for number in absent]
+    return notes + [
         f"partition {partition.name.partition}: {note}" for partition in partitions for note in partition.notes
-    )
-    return [*(f"partition {number} is not in this directory: it is empty here" for number in absent), *of_each]
+    ]
 
 
 def by_topic(
     log_dirs: Sequence[LogDir], names: Iterable[PartitionName]
 ) -> dict[str, dict[PartitionName, list[LogDir]]]:
-    """Group partitions by topic, with the log directories that have them."""
     topics = dict[str, dict[PartitionName, list[LogDir]]]()
     for name in sorted(set(names)):
         topics.setdefault(name.topic, {})[name] = [log_dir for log_dir in log_dirs if name in log_dir.partitions]

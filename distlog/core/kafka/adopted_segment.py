@@ -32,25 +32,16 @@ from distlog.core.segments.transactions import OpenTransactions
 from distlog.core.storage.backend import Part
 from distlog.core.times import NO_TIMESTAMP
 
-# The headers have everything that a commit needs, even the checksum of the file, joined from the batches' checksums.
-# So a log is only read after a crash, as by a broker.
-#
-# A log whose offsets exceed the range of an index becomes several segments: a broker splits it at load (KAFKA-6264;
-# `LocalLog.splitOverflowedSegment`).
-
-
 _PART_BYTES = 4 << 20
 _INDEXES = (".index", ".timeindex", ".txnindex")
 
 
 class AdoptedSegment(NamedTuple):
-    """A segment to be committed.
+    """A segment to be committed: the bytes from `position` to `end` of its file.
 
-    `files` has by suffix the name of a broker's valid file, or the content of a file that was missing or wrong. The
-    log is the bytes from `position` to `end` of its file. `damage` is why they end before the file, if no other
-    segment follows in it. `remade` has the suffixes of rebuilt indexes. `gap` is the number of offsets between the
-    last batch and the next segment. `is_sparse` means that offsets are missing between batches, as in a compacted
-    log.
+    `files` has by suffix the name of a broker's valid file, or the content of a rebuilt one, whose suffix is also in
+    `remade`. `damage` cuts the file short. `gap` counts the offsets between the last batch and the next segment.
+    `is_sparse` means that offsets are missing between batches, as in a compacted log.
     """
 
     info: SegmentInfo
@@ -63,7 +54,6 @@ class AdoptedSegment(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The position in the file where its log ends."""
         return self.position + self.info.log_bytes
 
 
@@ -84,7 +74,11 @@ def read_segments(
     checked: bool,
     split_at: int = 0,
 ) -> Iterator[AdoptedSegment]:
-    """Describe the segment at `base_offset`; several if offsets are too far apart, or it spans `split_at`."""
+    """Describe the segment at `base_offset`; several if it spans `split_at`, or its offsets exceed an index's range.
+
+    A broker splits these at load too (KAFKA-6264; `LocalLog.splitOverflowedSegment`). The headers have all that a
+    commit needs, even the file's checksum, joined from the batches' checksums: only after a crash the log is read.
+    """
     names: Mapping[str, str] = folder.loaded.segments[base_offset]
     file, position = names[".log"], 0
     begin: int | None = base_offset
@@ -111,6 +105,7 @@ class _Inspection:
     interval_bytes: int
     state: LogState
     split_at: int
+    stem: str = field(init=False)
     log: LogDescription = field(init=False)
     indexes: dict[str, bytes] = field(init=False)
     checks: dict[str, IndexCheck] = field(init=False)
@@ -123,11 +118,12 @@ class _Inspection:
     next_base: int | None = None
 
     def __post_init__(self) -> None:
+        self.stem = f"{self.base_offset:020d}"
         self.log = LogDescription(self.base_offset, interval_bytes=self.interval_bytes)
         self.indexes = {
             suffix: (self.folder.read(self.names[suffix]) if suffix in self.names else b"") for suffix in _INDEXES
         }
-        description, _ = LogDescription(self.base_offset).describe(self.folder.name.partition, self._stem(), 0)
+        description, _ = LogDescription(self.base_offset).describe(self.folder.name.partition, self.stem, 0)
         last = self.base_offset + MAX_INT + 1 if self.end is None else self.end
         bounds = dataclasses.replace(description, next_offset=last, log_bytes=self.size)
         checks = dict[str, IndexCheck]()
@@ -137,9 +133,6 @@ class _Inspection:
                 part = Part.file(self.names.get(suffix, ""), len(data))
                 checks[suffix] = CHECKS[suffix](part, bounds, data)
         self.checks = checks
-
-    def _stem(self) -> str:
-        return f"{self.base_offset:020d}"
 
     def add(self, walk: BatchWalk, batches: Batches) -> None:
         """Add the next batches; ends the walk before a batch that cannot follow."""
@@ -186,7 +179,7 @@ class _Inspection:
         """Return the segment, from byte `position` of the file to the end of the walk."""
         created_ms = self.folder.modified_ms(self.names[".log"])
         partition = self.folder.name.partition
-        info, built = self.log.describe(partition, self._stem(), created_ms)
+        info, built = self.log.describe(partition, self.stem, created_ms)
         files, remade = self._files(built)
         contents = {suffix: self.indexes[suffix] if isinstance(file, str) else file for suffix, file in files.items()}
         of_records: dict[str, Any] = {}
@@ -266,7 +259,6 @@ class AdoptedPartition:
 
     @property
     def log_bytes(self) -> int:
-        """The size of its logs."""
         return sum(segment.info.log_bytes for segment in self.segments)
 
     @property
@@ -275,7 +267,6 @@ class AdoptedPartition:
         return self.epochs[-1][0] if self.epochs else -1, self.log_end_offset, self.high_watermark
 
     def actions(self) -> Iterator[Action]:
-        """Yield the actions that add this log to an empty partition."""
         begin = self.segments[0].info.base_offset if self.segments else self.log_start_offset
         if begin:
             yield SetLogStartOffset(self.name.partition, begin)
@@ -337,12 +328,7 @@ def read_partition(
 
 
 def _segments(
-    log_dir: LogDir,
-    folder: PartitionFolder,
-    state: LogState,
-    interval_bytes: int,
-    notes: list[str],
-    split_at: int,
+    log_dir: LogDir, folder: PartitionFolder, state: LogState, interval_bytes: int, notes: list[str], split_at: int
 ) -> Iterator[AdoptedSegment]:
     """Yield the segments up to the first damage, and add notes on them."""
     bases = list(folder.loaded.segments)

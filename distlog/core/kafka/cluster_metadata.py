@@ -41,14 +41,12 @@ class ClusterMetadata:
     """The settings of a cluster's topics; `progress`, leader epoch and end offset, orders replicas."""
 
     cluster_id: str | None
-
     topics: Mapping[str, Mapping[uuid.UUID, Mapping[str, str]]] = field(default_factory=dict)
     progress: tuple[int, int] = (-1, -1)
     notes: tuple[str, ...] = ()
 
     @property
     def is_known(self) -> bool:
-        """Whether the metadata was complete."""
         return self.progress[1] >= 0
 
     def settings(self, topic: str, topic_ids: Collection[uuid.UUID]) -> Mapping[str, str] | None:
@@ -58,9 +56,7 @@ class ClusterMetadata:
 
 
 # A value is a frame: its version (1), the kind of the record and the record's version as unsigned varints, and then
-# the record's fields, flexible (KIP-482). A record has a setting of a topic; null resets it. The records of a
-# transaction (KIP-868) apply at its end.
-
+# the record's fields, flexible (KIP-482). Null resets a setting. Records of a transaction (KIP-868) apply at its end.
 
 _FRAME, _VERSION = 1, 0
 _TOPIC, _SETTING, _REMOVED_TOPIC, _BEGIN, _END, _ABORT = 2, 4, 9, 23, 24, 25
@@ -134,9 +130,8 @@ class _Image:
         self._count += 1
         self._bytes += size
         if self._count > _MOST_VALUES or self._bytes > _MOST_VALUE_BYTES:
-            raise CorruptRecordError(
-                f"{CLUSTER_METADATA} has more topics and settings than can be", most=_MOST_VALUES
-            )
+            text = f"{CLUSTER_METADATA} has more topics and settings than can be"
+            raise CorruptRecordError(text, most=_MOST_VALUES)
 
     def check_settings(self) -> None:
         """Raise CorruptRecordError for a topic with too many settings for a report."""

@@ -1,9 +1,12 @@
-"""Dumps files by their suffixes, as Kafka's `DumpLogSegments` does."""
+"""Dumps the files of a log directory by their suffixes, as Kafka's `DumpLogSegments` does."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,13 +23,94 @@ from distlog.core.errors import (
     StorageError,
     UnsupportedVersionError,
 )
+from distlog.core.format.kernels.batch_scan import (
+    BAD_LENGTH,
+    BATCH,
+    LOG_OVERHEAD,
+    OK,
+    SMALLEST_LENGTH,
+    count_frames,
+    read_frames,
+)
+from distlog.core.format.kernels.crc import find_valid
 from distlog.core.format.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY
-from distlog.core.format.record_batch import LOG_OVERHEAD, Source
+from distlog.core.format.record_batch import (
+    CRC_START,
+    LEGACY_CRC_START,
+    Batches,
+    BatchWalk,
+    Headers,
+    Source,
+)
 from distlog.core.format.transaction_index import TRANSACTION_ENTRY, VERSION
-from distlog.core.integers import MAX_INT
-from distlog.core.kafka.dump_lines import ABSENT, DumpOptions, DumpOutput, Line, Longs, number, optional
-from distlog.core.kafka.log_dump import DumpedFile, dump_log, scan
+from distlog.core.integers import MAX_INT, MAX_LONG
+from distlog.core.kafka.dump_lines import (
+    ABSENT,
+    DumpedRecords,
+    DumpOptions,
+    DumpOutput,
+    Line,
+    LogStyle,
+    Longs,
+    no_records,
+    number,
+    optional,
+    scan,
+)
 from distlog.core.segments.producer_states import read_producer_snapshot
+from distlog.core.segments.segment_parts import LogFile
+from distlog.core.storage.backend import Part
+from distlog.core.storage.parallel import cores, in_order, prefetched
+from distlog.core.storage.storage import Storage
+
+NON_CONSECUTIVE = Line("nonConsecutive", (number("first", ""), number("second", " is followed by ")), begin="  ")
+#: How many entries are read at once.
+ENTRIES = 1 << 16
+#: The bytes read of a batch: enough for its last offset.
+_HEAD_BYTES = 27
+OFFSET_ENTRY_LINE = Line("entry", (number("offset"), number("position")))
+MISMATCH = Line(
+    "indexMismatch", (number("indexOffset", "Index offset: "), number("logOffset", ", log offset: ")), begin="  "
+)
+NO_BATCH = Line(
+    "indexedPositionNotFound", (number("offset", "Index offset: "), number("position", ", position: ")), begin="  "
+)
+NOTHING = -1
+TIME_ENTRY_LINE = Line("entry", (number("timestamp"), number("offset")))
+_INDEXED = number("indexTimestamp", "Index timestamp: ")
+WRONG_TIME = Line("timestampMismatch", (_INDEXED, number("logTimestamp", ", log timestamp: ")), begin="  ")
+OUT_OF_ORDER = Line(
+    "outOfOrderTimestamp", (_INDEXED, number("previous", ", Previously indexed timestamp: ")), begin="  "
+)
+NOT_FOUND = Line(
+    "offsetNotFound", (number("offset", "Indexed offset: "), number("logOffset", ", found log offset: "))
+)
+_ABORTED = ("version", "producerId", "firstOffset", "lastOffset", "lastStableOffset")
+ABORTED = Line("abortedTransaction", tuple(number(name) for name in _ABORTED))
+_PRODUCER = (
+    *(number(name) for name in ("producerId", "producerEpoch", "coordinatorEpoch")),
+    optional("currentTxnFirstOffset"),
+    number("lastTimestamp"),
+)
+_LAST_BATCH = tuple(
+    number(name) for name in ("firstSequence", "lastSequence", "lastOffset", "offsetDelta", "timestamp")
+)
+PRODUCER = Line("producer", (*_PRODUCER, *_LAST_BATCH))
+#: A producer without a known batch. Kafka's line ends with a space.
+PRODUCER_WITHOUT_BATCH = Line("producer", _PRODUCER, end=" \n")
+EPOCH = Line("leaderEpoch", (number("epoch"), number("startOffset")))
+#: How many bytes of a log are processed together.
+WINDOW_BYTES = 2 << 20
+_BASE_OFFSET = re.compile(r"[0-9]{1,20}")
+_FOLDER_AND_NAME = re.compile(r"(?P<folder>.*[/:])?(?P<name>[^/]*)", re.DOTALL)
+
+
+#: Records are shown when their batches have decompressed to this size.
+PART_BYTES = 4 << 20
+NO_OFFSETS = np.zeros(0, np.int64)
+#: How many parts of a window are formatted early: the memory of more has no bound, since a window may decompress to
+#: any size.
+_BUFFERED_PARTS = 4
 
 
 def dump(files: Iterable[DumpedFile], options: DumpOptions, output: DumpOutput) -> None:
@@ -36,7 +120,6 @@ def dump(files: Iterable[DumpedFile], options: DumpOptions, output: DumpOutput) 
         try:
             _dump_one(file, options, output)
         except BrokenPipeError:
-            # the reader of the output has closed it
             raise
         except DistlogError as error:
             output.fail(error)
@@ -45,18 +128,206 @@ def dump(files: Iterable[DumpedFile], options: DumpOptions, output: DumpOutput) 
             output.fail(StorageError(f"cannot read the file: {error.strerror or error}", file=where))
 
 
-#: How many entries are read at once.
-ENTRIES = 1 << 16
-#: The bytes read of a batch: enough for its last offset.
-_HEAD_BYTES = 27
+@dataclass(frozen=True, slots=True)
+class DumpedFile:
+    """A file, and its address as the user gave it."""
 
-OFFSET_ENTRY_LINE = Line("entry", (number("offset"), number("position")))
-MISMATCH = Line(
-    "indexMismatch", (number("indexOffset", "Index offset: "), number("logOffset", ", log offset: ")), begin="  "
-)
-NO_BATCH = Line(
-    "indexedPositionNotFound", (number("offset", "Index offset: "), number("position", ", position: ")), begin="  "
-)
+    address: str
+    storage: Storage
+    name: str
+
+    @classmethod
+    def from_address(cls, address: str, storage_options: dict[str, Any] | None = None) -> DumpedFile:
+        """Return the file at a path or URL. Raises StorageError for a bad address."""
+        match = _FOLDER_AND_NAME.fullmatch(address)
+        assert match is not None
+        return cls(address, Storage(match["folder"] or ".", storage_options), match["name"])
+
+    @property
+    def suffix(self) -> str:
+        return "." + self.name.rpartition(".")[2] if "." in self.name else ""
+
+    @property
+    def path(self) -> str:
+        return f"{self.storage.url.rstrip('/')}/{self.name}"
+
+    @property
+    def base_offset(self) -> int:
+        """The offset in the name, before the first dot; 0 without an offset, as in distlog's names."""
+        stem = self.name.partition(".")[0]
+        return offset if _BASE_OFFSET.fullmatch(stem) and (offset := int(stem)) <= MAX_LONG else 0
+
+    @property
+    def size(self) -> int:
+        return self.storage.size(self.name)
+
+    def sibling(self, suffix: str) -> DumpedFile:
+        return DumpedFile(self.address, self.storage, self.name.partition(".")[0] + suffix)
+
+    def frames(self, end: int) -> Iterator[Batches]:
+        """Yield the complete batches before `end`, some MB at a time, unchecked. Raises CorruptRecordError."""
+        file = LogFile(self.storage, Part.file(self.name, end), end, mapped=False)
+        try:
+            yield from BatchWalk(file.read, 0, end, WINDOW_BYTES, "raise", headers=self._headers)
+        finally:
+            file.close()
+
+    def _headers(self, data: memoryview, position: int) -> Headers:
+        array = byte_array(data)
+        status, stop, count = count_frames(array)
+        rows = np.zeros(count, BATCH)
+        read_frames(array, rows)
+        return rows, None if status == OK else self._bad_size(status, array, stop, position)
+
+    def _bad_size(self, status: int, data: npt.NDArray[np.uint8], position: int, origin: int) -> CorruptRecordError:
+        length = int.from_bytes(data[position + 8 : position + LOG_OVERHEAD].tobytes(), "big", signed=True)
+        least = f"at least {SMALLEST_LENGTH}" if status == BAD_LENGTH else "the bytes of its header"
+        return CorruptRecordError(
+            f"a batch claims {length} bytes, not {least}: nothing after it can be read",
+            file=self.path,
+            position=origin + position,
+        )
+
+
+def _dump_one(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
+    if file.suffix == ".log":
+        dump_log(file, options, output)
+    elif file.suffix == ".index":
+        dump_index(file, options, output)
+    elif file.suffix == ".timeindex":
+        dump_time_index(file, options, output)
+    elif file.suffix == ".txnindex":
+        dump_transaction_index(file, output)
+    elif file.suffix == ".snapshot":
+        dump_producers(file, output)
+    elif file.name == paths.LEADER_EPOCHS:
+        dump_leader_epochs(file, output)
+    elif file.suffix == paths.BUNDLE_SUFFIX:
+        output.fail(
+            InvalidConfigError(
+                "a bundle has segments of many partitions, which only the topic's commits locate: `distlog export` "
+                "writes their files, `distlog segments` lists them, `distlog read` prints their records",
+                file=file.address,
+            )
+        )
+    else:
+        output.note(f"Ignoring unknown file {file.address}", "unknownFile")
+
+
+def dump_log(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
+    """Write the batches of a `.log` file. Skips a batch that cannot be read, if its size can be read."""
+    output.say(f"Log starting offset: {file.base_offset}", "log", startOffset=file.base_offset)
+    _LogDump(file, options, output).run(min(file.size, options.max_bytes))
+
+
+class _LogDump:
+    def __init__(self, file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
+        self._file, self._options, self._output = file, options, output
+        style = LogStyle(not options.skip_record_metadata, options.print_data_log, output.as_json)
+        self._windows = LogWindows(file.path, style, options.is_deep)
+        self._last_offset = -1
+        self._title = f"Non-consecutive offsets in {file.path}"
+
+    def run(self, end: int) -> None:
+        position = 0
+        try:
+            for parts, stop in self._shown(end):
+                for part in parts:
+                    self._output.write(part.lines)
+                    self._compare_offsets(part)
+                    if part.error is not None:
+                        self._output.fail(part.error)
+                position = stop
+        except CorruptRecordError as error:
+            self._output.fail(error)
+        if position < end and not self._options.is_cut:
+            text = f"Found {end - position} invalid bytes at the end of {self._file.name}"
+            self._output.say(text, "invalidBytes", count=end - position)
+
+    def _shown(self, end: int) -> Iterator[tuple[Iterator[ShownBatches], int]]:
+        """Yield the output and the end of windows; all cores format the next windows."""
+
+        def started(window: Batches) -> tuple[Iterator[ShownBatches], int]:
+            return prefetched(self._windows.show(window), _BUFFERED_PARTS), window.end
+
+        workers = cores()
+        tasks = (partial(started, window) for window in self._file.frames(end))
+        with closing(in_order(tasks, workers + 1, workers=workers, joined=True)) as windows:
+            yield from windows
+
+    def _compare_offsets(self, part: ShownBatches) -> None:
+        if part.ends is None:
+            return
+        (first, last), starts, ends = part.ends, part.gap_starts, part.gap_ends
+        if self._last_offset not in (-1, first - 1):
+            starts, ends = np.append(self._last_offset, starts), np.append(first, ends)
+        self._output.problems(self._title, NON_CONSECUTIVE, {"first": starts, "second": ends})
+        self._title = "" if len(starts) else self._title
+        self._last_offset = last
+
+
+@dataclass(frozen=True, slots=True)
+class ShownBatches:
+    """The lines of a part of a log, its first and last offset, gaps between neighbours, and the error at its end."""
+
+    lines: memoryview
+    ends: tuple[int, int] | None
+    gap_starts: Longs
+    gap_ends: Longs
+    error: CorruptRecordError | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogWindows:
+    """Makes the lines of windows of the log at `path`; with `is_deep` of their records too."""
+
+    path: str
+    style: LogStyle
+    is_deep: bool
+
+    def show(self, window: Batches) -> Iterator[ShownBatches]:
+        valid = np.zeros(len(window.rows), bool)
+        find_valid(byte_array(window.data), window.rows, CRC_START, LEGACY_CRC_START, valid)
+        changes = np.flatnonzero(np.diff(window.rows["magic"])) + 1
+        for start, end in zip([0, *changes.tolist()], [*changes.tolist(), len(window.rows)], strict=True):
+            batches = window.rows[start:end]
+            for records, error in self._records(window, batches):
+                count = len(records.counts)
+                lines = self.style.lines(batches[:count], window.position, valid[start : start + count], records)
+                yield _shown(lines, records, error)
+                batches, start = batches[count:], start + count
+
+    def _records(
+        self, window: Batches, batches: npt.NDArray[Any]
+    ) -> Iterator[tuple[DumpedRecords, CorruptRecordError | None]]:
+        """The records of `batches`, part by part; a batch that cannot be read is a part by itself."""
+        source = Source(self.path, window.position)
+        if not self.is_deep:
+            yield no_records(batches), None
+            return
+        if batches["magic"][0] < 0:
+            text = f"batches have the unknown format {batches['magic'][0]}, so their records are not shown"
+            yield no_records(batches), source.corrupt(text, 0, batches[0])
+            return
+        has_headers = batches["magic"][0] >= 2 and self.style.metadata
+        data, columns = byte_array(window.data), ("key", "value", "headers") if has_headers else ("key", "value")
+        while len(batches):
+            records, error = scan(data, batches, source, columns, PART_BYTES)
+            if error is not None and len(batches) > 1:
+                # halves of halves find the bad batch
+                yield from self._records(window, batches[: len(batches) // 2])
+                batches = batches[len(batches) // 2 :]
+            else:
+                yield records, error
+                batches = batches[len(records.counts) :]
+
+
+def _shown(lines: memoryview, records: DumpedRecords, error: CorruptRecordError | None) -> ShownBatches:
+    if records.size == 0:
+        return ShownBatches(lines, None, NO_OFFSETS, NO_OFFSETS, error)
+    offsets = records.offsets
+    gaps = np.flatnonzero(np.diff(offsets) != 1)
+    return ShownBatches(lines, (int(offsets[0]), int(offsets[-1])), offsets[gaps], offsets[gaps + 1], error)
 
 
 def dump_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
@@ -141,19 +412,6 @@ def _integers(heads: npt.NDArray[np.uint8], start: int, width: int) -> Longs:
     return np.ascontiguousarray(heads[:, start : start + width]).view(f">i{width}")[:, 0].astype(np.int64)
 
 
-NOTHING = -1
-
-TIME_ENTRY_LINE = Line("entry", (number("timestamp"), number("offset")))
-_INDEXED = number("indexTimestamp", "Index timestamp: ")
-WRONG_TIME = Line("timestampMismatch", (_INDEXED, number("logTimestamp", ", log timestamp: ")), begin="  ")
-OUT_OF_ORDER = Line(
-    "outOfOrderTimestamp", (_INDEXED, number("previous", ", Previously indexed timestamp: ")), begin="  "
-)
-NOT_FOUND = Line(
-    "offsetNotFound", (number("offset", "Indexed offset: "), number("logOffset", ", found log offset: "))
-)
-
-
 def dump_time_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
     """Write the entries of a `.timeindex` file, and the entries without a batch that ends there or has their time."""
     if options.index_sanity_check:
@@ -215,22 +473,6 @@ class _LoggedTimes:
             output.fail(error)
 
 
-_ABORTED = ("version", "producerId", "firstOffset", "lastOffset", "lastStableOffset")
-ABORTED = Line("abortedTransaction", tuple(number(name) for name in _ABORTED))
-_PRODUCER = (
-    *(number(name) for name in ("producerId", "producerEpoch", "coordinatorEpoch")),
-    optional("currentTxnFirstOffset"),
-    number("lastTimestamp"),
-)
-_LAST_BATCH = tuple(
-    number(name) for name in ("firstSequence", "lastSequence", "lastOffset", "offsetDelta", "timestamp")
-)
-PRODUCER = Line("producer", (*_PRODUCER, *_LAST_BATCH))
-#: A producer without a known batch. Kafka's line ends with a space.
-PRODUCER_WITHOUT_BATCH = Line("producer", _PRODUCER, end=" \n")
-EPOCH = Line("leaderEpoch", (number("epoch"), number("startOffset")))
-
-
 def dump_transaction_index(file: DumpedFile, output: DumpOutput) -> None:
     """Write the aborted transactions in a `.txnindex` file; raises UnsupportedVersionError for a later version."""
     data = file.storage.read(file.name)
@@ -281,28 +523,3 @@ def dump_leader_epochs(file: DumpedFile, output: DumpOutput) -> None:
         raise CorruptMetadataError(f"not a checkpoint of leader epochs: {error}", file=file.path) from None
     epochs, offsets = zip(*entries, strict=True) if entries else ((), ())
     output.lines(EPOCH, {"epoch": np.array(epochs, np.int64), "startOffset": np.array(offsets, np.int64)})
-
-
-def _dump_one(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
-    if file.suffix == ".log":
-        dump_log(file, options, output)
-    elif file.suffix == ".index":
-        dump_index(file, options, output)
-    elif file.suffix == ".timeindex":
-        dump_time_index(file, options, output)
-    elif file.suffix == ".txnindex":
-        dump_transaction_index(file, output)
-    elif file.suffix == ".snapshot":
-        dump_producers(file, output)
-    elif file.name == paths.LEADER_EPOCHS:
-        dump_leader_epochs(file, output)
-    elif file.suffix == paths.BUNDLE_SUFFIX:
-        output.fail(
-            InvalidConfigError(
-                "a bundle has segments of many partitions, which only the topic's commits locate: `distlog export` "
-                "writes their files, `distlog segments` lists them, `distlog read` prints their records",
-                file=file.address,
-            )
-        )
-    else:
-        output.note(f"Ignoring unknown file {file.address}", "unknownFile")

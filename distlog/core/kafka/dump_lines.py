@@ -1,10 +1,14 @@
-"""The lines of a dump: named values, as Kafka's `DumpLogSegments` prints them or as JSON."""
+"""The lines of a dump: batches and records, as Kafka's `DumpLogSegments` prints them or as JSON."""
 
 from __future__ import annotations
 
 import json
+import struct
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -12,10 +16,44 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import booleans, integers, texts
-from distlog.core.errors import DistlogError
-from distlog.core.integers import MAX_INT, MIN_LONG
-from distlog.core.read.row_lines import TEXT, Texts, bytes_of, joined, numbers, scalar
+from distlog.core.arrays import booleans, byte_array, integers, numbers_of, texts
+from distlog.core.errors import CorruptRecordError, DistlogError
+from distlog.core.format.kernels.batch_scan import (
+    LOG_OVERHEAD,
+)
+from distlog.core.format.record_batch import (
+    ABORT,
+    APPEND_TIME,
+    CODEC_MASK,
+    COMMIT,
+    CONTROL,
+    DELETE_HORIZON,
+    LEGACY_CRC_START,
+    TRANSACTIONAL,
+    Source,
+    resolve_wrappers,
+)
+from distlog.core.format.record_decoder import (
+    BatchSelection,
+    RecordFields,
+    headers_to_arrow,
+    open_sections,
+    scan_sections,
+)
+from distlog.core.integers import MAX_INT, MAX_LONG, MIN_LONG
+from distlog.core.read.row_lines import (
+    TEXT,
+    Texts,
+    bytes_of,
+    java_texts,
+    joined,
+    joined_items,
+    json_texts,
+    numbers,
+    or_else,
+    raw,
+    scalar,
+)
 
 Longs = npt.NDArray[np.int64]
 #: The value of an absent number.
@@ -26,6 +64,11 @@ _BOOLEANS = ("false", "true")
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
 #: The most lines that are made at once.
 _LINES = 1 << 16
+_SMALLEST_HEADER = 2
+#: The size of a message of formats 0 and 1 after its offset, and its checksum.
+_LEGACY_SIZE_AND_CRC = struct.Struct(">iI")
+_NAMES = ("ABORT", "COMMIT", "LEADER_CHANGE", "SNAPSHOT_HEADER", "SNAPSHOT_FOOTER", "KRAFT_VERSION", "KRAFT_VOTERS")
+_UNKNOWN = len(_NAMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +99,10 @@ def number(name: str, label: str | None = None) -> LineField:
 
 
 def flag(name: str) -> LineField:
-    """A value that is false or true."""
     return LineField(name, _CHOICE, _labels(name), (_BOOLEANS, _BOOLEANS))
 
 
 def choice(name: str, words: Sequence[str]) -> LineField:
-    """One of `words`, by its number."""
     return LineField(name, _CHOICE, _labels(name), (tuple(words), tuple(json.dumps(word) for word in words)))
 
 
@@ -83,9 +124,7 @@ def time(name: str) -> list[LineField]:
     """A timestamp (`name`) with its type (`timestamp_type`: 0 none, 1 of creation, 2 of appending) as its label."""
     types = ("NoTimestampType", "CreateTime", "LogAppendTime")
     label = labelled(
-        "timestamp_type",
-        tuple(f" {kind}: " for kind in types),
-        tuple(f',"timestampType":"{kind}"' for kind in types),
+        "timestamp_type", tuple(f" {kind}: " for kind in types), tuple(f',"timestampType":"{kind}"' for kind in types)
     )
     return [label, number(name, "")]
 
@@ -127,7 +166,6 @@ class DumpOutput:
     failures: int = field(default=0, init=False)
 
     def write(self, data: memoryview) -> None:
-        """Write lines that are made already."""
         self.out.write(data)
 
     def say(self, text: str, kind: str, stream: BinaryIO | None = None, /, **fields: Any) -> None:
@@ -136,7 +174,6 @@ class DumpOutput:
         (stream or self.out).write(f"{line}\n".encode("utf-8", "backslashreplace"))
 
     def lines(self, line: Line, columns: Mapping[str, npt.NDArray[Any]], stream: BinaryIO | None = None) -> None:
-        """Write lines with the values of `columns`."""
         count = len(next(iter(columns.values())))
         for start in range(0, count, _LINES):
             part = {name: values[start : start + _LINES] for name, values in columns.items()}
@@ -151,7 +188,7 @@ class DumpOutput:
             self.lines(line, columns, self.out if self.as_json else self.err)
 
     def note(self, text: str, kind: str, **fields: Any) -> None:
-        """Write one line about a problem."""
+        """Write one line on a problem."""
         self.say(text, kind, self.out if self.as_json else self.err, **fields)
 
     def fail(self, error: DistlogError) -> None:
@@ -173,10 +210,272 @@ class DumpOptions:
 
     @property
     def is_deep(self) -> bool:
-        """True if records are shown."""
         return self.print_data_log or self.deep_iteration
 
     @property
     def is_cut(self) -> bool:
         """True if the end of a log may be left out."""
         return self.max_bytes < MAX_INT
+
+
+@dataclass(frozen=True)
+class DumpedRecords:
+    """The first `counts` records of the `sections` of `data`, all of the format `magic`."""
+
+    data: npt.NDArray[np.uint8]
+    sections: npt.NDArray[Any]
+    counts: Longs
+    fields: RecordFields
+    magic: int
+    has_fault: bool = False
+
+    @cached_property
+    def size(self) -> int:
+        return int(self.counts.sum())
+
+    @property
+    def offsets(self) -> Longs:
+        return self.fields.offsets[: self.size]
+
+    @property
+    def timestamps(self) -> Longs:
+        return self.fields.timestamps[: self.size]
+
+    @cached_property
+    def key(self) -> pa.Array:
+        return self.fields.to_arrow("key", self.size)
+
+    @cached_property
+    def value(self) -> pa.Array:
+        return self.fields.to_arrow("value", self.size)
+
+    @cached_property
+    def headers(self) -> pa.Array:
+        room = int((self.sections["end"] - self.sections["start"]).sum())
+        count = room // _SMALLEST_HEADER if self.has_fault else int(self.sections["header_count"].sum())
+        return headers_to_arrow(self.data, self.fields.headed, self.size, count, room)
+
+    @cached_property
+    def checksums(self) -> tuple[Longs, npt.NDArray[np.bool_]]:
+        """The checksums of the messages of formats 0 and 1, and whether they are right."""
+        crcs, valid = np.full(self.size, -1), np.ones(self.size, bool)
+        if self.magic < 2:
+            data, rows = memoryview(self.data.data), iter(range(self.size))
+            for start, count in zip(self.sections["start"].tolist(), self.counts.tolist(), strict=True):
+                for row in islice(rows, count):
+                    size, crcs[row] = _LEGACY_SIZE_AND_CRC.unpack_from(data, start + 8)
+                    end = start + LOG_OVERHEAD + size
+                    valid[row] = zlib.crc32(data[start + LEGACY_CRC_START : end]) == crcs[row]
+                    start = end
+        return crcs, valid
+
+
+def no_records(batches: npt.NDArray[Any]) -> DumpedRecords:
+    """Return a placeholder for records that are not selected, or cannot be read."""
+    counts = np.zeros(len(batches), np.int64)
+    return DumpedRecords(byte_array(b""), batches[:0], counts, RecordFields.allocate(0, ()), int(batches["magic"][0]))
+
+
+def scan(
+    data: npt.NDArray[np.uint8], batches: npt.NDArray[Any], source: Source, columns: tuple[str, ...], enough: int
+) -> tuple[DumpedRecords, CorruptRecordError | None]:
+    """Return the records of the first of `batches`, up to `enough` bytes, and the error of a bad record."""
+    try:
+        batches = _readable(data, batches, source)
+        selection = BatchSelection(data, batches, 0, 0, MIN_LONG, MAX_LONG, source)
+        buffer, sections = open_sections(selection, enough)
+    except CorruptRecordError as error:
+        return no_records(batches), error
+    room = int((sections["end"] - sections["start"]).sum())
+    counts = sections["record_count"].copy()
+    fields = RecordFields.allocate(int(counts.sum()), columns, room)
+    magic, fault = int(batches["magic"][0]), None
+    try:
+        scan_sections(selection, buffer, sections, fields)
+    except CorruptRecordError as error:
+        fault = error
+        counts = np.array([error.details["record"] if len(batches) == 1 else 0] * len(batches))
+    return DumpedRecords(buffer, sections, counts, fields, magic, fault is not None), fault
+
+
+def _readable(data: npt.NDArray[np.uint8], batches: npt.NDArray[Any], source: Source) -> npt.NDArray[Any]:
+    """Convert `batches` for a decoder; as in Kafka, later formats are read as format 2."""
+    readable: npt.NDArray[Any] = batches.copy()
+    readable["magic"] = np.minimum(readable["magic"], 2)
+    if readable["magic"][0] < 2:
+        resolve_wrappers(data, readable, source)
+    negative = np.flatnonzero(readable["record_count"] < 0)
+    if len(negative):
+        row = int(negative[0])
+        raise source.corrupt("a batch has a negative number of records", row, batches[row])
+    return readable
+
+
+def _sizes(slices: Any, count: int) -> Longs:
+    sizes = np.diff(slices.offsets[: count + 1]).astype(np.int64)
+    return np.where(slices.valid[:count], sizes, -1)
+
+
+_TYPES = (
+    tuple(f" endTxnMarker: {name}" for name in _NAMES[:2])
+    + tuple(f" controlType: {name}({number})" for number, name in enumerate(_NAMES[2:], 2))
+    + (" controlType: UNKNOWN",),
+    tuple(f',"endTxnMarker":"{name}"' for name in _NAMES[:2])
+    + tuple(f',"controlType":"{name}"' for name in _NAMES[2:])
+    + (',"controlType":"UNKNOWN"',),
+)
+#: The additional values of a control record: its type, the number of an unknown type, and the coordinator's epoch.
+MARKER = (
+    labelled("type", *_TYPES),
+    optional("type_number", ("", "(", ")"), ("", ',"controlTypeId":', "")),
+    optional("epoch", ("", " coordinatorEpoch: ", ""), ("", ',"coordinatorEpoch":', "")),
+)
+
+
+def _markers(records: DumpedRecords, is_control: npt.NDArray[np.bool_], style: int) -> pa.Array:
+    """Return the values of MARKER for control records, and null for other records."""
+    rows = integers(np.flatnonzero(is_control))
+    keys, values = (column.take(rows).to_pylist() for column in (records.key, records.value))
+    numbers = np.full((len(MARKER), len(rows)), ABSENT)
+    for row, (key, value) in enumerate(zip(keys, values, strict=True)):
+        kind = int.from_bytes(key[2:4], "big", signed=True) if key is not None and len(key) >= 4 else -1
+        numbers[:2, row] = (kind, ABSENT) if 0 <= kind < _UNKNOWN else (_UNKNOWN, kind)
+        if kind in (ABORT, COMMIT) and value is not None and len(value) >= 6:
+            numbers[2, row] = int.from_bytes(value[2:6], "big", signed=True)
+    parts = [part for field, column in zip(MARKER, numbers, strict=True) for part in field.parts(column, style)]
+    marker_rows = np.maximum(np.cumsum(is_control) - 1, 0)
+    markers = joined(parts, len(rows)).take(integers(marker_rows))
+    return pc.if_else(booleans(is_control), markers, pa.nulls(1, TEXT)[0])
+
+
+_END = (
+    number("position"),
+    *time("maxTimestamp"),
+    number("size"),
+    number("magic"),
+    choice("compresscodec", ("none", "gzip", "snappy", "lz4", "zstd", "unknown(5)", "unknown(6)", "unknown(7)")),
+    number("crc"),
+    flag("isvalid"),
+)
+BATCH_LINE = Line(
+    "batch",
+    (
+        *(number(name) for name in ("baseOffset", "lastOffset", "count", "baseSequence", "lastSequence")),
+        *(number(name) for name in ("producerId", "producerEpoch", "partitionLeaderEpoch")),
+        flag("isTransactional"),
+        flag("isControl"),
+        optional("deleteHorizonMs"),
+        *_END,
+    ),
+)
+LEGACY_BATCH = Line("batch", (number("offset"), *_END))
+_RECORD = (number("offset"), *time("timestamp"), number("keySize"), number("valueSize"))
+RECORD = Line("record", (*_RECORD, number("sequence")), begin="|", end="")
+#: The brace is in the lines of Kafka's tool too.
+LEGACY_RECORD = Line("record", (*_RECORD, flag("isValid"), number("crc")), begin="|")
+BARE_RECORD = Line("record", ())
+
+
+@dataclass(frozen=True, slots=True)
+class LogStyle:
+    """The printed values of a record, and their form."""
+
+    metadata: bool
+    content: bool
+    as_json: bool
+
+    def lines(
+        self, batches: npt.NDArray[Any], origin: int, valid: npt.NDArray[np.bool_], records: DumpedRecords
+    ) -> memoryview:
+        """The lines of `batches`; the file has the position `origin` at 0, and `valid` marks right checksums."""
+        line = BATCH_LINE if batches["magic"][0] >= 2 else LEGACY_BATCH
+        columns = _batch_columns(batches, origin, valid)
+        lines = line.texts(len(batches), columns, as_json=self.as_json)
+        if not records.size:
+            return bytes_of(lines)
+        # each batch, and then its records
+        firsts = np.arange(len(batches)) + np.cumsum(records.counts) - records.counts
+        order = np.full(len(batches) + records.size, -1)
+        order[firsts] = np.arange(len(batches))
+        order[order < 0] = len(batches) + np.arange(records.size)
+        return bytes_of(pa.concat_arrays([lines, self._records(batches, records)]).take(integers(order)))
+
+    def _records(self, batches: npt.NDArray[Any], records: DumpedRecords) -> pa.Array:
+        current = int(batches["magic"][0]) >= 2
+        parts: list[Texts] = []
+        if not self.metadata:
+            parts += BARE_RECORD.parts({}, as_json=self.as_json)
+        else:
+            line = RECORD if current else LEGACY_RECORD
+            parts += line.parts(_record_columns(batches, records), as_json=self.as_json)
+            parts += [] if current or self.as_json else ["}"]
+            if current:
+                keys = records.headers.flatten().field("key")
+                lengths = numbers_of(pc.list_value_length(records.headers))
+                names = joined_items(json_texts(keys) if self.as_json else raw(keys), lengths, ",")
+                parts += [',"headerKeys":[' if self.as_json else " headerKeys: [", names, "]"]
+        is_control = np.repeat((batches["attributes"] & CONTROL != 0) & current, records.counts)
+        if is_control.any() and self.metadata:
+            parts.append(or_else(_markers(records, is_control, int(self.as_json)), ""))
+        if self.content:
+            bar = "" if self.metadata else "|"
+            labels = (',"key":', ',"payload":') if self.as_json else (f"{bar} key: ", " payload: ")
+            for label, column in zip(labels, (records.key, records.value), strict=True):
+                parts.append(self._content(label, column, is_control))
+        return joined([*parts, "}\n" if self.as_json else "\n"], records.size)
+
+    def _content(self, label: str, column: pa.Array, is_control: npt.NDArray[np.bool_]) -> pa.Array:
+        texts = json_texts(column, ('{"base64":"', '"}')) if self.as_json else java_texts(column)
+        texts = joined([label, texts], len(column))
+        if is_control.any():
+            texts = pc.if_else(booleans(is_control), pa.nulls(1, TEXT)[0], texts)
+        return or_else(texts, "")
+
+
+def _batch_columns(batches: npt.NDArray[Any], origin: int, valid: npt.NDArray[np.bool_]) -> dict[str, Any]:
+    attributes, sequence = batches["attributes"], batches["base_sequence"].astype(np.int64)
+    last_offset = batches["base_offset"] + batches["last_offset_delta"]
+    return {
+        "offset": last_offset,
+        "baseOffset": batches["base_offset"],
+        "lastOffset": last_offset,
+        "count": batches["record_count"],
+        "baseSequence": sequence,
+        "lastSequence": np.where(sequence == -1, -1, (sequence + batches["last_offset_delta"]) & MAX_INT),
+        "producerId": batches["producer_id"],
+        "producerEpoch": batches["producer_epoch"],
+        "partitionLeaderEpoch": batches["leader_epoch"],
+        "isTransactional": attributes & TRANSACTIONAL != 0,
+        "isControl": attributes & CONTROL != 0,
+        "deleteHorizonMs": np.where(attributes & DELETE_HORIZON != 0, batches["base_timestamp"], ABSENT),
+        "position": batches["position"] + origin,
+        "timestamp_type": timestamp_types(batches),
+        "maxTimestamp": batches["max_timestamp"],
+        "size": batches["size"],
+        "magic": batches["magic"],
+        "compresscodec": attributes & CODEC_MASK,
+        "crc": batches["crc"],
+        "isvalid": valid,
+    }
+
+
+def timestamp_types(batches: npt.NDArray[Any]) -> Longs:
+    """The type of each batch's timestamps, as `line.time` takes it."""
+    types = np.where(batches["attributes"] & APPEND_TIME, 2, 1)
+    return np.where((batches["magic"] == 1) | (batches["magic"] >= 2), types, 0)
+
+
+def _record_columns(batches: npt.NDArray[Any], records: DumpedRecords) -> dict[str, Any]:
+    sequences = np.repeat(batches["base_sequence"].astype(np.int64), records.counts)
+    deltas = records.offsets - np.repeat(batches["base_offset"], records.counts)
+    crcs, hold = records.checksums
+    return {
+        "offset": records.offsets,
+        "timestamp_type": np.repeat(timestamp_types(batches), records.counts),
+        "timestamp": records.timestamps,
+        "keySize": _sizes(records.fields.key, records.size),
+        "valueSize": _sizes(records.fields.value, records.size),
+        "sequence": np.where(sequences >= 0, (sequences + deltas) & MAX_INT, -1),
+        "isValid": hold,
+        "crc": crcs,
+    }

@@ -70,10 +70,8 @@ from distlog.core.storage.durable_files import failing_as
 from distlog.core.storage.parallel import Task, begin
 from distlog.core.storage.storage import Storage
 
-# The list of an export, which a broker ignores. Before files change, it has all future files, and which are complete,
-# so that the next export continues a crashed one. If a file has another size than listed, a broker has written to it.
-
-
+#: The list of an export, which a broker ignores. Before files change, it has all future files and which are complete:
+#: the next export continues a crashed one. A file of another size than listed has been changed by a broker.
 EXPORT_FILE = ".distlog-export.json"
 _VERSION = 1
 

@@ -1,4 +1,4 @@
-"""A partition's folder in a broker's log directory: the names of files, and Kafka's small text files."""
+"""A partition's folder in a broker's log directory: its files and logs, and Kafka's small text files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from distlog.core.storage.storage import FileInfo, Storage
 
 
 class PartitionFolder:
-    """The files of partition `name` in `storage`, as listed in `files`. It changes no file."""
+    """The files of partition `name` in `storage`, as listed in `files`. Changes no file."""
 
     def __init__(self, storage: Storage, name: PartitionName, files: Iterable[FileInfo]) -> None:
         self._storage, self.name = storage, name
@@ -60,15 +60,12 @@ class PartitionFolder:
 
     @property
     def names(self) -> Iterable[str]:
-        """The names of all files, including skipped files."""
         return self._files.keys()
 
     def path(self, name: str) -> str:
-        """The path or URL of a file."""
         return self._storage.local_path(name) if self._storage.is_local else f"{self._storage.url}/{name}"
 
     def read(self, name: str) -> bytes:
-        """The content of a small file. Raises FileNotFoundError, also for a file that was not listed."""
         if name not in self._files:
             raise FileNotFoundError(self.path(name))
         return self._storage.read(name)
@@ -78,7 +75,6 @@ class PartitionFolder:
         return self._storage.open_file(name)
 
     def log(self, name: str) -> SourceLog:
-        """The content of a large file."""
         return open_log(self._storage, name, self.size(name))
 
     def headers(self, name: str, offset_index: bytes) -> SourceLog:
@@ -86,16 +82,13 @@ class PartitionFolder:
         return open_headers(self._storage, name, self.size(name), offset_index)
 
     def size(self, name: str) -> int:
-        """The size of a file."""
         return self._files[name].size
 
     def modified_ms(self, name: str) -> int:
         """Return the time of the last write to a file in ms; 0 before 1970, the date of empty logs of exports."""
         time_ms = self._files[name].modified_ms
         if time_ms == MAX_LONG:
-            text = (
-                "the storage does not report when files were written, which retention may need: copy them to a disk"
-            )
+            text = "the storage does not report write times, which retention may need: copy the files to a disk"
             raise StorageError(text, file=self.path(name))
         return max(time_ms, 0)
 
@@ -146,8 +139,6 @@ _FILE = re.compile(
 
 
 class PartitionName(NamedTuple):
-    """A partition of a topic."""
-
     topic: str
     partition: int
 
@@ -186,19 +177,17 @@ def parse_file(name: str) -> FileName | None:
 
 
 def file_name(offset: int, suffix: str) -> str:
-    """The name of a segment's file, or of a producer snapshot."""
     return f"{offset:020d}{suffix}"
 
 
 # A checkpoint (`CheckpointFile`) has lines for the version, 0, for the number of entries, and for the entries:
 # `<topic> <partition> <offset>`, or `<epoch> <start offset>` in a leader-epoch-checkpoint.
-
-
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 FIRST_DIRTY_OFFSETS = "cleaner-offset-checkpoint"
 _VERSION = "0"
+LOG_SUFFIX = ".log"
 
 #: (leader epoch, its first offset), ascending.
 Epochs = Sequence[tuple[int, int]]
@@ -207,14 +196,12 @@ Epochs = Sequence[tuple[int, int]]
 def read_offsets(data: bytes, *, file: str = "") -> dict[PartitionName, int]:
     """Parse a checkpoint file: offsets by partition. Raises CorruptMetadataError for an incomplete file."""
     offsets = dict[PartitionName, int]()
-    for line in _entries(data, 3, file):
-        topic, partition, offset = line
+    for topic, partition, offset in _entries(data, 3, file):
         offsets[PartitionName(topic, _number(partition, MAX_INT, file))] = _number(offset, MAX_LONG, file)
     return offsets
 
 
 def write_offsets(offsets: Mapping[PartitionName, int]) -> bytes:
-    """The content of a checkpoint file."""
     return _text(f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items()))
 
 
@@ -226,7 +213,6 @@ def read_epochs(data: bytes, *, file: str = "") -> Epochs:
 
 
 def write_epochs(epochs: Epochs) -> bytes:
-    """The content of a leader-epoch-checkpoint."""
     return _text(f"{epoch} {start}" for epoch, start in epochs)
 
 
@@ -274,9 +260,8 @@ def _entries(data: bytes, tokens: int, file: str) -> list[list[str]]:
     if len(lines) < 2 and lines[:1] in ([], [_VERSION]):
         return []
     entries = [line.split() for line in lines[2:]]
-    if lines[0] != _VERSION or _number(lines[1], MAX_INT, file) != len(entries):
-        raise _malformed(file)
-    if any(len(entry) != tokens for entry in entries):
+    is_complete = lines[0] == _VERSION and _number(lines[1], MAX_INT, file) == len(entries)
+    if not is_complete or any(len(entry) != tokens for entry in entries):
         raise _malformed(file)
     return entries
 
@@ -332,14 +317,6 @@ def _lock_folder(file: int, path: str, *, alone: bool) -> None:
         return
 
 
-# A broker replaces segments in steps: it writes `.cleaned` files, renames them to `.swap` from the highest offset
-# down, deletes the old files, and renames the new files to their names. This decides whether the old or the new files
-# are valid if it stopped in between, without renaming or deleting any.
-
-
-LOG_SUFFIX = ".log"
-
-
 @dataclass(frozen=True, slots=True)
 class LoadedFiles:
     """The valid files: segments by base offset and suffix, producers by offset; and why other files are skipped."""
@@ -351,6 +328,8 @@ class LoadedFiles:
 
 def loaded_files(names: Iterable[str], next_offset: Callable[[str], int]) -> LoadedFiles:
     """Select the valid files of `names`; `next_offset` returns the offset after the last batch of a `.log.swap`."""
+    # a broker replaces segments in steps: it writes `.cleaned` files, renames them to `.swap` from the highest offset
+    # down, deletes the old files, and renames the new files; it may have stopped after any step
     files = {name: parsed for name in sorted(names) if (parsed := parse_file(name)) is not None}
     cleaned = min((parsed.offset for parsed in files.values() if parsed.temporary == ".cleaned"), default=MAX_LONG)
     reasons = {
@@ -421,7 +400,6 @@ class RemoteLog:
 
 
 def open_log(storage: Storage, name: str, size: int) -> SourceLog:
-    """Open the log `name` of `size` bytes. Raises StorageError."""
     return storage.map(name) if storage.is_local else RemoteLog(storage, name, size)
 
 
@@ -473,7 +451,6 @@ def _are_batches(log: SparseMap, sample: Positions, positions: Positions) -> boo
 
 
 def chunks(log: SourceLog, start: int, end: int) -> Iterator[memoryview]:
-    """Yield the bytes from `start` to `end` in chunks."""
     for position in range(start, end, _COPIED_BYTES):
         yield log[position : min(position + _COPIED_BYTES, end)]
 

@@ -27,12 +27,7 @@ from distlog.core.segments.chunks import READ_UNCOMMITTED
 from distlog.core.segments.segment_reader import whole_logs
 from distlog.core.segments.topic_handle import TopicHandle, topic_log
 from distlog.core.times import iso
-from distlog.core.write.engine import (
-    ConcurrentAppendError,
-    ProducerCheck,
-    commit_batches,
-    producer_entries,
-)
+from distlog.core.write.engine import ConcurrentAppendError, ProducerCheck, commit_batches, producer_entries
 
 #: Stands for a missing epoch or time.
 NONE = -1
@@ -241,15 +236,12 @@ class ListedTransaction:
     is_hanging: bool
 
     def __str__(self) -> str:
-        of, state = self.transaction, self.state
-        coordinator = (
-            f" ({self.transactional_id!r}, {state})" if state is not None else ", which no coordinator knows,"
-        )
-        since = iso(of.last_timestamp) if of.last_timestamp >= 0 else "an unknown time"
-        return f"producer {of.producer_id}{coordinator} since {since}"
+        time_ms, is_known = self.transaction.last_timestamp, self.state is not None
+        owner = f" ({self.transactional_id!r}, {self.state})" if is_known else ", which no coordinator knows,"
+        since = iso(time_ms) if time_ms >= 0 else "an unknown time"
+        return f"producer {self.transaction.producer_id}{owner} since {since}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Every column by its name."""
         columns = {"transactional_id": self.transactional_id, "state": self.state, "hanging": self.is_hanging}
         return {**self.transaction._asdict(), **columns}
 
@@ -262,21 +254,16 @@ class TransactionsReport(Shown):
 
     @property
     def hanging(self) -> TransactionsReport:
-        """Only the transactions that hang."""
-        return replace(
-            self, transactions=tuple(transaction for transaction in self.transactions if transaction.is_hanging)
-        )
+        return replace(self, transactions=tuple(entry for entry in self.transactions if entry.is_hanging))
 
     def __str__(self) -> str:
         hanging = len(self.hanging.transactions)
         return f"{counted(len(self.transactions), 'open transaction')}, of which {hanging} hang"
 
     def to_table(self) -> pa.Table:
-        """A row per transaction."""
         return table_of_rows([transaction.to_dict() for transaction in self.transactions], pa.schema(_COLUMNS))
 
     def to_dict(self) -> dict[str, Any]:
-        """The rows of the table."""
         return {"transactions": self.to_table().to_pylist()}
 
 
@@ -334,13 +321,10 @@ def abort_transaction(
     while True:
         live = LiveSnapshot(handle, current).refresh()
         transactions = open_transactions(handle.reader, partition, live.partitions[partition])
-        transaction = next(
-            (open_transaction for open_transaction in transactions if open_transaction.start_offset == start_offset),
-            None,
-        )
+        transaction = next((entry for entry in transactions if entry.start_offset == start_offset), None)
         where = {"partition": partition, "start_offset": start_offset}
         if transaction is None:
-            begins = ", ".join(str(open_transaction.start_offset) for open_transaction in transactions) or "none"
+            begins = ", ".join(str(entry.start_offset) for entry in transactions) or "none"
             text = f"no transaction is open from this offset on; the open ones begin at: {begins}"
             raise CommitConflictError(text, **where)
         state = _Coordinators(handle).of(transaction)

@@ -1,4 +1,9 @@
-"""Decodes values with schemas to columns, batch by batch; bad values raise an error or become null."""
+"""Decodes values with schemas to columns, batch by batch; bad values raise an error or become null.
+
+A value's header, a zero byte and the schema's id in four bytes, is Confluent's wire format:
+https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/. In Protobuf the indexes of
+the message in its file follow.
+"""
 
 from __future__ import annotations
 
@@ -198,10 +203,7 @@ def without_first(values: pa.Array, sizes: Longs) -> pa.Array:
 
 
 def split_messages(payloads: pa.Array) -> tuple[list[Indexes | None], npt.NDArray[np.intp], pa.Array]:
-    """Split payloads of Protobuf; returns the different indexes, their number for each payload, and the messages.
-
-    None are the indexes of a bad payload. Most payloads start with a zero byte, for the first message.
-    """
+    """Split payloads of Protobuf: the distinct indexes (None if bad), the number of each payload, and messages."""
     starts, lengths, data = _parts(payloads)
     numbers, sizes = np.zeros(len(payloads), np.intp), np.minimum(lengths, 1)
     numbers_by_indexes: dict[Indexes | None, int] = {(0,): 0}

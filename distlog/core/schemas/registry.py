@@ -197,8 +197,7 @@ def _parsed(schema: Any) -> _Registered:
 class _NoRedirect(HTTPRedirectHandler):
     """Follows no redirect: it would carry the password to another server."""
 
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Return no request, so that the redirect is the answer."""
+    def redirect_request(self, *_: Any, **__: Any) -> None: ...
 
 
 class _Server:

@@ -16,13 +16,16 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from distlog.core import paths
 from distlog.core.commits import fields
 from distlog.core.commits.fields import LONG, Integer
 from distlog.core.errors import (
     CorruptMetadataError,
     CorruptRecordError,
+    InvalidConfigError,
     ReadOnlyTopicError,
     SnapshotTooOldError,
+    TopicNotFoundError,
     UnsupportedVersionError,
 )
 from distlog.core.format.compression import ZSTD, decompress
@@ -31,6 +34,39 @@ from distlog.core.locks import process_lock
 from distlog.core.storage.backend import Entries, FileInfo, UnfinishedUpload
 from distlog.core.storage.parallel import Task
 from distlog.core.storage.storage import Storage
+
+#: The most chunks that a segment may have.
+MAX_CHUNKS = 1 << 22
+_SIZE = Integer(1, MAX_INT)
+_LOG_BYTES = Integer(0, MAX_INT)
+_MAX_WIDTH = 4
+#: The size of the cache of chunks in which a read started or ended, since adjacent reads need them too; at least
+#: CACHE_CHUNKS.
+CACHE_BYTES = 32 << 20
+CACHE_CHUNKS = 2
+#: A chunk: the name of the object, and its number there.
+Key = tuple[str, int]
+Chunks = dict[Key, memoryview]
+# A segment is three objects: `.log`, its chunks in a row; `.indexes`, the index files in a row; and the manifest
+# `.rsm-manifest`, untrusted JSON, which is put last.
+
+#: The most bytes of a manifest, which has the sizes of all chunks.
+MAX_MANIFEST_BYTES = 32 << 20
+SNAPSHOT = ".snapshot"
+#: The names of the indexes in the manifest, by the suffixes of their files.
+_INDEXES = {".index": "offset", ".timeindex": "timestamp", ".txnindex": "transaction", SNAPSHOT: "producerSnapshot"}
+_VERSION = "1"
+_TIMESTAMP = Integer(-1, MAX_LONG)
+_EPOCH = Integer(0, MAX_INT)
+_BYTES = Integer(0, MAX_INT)
+# `<topic>-<partition>/<stem>.log` is assembled from chunks; `.index`, `.timeindex`, `.txnindex` and `.snapshot`
+# are parts of one object. The stem is start offset and uuid, as in the objects' names.
+
+#: A uuid as Kafka writes it.
+UUID_PATTERN = "[A-Za-z0-9_-]{22}"
+_TOPIC_ID = re.compile(UUID_PATTERN)
+LOG, INDEXES, MANIFEST = ".log", ".indexes", ".rsm-manifest"
+_NAME = re.compile(r".*-(?P<partition>\d+)/(?P<stem>[0-9]{20}-[A-Za-z0-9_-]{22})(?P<suffix>\.[a-z]+)", re.DOTALL)
 
 
 class TieredStorage(Storage):
@@ -44,19 +80,73 @@ class TieredStorage(Storage):
 
     @property
     def name(self) -> str:
-        """The name of the topic, whose folder has its id too."""
         return self.topic.name
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TieredStorage, (self.topic,)
 
 
-#: The most chunks that a segment may have.
-MAX_CHUNKS = 1 << 22
+@dataclass(frozen=True, slots=True)
+class RemoteTopic:
+    """A topic in a bucket: `folder` of `bucket` has a folder for each partition."""
 
-_SIZE = Integer(1, MAX_INT)
-_LOG_BYTES = Integer(0, MAX_INT)
-_MAX_WIDTH = 4
+    bucket: Storage
+    folder: str
+    name: str
+    topic_id: str
+
+    def file(self, partition: int, stem: str, suffix: str) -> str:
+        return f"{self.folder}/{partition}/{stem}{suffix}"
+
+    def parse(self, partition: int, stem: str, data: bytes) -> RemoteSegment:
+        """Parse the manifest `data` of the segment `stem`. Raises UnsupportedVersionError if it is encrypted."""
+        file = f"{self.bucket.url.rstrip('/')}/{self.file(partition, stem, MANIFEST)}"
+        try:
+            value = fields.parse(data)
+            if not isinstance(value, dict):
+                raise ValueError("it must be an object")
+            if value.get("version") != _VERSION:
+                text = "a remote segment has a manifest of an unknown version: upgrade"
+                raise UnsupportedVersionError(text, file=file, version=repr(value.get("version"))[:40])
+            if value.get("encryption") is not None:
+                raise UnsupportedVersionError(
+                    "a remote segment is encrypted; its key is wrapped by a key pair of the Kafka cluster, so only "
+                    "its brokers can read it: let them serve the topic",
+                    file=file,
+                )
+            return self._segment(value, partition, stem)
+        except (ValueError, RecursionError) as error:
+            text = f"the manifest of a remote segment is not what Kafka's tiered storage writes: {error}"
+            raise CorruptMetadataError(text, file=file) from None
+
+    def _segment(self, value: dict[str, Any], partition: int, stem: str) -> RemoteSegment:
+        metadata = _member(value, "remoteLogSegmentMetadata")
+        segment = _member(metadata, "remoteLogSegmentId")
+        owner = _member(segment, "topicIdPartition")
+        topic = _member(owner, "topicPartition")
+        identity = (segment.get("id"), owner.get("topicId"), topic.get("topic"), topic.get("partition"))
+        if identity != (stem[21:], self.topic_id, self.name, partition):
+            raise ValueError(f"it is the manifest of another segment: {identity}")
+        start, end = LONG(metadata.get("startOffset")), LONG(metadata.get("endOffset"))
+        if start != int(stem[:20]) or not start <= end < MAX_LONG:
+            raise ValueError(f"it has the offsets {start} to {end}")
+        compressed = value.get("compression")
+        if not isinstance(compressed, bool):
+            raise ValueError("compression must be true or false")
+        epochs = _member(metadata, "segmentLeaderEpochs")
+        if not epochs or not all(name.isdecimal() and len(name) <= len(str(MAX_INT)) for name in epochs):
+            raise ValueError("segmentLeaderEpochs must be an object of start offsets by epoch")
+        return RemoteSegment(
+            stem=stem,
+            partition=partition,
+            start_offset=start,
+            next_offset=end + 1,
+            max_timestamp=_TIMESTAMP(metadata.get("maxTimestampMs")),
+            event_ms=LONG(metadata.get("eventTimestampMs")),
+            leader_epoch=_EPOCH(min(map(int, epochs))),
+            chunks=ChunkIndex.parse(value.get("chunkIndex"), compressed=compressed),
+            indexes=_index_ranges(_member(value, "segmentIndexes")),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,16 +212,6 @@ def _variable_sizes(value: dict[str, Any], count: int) -> npt.NDArray[np.int64]:
         sizes[:-1] = int.from_bytes(data[4:8], "big", signed=True) + added @ powers
     sizes[-1:] = int.from_bytes(data[-4:], "big", signed=True)
     return sizes
-
-
-#: The size of the cache of chunks in which a read started or ended, since adjacent reads need them too; at least
-#: CACHE_CHUNKS.
-CACHE_BYTES = 32 << 20
-CACHE_CHUNKS = 2
-
-#: A chunk: the name of the object, and its number there.
-Key = tuple[str, int]
-Chunks = dict[Key, memoryview]
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,20 +306,6 @@ def _joined(parts: Sequence[memoryview]) -> memoryview:
     return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 
 
-# The manifest of a remote segment is `<stem>.rsm-manifest`. A segment is three objects: `.log`, its chunks in a row;
-# `.indexes`, the index files in a row; and the manifest, untrusted JSON, which is put last.
-
-#: The most bytes of a manifest, which has the sizes of all chunks.
-MAX_MANIFEST_BYTES = 32 << 20
-SNAPSHOT = ".snapshot"
-#: The names of the indexes in the manifest, by the suffixes of their files.
-_INDEXES = {".index": "offset", ".timeindex": "timestamp", ".txnindex": "transaction", SNAPSHOT: "producerSnapshot"}
-_VERSION = "1"
-_TIMESTAMP = Integer(-1, MAX_LONG)
-_EPOCH = Integer(0, MAX_INT)
-_BYTES = Integer(0, MAX_INT)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class RemoteSegment:
     """An uploaded segment: the offsets `start_offset` (in) to `next_offset` (out), and the locations of its files.
@@ -285,77 +351,6 @@ def _index_ranges(indexes: dict[str, Any]) -> dict[str, tuple[int, int]]:
         # bytes of one index would be read as another, and a transaction index hides records
         raise ValueError("segmentIndexes has ranges that overlap")
     return ranges
-
-
-# `<topic>-<partition>/<stem>.log` is assembled from chunks; `.index`, `.timeindex`, `.txnindex` and `.snapshot`
-# are parts of one object. The stem is start offset and uuid, as in the objects' names.
-
-LOG, INDEXES, MANIFEST = ".log", ".indexes", ".rsm-manifest"
-
-_NAME = re.compile(r".*-(?P<partition>\d+)/(?P<stem>[0-9]{20}-[A-Za-z0-9_-]{22})(?P<suffix>\.[a-z]+)", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteTopic:
-    """A topic in a bucket: `folder` of `bucket` has a folder for each partition."""
-
-    bucket: Storage
-    folder: str
-    name: str
-    topic_id: str
-
-    def file(self, partition: int, stem: str, suffix: str) -> str:
-        return f"{self.folder}/{partition}/{stem}{suffix}"
-
-    def parse(self, partition: int, stem: str, data: bytes) -> RemoteSegment:
-        """Parse the manifest `data` of the segment `stem`. Raises UnsupportedVersionError if it is encrypted."""
-        file = f"{self.bucket.url.rstrip('/')}/{self.file(partition, stem, MANIFEST)}"
-        try:
-            value = fields.parse(data)
-            if not isinstance(value, dict):
-                raise ValueError("it must be an object")
-            if value.get("version") != _VERSION:
-                text = "a remote segment has a manifest of an unknown version: upgrade"
-                raise UnsupportedVersionError(text, file=file, version=repr(value.get("version"))[:40])
-            if value.get("encryption") is not None:
-                raise UnsupportedVersionError(
-                    "a remote segment is encrypted; its key is wrapped by a key pair of the Kafka cluster, so only "
-                    "its brokers can read it: let them serve the topic",
-                    file=file,
-                )
-            return self._segment(value, partition, stem)
-        except (ValueError, RecursionError) as error:
-            text = f"the manifest of a remote segment is not what Kafka's tiered storage writes: {error}"
-            raise CorruptMetadataError(text, file=file) from None
-
-    def _segment(self, value: dict[str, Any], partition: int, stem: str) -> RemoteSegment:
-        metadata = _member(value, "remoteLogSegmentMetadata")
-        segment = _member(metadata, "remoteLogSegmentId")
-        owner = _member(segment, "topicIdPartition")
-        topic = _member(owner, "topicPartition")
-        identity = (segment.get("id"), owner.get("topicId"), topic.get("topic"), topic.get("partition"))
-        if identity != (stem[21:], self.topic_id, self.name, partition):
-            raise ValueError(f"it is the manifest of another segment: {identity}")
-        start, end = LONG(metadata.get("startOffset")), LONG(metadata.get("endOffset"))
-        if start != int(stem[:20]) or not start <= end < MAX_LONG:
-            raise ValueError(f"it has the offsets {start} to {end}")
-        compressed = value.get("compression")
-        if not isinstance(compressed, bool):
-            raise ValueError("compression must be true or false")
-        epochs = _member(metadata, "segmentLeaderEpochs")
-        if not epochs or not all(name.isdecimal() and len(name) <= len(str(MAX_INT)) for name in epochs):
-            raise ValueError("segmentLeaderEpochs must be an object of start offsets by epoch")
-        return RemoteSegment(
-            stem=stem,
-            partition=partition,
-            start_offset=start,
-            next_offset=end + 1,
-            max_timestamp=_TIMESTAMP(metadata.get("maxTimestampMs")),
-            event_ms=LONG(metadata.get("eventTimestampMs")),
-            leader_epoch=_EPOCH(min(map(int, epochs))),
-            chunks=ChunkIndex.parse(value.get("chunkIndex"), compressed=compressed),
-            indexes=_index_ranges(_member(value, "segmentIndexes")),
-        )
 
 
 class TieredFiles:
@@ -444,3 +439,34 @@ class TieredFiles:
 
     put_many = put_if_absent = probe_put_if_absent = sync = open_write = delete = abort_uploads = _refuse
     now_ms = modified_ms = _refuse
+
+
+def find_topic(
+    url: str, topic: str, topic_id: str | None, storage_options: Mapping[str, Any] | None = None
+) -> RemoteTopic:
+    """Find a topic in a bucket; `url` includes the plugin's `key.prefix`, which need not end in a slash."""
+    paths.check_topic_name(topic)
+    if topic_id is not None and not _TOPIC_ID.fullmatch(topic_id):
+        raise InvalidConfigError("a topic id has 22 of the characters A-Z a-z 0-9 _ -", topic_id=repr(topic_id))
+    topics = list(_named(Storage(url, storage_options), "", topic))
+    if not topics and not url.endswith("/"):
+        parent, _, prefix = url.rpartition("/")
+        if parent and not parent.endswith(("/", ":")):
+            topics = list(_named(Storage(parent, storage_options), prefix, topic))
+    candidates = [remote for remote in topics if topic_id in (None, remote.topic_id)]
+    if len(candidates) > 1:
+        ids = ", ".join(remote.topic_id for remote in candidates)
+        raise InvalidConfigError(f"the bucket has several topics of this name: use a topic_id of {ids}", topic=topic)
+    if not candidates:
+        text = (
+            "the topic is not in Kafka's tiered storage here: check the bucket, the key prefix and the topic's name"
+        )
+        raise TopicNotFoundError(text, url=Storage(url, storage_options).url, topic=topic, topic_id=topic_id)
+    return candidates[0]
+
+
+def _named(bucket: Storage, prefix: str, topic: str) -> Iterator[RemoteTopic]:
+    for folder in sorted(bucket.list_folders()):
+        name, dash, topic_id = folder[:-23], folder[-23:-22], folder[-22:]
+        if (name, dash) == (prefix + topic, "-") and _TOPIC_ID.fullmatch(topic_id):
+            yield RemoteTopic(bucket, folder, topic, topic_id)

@@ -1,0 +1,403 @@
+"""Appends of a DataFrame and of files to a topic, in Spark tasks.
+
+With a limit of bytes, Spark adds up a batch's bytes after each row, which takes longer than a small row itself. So
+appends limit batches by rows, and Spark leaves out the contents of large rows, which could exceed the JVM's memory. A
+task that gets a large row reports it, and the append is repeated with the limit of bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+
+from distlog.core import paths
+from distlog.core.arrays import column_of, integers, numbers_of
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.errors import InvalidRecordError, StorageFullError
+from distlog.core.files.file_reader import (
+    FileReader,
+    Part,
+    RunReport,
+    check_fields,
+    files_without_records,
+    runs_to_repeat,
+)
+from distlog.core.files.input_files import InputFile
+from distlog.core.files.splits import OPEN_BYTES, Run, pack
+from distlog.core.segments.segment_writer import codec_of
+from distlog.core.write.append import AppendResult, check_room, replayed
+from distlog.spark.batch_source import check_writable
+from distlog.spark.executor import run_tasks
+from distlog.spark.sink import (
+    MicroBatch,
+    PlannedTopic,
+    TaskWriter,
+    WriteOptions,
+    WrittenSegments,
+    check_named,
+    commit_written,
+    micro_batch,
+    partition_column,
+    write_rows,
+)
+from distlog.spark.spark_session import cores
+from distlog.spark.versions import by_id, map_in_arrow
+
+if TYPE_CHECKING:
+    # a worker of Python does not need all that it imports
+    from distlog.core.topic import Topic
+
+
+OrderBy = str | Column | Iterable[str | Column]
+#: The driver writes a DataFrame that has no more rows and, by Spark's estimate, no more bytes: to start a worker of
+#: Python for it would take longer.
+FEW_ROWS, FEW_BYTES = 10_000, 1 << 20
+#: The column by which rows with equal keys stay in their order.
+_POSITION = "distlog position"
+#: The rows that a task returns: its number, and the pickled WrittenSegments.
+_SCHEMA = "task int, written binary"
+#: Topics with a larger mean record are appended with the limit of bytes, whose cost is small then.
+MEAN_BYTES = 1 << 10
+#: Ids of the topics in which this process had to append a DataFrame again for its large rows.
+_with_large_rows = set[str]()
+#: A batch has at most BATCH_ROWS rows of ROW_BYTES, which is half of Spark's own limit.
+BATCH_ROWS, ROW_BYTES = 4096, 8 << 10
+_SETTINGS = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+}
+#: The leaves of plans that run no function in Python. Its batches would have no limit of bytes either, and the plan
+#: of an RDD or of cached rows may hide one.
+_LEAVES = {"DataSourceV2Relation", "DataSourceV2ScanRelation", "HiveTableRelation", "LocalRelation"} | {
+    *("LogicalRelation", "OneRowRelation", "Range")
+}
+#: The driver reads smaller files itself: to start Python workers would take longer.
+FEW_BYTES = 4 << 20
+#: The work of a task: less is not worth its start, and what failed is done again.
+LEAST_TASK, MOST_TASK = 8 << 20, 512 << 20
+_TASKS_PER_CORE = 4
+#: Splits are smaller than tasks, so that tasks have equal work; but each has the price of a read.
+_SPLITS_PER_TASK, _LEAST_SPLIT = 4, 4 << 20
+#: The most bytes that a task holds for its bundle.
+HELD_BYTES = 32 << 20
+#: On an object store a task gets at most this many bytes per partition, since it holds parts of uploads.
+_PARTITION_BYTES = 4 << 20
+#: How long a task keeps memory that is free.
+_DECAY_MS = 100
+
+
+def append_frame(topic: Topic, rows: DataFrame, options: WriteOptions, *, shuffle: bool = False) -> AppendResult:
+    """Append rows with the columns of a topic in one commit, from the snapshot that `topic` has."""
+    snapshot, app_id, batch_id = topic.snapshot, options.app_id, options.batch_id
+    batch = _micro_batch(rows)
+    check_named(batch, options)
+    codec_of(topic.config, options.compression)
+    check_writable(rows.schema, topic.config)
+    planned = PlannedTopic.of(snapshot, app_id, batch_id)
+    if planned.is_done:
+        topic.storage.sync(paths.COMMITS_DIR)
+        return replayed(snapshot, app_id, batch_id) or AppendResult(None)
+    try:
+        check_room(snapshot, app_id, batch_id)
+    except StorageFullError:
+        # what the topic allows may have been raised since it was opened
+        check_room(topic.refresh().snapshot, app_id, batch_id)
+    if (table := few_rows(rows)) is not None:
+        written = [write_rows(options.storage, planned, options.compression, [table], options.timestamp_unit)]
+    elif shuffle:
+        rows = rows.withColumn("partition", partition_column(rows, topic.partitions))
+        written = _written(by_id(rows, topic.partitions, "partition"), options, planned)
+    else:
+        limited = _written_by_row_limit(rows, options, planned, snapshot)
+        written = _written(rows, options, planned) if limited is None else limited
+    return commit_written(options, planned, written, topic.handle, snapshot, batch=batch)
+
+
+def few_rows(rows: DataFrame) -> pa.Table | None:
+    """The rows, if Spark's plan says that they are few; else, and on Spark Connect, None."""
+    try:
+        execution = rows._jdf.queryExecution()
+    except AttributeError:
+        return None
+    plan = execution.optimizedPlan()
+    if int(plan.stats().sizeInBytes()) > FEW_BYTES:
+        return None
+    most = plan.maxRows()
+    if most.isDefined():
+        return rows.toArrow() if int(most.get()) <= FEW_ROWS else None
+    # of a small file: its rows may still be many, and a limit would mix the rows of several partitions
+    if execution.executedPlan().nodeName() == "AdaptiveSparkPlan" or execution.toRdd().getNumPartitions() > 1:
+        return None
+    table = rows.limit(FEW_ROWS + 1).toArrow()
+    return table if table.num_rows <= FEW_ROWS else None
+
+
+def order_columns(order_by: OrderBy) -> list[Column]:
+    """The columns to sort by. Raises InvalidRecordError for one that is not a name or a Column."""
+    sort_columns = [order_by] if isinstance(order_by, str | Column) else list(order_by)
+    if wrong := [type(column).__name__ for column in sort_columns if not isinstance(column, str | Column)]:
+        raise InvalidRecordError("order_by has names of columns, or Columns", type=wrong[0])
+    return [F.col(column) if isinstance(column, str) else column for column in sort_columns]
+
+
+def in_order(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
+    """The rows sorted by `columns`, a task for each range; rows that are equal in them keep their order."""
+    if not columns:
+        return df
+    numbered = df.withColumn(_POSITION, F.monotonically_increasing_id())
+    return numbered.repartitionByRange(*columns).sortWithinPartitions(*columns, _POSITION).drop(_POSITION)
+
+
+def _written_by_row_limit(
+    rows: DataFrame, options: WriteOptions, planned: PlannedTopic, snapshot: Snapshot
+) -> list[WrittenSegments] | None:
+    """The segments that the tasks wrote; None if some rows are too large for batches without a limit of bytes."""
+    if snapshot.topic_id in _with_large_rows or _mean_bytes(snapshot) > MEAN_BYTES:
+        return None
+    limit = RowLimit.of(rows)
+    if limit is None:
+        return None
+    try:
+        return _written(limit.rows, options, planned, limit.large)
+    except _LargeRowError:
+        _with_large_rows.add(snapshot.topic_id)
+        return None
+
+
+def _mean_bytes(snapshot: Snapshot) -> int:
+    segments = snapshot.table.segments()
+    return int(numbers_of(segments["log_bytes"]).sum() // max(numbers_of(segments["record_count"]).sum(), 1))
+
+
+class _LargeRowError(Exception):
+    pass
+
+
+def _written(
+    rows: DataFrame, options: WriteOptions, planned: PlannedTopic, large: str | None = None
+) -> list[WrittenSegments]:
+    """The segments that the tasks wrote, in the order of partitions. Raises _LargeRowError for a value `large`."""
+    storage, compression, unit = options.storage, options.compression, options.timestamp_unit
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        writer = TaskWriter(storage, planned, compression, unit)
+        written = None
+        for batch in batches:
+            if large is not None and has_large_row(batch, large):
+                writer.abort()
+                break
+            writer.append(batch)
+        else:
+            written = writer.close()
+        # a task has to read all of its rows
+        for _ in batches:
+            pass
+        context = TaskContext.get()
+        number = integers([context.partitionId() if context else 0], pa.int32())
+        yield from pa.table({"task": number, "written": column_of([pickle.dumps(written)], pa.binary())}).to_batches()
+
+    results = sorted(map_in_arrow(rows, write, _SCHEMA).collect(), key=lambda row: int(row["task"]))
+    written = [pickle.loads(row["written"]) for row in results]
+    if None in written:
+        raise _LargeRowError
+    return written
+
+
+def _micro_batch(rows: DataFrame) -> MicroBatch | None:
+    """The micro-batch of the foreachBatch function that appends; None outside of one, and on Spark Connect."""
+    try:
+        context = rows.sparkSession.sparkContext
+    except Exception:  # each kind of session without a context raises another error
+        return None
+    return micro_batch(context.getLocalProperty)
+
+
+@dataclass(frozen=True, slots=True)
+class RowLimit:
+    """Rows in batches without a limit of bytes. `large` is the value of rows above ROW_BYTES, and random."""
+
+    rows: DataFrame
+    large: str
+
+    @classmethod
+    def of(cls, rows: DataFrame) -> RowLimit | None:
+        """Return None for rows, or a Python function in their plan, whose batches need the limit of bytes."""
+        # headers are arrays of any size, and Spark Connect shows no plan
+        if "headers" in rows.columns or not hasattr(rows, "_jdf") or not _fits(rows):
+            return None
+        large = uuid.uuid4().hex
+        size = sum((F.coalesce(F.octet_length(name), F.lit(0)) for name in _sized(rows)), F.lit(0))
+        limited = {name: F.when(size <= ROW_BYTES, F.col(name)) for name in _sized(rows)}
+        limited["value"] = limited["value"].otherwise(F.lit(large).cast(rows.schema["value"].dataType))
+        return cls(_with_settings(rows.withColumns(limited)), large)
+
+
+def has_large_row(batch: pa.RecordBatch, large: str) -> bool:
+    values = batch.column("value")
+    return bool(pc.index(values, pa.scalar(large).cast(values.type)).as_py() >= 0)
+
+
+def _sized(rows: DataFrame) -> list[str]:
+    return [name for name in ("key", "value") if name in rows.columns]
+
+
+def _fits(rows: DataFrame) -> bool:
+    """Return True if the plan of `rows` does the same in a session with _SETTINGS."""
+    frame: Any = rows
+    patterns = frame.sparkSession._jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+    plan = frame._jdf.queryExecution().optimizedPlan()
+    if plan.containsPattern(patterns.PYTHON_UDF()) or plan.containsPattern(patterns.EVAL_PYTHON_UDTF()):
+        return False
+    # an Observation waits for the end of a query of its own session
+    if "CollectMetrics" in plan.toString():
+        return False
+    leaves = plan.collectLeaves()
+    return {leaves.apply(index).getClass().getSimpleName() for index in range(leaves.size())} <= _LEAVES
+
+
+def _with_settings(rows: DataFrame) -> DataFrame:
+    """Return the rows in a session of their own, so that no other query gets _SETTINGS."""
+    frame: Any = rows
+    session = frame.sparkSession._jsparkSession.cloneSession()
+    for name, value in _SETTINGS.items():
+        session.conf().set(name, value)
+    datasets = frame.sparkSession._jvm.org.apache.spark.sql.classic.Dataset
+    return DataFrame(datasets.ofRows(session, frame._jdf.queryExecution().analyzed()), rows.sparkSession)
+
+
+@dataclass(frozen=True, slots=True)
+class FilesResult:
+    """The result of the commit, how many bad lines were left out, and the files that have bytes and no records."""
+
+    appended: AppendResult
+    skipped: int = 0
+    without_records: Sequence[str] = ()
+
+
+def append_files(
+    spark: SparkSession, topic: Topic, reader: FileReader, files: Sequence[InputFile], options: WriteOptions
+) -> FilesResult:
+    """Append the records of `files` in one commit; within a partition they stand in the order of files and lines."""
+    snapshot, app_id, batch_id = topic.snapshot, options.app_id, options.batch_id
+    codec_of(topic.config, options.compression)
+    check_room(snapshot, app_id, batch_id)
+    planned = PlannedTopic.of(snapshot, app_id, batch_id)
+    if planned.is_done:
+        topic.storage.sync(paths.COMMITS_DIR)
+        return FilesResult(replayed(snapshot, app_id, batch_id) or AppendResult(None))
+    runs = _planned(reader, files, cores(spark), most_bytes(planned.partitions, is_local=options.storage.is_local))
+    work = RunWork(reader, options, planned)
+    is_small = sum(map(_work, files)) <= FEW_BYTES
+    first = _checked([work(run) for run in runs] if is_small else run_tasks(spark, work, runs))
+    finished_runs = _repeated(spark, work, runs, first)
+    reports = [finished_run.report for finished_run in finished_runs]
+    check_fields(reports)
+    written = [finished_run.written for finished_run in finished_runs]
+    appended = commit_written(options, planned, written, topic.handle, snapshot)
+    without = [
+        name
+        for finished_run in finished_runs
+        for name in files_without_records(finished_run.run, finished_run.report)
+    ]
+    return FilesResult(appended, sum(report.skipped for report in reports), without)
+
+
+@dataclass(frozen=True, slots=True)
+class RunDone:
+    """A run of splits that was read and written."""
+
+    run: Run
+    written: WrittenSegments
+    report: RunReport
+
+
+@dataclass(frozen=True, slots=True)
+class RunWork:
+    """The work of a task: it reads a run of splits and writes the records as segments that wait for a commit."""
+
+    reader: FileReader
+    options: WriteOptions
+    planned: PlannedTopic
+
+    def __call__(self, run: Run) -> RunDone | InvalidRecordError:
+        """An error of the input, which names the file and the line, is returned: to try again would not help."""
+        _spare_memory()
+        writer = TaskWriter(self.options.storage, self.planned, self.options.compression, "ms", HELD_BYTES)
+        reading = self.reader.read(run)
+        try:
+            for part in reading:
+                _append(writer, part)
+        except InvalidRecordError as error:
+            writer.abort()
+            return error
+        return RunDone(run, writer.close(), reading.report)
+
+
+def _spare_memory() -> None:
+    """Have Arrow return memory that is free, in a worker of Python: its default pool keeps half as much again."""
+    if (
+        TaskContext.get() is not None
+        and "ARROW_DEFAULT_MEMORY_POOL" not in os.environ
+        and "jemalloc" in pa.supported_memory_backends()
+    ):
+        pa.set_memory_pool(pa.jemalloc_memory_pool())
+        pa.jemalloc_set_decay_ms(_DECAY_MS)
+
+
+def _checked(results: Sequence[RunDone | InvalidRecordError]) -> list[RunDone]:
+    """The runs that are done; raises the first error in the order of the input."""
+    finished = [result for result in results if isinstance(result, RunDone)]
+    if len(finished) < len(results):
+        raise next(result for result in results if isinstance(result, InvalidRecordError))
+    return finished
+
+
+def _append(writer: TaskWriter, part: Part) -> None:
+    try:
+        writer.append(part.records)
+    except InvalidRecordError as error:
+        raise part.located(error) from None
+
+
+def most_bytes(partitions: int, *, is_local: bool) -> int:
+    """The largest work of a task, which bounds what it holds for uploads, of a part or more for each partition."""
+    if is_local or partitions == 1:
+        return MOST_TASK
+    return min(max(_PARTITION_BYTES * partitions, 2 * HELD_BYTES), MOST_TASK)
+
+
+def _planned(reader: FileReader, files: Sequence[InputFile], cores: int, most: int) -> list[Run]:
+    """Runs of consecutive splits, one for each task, with about equal work, at most `most` bytes."""
+    total = max(sum(map(_work, files)), 1)
+    task_bytes = min(max(total // (cores * _TASKS_PER_CORE), LEAST_TASK), most)
+    splits = reader.splits(files, max(task_bytes // _SPLITS_PER_TASK, _LEAST_SPLIT))
+    return pack(splits, -(-total // task_bytes))
+
+
+def _work(file: InputFile) -> int:
+    return file.size + OPEN_BYTES
+
+
+def _repeated(
+    spark: SparkSession, work: RunWork, runs: Sequence[Run], finished: Sequence[RunDone]
+) -> Sequence[RunDone]:
+    """Return the runs, after a repeat of the runs that began within a quoted field of CSV."""
+    repeats = runs_to_repeat(runs, [finished_run.report for finished_run in finished])
+    if not repeats:
+        return finished
+    repeated_runs = _checked(run_tasks(spark, work, [repeat.run for repeat in repeats]))
+    all_runs, end = list[RunDone](), 0
+    for repeat, repeated_run in zip(repeats, repeated_runs, strict=True):
+        all_runs += [*finished[end : repeat.first], repeated_run]
+        end = repeat.end
+    return [*all_runs, *finished[end:]]
