@@ -157,7 +157,6 @@ class _Group(TyperGroup):
     """A group whose commands are names and sentences until they run or print their help."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Return the command that the first of `args` names, and the command's arguments."""
         name, placeholder, arguments = super().resolve_command(ctx, args)
         return name, placeholder and command(str(name)), arguments
 

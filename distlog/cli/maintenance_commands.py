@@ -313,7 +313,6 @@ def _descriptors() -> Finding:
 
 
 def _java(*, is_needed: bool) -> Finding:
-    """Check the Java that Spark would start: in JAVA_HOME, else in PATH."""
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     where = f"JAVA_HOME={home}" if home else "PATH"

@@ -108,8 +108,6 @@ class BadLines(str, Enum):
 
 
 class Format(str, Enum):
-    """The format of the input."""
-
     TEXT = "text"
     JSONL = "jsonl"
     RECORDS = "records"
@@ -118,8 +116,6 @@ class Format(str, Enum):
 
 
 class Unit(str, Enum):
-    """The unit of times that are numbers."""
-
     S = "s"
     MS = "ms"
     US = "us"
@@ -127,7 +123,6 @@ class Unit(str, Enum):
 
 
 def _append_option(name: str, *aliases: str, **more: Any) -> Any:
-    """The option of this name, with the help of the job's option."""
     metavar, text = APPEND_HELP[name]
     return typer.Option(name, *aliases, metavar=metavar, help=text, **more)
 

@@ -295,7 +295,6 @@ class Service:
         print_event(self._line, name, shown, fields, as_json=self._as_json)
 
     def _status(self) -> str:
-        """Return the number of topics and the failing tasks."""
         values = {metric.name: [value for _, value in metric.values] for metric in self._manager.metrics()}
         sizes = values["distlog_log_size_bytes"]
         text = f"{counted(int(sum(values['distlog_topics'])), 'topic')}, {counted(len(sizes), 'partition')}"
@@ -477,8 +476,6 @@ def metrics_server(port: int, metrics: Callable[[], list[Metric]], host: str = "
 
 
 class _Collector:
-    """The collector that prometheus-client calls at each request."""
-
     def __init__(self, metrics: Callable[[], list[Metric]]) -> None:
         self._metrics = metrics
 
@@ -563,7 +560,6 @@ def _end(pids: Sequence[int]) -> None:
 
 
 def _end_after(parent: int) -> None:
-    """Send SIGTERM to this process after its parent has ended."""
     while os.getppid() == parent:
         time.sleep(_PARENT_CHECK_S)
     os.kill(os.getpid(), signal.SIGTERM)

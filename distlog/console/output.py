@@ -53,7 +53,6 @@ class Milliseconds(int):
 
 
 def rows_of(table: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
-    """The rows as dicts. Timestamps are Milliseconds."""
     columns = [_values(table.column(name)) for name in table.schema.names]
     return [dict(zip(table.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
 
@@ -150,8 +149,6 @@ class Report(Protocol):
 
 @runtime_checkable
 class WithTable(Protocol):
-    """A report that shows people a table too."""
-
     def to_table(self) -> pa.Table: ...
 
 
@@ -223,7 +220,6 @@ class StatusLine(logging.Handler):
                 sys.stderr.flush()
 
     def print(self, line: str) -> None:
-        """Print a line on standard output, and flush it."""
         with self._writing():
             self.clear()
             print(text(line), flush=True)

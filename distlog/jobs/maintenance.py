@@ -36,8 +36,6 @@ Work = Callable[[str, argparse.Namespace], Report]
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceJob:
-    """A program that does `work` on each topic."""
-
     parser: argparse.ArgumentParser
     work: Work
 

@@ -314,8 +314,6 @@ def append_files(
 
 @dataclass(frozen=True, slots=True)
 class RunDone:
-    """A run of splits that was read and written."""
-
     run: Run
     written: WrittenSegments
     report: RunReport

@@ -184,10 +184,8 @@ def _to_microseconds(column: pa.Array, kind: pa.DataType) -> pa.Array:
     times = numbers_of(column.view(pa.int64()))
     converted = new_array(times.size, np.int64)
     if not to_microseconds(times, converted):
-        raise InvalidRecordError(
-            "a timestamp is beyond what Spark can hold; read without it, as in option('columns', 'offset,value')",
-            timestamp_ms=max(times.tolist(), key=abs),
-        )
+        text = "a timestamp is beyond what Spark can hold; read without it, as in option('columns', 'offset,value')"
+        raise InvalidRecordError(text, timestamp_ms=max(times.tolist(), key=abs))
     return pa.Array.from_buffers(kind, times.size, [None, pa.py_buffer(converted)], 0)
 
 

@@ -100,7 +100,6 @@ def append(
 
 
 def _writable(url: str | Topic, storage_options: StorageSettings | None) -> Topic:
-    """The topic at its newest version."""
     if not isinstance(url, Topic):
         return _open(url, None, None, storage_options)
     if storage_options is not None:
@@ -236,11 +235,8 @@ def register_tables(spark: SparkSession, root: str, *, storage_options: StorageS
         for topic in found_topics:
             other = spelled.setdefault(topic.name.lower(), topic.name)
             if other != topic.name:
-                raise InvalidTopicError(
-                    "Spark cannot distinguish these names: set spark.sql.caseSensitive to true",
-                    first=other,
-                    second=topic.name,
-                )
+                text = "Spark cannot distinguish these names: set spark.sql.caseSensitive to true"
+                raise InvalidTopicError(text, first=other, second=topic.name)
     quoted = {f"`{topic.name}`": topic for topic in found_topics}
     for name, topic in quoted.items():
         read(spark, topic).createOrReplaceTempView(name)
@@ -338,7 +334,6 @@ def _reported_lag(end: Any, newest: Any) -> Iterator[dict[str, object]]:
 
 
 def _lag_behind(name: str, snapshot: Snapshot, read: Sequence[Any]) -> Iterator[dict[str, object]]:
-    """The rows of the sources that read this topic."""
     mine = [value for value in read if name in _offsets_in(value)]
     if read and not mine:
         topics = sorted({read_topic for value in read for read_topic in _offsets_in(value)})

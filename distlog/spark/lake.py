@@ -150,7 +150,6 @@ class LakeTable(ABC):
         return {row.key: row.value for row in self.spark.sql(f"SHOW TBLPROPERTIES {self.name}").collect()}
 
     def append(self, rows: DataFrame, mark: _Mark) -> None:
-        """Add the rows and the mark, in one commit."""
         rows.writeTo(self.name).options(**self.options(mark)).append()
 
     def merge(self, rows: DataFrame) -> None:
@@ -359,7 +358,6 @@ class _Filling:
         return self._rows(nothing).drop(_DELETES)
 
     def _newest(self) -> _Mark:
-        """The end of the table, by its newest mark, or by its rows."""
         mark, _ = next(self.table.marks(), (None, 0))
         if mark is None:
             return self._by_rows()
@@ -380,12 +378,11 @@ class _Filling:
         offsets = {row.partition: row.last + 1 for row in last_offsets.collect()}
         has_topic = TOPIC_PROPERTY in (self.table.properties() or {})
         if offsets and not has_topic:
-            raise InvalidConfigError(
+            text = (
                 f"the table has rows, but its commits and its property {TOPIC_PROPERTY} name no topic: "
-                "choose another table, or set the property to the topic's id",
-                table=self.table.requested_name,
-                topic_id=self.topic.snapshot.topic_id,
+                "choose another table, or set the property to the topic's id"
             )
+            raise InvalidConfigError(text, table=self.table.requested_name, topic_id=self.topic.snapshot.topic_id)
         mark = _Mark(self.topic.snapshot.topic_id, self.keyed, number, self.run_id, offsets)
         if self.keyed and not has_topic:
             # a merge carries no mark: without this one the rows' topic is unknown until the next mark

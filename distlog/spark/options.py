@@ -271,8 +271,6 @@ def _is_entry(partition: str, number: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The start or the end of a read."""
-
     kind: Literal["offset", "time"]
     value: int | ByPartition
     option: str
@@ -379,12 +377,11 @@ def start_offset(state: PartitionState, partition: int, options: ReadOptions, fo
         return found_record[0]
     if options.unmatched_start == "latest":
         return state.log_end_offset
-    raise InvalidConfigError(
+    text = (
         f"no record is at or after {bound.option}; startingOffsetsByTimestampStrategy=latest reads that partition "
-        "from its end",
-        partition=partition,
-        timestamp=value,
+        "from its end"
     )
+    raise InvalidConfigError(text, partition=partition, timestamp=value)
 
 
 def held_offset(state: PartitionState, partition: int, offset: int, options: ReadOptions) -> int:

@@ -64,7 +64,6 @@ class PlannedTopic:
 
     @classmethod
     def of(cls, snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None) -> PlannedTopic:
-        """The topic at `snapshot`, for the write (app_id, batch_id)."""
         return cls(
             snapshot.version,
             snapshot.topic_id,
@@ -145,11 +144,8 @@ class WriteOptions:
     def check_topic(self) -> None:
         """Raise InvalidConfigError if the option topic names another topic than the path."""
         if self.named not in (None, self.storage.name):
-            raise InvalidConfigError(
-                "option topic must name the topic of the path: write to the path of the other topic",
-                topic=self.named,
-                path=self.storage.name,
-            )
+            text = "option topic must name the topic of the path: write to the path of the other topic"
+            raise InvalidConfigError(text, topic=self.named, path=self.storage.name)
 
 
 def parse_batch_id(text: str) -> BatchId:
@@ -368,8 +364,6 @@ def _merge(handle: TopicHandle, snapshot: Snapshot, appended: Sequence[SegmentIn
 
 
 class DistlogWriter(DataSourceArrowWriter):
-    """One write, as Spark sees it."""
-
     def __init__(self, options: WriteOptions, topic: PlannedTopic) -> None:
         self._options, self._topic = options, topic
         self._write_id = uuid.uuid4().hex

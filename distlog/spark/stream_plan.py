@@ -217,12 +217,11 @@ class StreamPlan:
             state = snapshot.partitions[number]
             low, high = self._loss.check_start(state, number, start), self._loss.check_end(state, number, end)
             if high > self._readable_end(state, number):
-                raise InvalidConfigError(
+                text = (
                     "the unfinished batch reaches into an open transaction: finish it with the option that it "
-                    "started with, kafka.isolation.level=read_uncommitted",
-                    partition=number,
-                    offset=high,
+                    "started with, kafka.isolation.level=read_uncommitted"
                 )
+                raise InvalidConfigError(text, partition=number, offset=high)
             bounds[number] = low, max(low, high)
         return bounds
 
@@ -301,11 +300,8 @@ def offset_in(value: Mapping[str, Any], name: str, snapshot: Snapshot) -> Stream
     if offset is None or offset.topic_id:
         return offset
     if offset.topic != name:
-        raise InvalidConfigError(
-            "the checkpoint is of Spark's Kafka source, and about another topic: choose another checkpointLocation",
-            topic=offset.topic,
-            expected=name,
-        )
+        text = "the checkpoint is of Spark's Kafka source, and about another topic: choose another checkpointLocation"
+        raise InvalidConfigError(text, topic=offset.topic, expected=name)
     return dataclasses.replace(offset, topic_id=snapshot.topic_id)
 
 
@@ -378,8 +374,6 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """The parsed options of a stream."""
-
     read: ReadOptions
     limits: Limits
 

@@ -254,7 +254,6 @@ class RunReading:
         self.report.splits.append(SplitReport(split.start, split.end, records, skipped))
 
     def _small(self, splits: Sequence[FileSplit]) -> Iterator[Part]:
-        """Small files of one format of lines, in one block."""
         storage = self._reader.storage
         tasks = (partial(_content, storage, split.file) for split in splits)
         is_local = storage.is_local(splits[0].file.url)
@@ -307,7 +306,6 @@ class RunReading:
 
 
 def _groups(run: Run) -> Iterator[list[FileSplit]]:
-    """The splits of a run, small files of lines together."""
     group, size = list[FileSplit](), 0
     for split in run:
         kind = split.file.kind
@@ -423,7 +421,6 @@ class LineReading:
 
 
 def _finished(records: pa.Table, options: ReadOptions) -> pa.Table:
-    """Records with the headers and the partition of the options."""
     if options.headers and records.num_rows:
         added = [{"key": name, "value": value.encode()} for name, value in options.headers]
         if (index := records.schema.get_field_index("headers")) < 0:

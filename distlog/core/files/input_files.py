@@ -226,7 +226,6 @@ def _alternatives(pattern: str) -> list[str]:
 
 
 def _segment(segment: str) -> re.Pattern[str]:
-    """A part of a pattern between slashes, as a regular expression."""
     expressions, position = list[str](), 0
     while position < len(segment):
         character = segment[position]

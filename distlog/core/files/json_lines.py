@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,21 @@ _FIELDS_TYPES = {"timestamp": pa.int64(), "key": pa.binary(), "value": pa.binary
 #: How many names of fields the error of a wrong name shows.
 _NAMES_SEEN = 20
 _HINT = "; each line must be one object: `jq -c '.[]' FILE` splits an array"
+# Arrow takes 2.5 us a line, but one type a field: no text next to base64, as `read --json` prints them. Line by line
+# it is 7.5 us. Arrow takes 95 us for one line, so halving a refused block does not help.
+
+_SCHEMA = pa.schema({"partition": pa.int32(), **_FIELDS_TYPES, "headers": HEADERS_TYPE})
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
+#: The usual types of the fields that an object may have.
+_FIELDS = {
+    "partition": pa.int64(),
+    "timestamp": pa.int64(),
+    "key": pa.string(),
+    "value": pa.string(),
+    "headers": _HEADERS,
+    **dict.fromkeys(IGNORED, pa.int64()),
+    "topic": pa.string(),
+}
 
 
 @dataclass(slots=True)
@@ -134,6 +149,58 @@ class JsonFields:
             return None
 
 
+@dataclass(frozen=True, slots=True)
+class JsonRecords:
+    """Parses objects that are records, as `distlog read --json` prints them. Blank lines are skipped."""
+
+    times: TimeReader
+
+    def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
+        records = self._in_bulk(text)
+        return self._by_line(text) if records is None else Parsed(records, (), len(text) + 1)
+
+    def _by_line(self, text: bytes) -> Parsed:
+        rows, bad, starts = list[dict[str, Any]](), list[BadLine](), list[int]()
+        # `json.loads` with hooks makes a decoder for each line
+        decoder, position = json.JSONDecoder(object_pairs_hook=_named_once), 0
+        for line in text.split(b"\n"):
+            if line.strip():
+                try:
+                    rows.append(self._record(decoder.decode(line.decode())))
+                    starts.append(position)
+                except (ValueError, RecursionError) as error:
+                    bad.append(BadLine(position, len(rows), f"not a record: {error}"))
+            position += len(line) + 1
+        return Parsed(table_of_rows(rows, _SCHEMA), bad, len(text) + 1, np.array(starts, np.int64))
+
+    def _in_bulk(self, text: bytes) -> pa.Table | None:
+        """The records of a block that Arrow can read at once, as of most blocks; else None."""
+        fields = _fields_in_bulk(text)
+        if fields is None or not _are_plain(fields):
+            return None
+        times = self.times.of_column(fields["timestamp"])
+        if times.faults:
+            return None
+        headers = pc.coalesce(fields["headers"], scalar_of([], _HEADERS)).cast(HEADERS_TYPE)
+        columns = {name: fields[name].cast(_SCHEMA.field(name).type) for name in ("partition", "key", "value")}
+        table = pa.table({**columns, "timestamp": times.column, "headers": headers})
+        return table.select(_SCHEMA.names).cast(_SCHEMA)
+
+    def _record(self, record: Any) -> dict[str, Any]:
+        if not isinstance(record, dict) or "value" not in record:
+            raise ValueError('it must be an object with at least a "value", as `distlog read --json` prints it')
+        unknown = sorted(record.keys() - set(ACCEPTED) - set(IGNORED))
+        if unknown:
+            raise ValueError(f"unknown field {unknown[0]}; known are {', '.join(ACCEPTED)}")
+        return {
+            "partition": _integer("partition", record.get("partition"), MAX_INT),
+            "timestamp": self.times.of_value(record.get("timestamp")),
+            "key": _bytes(record.get("key")),
+            "value": _bytes(record["value"]),
+            "headers": _headers(record.get("headers")),
+        }
+
+
 def written_fields(line: str, names: Sequence[str]) -> dict[str, bytes | None]:
     """The fields among `names` as text or JSON; None for null. Raises ValueError for a line that is not an object."""
     value = json.loads(line)
@@ -216,35 +283,29 @@ def _gathered(
     return pa.Array.from_buffers(pa.binary(), len(sizes), [bits, pa.py_buffer(ends), pa.py_buffer(out)])
 
 
-@dataclass(frozen=True, slots=True)
-class Objects:
-    """Lines, each an object, as bytes without their ends, and some fields of the objects."""
-
-    lines: pa.Array
-    fields: pa.RecordBatch
-
-
-def objects_of(block: bytes, fields: Mapping[str, pa.DataType], *, unexpected: str) -> Objects | None:
-    """The objects of a block, one a line, with `fields`; `unexpected` (other fields) is ignore or error."""
+def _fields_in_bulk(block: bytes) -> pa.RecordBatch | None:
+    """The fields of a block of records, one a line, by Arrow; None if it cannot read them."""
     lines = split_lines(block)
     # Arrow's reader crashes at a null ahead of the first object
     delimited = pc.and_(pc.starts_with(lines, "{"), pc.ends_with(lines, "}"))
     if len(block) >= MAX_INT or not pc.all(delimited).as_py():
         return None
+    time_type = pa.string() if isinstance(first_object(block).get("timestamp"), str) else pa.int64()
+    schema = pa.schema({**_FIELDS, "timestamp": time_type})
     try:
         lines.cast(pa.string())  # Arrow does not check that the other fields are UTF-8
         table = pyarrow.json.read_json(
             pa.BufferReader(block),
             pyarrow.json.ReadOptions(use_threads=False, block_size=len(block) + 1),
-            pyarrow.json.ParseOptions(
-                explicit_schema=pa.schema(fields.items()), unexpected_field_behavior=unexpected
-            ),
+            pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error"),
         )
     except pa.ArrowException:
         return None
     # no object continues where } and { meet, so as many objects as lines are one in each
-    batches = table.select(list(fields)).combine_chunks().to_batches() if table.num_rows == len(lines) else []
-    return Objects(lines, batches[0]) if batches else None
+    batches = table.select(schema.names).combine_chunks().to_batches() if table.num_rows == len(lines) else []
+    # Arrow does not distinguish a null from a missing value
+    missing = lines.filter(pc.is_null(batches[0]["value"])).to_pylist() if batches else []
+    return batches[0] if batches and all("value" in json.loads(line) for line in missing) else None
 
 
 def first_object(block: bytes) -> Mapping[str, Any]:
@@ -254,91 +315,6 @@ def first_object(block: bytes) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def parse_by_line(
-    text: bytes, row_of: Callable[[bytes, Any], dict[str, Any]], schema: pa.Schema, **hooks: Any
-) -> Parsed:
-    """The rows that `row_of` makes of the lines and their JSON; it raises ValueError. Blank lines are skipped."""
-    rows, bad, starts = list[dict[str, Any]](), list[BadLine](), list[int]()
-    # `json.loads` with hooks makes a decoder for each line
-    decoder, position = json.JSONDecoder(**hooks), 0
-    for line in text.split(b"\n"):
-        if line.strip():
-            try:
-                rows.append(row_of(line, decoder.decode(line.decode())))
-                starts.append(position)
-            except (ValueError, RecursionError) as error:
-                bad.append(BadLine(position, len(rows), f"not a record: {error}"))
-        position += len(line) + 1
-    return Parsed(table_of_rows(rows, schema), bad, len(text) + 1, np.array(starts, np.int64))
-
-
-# Arrow takes 2.5 us a line, but one type a field: no text next to base64, as `read --json` prints them. Line by line
-# it is 7.5 us. Arrow takes 95 us for one line, so halving a refused block does not help.
-
-_SCHEMA = pa.schema({"partition": pa.int32(), **_FIELDS_TYPES, "headers": HEADERS_TYPE})
-_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
-#: The usual types of the fields that an object may have.
-_FIELDS = {
-    "partition": pa.int64(),
-    "timestamp": pa.int64(),
-    "key": pa.string(),
-    "value": pa.string(),
-    "headers": _HEADERS,
-    **dict.fromkeys(IGNORED, pa.int64()),
-    "topic": pa.string(),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class JsonRecords:
-    """Parses objects that are records, as `distlog read --json` prints them. Blank lines are skipped."""
-
-    times: TimeReader
-
-    def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
-        records = self._in_bulk(text)
-        if records is None:
-            return parse_by_line(text, self._record, _SCHEMA, object_pairs_hook=_named_once)
-        return Parsed(records, (), len(text) + 1)
-
-    def _in_bulk(self, text: bytes) -> pa.Table | None:
-        """The records of a block that Arrow can read at once, as of most blocks; else None."""
-        time_type = pa.string() if isinstance(first_object(text).get("timestamp"), str) else pa.int64()
-        objects = objects_of(text, {**_FIELDS, "timestamp": time_type}, unexpected="error")
-        if objects is None or not _have_values(objects) or not _are_plain(objects.fields):
-            return None
-        times = self.times.of_column(objects.fields["timestamp"])
-        if times.faults:
-            return None
-        headers = pc.coalesce(objects.fields["headers"], scalar_of([], _HEADERS)).cast(HEADERS_TYPE)
-        columns = {
-            name: objects.fields[name].cast(_SCHEMA.field(name).type) for name in ("partition", "key", "value")
-        }
-        return (
-            pa.table({**columns, "timestamp": times.column, "headers": headers}).select(_SCHEMA.names).cast(_SCHEMA)
-        )
-
-    def _record(self, _: bytes, record: Any) -> dict[str, Any]:
-        if not isinstance(record, dict) or "value" not in record:
-            raise ValueError('it must be an object with at least a "value", as `distlog read --json` prints it')
-        unknown = sorted(record.keys() - set(ACCEPTED) - set(IGNORED))
-        if unknown:
-            raise ValueError(f"unknown field {unknown[0]}; known are {', '.join(ACCEPTED)}")
-        return {
-            "partition": _integer("partition", record.get("partition"), MAX_INT),
-            "timestamp": self.times.of_value(record.get("timestamp")),
-            "key": _bytes(record.get("key")),
-            "value": _bytes(record["value"]),
-            "headers": _headers(record.get("headers")),
-        }
-
-
-def _have_values(objects: Objects) -> bool:
-    """True if each object has a value, which may be null: Arrow does not distinguish a null from a missing value."""
-    missing = pc.is_null(objects.fields["value"])
-    return all("value" in json.loads(line) for line in objects.lines.filter(missing).to_pylist())
 
 
 def _are_plain(fields: pa.RecordBatch) -> bool:

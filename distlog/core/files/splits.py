@@ -205,11 +205,8 @@ def _whole_lines(file: InputFile, chunks: Iterator[bytes], position: int, end: i
             fragments.append(chunk)
             size += len(chunk)
             if size > LONGEST_LINE:
-                raise InvalidRecordError(
-                    f"a line is longer than {LONGEST_LINE >> 20} MiB: is it the right format?",
-                    file=file.name,
-                    position=position,
-                )
+                text = f"a line is longer than {LONGEST_LINE >> 20} MiB: is it the right format?"
+                raise InvalidRecordError(text, file=file.name, position=position)
             continue
         fragments.append(chunk[:cut])
         yield _block(position, fragments)

@@ -95,8 +95,6 @@ def read_segments(
 
 @dataclass(slots=True)
 class _Inspection:
-    """A segment while its batches are read."""
-
     folder: PartitionFolder
     names: Mapping[str, str]
     base_offset: int
@@ -330,7 +328,6 @@ def read_partition(
 def _segments(
     log_dir: LogDir, folder: PartitionFolder, state: LogState, interval_bytes: int, notes: list[str], split_at: int
 ) -> Iterator[AdoptedSegment]:
-    """Yield the segments up to the first damage, and add notes on them."""
     bases = list(folder.loaded.segments)
     recovery_point = log_dir.recovery_points.get(folder.name, 0)
     for number, (base, end) in enumerate(itertools.zip_longest(bases, bases[1:])):

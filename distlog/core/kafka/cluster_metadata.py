@@ -141,7 +141,6 @@ class _Image:
                 raise CorruptRecordError(text, topic=short_text(name), most=_MOST_TOPIC_BYTES)
 
     def add_batches(self, batches: Batches, file: str) -> None:
-        """Apply the records of consecutive batches from `end_offset`."""
         rows = batches.rows
         ends = rows["base_offset"] + rows["last_offset_delta"] + 1
         rows, ends = rows[ends > self.end_offset], ends[ends > self.end_offset]

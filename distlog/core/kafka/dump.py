@@ -393,7 +393,6 @@ def check_sanity(file: DumpedFile, entry: np.dtype[Any], field: str, output: Dum
 
 
 def _last_offsets(log: DumpedFile, positions: Longs) -> tuple[npt.NDArray[np.bool_], Longs]:
-    """Flag the `positions` of complete batches, and return their last offsets."""
     size = log.size
     has_batch = (positions >= 0) & (positions + _HEAD_BYTES <= size)
     ranges = [(log.name, position, position + _HEAD_BYTES) for position in positions[has_batch].tolist()]
@@ -513,7 +512,6 @@ def dump_producers(file: DumpedFile, output: DumpOutput) -> None:
 
 
 def dump_leader_epochs(file: DumpedFile, output: DumpOutput) -> None:
-    """Write the epochs in a `leader-epoch-checkpoint` file."""
     try:
         lines = file.storage.read(file.name).decode().splitlines()
         entries = [[int(word) for word in line.split()] for line in lines[2:]]

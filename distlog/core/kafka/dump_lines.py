@@ -188,7 +188,6 @@ class DumpOutput:
             self.lines(line, columns, self.out if self.as_json else self.err)
 
     def note(self, text: str, kind: str, **fields: Any) -> None:
-        """Write one line on a problem."""
         self.say(text, kind, self.out if self.as_json else self.err, **fields)
 
     def fail(self, error: DistlogError) -> None:
@@ -333,7 +332,6 @@ MARKER = (
 
 
 def _markers(records: DumpedRecords, is_control: npt.NDArray[np.bool_], style: int) -> pa.Array:
-    """Return the values of MARKER for control records, and null for other records."""
     rows = integers(np.flatnonzero(is_control))
     keys, values = (column.take(rows).to_pylist() for column in (records.key, records.value))
     numbers = np.full((len(MARKER), len(rows)), ABSENT)
@@ -378,8 +376,6 @@ BARE_RECORD = Line("record", ())
 
 @dataclass(frozen=True, slots=True)
 class LogStyle:
-    """The printed values of a record, and their form."""
-
     metadata: bool
     content: bool
     as_json: bool

@@ -97,12 +97,10 @@ class ExportedSegment:
 
     @classmethod
     def of(cls, segment: SegmentInfo) -> ExportedSegment:
-        """Describe a segment before its export."""
         identity = segment.stem, segment.log_bytes, segment.crc32c, segment.append_time_ms
         return cls(segment.base_offset, *identity)
 
     def is_of(self, segment: SegmentInfo) -> bool:
-        """Return whether the folder already has the complete segment."""
         names = ("base_offset", "stem", "log_bytes", "crc32c", "append_time_ms")
         return self.done and all(getattr(self, name) == getattr(segment, name) for name in names)
 
@@ -128,7 +126,6 @@ def read_export(folder: Storage) -> tuple[list[ExportedSegment], str] | None:
 
 
 def write_export(folder: Storage, segments: list[ExportedSegment], topic_id: str) -> None:
-    """Replace the record of the last export."""
     body = {"version": _VERSION, "topic_id": topic_id, "segments": [fields.write(segment) for segment in segments]}
     folder.put(EXPORT_FILE, json.dumps(body).encode())
 
@@ -159,7 +156,6 @@ def known_segments(folder: Storage) -> list[ExportedSegment]:
 
 
 def snapshots(folder: Storage) -> dict[int, str]:
-    """List the producer snapshots in the folder by offset."""
     files = [(parsed, file.name) for file in folder.list() if (parsed := parse_file(file.name)) is not None]
     return {
         parsed.offset: name for parsed, name in files if parsed.suffix == SNAPSHOT_SUFFIX and not parsed.temporary
@@ -214,14 +210,12 @@ class ExportedFiles:
             self._writing.wait()
 
     def _pop_held(self) -> tuple[dict[str, Buffer], dict[int, int]]:
-        """Remove and return the held files, and the times of their segments."""
         written = self._files, self._times
         self._files, self._times, self._held = {}, {}, 0
         return written
 
 
 def _write(folder: Storage, files: Mapping[str, Buffer], times: Mapping[int, int]) -> None:
-    """Write the files of segments, with their `times` by base offset."""
     folder.put_many(files)
     transactions = [file_name(base_offset, ".txnindex") for base_offset in times]
     folder.delete([name for name in transactions if name not in files])
@@ -339,7 +333,6 @@ class ExportedPartition:
 
 
 def export_partition(handle: TopicHandle, snapshot: Snapshot, partition: int, log_dir: Storage) -> ExportedPartition:
-    """Write the partition into its folder in `log_dir`."""
     folder = log_dir.child(paths.partition_dir(handle.storage.name, partition))
     state = snapshot.partitions[partition]
     export = _PartitionExport(handle, snapshot, partition, folder)
@@ -371,7 +364,6 @@ class _PartitionExport:
         self.present: list[ExportedSegment] = []
 
     def run(self) -> list[SegmentInfo]:
-        """Write new segments, and return them."""
         exported = known_segments(self._folder)
         segments = [segment for segment in self._state.segments if segment.next_offset > self._state.log_start_offset]
         filled = {entry.base_offset: entry for entry in exported if entry.stem}
@@ -491,7 +483,6 @@ class ExportReport(Shown):
         )
 
     def to_table(self) -> pa.Table:
-        """A row per partition."""
         return table_of_numbers(self._rows(), _COLUMNS)
 
     def to_dict(self) -> dict[str, Any]:

@@ -381,8 +381,6 @@ def _end_in_commit(
 
 
 class _Coordinators:
-    """The states of a topic's transactions in the `__transaction_state` of its root."""
-
     def __init__(self, handle: TopicHandle) -> None:
         self._topic = paths.last_part(handle.storage.url.rstrip("/"))
         self._states, self._now_ms = _states_of_root(handle), handle.trusted_ms()

@@ -247,12 +247,8 @@ class _Server:
                 "the schema registry does not answer: check that it runs", registry=self._url, reason=reason
             ) from None
         except (ValueError, RecursionError) as error:
-            raise StorageError(
-                "the answer is not a schema: check that the address is a schema registry's",
-                registry=self._url,
-                requested=subject_text,
-                reason=str(error)[:200],
-            ) from None
+            text = "the answer is not a schema: check that the address is a schema registry's"
+            raise StorageError(text, registry=self._url, requested=subject_text, reason=str(error)[:200]) from None
 
     def _read(self, answer: IO[bytes]) -> bytes:
         end, parts, size = self._clock() + ANSWER_SECONDS, [], 0

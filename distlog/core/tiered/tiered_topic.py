@@ -262,12 +262,8 @@ def _cut(reader: SegmentReader, segment: SegmentInfo, end: int) -> SegmentInfo:
             position = chunk.ranges[0].origin + int(chunk.batches["position"][rows[0]])
             # without its indexes, which have later entries
             return replace(segment, next_offset=end, log_bytes=position, offset_index_bytes=0, time_index_bytes=0)
-    raise CorruptMetadataError(
-        "two uploaded segments overlap, and no batch ends at the start of the second",
-        file=reader.name(segment),
-        partition=segment.partition,
-        offset=end,
-    )
+    text = "two uploaded segments overlap, and no batch ends at the start of the second"
+    raise CorruptMetadataError(text, file=reader.name(segment), partition=segment.partition, offset=end)
 
 
 def segment_info(segment: RemoteSegment, unstable: int) -> SegmentInfo:
