@@ -477,10 +477,7 @@ class KnownTopics:
         return handle, snapshot
 
     def load_planned(self, storage: Storage, topic_id: str, version: int) -> tuple[TopicHandle, Snapshot]:
-        """A snapshot to commit from, not older than `version`; no request if this process has committed last.
-
-        The commit itself notices the commits of others. Raises TopicNotFoundError.
-        """
+        """A snapshot to commit from, not older than `version`; no request if this process has committed last."""
         log, newest = self._loaded.get(_key(storage), (None, None))
         if log is None or newest is None or newest.topic_id != topic_id or newest.version < version:
             return self.load(storage)

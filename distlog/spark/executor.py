@@ -118,10 +118,7 @@ def pack(items: Iterable[SizedItem], target: int) -> Iterator[list[SizedItem]]:
 
 
 def run_tasks(spark: SparkSession, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """Run `work` on each item, a task each. Returns the results in the order of the items.
-
-    Spark tries a failed task again, so `work` must do no harm when it runs twice. Items and results are pickled.
-    """
+    """Run `work` on each item, a task each, in order. Spark repeats a failed task: `work` must do no harm then."""
     if not items:
         return []
 

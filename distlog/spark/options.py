@@ -1,4 +1,4 @@
-"""The options that Spark passes, strings under case-insensitive names: those of Spark's Kafka source, and more."""
+"""The options that Spark passes, strings under case-insensitive names: as in Spark's Kafka source, and more."""
 
 from __future__ import annotations
 
@@ -54,10 +54,7 @@ Ranges = Mapping[int, tuple[int, int]]
 
 
 class Options:
-    """Parses `options` by case-insensitive name; a name that is almost one of `valid_names` is refused as misspelt.
-
-    Other names are ignored: Spark and Kafka jobs add some.
-    """
+    """Parses `options` by case-insensitive name. Refuses misspelt `valid_names`; Spark and Kafka jobs add others."""
 
     def __init__(self, options: Mapping[str, str], valid_names: list[str]) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
@@ -149,10 +146,7 @@ def storage_texts(settings: Mapping[str, Any] | None) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """The parsed options of a read, unchecked against the topic.
-
-    `start` and `end` mean offsets, as in Kafka, even if they are given as times. `times` are the times of records.
-    """
+    """The parsed options of a read; `start` and `end` mean offsets, also if times; `times` are of records."""
 
     storage: Storage
     start: Bound
@@ -365,10 +359,7 @@ def first_of_times(
 
 
 def start_offset(state: PartitionState, partition: int, options: ReadOptions, found_record: Found | None) -> int:
-    """The offset at which a read of the partition starts; the topic may not have this offset.
-
-    Raises InvalidConfigError if no record is at or after the time in the options.
-    """
+    """The start of a read of the partition. Raises InvalidConfigError if no record is at or after its time."""
     bound = options.start
     value = _value(bound, partition)
     if bound.kind == "offset":

@@ -121,10 +121,7 @@ class WriteOptions:
 
     @classmethod
     def parse(cls, texts: Mapping[str, str], *, is_stream: bool = False) -> WriteOptions:
-        """Parse the options. Raises InvalidConfigError, and InvalidRecordError for bad ids.
-
-        The versions of a stream are the numbers of its micro-batches, so it takes txnAppId alone.
-        """
+        """Parse the options; a stream has no txnVersion. Raises InvalidConfigError, InvalidRecordError."""
         options = Options(texts, WRITE_NAMES)
         if options.text("tiered") is not None:
             raise InvalidConfigError("option tiered is for reads: only Kafka brokers add to their tiered storage")
@@ -163,10 +160,7 @@ class MicroBatch:
 
 
 def is_committed(storage: Storage, write_id: str, after: int, head: int) -> bool:
-    """True if a version later than `after`, up to `head`, has the commit of the write; the commit is made durable.
-
-    Raises CommitStateUnknownError if vacuum has deleted a commit in the range.
-    """
+    """True if a later version up to `head` has the write; makes it durable. Raises CommitStateUnknownError."""
     try:
         for commits in CommitFiles(storage).follow(after + 1, end=head + 1, existing=head):
             if any(commit.write_id == write_id for commit in commits):
@@ -403,11 +397,7 @@ class DistlogWriter(DataSourceArrowWriter):
 
 
 class DistlogStreamWriter(DataSourceStreamArrowWriter):
-    """One micro-batch, as Spark sees it.
-
-    Spark makes one in the planner and copies it to every task. It makes another in the process that commits, so what
-    that one must know is in the messages of the tasks.
-    """
+    """One micro-batch, as Spark sees it: in the planner, a copy per task, and another in the process that commits."""
 
     def __init__(self, options: WriteOptions, topic: PlannedTopic | None) -> None:
         self._options, self._topic = options, topic

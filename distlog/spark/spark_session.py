@@ -89,11 +89,7 @@ def format_with(spark: SparkSession, storage_options: Mapping[str, Any] | None) 
 
 
 def activate(spark: SparkSession) -> None:
-    """Let this thread find the format `distlog`.
-
-    Spark looks for Python data sources in the active session. A thread that Python started has no active session
-    until it makes a DataFrame of its own.
-    """
+    """Let this thread find the format: Spark looks in the active session, which threads of Python lack."""
     if SparkSession.getActiveSession() is not spark:
         spark.createDataFrame([], "nothing int")
 

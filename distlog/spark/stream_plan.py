@@ -420,10 +420,7 @@ class Admission:
         self._last_batch: float | None = None
 
     def waits(self, available: Ranges) -> bool:
-        """True if the stream should wait for more than the offsets (next, end) that are `available`.
-
-        As in Spark's Kafka source, the first batch never waits, and none waits for longer than the limits' delay.
-        """
+        """True if the stream should wait for more; as in Kafka's source not at first, and not past the delay."""
         least, now = self._limits.min_offsets, self._clock()
         if least is None or sum(end - start for start, end in available.values()) >= least:
             self._last_batch = now

@@ -24,10 +24,7 @@ from distlog.spark.versions import (
 
 
 class DistlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One stream. Spark keeps one object in the driver, which plans, and sends another to the tasks, which read.
-
-    `commit` does nothing: the checkpoint alone says how far the stream is. `clock` gives seconds.
-    """
+    """One stream: Spark keeps one object in the driver, which plans, and sends another to the tasks, which read."""
 
     def __init__(
         self, options: StreamOptions, schema: StructType, clock: Callable[[], float] = time.monotonic

@@ -133,11 +133,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Records in order, the stored bytes that they take, and the origin of each.
-
-    `records` has some of the columns `key`, `value`, `timestamp` (int64 ms), `headers` and `partition`; `skipped`
-    counts the bad lines before or among them.
-    """
+    """Records in order, the stored bytes that they take, their origins, and the number of bad lines among them."""
 
     records: pa.Table
     size: int

@@ -157,7 +157,7 @@ def _files_of(storage: InputStorage, address: str) -> list[tuple[str, int]]:
         matches = {match for pattern in _alternatives(address) for match in _matches(storage, pattern)}
         files = sorted(matches)
     else:
-        raise StorageError("no such file or folder", file=shown(address))
+        raise StorageError("the file or folder does not exist", file=shown(address))
     if not files:
         raise StorageError("it has no files, or only hidden ones (_name, .name)", file=shown(address))
     return files

@@ -47,10 +47,7 @@ _FIELDS = {
 
 @dataclass(slots=True)
 class SeenFields:
-    """The named fields that some object had, and names that objects have, for the error of a wrong name.
-
-    A field may be missing in some objects, so only the end of the input shows that its name is wrong.
-    """
+    """Named fields that some object had, and names that objects have: at the end they show a wrong name."""
 
     fields: Mapping[str, str]
     present: set[str] = field(default_factory=set)

@@ -55,10 +55,7 @@ class LineParser(Protocol):
     """Parses blocks of whole lines of one format."""
 
     def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
-        """The records that begin in the first `limit` bytes of a block, which has no newline at its end.
-
-        `is_last` says that no line follows. Raises InvalidRecordError for what makes all of the file useless.
-        """
+        """The records that begin in the first `limit` bytes. Raises InvalidRecordError for a useless file."""
 
 
 @dataclass(frozen=True, slots=True)

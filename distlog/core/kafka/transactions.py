@@ -104,10 +104,8 @@ class TransactionState:
         return self.status is TransactionStatus.ONGOING and now_ms - self.started_ms >= self.timeout_ms
 
     def not_after(self, now_ms: int) -> TransactionState:
-        """Return a copy; an open one started now at the latest, since a future start would keep it open for longer.
-
-        A stored decision does not change: its time distinguishes it from others.
-        """
+        """Return a copy; a future start of an open transaction, which would keep it open longer, becomes now."""
+        # a stored decision stays: its time distinguishes it from others
         is_ahead = self.status is TransactionStatus.ONGOING and self.started_ms > now_ms
         return replace(self, started_ms=now_ms) if is_ahead else self
 

@@ -64,11 +64,7 @@ MAX_TYPES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class AvroSchema:
-    """A resolved schema of Avro: `plain` has no names to look up, and no logical types but decimals.
-
-    `kind` is the type of a value, which pyruhvro supports if `in_bulk`. A schema that is not a record has one field,
-    `value`. `aliases` has the aliases of fields by path.
-    """
+    """A resolved schema: `plain` looks up no names; `in_bulk`: pyruhvro supports `kind`; `aliases` are by path."""
 
     plain: Any
     kind: pa.DataType

@@ -120,10 +120,7 @@ def _check_no_circle(descriptor: Any, inside: tuple[str, ...]) -> None:
 
 
 def _check_columns(values: pa.Array, descriptor: Any) -> bool:
-    """Return whether a message has two fields of a oneof: the last one applies, but ptars sets both.
-
-    Raises ValueError for a time or duration out of Protobuf's range, which ptars changes to Arrow's nearest value.
-    """
+    """Return whether a message has two fields of a oneof, which ptars sets both. Raises ValueError for a bad time."""
     if pa.types.is_list(values.type):
         return _check_columns(values.values, descriptor)
     if pa.types.is_map(values.type):

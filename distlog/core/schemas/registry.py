@@ -35,10 +35,7 @@ _QUALIFIED = re.compile(r":(\.[^:]*):(.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A schema of a registry: `kind` is AVRO, PROTOBUF or JSON.
-
-    `imports` has the names and texts of referenced schemas, a schema after its own references.
-    """
+    """A schema; `kind` is AVRO, PROTOBUF or JSON. `imports` has referenced names and texts, dependencies first."""
 
     kind: str
     text: str

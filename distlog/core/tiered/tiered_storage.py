@@ -151,10 +151,7 @@ class RemoteTopic:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkIndex:
-    """A log of `log_bytes` as chunks of `chunk_bytes`, the last one shorter.
-
-    Chunk i is compressed at [ends[i], ends[i + 1]) of the object. Without `ends` the object is the log itself.
-    """
+    """Chunks of `chunk_bytes` of a log. Chunk i is compressed at [ends[i], ends[i + 1]); without `ends` it is not."""
 
     log_bytes: int
     chunk_bytes: int
@@ -308,17 +305,14 @@ def _joined(parts: Sequence[memoryview]) -> memoryview:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RemoteSegment:
-    """An uploaded segment: the offsets `start_offset` (in) to `next_offset` (out), and the locations of its files.
-
-    `indexes` has (start, end) in the object `.indexes` by suffix, for files that are not empty. The upload started at
-    `event_ms`.
-    """
+    """An uploaded segment; `indexes` has (start, end) in the object `.indexes` by suffix, if not empty."""
 
     stem: str
     partition: int
     start_offset: int
     next_offset: int
     max_timestamp: int
+    #: When the upload started.
     event_ms: int
     leader_epoch: int
     chunks: ChunkIndex

@@ -150,10 +150,7 @@ class ListedSegment:
 
 
 def list_segments(topic: RemoteTopic) -> list[ListedSegment]:
-    """List the uploaded segments, with one listing per partition, and one more.
-
-    Ignores objects without a manifest, of failed uploads or deletions, and manifests without a log.
-    """
+    """List the uploaded segments that have a manifest and a log, with one listing per partition, and one more."""
     names = (paths.last_part(folder) for folder in topic.bucket.list_folders(topic.folder))
     numbers = sorted(int(name) for name in names if _PARTITION.fullmatch(name) and int(name) < MAX_PARTITIONS)
     listings = in_parallel(lambda number: list(_listed(topic, number)), numbers)
