@@ -67,6 +67,7 @@ class SparkExecutor:
         return 1
 
     def map(self, work: Callable[[SizedItem], Result], items: Sequence[SizedItem], /) -> Iterable[Result]:
+        """Return the results when all tasks have ended."""
         return map_items(self.spark, work, items)
 
     def clean(

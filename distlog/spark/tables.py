@@ -56,6 +56,7 @@ class TableReport:
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
+        """The report as JSON has it."""
         return {"table": self.table, "rows": self.rows, "batches": self.batches, "seconds": round(self.seconds, 3)}
 
 
