@@ -1,4 +1,4 @@
-"""Columns of Arrow from Python and numpy and back: what Arrow's own ways give, without pandas."""
+"""Arrow columns from Python and numpy and back, without pandas: the results of Arrow's own conversions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from distlog.core.arrays import (
 )
 from distlog.core.format.record_batch import HEADERS_TYPE
 
-# What a command and each of Spark's planners do.
+# the work of a command and of each of Spark's planners
 PROGRAM = """
 import sys
 import distlog
@@ -50,7 +50,7 @@ def test_a_program_that_opens_and_reads_a_topic_never_waits_for_pandas(tmp_path:
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"
 
 
-# What begins with a process of its own: a command, and what a gateway does before it listens.
+# work that starts with a process: a command, and a gateway before it listens
 COMMANDS = """
 import contextlib, io, sys
 from distlog.cli import main
@@ -111,7 +111,6 @@ def test_values_of_python_go_to_arrow(
     monkeypatch: pytest.MonkeyPatch, kind: pa.DataType, values: list[object], times: int
 ) -> None:
     expected, first = pa.array(values * times, kind), pa.scalar(values[0], kind)
-    # it would import pandas
     monkeypatch.delattr(pa, "array")
     column = column_of(values * times, kind)
     column.validate(full=True)
@@ -136,7 +135,7 @@ def test_other_values_are_left_to_arrow(kind: pa.DataType, value: object) -> Non
 
 
 @pytest.mark.parametrize(("kind", "value"), [(pa.int32(), 2**31), (pa.int64(), "1"), (pa.binary(), 1)])
-def test_what_arrow_refuses_is_refused_in_its_words(kind: pa.DataType, value: object) -> None:
+def test_arrows_errors_are_kept(kind: pa.DataType, value: object) -> None:
     with pytest.raises(pa.ArrowException) as ours:
         column_of([value], kind)
     with pytest.raises(pa.ArrowException) as theirs:
@@ -144,7 +143,7 @@ def test_what_arrow_refuses_is_refused_in_its_words(kind: pa.DataType, value: ob
     assert (type(ours.value), str(ours.value)) == (type(theirs.value), str(theirs.value))
 
 
-def test_rows_become_a_table_and_what_they_lack_is_null() -> None:
+def test_rows_become_a_table_with_nulls() -> None:
     schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
     for rows in ([], [{"a": 1}, {"b": "x", "a": 2, "c": 3}]):
         assert table_of_rows(rows, schema).equals(pa.Table.from_pylist(rows, schema))
@@ -160,7 +159,7 @@ def test_integers_go_to_arrow_and_back(kind: pa.DataType) -> None:
     assert numbers_of(integers([1, 2, 3, 4], kind).slice(1, 2)).tolist() == [2, 3]
 
 
-def test_chunks_are_joined_and_a_null_is_no_number() -> None:
+def test_chunks_are_joined_and_a_null_is_not_a_number() -> None:
     assert numbers_of(pa.chunked_array([integers([1]), integers([2, 3])])).tolist() == [1, 2, 3]
     assert numbers_of(pa.chunked_array([], pa.int64())).tolist() == []
     with pytest.raises(pa.ArrowException, match="nulls"):
@@ -187,13 +186,13 @@ def test_texts_go_to_arrow(values: list[str]) -> None:
     assert column.equals(pa.array(values, pa.string()))
 
 
-def test_what_is_no_text_of_unicode_is_refused() -> None:
+def test_invalid_unicode_is_refused() -> None:
     with pytest.raises(UnicodeEncodeError):
         texts(["\ud800"])
 
 
 def test_a_child_of_a_process_with_threads_does_not_wait_for_a_lock_of_arrows_memory() -> None:
-    """The lock of Arrow's own pool stays held in the child for ever if a thread of the parent had it at the fork."""
+    """A child keeps the lock of Arrow's pool forever if a thread of the parent held it at the fork."""
     ends = threading.Event()
     thread = threading.Thread(target=ends.wait)
     thread.start()
@@ -214,19 +213,18 @@ def test_a_child_of_a_process_with_threads_does_not_wait_for_a_lock_of_arrows_me
         ([float("nan")], pa.int64()),
     ],
 )
-def test_numbers_that_a_column_cannot_have_are_never_other_ones(values: object, kind: pa.DataType) -> None:
+def test_numbers_out_of_range_are_refused(values: object, kind: pa.DataType) -> None:
     with np.errstate(invalid="ignore"), pytest.raises(OverflowError, match="no int"):
         integers(values, kind)  # type: ignore[arg-type]
 
 
-def test_numbers_of_other_kinds_that_a_column_can_have_are_taken() -> None:
+def test_convertible_numbers_are_accepted() -> None:
     columns = ([], [1.0, 2.0], np.array([7], np.uint64), range(3))
     assert [integers(values, pa.int32()).to_pylist() for values in columns] == [[], [1, 2], [7], [0, 1, 2]]
 
 
 @pytest.mark.long
-def test_a_fork_says_nothing_though_arrow_imports_pandas_before_it() -> None:
-    # as Spark's first session forks
+def test_a_fork_after_pandas_prints_nothing() -> None:
     code = "import subprocess, distlog.core.arrays; subprocess.run(['true'], preexec_fn=int, check=True)"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (process.returncode, process.stderr) == (0, "")

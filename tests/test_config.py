@@ -41,11 +41,11 @@ def test_defaults_are_kafkas() -> None:
     assert {name: values[name] for name in KAFKA_DEFAULTS} == KAFKA_DEFAULTS
 
 
-def test_what_is_acknowledged_is_synced_since_there_are_no_replicas() -> None:
+def test_acknowledged_records_are_synced_by_default() -> None:
     assert TopicConfig().flush_messages == 1
 
 
-def test_removed_files_are_kept_a_day_since_spark_readers_hold_snapshots_for_long() -> None:
+def test_removed_files_are_kept_a_day_by_default() -> None:
     assert TopicConfig().file_delete_delay_ms == 86_400_000
 
 
@@ -111,8 +111,7 @@ def test_a_value_out_of_range_is_refused_with_its_name_and_rule(name: str, value
         ("retention.ms", "soon", ""),
     ],
 )
-def test_a_number_with_a_unit_is_refused_with_the_number_that_is_meant(name: str, value: str, hint: str) -> None:
-    """Kafka's tools take no units either."""
+def test_a_number_with_a_unit_is_refused_with_the_right_number(name: str, value: str, hint: str) -> None:
     with pytest.raises(InvalidConfigError, match=rf"{name} must be .*[0-9r]{hint} \(value={value}\)"):
         TopicConfig.parse({name: value})
 
@@ -127,8 +126,8 @@ def test_the_compaction_lags_must_not_cross() -> None:
         TopicConfig.parse({"min.compaction.lag.ms": 10, "max.compaction.lag.ms": 9})
 
 
-def test_each_default_is_one_that_may_be_set() -> None:
-    """It is not looked at again in each config that has it."""
+def test_each_default_is_valid() -> None:
+    """Configs do not check their defaults again."""
     for setting in settings():
         assert TopicConfig.parse({setting.name: setting.default}).all()[setting.name] == setting.default
 
@@ -138,7 +137,7 @@ def test_none_sets_a_name_back_to_its_default() -> None:
     assert config.changed({"retention.ms": None, "segment.ms": 3}).overrides() == {"segment.ms": "3"}
 
 
-def test_an_internal_segment_size_stands_for_the_public_one_and_is_not_shown_to_everybody() -> None:
+def test_an_internal_segment_size_overrides_the_public_one_and_is_hidden() -> None:
     assert TopicConfig.parse({"segment.bytes": 2**20}).segment_size == 2**20
     config = TopicConfig.parse({"segment.bytes": 2**20, "internal.segment.bytes": 14})
     assert config.segment_size == 14
@@ -162,7 +161,7 @@ def test_a_config_pickles() -> None:
     assert pickle.loads(pickle.dumps(config)) == config
 
 
-def test_what_a_topic_sets_is_stored_even_if_it_is_the_default() -> None:
+def test_an_explicit_default_is_stored() -> None:
     config = TopicConfig.parse({"retention.ms": "604800000", "segment.ms": 5})
     assert config == TopicConfig(segment_ms=5)
     assert config.overrides() == {"retention.ms": "604800000", "segment.ms": "5"}
@@ -170,7 +169,7 @@ def test_what_a_topic_sets_is_stored_even_if_it_is_the_default() -> None:
     assert config.changed({"retention.ms": None}).overrides() == {"segment.ms": "5"}
 
 
-def test_defaults_are_for_what_a_topic_does_not_set_itself_and_are_not_stored() -> None:
+def test_defaults_apply_to_unset_settings_and_are_not_stored() -> None:
     topic_config = TopicConfig.parse({"retention.ms": "604800000", "segment.ms": 5})
     config = topic_config.with_defaults({"retention.ms": 1, "segment.ms": 2, "retention.bytes": 3})
     assert (config.retention_ms, config.segment_ms, config.retention_bytes) == (604_800_000, 5, 3)
@@ -180,12 +179,12 @@ def test_defaults_are_for_what_a_topic_does_not_set_itself_and_are_not_stored() 
     assert reset.overrides() == {"retention.ms": "604800000", "retention.bytes": "3"}
 
 
-def test_a_default_that_contradicts_the_topics_own_compaction_lag_does_not_count() -> None:
+def test_a_default_that_contradicts_the_topics_compaction_lag_is_ignored() -> None:
     topic_config = TopicConfig.parse({"min.compaction.lag.ms": 100})
     config = topic_config.with_defaults({"max.compaction.lag.ms": 50, "retention.ms": 1})
     assert (config.min_compaction_lag_ms, config.max_compaction_lag_ms, config.retention_ms) == (100, 2**63 - 1, 1)
 
 
-def test_settings_that_only_a_newer_library_knows_are_kept_beside_defaults() -> None:
+def test_settings_of_a_newer_library_are_kept_with_defaults() -> None:
     config = TopicConfig.stored({"new.setting": "x"}).with_defaults({"retention.ms": 1})
     assert config.overrides() == {"new.setting": "x"}

@@ -18,7 +18,6 @@ def lock() -> Any:
 
 
 def is_free(lock: Any) -> bool:
-    """True if another thread can take the lock."""
     results = list[bool]()
 
     def acquire() -> None:

@@ -1,4 +1,4 @@
-"""File names: built and parsed in one place, and nothing read from storage becomes a path unchecked."""
+"""File names are built and parsed in one place, and stored names are checked before they become paths."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_illegal_topic_names_are_refused(name: str) -> None:
         paths.check_topic_name(name)
 
 
-def test_a_stem_carries_the_version_that_its_writer_saw() -> None:
+def test_a_stem_has_the_version_of_its_writer() -> None:
     stem = paths.new_stem(7, HEX)
     assert stem == f"v00000000000000000007-{HEX}"
     assert paths.stem_read_version(stem) == 7
@@ -31,7 +31,7 @@ def test_a_stem_carries_the_version_that_its_writer_saw() -> None:
 @pytest.mark.parametrize(
     "stem", ["", "../x", "v7-" + HEX, f"v{7:020d}-{HEX.upper()}", "0" * 19, f"{'0' * 20}/x", "0" * 20 + "\n"]
 )
-def test_a_stem_from_storage_that_is_none_is_refused(stem: str) -> None:
+def test_an_invalid_stem_from_storage_is_refused(stem: str) -> None:
     with pytest.raises(InvalidTopicError, match="a segment's stem"):
         paths.segment_file("t", 0, stem, ".log")
 
@@ -50,20 +50,21 @@ def test_commit_and_checkpoint_names_are_parsed_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "found"),
+    ("name", "partition_and_stem"),
     [
         ("a-1-0/{new}.log", (0, "{new}")),
         ("a-1-0/00000000000000000005.timeindex", (0, "00000000000000000005")),
         ("a-1-0/{new}.snapshot", (0, "{new}")),
-        # the states of producers before an offset, which are of no segment
         ("a-1-0/00000000000000000005.snapshot", None),
-        # of other topics, whose names begin alike
+        # of other topics with an equal start of the name
         ("a-1-2-0/{new}.log", None),
         ("a-10/{new}.log", None),
         ("a-1/{new}.log", None),
     ],
 )
-def test_a_file_is_of_a_segment_of_the_topic_whose_folder_it_is_in(name: str, found: tuple[int, str] | None) -> None:
+def test_segment_files_are_parsed_by_the_folder_of_their_topic(
+    name: str, partition_and_stem: tuple[int, str] | None
+) -> None:
     stem = paths.new_stem(7, "ab" * 16)
-    expected = found and (found[0], found[1].format(new=stem))
+    expected = partition_and_stem and (partition_and_stem[0], partition_and_stem[1].format(new=stem))
     assert paths.parse_segment_file(name.format(new=stem), "a-1") == expected

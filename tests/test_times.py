@@ -1,4 +1,4 @@
-"""Times as people give them."""
+"""Times from users."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def test_a_time_without_a_zone_is_utc(value: object, expected: int) -> None:
     assert to_ms(value) == expected  # type: ignore[arg-type]
 
 
-def test_parts_of_a_millisecond_are_cut_off_as_arrow_does() -> None:
+def test_fractions_of_a_millisecond_are_dropped_as_in_arrow() -> None:
     moment = datetime(2026, 1, 2, 3, 4, 5, 678_999, tzinfo=timezone.utc)
     assert to_ms(moment) == pa.scalar(moment, pa.timestamp("us", "UTC")).value // 1000 == 1_767_323_045_678
 
 
 @pytest.mark.parametrize("more_us", [0, 1, 999])
-def test_a_bound_with_a_part_of_a_millisecond_is_the_next_one(more_us: int) -> None:
+def test_a_bound_with_a_fraction_of_a_millisecond_is_rounded_up(more_us: int) -> None:
     moment = datetime(2026, 1, 2, 3, 4, 5, 678_000 + more_us, tzinfo=timezone.utc)
     expected = 1_767_323_045_678 + (more_us > 0)
     assert to_ms(moment, up=True) == to_ms(moment.isoformat(), up=True) == expected
@@ -56,7 +56,7 @@ def test_every_millisecond_of_a_datetime_is_exact() -> None:
 
 
 @pytest.mark.parametrize("value", ["soon", "", "--5", None, 1.5, b"1", [], float("nan")])
-def test_what_is_no_time_is_refused(value: object) -> None:
+def test_an_invalid_time_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match=f"a time must be ms since 1970, .*: {re.escape(repr(value))}"):
         to_ms(value)  # type: ignore[arg-type]
 
@@ -69,7 +69,7 @@ LIMIT = MAX_LONG // 1000
 @example([LIMIT + 1])
 @example([-LIMIT - 1])
 @example([-MAX_LONG - 1])
-def test_microseconds_are_exact_or_said_not_to_fit(times: list[int]) -> None:
+def test_microseconds_are_exact_or_refused(times: list[int]) -> None:
     converted = np.empty(len(times), np.int64)
     fits = to_microseconds(np.array(times, np.int64), converted)
     expected = [1000 * time for time in times]

@@ -1,4 +1,4 @@
-"""The handle of a topic: one value for all that work on it needs, also in another process."""
+"""The handle of a topic, here and in another process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def handle_of(folder: Path) -> TopicHandle:
     return topic.handle
 
 
-def test_a_pickled_handle_keeps_the_topic_and_the_time_and_loads_again(tmp_path: Path) -> None:
+def test_a_pickled_handle_keeps_the_topic_and_the_time(tmp_path: Path) -> None:
     handle = handle_of(tmp_path)
     copy = pickle.loads(pickle.dumps(handle))
     assert (copy.storage.url, copy.name, copy.clock()) == (handle.storage.url, "log", NOW)
@@ -46,20 +46,20 @@ def test_a_pickled_topic_keeps_its_clock_and_its_version(tmp_path: Path) -> None
     assert copy.refresh().version == 1
 
 
-def test_a_random_source_does_not_go_along_so_secrets_are_not_drawn_twice(tmp_path: Path) -> None:
+def test_a_random_source_is_not_pickled(tmp_path: Path) -> None:
     handle = dataclasses.replace(handle_of(tmp_path), random=Random(7))
     drawn = {pickle.loads(pickle.dumps(handle)).random.randbytes(16) for _ in range(3)}
     assert len(drawn) == 3
 
 
-def test_a_stem_tells_the_version_that_was_read_and_is_new_each_time(tmp_path: Path) -> None:
+def test_a_stem_is_new_and_has_the_read_version(tmp_path: Path) -> None:
     handle = handle_of(tmp_path)
     stems = {handle.new_stem(7) for _ in range(3)}
     assert len(stems) == 3
     assert {stem[:22] for stem in stems} == {f"v{7:020d}-"}
 
 
-def test_time_is_not_that_of_a_clock_far_ahead_of_the_storage(tmp_path: Path) -> None:
+def test_a_clock_far_ahead_of_the_storage_is_ignored(tmp_path: Path) -> None:
     handle = handle_of(tmp_path)
     fast_handle = dataclasses.replace(handle, clock=lambda: 1 << 60)
     assert fast_handle.trusted_ms() < 1 << 50

@@ -35,7 +35,7 @@ def test_list_shows_the_topics_below_a_folder(cli: CommandLine, tmp_path: Path) 
     assert [row["topic"] for row in cli.bare("list", str(tmp_path), "--json").json["topics"]] == ["clicks", "events"]
 
 
-def test_list_says_so_where_there_is_no_topic(cli: CommandLine, tmp_path: Path) -> None:
+def test_list_reports_an_empty_folder(cli: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     # an object store has no folders, so it holds every address
     for empty in (str(tmp_path / "empty"), "memory://new"):

@@ -84,7 +84,7 @@ def test_parts_that_overlap_or_have_no_end_are_refused(segments: list[SegmentInf
         ({"log_position": -2}, "log_position"),
     ],
 )
-def test_a_checkpoint_with_such_parts_is_refused(changes: dict[str, int], complaint: str) -> None:
+def test_a_checkpoint_with_overlapping_parts_is_refused(changes: dict[str, int], complaint: str) -> None:
     data = checkpoint.encode(added(part(), part(1, 100, 1008, 2012)))
     state, segments, transactions, _ = checkpoint.unpack(data)
     rows = segments.to_pylist()

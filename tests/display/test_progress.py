@@ -44,7 +44,7 @@ def test_the_line_is_wiped_at_the_end() -> None:
     assert terminal.getvalue() == "\rx  1 rows\x1b[K\r\x1b[K"
 
 
-def test_what_was_not_shown_is_not_wiped() -> None:
+def test_hidden_progress_is_not_wiped() -> None:
     terminal = Terminal()
     with Progress("x", stream=terminal, clock=Clock()):
         pass

@@ -47,7 +47,7 @@ def test_a_long_table_shows_both_ends() -> None:
     assert display.lines(table.slice(0, 0)) == "number"
 
 
-def test_cells_are_short_and_neither_markup_nor_escapes_of_a_terminal() -> None:
+def test_cells_are_short_and_escaped() -> None:
     table = pa.table({"x": ["<script>", "\x1b[31mred", "y" * 100, b"\xff".decode("latin1")]})
     assert "<script>" not in display.html(table)
     assert "\x1b" not in display.lines(table)

@@ -63,7 +63,7 @@ def test_a_wrong_checksum_is_shown_and_the_records_too(tmp_path: Path) -> None:
         (61, b"\x7f", "a record's length"),
     ],
 )
-def test_what_cannot_be_decoded_is_named_and_the_next_batch_is_shown(
+def test_an_undecodable_batch_is_named_and_the_next_one_is_shown(
     tmp_path: Path, position: int, data: bytes, complaint: str
 ) -> None:
     dump = of(tmp_path, put(position, data))

@@ -80,7 +80,7 @@ def test_a_batch_of_an_unknown_transaction_is_refused(two: tuple[Gateway, Gatewa
         two[0].hosted.append_later({0: (data, None)})[0].result()
 
 
-def test_a_refused_batch_is_left_out_and_the_others_are_committed(two: tuple[Gateway, Gateway]) -> None:
+def test_a_refused_batch_does_not_stop_the_others(two: tuple[Gateway, Gateway]) -> None:
     def refuse(snapshot: object) -> None:
         raise InvalidRecordError("not open")
 
@@ -91,7 +91,7 @@ def test_a_refused_batch_is_left_out_and_the_others_are_committed(two: tuple[Gat
     assert two[0].topic().end_offsets() == {0: 1, 1: 0}
 
 
-def test_what_retention_deleted_of_an_open_transaction_blocks_nobody(two: tuple[Gateway, Gateway]) -> None:
+def test_deleted_records_of_an_open_transaction_block_no_reader(two: tuple[Gateway, Gateway]) -> None:
     first, other = two
     topic = first.topic()
     first.send(7, b"a")
@@ -157,9 +157,7 @@ def test_a_gateway_that_has_read_but_the_end_marker_of_a_transaction_takes_the_p
     later.close()
 
 
-def test_what_was_appended_directly_is_known_in_a_copy_on_an_object_store(
-    memory_url: Address, tmp_path: Path
-) -> None:
+def test_direct_appends_are_recognized_in_a_copy_on_an_object_store(memory_url: Address, tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "clicks"))
     with topic.producer() as producer:
         for number in range(3):
@@ -186,7 +184,7 @@ def test_what_was_appended_directly_is_known_in_a_copy_on_an_object_store(
     assert [(producer["producer_id"], producer["last_sequence"]) for producer in actual] == [(row["producer_id"], 3)]
 
 
-def test_what_retention_and_merging_took_away_is_known_all_the_same(two: tuple[Gateway, Gateway]) -> None:
+def test_duplicates_are_recognized_after_retention_and_merging(two: tuple[Gateway, Gateway]) -> None:
     topic = two[0].topic()
 
     def sent(gateway: Gateway, sequence: int) -> int:

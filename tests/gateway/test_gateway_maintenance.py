@@ -44,7 +44,7 @@ class Leases:
                 lease.keep()
 
 
-def test_one_process_has_the_lease_of_the_tasks_until_it_leaves_or_dies(memory_url: Address) -> None:
+def test_one_process_holds_the_lease_of_the_tasks(memory_url: Address) -> None:
     leases = Leases(memory_url)
     first, two, three = leases.begin(), leases.begin(), leases.begin()
     leases.go_on(first, two, three, seconds=3 * LEASE_S)
@@ -82,7 +82,7 @@ def maintained(memory_url: Address) -> Iterator[tuple[list[Maintenance], SimpleQ
         task.stop()
 
 
-def test_of_two_gateways_one_runs_the_tasks_and_the_other_goes_on_when_it_ends(
+def test_one_of_two_gateways_runs_the_tasks(
     maintained: tuple[list[Maintenance], SimpleQueue[tuple[int, TaskRun]]],
 ) -> None:
     (first, two), runs = maintained

@@ -69,14 +69,14 @@ def test_each_gateway_names_all_of_them_and_the_same_leaders_and_coordinators(be
             assert len({(node.node_id, node.host, node.port) for node in actual}) == 1
 
 
-def test_a_gateway_that_begins_answers_nobody_before_the_others_name_it(begin: Any) -> None:
+def test_a_starting_gateway_answers_after_the_others_list_it(begin: Any) -> None:
     first, two = begin(5000), begin(5000)
     with Wire(two) as at_two, Wire(first) as at_one:
         answers = [wire.ask(METADATA, 9, topics=None, **no_operations()) for wire in (at_two, at_one)]
     assert [{broker.port for broker in answer.brokers} for answer in answers] == 2 * [{first.port, two.port}]
 
 
-def test_a_gateway_whose_start_is_interrupted_is_gone(begin: Any, address: Address) -> None:
+def test_an_interrupted_start_leaves_no_gateway(begin: Any, address: Address) -> None:
     config = GatewayConfig(broker_session_timeout_ms=60_000)
     first, two = begin(), GatewayServer(address.url, port=0, config=config, storage_options=address.options)
 
@@ -172,7 +172,7 @@ def test_a_waiting_member_is_sent_to_the_new_coordinator(begin: Any) -> None:
         until(lambda: coordinator(first, group).port == two.port)
 
 
-def test_a_gateway_without_its_storage_says_that_nobody_coordinates_and_goes_on_when_it_is_back(
+def test_a_gateway_without_storage_has_no_coordinator_until_it_returns(
     begin: Any, until_soon: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from distlog.core.errors import StorageError
@@ -194,9 +194,7 @@ def test_a_gateway_without_its_storage_says_that_nobody_coordinates_and_goes_on_
         assert fetched(wire, "billing") == (ErrorCode.none, {0: 9})
 
 
-def test_a_topic_that_is_dropped_at_one_gateway_takes_the_positions_at_the_others_with_it(
-    begin: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_dropped_at_one_gateway_loses_its_offsets_at_all(begin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway_server, "_LOOK_MS", {True: 50, False: 50})
     first, two = pair(begin)
     group = group_of(first)

@@ -65,7 +65,7 @@ def test_times_are_found_as_in_the_list_of_entries(counted: int) -> None:
         assert floor == below[-1] if below else floor.timestamp == -1
 
 
-def test_what_is_near_the_end_is_found_by_one_short_read() -> None:
+def test_entries_near_the_end_are_found_by_one_short_read() -> None:
     file = File(offset_entries(np.arange(1, COUNT + 1), np.arange(1, COUNT + 1)))
     assert GrowingOffsetIndex(file.read, 8 * COUNT, 0).lookup(COUNT - 5).position == COUNT - 5
     assert file.read_bytes == 8192

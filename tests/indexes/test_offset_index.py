@@ -117,7 +117,7 @@ def test_the_golden_files_hold_dumps_and_untrimmed_files() -> None:
     assert len(BROKER_FILES) > 40
 
 
-def test_a_length_that_is_no_multiple_of_the_entry_size_is_corrupt(scratch: Path) -> None:
+def test_a_length_with_a_partial_entry_is_corrupt(scratch: Path) -> None:
     scratch.write_bytes(offset_entries([1], [10]) + b"\0\0\0")
     index = OffsetIndex(str(scratch), BASE)
     with pytest.raises(CorruptIndexError, match="multiple of 8") as caught:

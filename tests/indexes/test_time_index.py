@@ -71,7 +71,7 @@ def test_a_sanity_check_names_the_first_bad_entry(
     assert caught.value.details == {"file": str(scratch), "position": position}
 
 
-def test_a_length_that_is_no_multiple_of_the_entry_size_is_corrupt(scratch: Path) -> None:
+def test_a_length_with_a_partial_entry_is_corrupt(scratch: Path) -> None:
     scratch.write_bytes(bytes(13))
     with pytest.raises(CorruptIndexError, match="multiple of 12"):
         TimeIndex(str(scratch), BASE).sanity_check()

@@ -182,7 +182,7 @@ def test_a_log_directory_whose_lock_a_process_holds_is_refused(tmp_path: Path) -
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_a_topic_whose_folder_would_look_like_a_partition_is_copied_only(tmp_path: Path) -> None:
+def test_a_topic_with_a_partition_like_folder_is_copied(tmp_path: Path) -> None:
     log_dir = copy_of("first", tmp_path)
     (log_dir / "txn-0").rename(log_dir / "year-2024-0")
     report = distlog.adopt(log_dir, topics=["year-2024"])

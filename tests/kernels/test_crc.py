@@ -39,7 +39,7 @@ def test_the_check_value_of_the_standard() -> None:
 
 
 @given(st.binary(max_size=200), st.data())
-def test_it_is_the_librarys_checksum_at_every_alignment_and_length(data: bytes, draw: st.DataObject) -> None:
+def test_checksums_equal_the_librarys_at_every_alignment_and_length(data: bytes, draw: st.DataObject) -> None:
     start = draw.draw(st.integers(0, len(data)))
     end = draw.draw(st.integers(start, len(data)))
     crc = crc32c(data[start:end])

@@ -234,7 +234,7 @@ def test_code_in_a_world_writable_folder_is_ignored(copy: Copy, tmp_path: Path) 
         ("..", 0o1777, None),
     ],
 )
-def test_a_folder_of_code_is_used_only_if_nobody_else_may_write_it(
+def test_a_folder_of_code_writable_by_others_is_ignored(
     name: str, mode: int, reason: str | None, tmp_path: Path
 ) -> None:
     folder = tmp_path / "open" / "code"

@@ -98,7 +98,7 @@ def test_without_a_commit_the_segments_stay_active(folder: Path, error: Exceptio
     assert process.anomalies() == ()
 
 
-def test_a_commit_that_others_refuse_leaves_the_segments_active(folder: Path) -> None:
+def test_a_refused_commit_leaves_the_segments_active(folder: Path) -> None:
     process = Process(folder)
     append(process[0], b"a")
     with pytest.raises(CommitConflictError, match="log start"):
@@ -167,7 +167,7 @@ def test_a_segment_that_became_active_is_sealed_too(folder: Path) -> None:
     assert process.anomalies() == ()
 
 
-def test_a_stale_snapshot_is_no_hindrance(folder: Path) -> None:
+def test_a_stale_snapshot_can_seal(folder: Path) -> None:
     process, other = Process(folder), Process(folder)
     stale = other.head()
     append(process[0], b"a")

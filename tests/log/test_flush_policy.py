@@ -60,7 +60,7 @@ def test_messages_of_other_processes_count(tmp_path: Path) -> None:
     assert not other[0].append(*encoded(b"d")).flush_due
 
 
-def test_time_makes_a_flush_due_while_nobody_appends(tmp_path: Path) -> None:
+def test_time_makes_a_flush_due_without_appends(tmp_path: Path) -> None:
     clock, calls = Clock(), FailingCalls()
     folder = new_topic(tmp_path / "events", flush_messages=MAX_LONG, flush_ms=1000)
     append(Process(folder, clock=clock)[0], b"a")

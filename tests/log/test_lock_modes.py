@@ -177,20 +177,20 @@ def test_the_lock_of_removed_files_stays_when_the_topic_has_ended(folder: Path) 
     assert distlog.topics(str(folder)) == []
 
 
+def append(folder: Path, value: bytes) -> None:
+    with distlog.open(str(folder / "events")).writer() as writer:
+        writer.append(value)
+
+
 @needs_root
 def test_members_of_a_group_that_may_write_append_one_after_the_other(folder: Path) -> None:
     os.chown(folder, 0, GROUP)
     folder.chmod(0o2775)
-
-    def append(value: bytes) -> None:
-        with distlog.open(str(folder / "events")).writer() as writer:
-            writer.append(value)
-
     with umask(0o002):
         distlog.create(str(folder / "events"))
-        append(b"of root")
-        as_user(NOBODY, GROUP, lambda: append(b"of another"))
-        append(b"of root again")
+        append(folder, b"of root")
+        as_user(NOBODY, GROUP, lambda: append(folder, b"of another"))
+        append(folder, b"of root again")
     values = distlog.open(str(folder / "events")).scan().to_table()["value"].to_pylist()
     assert values == [b"of root", b"of another", b"of root again"]
 
@@ -214,19 +214,14 @@ def test_a_topic_without_copies_can_be_read_by_those_who_may_not_open_the_lock(f
 def test_members_of_a_group_append_where_a_copy_was_made_under_a_narrow_umask(folder: Path) -> None:
     os.chown(folder, 0, GROUP)
     folder.chmod(0o2775)
-
-    def append(value: bytes) -> None:
-        with distlog.open(str(folder / "events")).writer() as writer:
-            writer.append(value)
-
     with umask(0o002):
         distlog.create(str(folder / "events"))
-        append(b"first")
+        append(folder, b"first")
     for copy in (folder / "events" / "events-0").glob(".*.page"):
         copy.unlink()
     with umask(0o022):
-        append(b"second")
-    as_user(NOBODY, GROUP, lambda: append(b"third"))
+        append(folder, b"second")
+    as_user(NOBODY, GROUP, lambda: append(folder, b"third"))
     assert len(distlog.open(str(folder / "events")).scan().to_table()) == 3
 
 

@@ -75,7 +75,7 @@ def test_the_first_unstable_offset_is_from_the_oldest_open_transaction(folder: P
     assert committed(folder)[0] == [b"a", b"b", b"c", b"e", b"f"]
 
 
-def test_aborted_transactions_are_in_the_index_with_the_stable_offset_of_the_others(folder: Path) -> None:
+def test_aborted_transactions_are_in_the_index_with_the_stable_offset(folder: Path) -> None:
     # testTransactionIndexUpdated, testLastStableOffsetCompletedTxn
     process = Process(folder)
     first = Sender(Process(folder), "payments").begin().send(0, b"0", b"1")

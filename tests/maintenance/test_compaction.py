@@ -295,7 +295,7 @@ def test_an_emptied_batch_keeps_its_time_but_no_lookup_names_it(log: CompactedTo
     assert log.topic().verify().ok
 
 
-def test_where_only_emptied_batches_are_left_there_is_no_largest_timestamp(log: CompactedTopic) -> None:
+def test_a_segment_of_emptied_batches_has_no_largest_timestamp(log: CompactedTopic) -> None:
     log.add(batch([record(0, 0, None)], base_timestamp=NOW, max_timestamp=NOW))
     log.compact()
     assert (times(log), newest(log)) == (([NOW], []), None)
@@ -419,7 +419,7 @@ def test_a_tombstone_is_kept_until_its_horizon_and_removes_older_values(log: Com
     assert log.offsets() == [1, 3, 4, 5]
 
 
-def test_a_clock_that_is_behind_gives_a_tombstone_no_early_horizon(log: CompactedTopic) -> None:
+def test_a_late_clock_gives_a_tombstone_no_early_horizon(log: CompactedTopic) -> None:
     log.append((b"a", None), (b"b", b"1"))
     log.clock.now -= 7 * DAY
     log.compact()

@@ -86,7 +86,7 @@ def test_it_is_a_dict_until_it_is_full(rounds: list[list[bytes | None]], slots: 
     assert get(table, *keys_asked) == [model.get(key, -1) for key in keys_asked]
 
 
-def test_both_words_of_a_hash_tell_keys_apart() -> None:
+def test_both_words_of_a_hash_distinguish_keys() -> None:
     table = OffsetMap(10)
     alike = np.array([[1, 1], [1, 2], [2, 1], [0, 0]], np.int64)
     assert table.put(alike, np.ones(4, bool), np.arange(4)) == 4

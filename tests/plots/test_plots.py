@@ -91,7 +91,7 @@ def test_exact_counts_equal_the_records() -> None:
     assert spread.get_data().values.max() < 0.1
 
 
-def test_what_retention_deletes_next_is_red() -> None:
+def test_the_next_deletions_of_retention_are_red() -> None:
     topic = filled()
     topic.alter_config({"retention.ms": 5 * DAY_MS - 200_000})
     figure = topic.plot()

@@ -259,7 +259,7 @@ def test_the_put_of_a_group_follows_the_page() -> None:
     assert paths.group_folder("id", ".a b/\u00e9").removeprefix("_groups/id/") == "~2ea~20b~2f~c3~a9"
 
 
-def test_what_the_state_keeps_of_batches_is_as_the_page_says() -> None:
+def test_the_remembered_batches_match_the_page() -> None:
     text = " ".join(section(PAGE, "### The fold").split())
     assert KEPT_NUMBERS == 10
     assert "last ten numbers" in text

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from command_line import CommandLine
-from docs_pages import Reader
+from docs_pages import Reader, examples, read, table
 from gateways import API_VERSIONS, Wire, serving, until
 from users_files import users_file
 
@@ -34,16 +34,9 @@ from distlog.gateway.security.users_file import UsersFile
 from distlog.gateway.server.connection import BYTES_PER_S
 from distlog.gateway.transactions.transaction_coordinator import EXPIRATION_MS
 
-DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("gateway.md", "gateway-operations.md", "gateway-security.md")
-TEXT = "\n".join((DOCS / page).read_text(encoding="utf-8") for page in PAGES)
-
-
-def table(heading: str) -> list[list[str]]:
-    """Return the rows of the table under a heading, without its head and without marks of code."""
-    section = TEXT.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
-    block = re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE)[0]
-    return [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in block.splitlines()[2:]]
+TEXT = "\n".join(read(f"docs/{page}") for page in PAGES)
+TABLES = TEXT.replace("`", "")
 
 
 @pytest.mark.parametrize("page", ["docs/gateway.md", "docs/gateway-operations.md"])
@@ -86,7 +79,7 @@ def test_the_examples_of_tls_and_users_run(
 
 
 def test_the_apis_are_those_of_the_table() -> None:
-    rows = {row[0]: row[1] for row in table("APIs and versions")}
+    rows = {row[0]: row[1] for row in table(TABLES, "## APIs and versions")}
     assert rows.items() <= {api.name: f"{api.oldest} to {api.newest}" for api in APIS.values()}.items()
 
 
@@ -95,12 +88,12 @@ def test_the_settings_are_those_of_the_table() -> None:
         [gateway_setting.name, gateway_setting.value, gateway_setting.meaning.replace("`", "")]
         for gateway_setting in gateway_settings(GatewayConfig())
     ]
-    assert table("Settings") == rows
+    assert table(TABLES, "## Settings") == rows
 
 
 def test_the_limits_are_those_of_the_table() -> None:
     config = GatewayConfig()
-    assert [row[1] for row in table("Limits")] == [
+    assert [row[1] for row in table(TABLES, "## Limits")] == [
         f"{LARGEST_OTHER_BYTES >> 20} MiB",
         str(MAX_ITEMS),
         f"{_MOST_EXPANSION} times max.message.bytes",
@@ -134,17 +127,13 @@ def test_the_metrics_are_those_of_the_table(tmp_path: Path) -> None:
         [metric.name + "_total" * (metric.kind == "counter"), ", ".join(metric.values[0][0]), metric.meaning]
         for metric in metrics
     ]
-    assert rows == table("Metrics")
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
+    assert rows == table(TABLES, "## Metrics")
 
 
 def test_the_systemd_unit_starts_a_command_line_that_serve_accepts() -> None:
     unit = configparser.ConfigParser(interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
-    unit.read_string(blocks("ini")[0])
+    unit.read_string(next(example.text for example in examples(TEXT) if example.language == "ini"))
     words = shlex.split(unit["Service"]["ExecStart"])
     assert words[0].endswith("/bin/distlog")
     app.command("serve").make_context("distlog serve", words[2:])
@@ -152,7 +141,9 @@ def test_the_systemd_unit_starts_a_command_line_that_serve_accepts() -> None:
 
 
 def test_the_kubernetes_manifest_starts_a_command_line_that_serve_accepts() -> None:
-    service, gateways = yaml.safe_load_all(blocks("yaml")[0])
+    service, gateways = yaml.safe_load_all(
+        next(example.text for example in examples(TEXT) if example.language == "yaml")
+    )
     name = service["metadata"]["name"]
     assert gateways["spec"]["serviceName"] == name
     template = gateways["spec"]["template"]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from pathlib import Path
 
 from command_line import CommandLine
-from docs_pages import Reader
+from docs_pages import Reader, examples, read
 from topics import values
 
 import distlog
@@ -15,13 +14,7 @@ from distlog.core.read.consumer import LEASE_S
 from distlog.core.read.group_log import KEPT
 from distlog.core.read.membership import FREQUENT, RARE
 
-TEXT = (Path(__file__).parents[2] / "docs" / "groups.md").read_text(encoding="utf-8")
-
-
-def block(language: str) -> str:
-    match = re.search(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
-    assert match
-    return match[1]
+TEXT = read("docs/groups.md")
 
 
 def test_the_python_example_runs(reader: Reader) -> None:
@@ -30,7 +23,7 @@ def test_the_python_example_runs(reader: Reader) -> None:
 
 def test_the_commands_run(tmp_path: Path, cli: CommandLine) -> None:
     distlog.create(f"{tmp_path}/clicks").append(values(range(3)))
-    lines = block("sh").splitlines()
+    lines = next(example.commands for example in examples(TEXT) if example.language == "sh")
     assert len(lines) == 6
     for line in lines:
         command = line.removeprefix("distlog ").replace("/data/logs", shlex.quote(str(tmp_path)))

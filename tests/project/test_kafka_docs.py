@@ -9,18 +9,12 @@ from pathlib import Path
 
 import pytest
 from command_line import CommandLine
-from docs_pages import Reader
+from docs_pages import Reader, examples, read
 from topics import values
 
 import distlog
 
-TEXT = (Path(__file__).parents[2] / "docs" / "kafka.md").read_text(encoding="utf-8")
-
-
-def block(language: str) -> str:
-    match = re.search(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
-    assert match
-    return match[1]
+TEXT = read("docs/kafka.md")
 
 
 @pytest.fixture
@@ -38,7 +32,7 @@ def test_the_commands_run(tmp_path: Path, kafka_logs: str, cli: CommandLine) -> 
     outputs = []
     for copy in ("kafka-logs-of-monday", "disk1/kafka-logs", "disk2/kafka-logs", "of-broker-2/kafka-logs"):
         shutil.copytree(kafka_logs, tmp_path / copy)
-    for line in block("sh").replace("\\\n", " ").splitlines():
+    for line in next(example.commands for example in examples(TEXT) if example.language == "sh"):
         command = line.removeprefix("distlog ").replace("/var/kafka-logs", kafka_logs)
         command = re.sub(r" /(disk|of-broker)", rf" {tmp_path}/\1", command)
         command = command.replace("s3://bucket", str(tmp_path)).replace("/data/logs", f"{tmp_path}/data")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from command_line import CommandLine
-from docs_pages import Reader
+from docs_pages import Reader, examples, read, table
 from managed import Managed, create
 from topics import values
 
@@ -17,23 +17,8 @@ import distlog
 from distlog.core.log_manager import log_manager
 from distlog.core.log_manager.broker_config import SAME_MEANING, TIMES, BrokerConfig, settings_of, shown
 
-TEXT = (Path(__file__).parents[2] / "docs" / "log-manager.md").read_text(encoding="utf-8")
-
-
-def table(heading: str, number: int = 0) -> list[list[str]]:
-    """Return the rows of a table under a heading, without its head and without marks of code."""
-    section = TEXT.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
-    tables = re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE)
-    return [
-        [cell.strip().replace("`", "") for cell in line.strip("|").split("|")]
-        for line in tables[number].splitlines()[2:]
-    ]
-
-
-def block(language: str) -> str:
-    match = re.search(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
-    assert match
-    return match[1]
+TEXT = read("docs/log-manager.md")
+TABLES = TEXT.replace("`", "")
 
 
 def test_the_python_example_runs(reader: Reader) -> None:
@@ -44,7 +29,7 @@ def test_the_commands_run(tmp_path: Path, cli: CommandLine, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     (tmp_path / "server.properties").write_text("broker.id=0\nlog.dirs=/tmp\nlog.retention.hours=24\n")
     (tmp_path / "logs").mkdir()
-    lines = block("sh").splitlines()
+    lines = next(example.commands for example in examples(TEXT) if example.language == "sh")
     assert len(lines) == 3
     for line in lines:
         # each command ends with --once, and without the example's bucket
@@ -58,19 +43,21 @@ def test_the_tasks_are_those_of_the_table(tmp_path: Path) -> None:
     managed = Managed(tmp_path, log_flush_scheduler_interval_ms=1)
     managed.runs.clear()
     managed.manager.run_once()
-    assert [row[0] for row in table("The tasks")] == [run.task for run in managed.runs]
-    assert {row[1] for row in table("The tasks")} < {setting.name for setting in settings_of(BrokerConfig).values()}
+    assert [row[0] for row in table(TABLES, "## The tasks")] == [run.task for run in managed.runs]
+    assert {row[1] for row in table(TABLES, "## The tasks")} < {
+        setting.name for setting in settings_of(BrokerConfig).values()
+    }
 
 
 def test_the_schedules_settings_are_those_of_the_table() -> None:
     expected = [[setting.name, value] for setting, value, _ in shown(BrokerConfig())]
-    assert table("Kafka broker settings") == expected
+    assert table(TABLES, "## Kafka broker settings") == expected
 
 
 def test_the_topics_settings_are_those_of_the_table() -> None:
     expected = {topic: broker for broker, topic in SAME_MEANING.items()}
     expected |= {topic: ", ".join(name for name, _ in times) for topic, times in TIMES.items()}
-    assert table("Kafka broker settings", 1) == [list(row) for row in sorted(expected.items())]
+    assert table(TABLES, "## Kafka broker settings", 1) == [list(row) for row in sorted(expected.items())]
 
 
 def test_the_metrics_are_those_of_the_table(tmp_path: Path) -> None:
@@ -87,7 +74,7 @@ def test_the_metrics_are_those_of_the_table(tmp_path: Path) -> None:
             metric.name,
         )
     ]
-    assert rows == [[name, set(labels.split(", ")), meaning] for name, labels, meaning in table("Metrics")]
+    assert rows == [[name, set(labels.split(", ")), meaning] for name, labels, meaning in table(TABLES, "## Metrics")]
     names = {metric.name + "_total" for metric in managed.manager.metrics()}
     assert "distlog_log_retention_deleted_bytes_total" in names
 

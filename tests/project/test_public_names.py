@@ -13,7 +13,7 @@ import pytest
 import distlog
 
 
-def test_all_names_are_found_once_and_no_others() -> None:
+def test_the_public_names_are_exact() -> None:
     assert sorted(distlog.__all__) == sorted([*{name for name, _ in imported()}, "__version__"])
     assert len(set(distlog.__all__)) == len(distlog.__all__)
     assert dir(distlog) == sorted(distlog.__all__)

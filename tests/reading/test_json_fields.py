@@ -125,7 +125,7 @@ def test_a_lone_surrogate_is_a_replacement_character(on_error: Any) -> None:
     }
 
 
-def test_a_bad_value_beside_halves_of_characters_is_named() -> None:
+def test_a_bad_value_next_to_lone_surrogates_is_named() -> None:
     topic = topic_of({"a": 1}, HALVES[0], b'{"a": "\\ud83d"')
     with pytest.raises(distlog.InvalidRecordError, match=r"no JSON.*partition=0 offset=2"):
         fields(topic, "$.a")

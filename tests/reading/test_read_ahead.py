@@ -105,7 +105,7 @@ def remote(memory_url: Any, monkeypatch: pytest.MonkeyPatch) -> Remote:
     return Remote(memory_url.url, DATA)
 
 
-def test_one_read_is_one_request_of_what_is_asked(remote: Remote) -> None:
+def test_one_read_is_one_exact_request(remote: Remote) -> None:
     file = LogFile(remote, Part.file("log", 0), 10_000, mapped=False)
     assert bytes(file.read(500, 700)) == DATA[500:700]
     file.close()

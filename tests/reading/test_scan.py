@@ -141,7 +141,7 @@ def test_a_column_that_does_not_exist_is_refused_before_anything_is_read(memory_
         topic.scan(columns=["vlaue"])
 
 
-def test_nothing_is_read_before_the_scan_runs_nor_to_count(memory_url: Any) -> None:
+def test_a_plan_and_a_count_read_no_records(memory_url: Any) -> None:
     topic = appended(memory_url.url, 100, 50, 70)
     gets = topic.storage.counters.gets
     scan = topic.scan(start=20, end=200)

@@ -128,7 +128,7 @@ def test_repeated_compaction_keeps_it(steps: list[tuple[str, int]]) -> None:
         expected = expected if is_open else log.topic().end_offsets()[0]
 
 
-def test_an_emptied_batch_whose_marker_is_gone_holds_nothing_back(tmp_path: Path) -> None:
+def test_an_emptied_batch_without_its_marker_holds_nothing_back(tmp_path: Path) -> None:
     emptied = batch([], count=0, last_delta=2, attributes=TRANSACTIONAL, producer=(7, 0, 0))
     log = emptied + batch([record(0)], base_offset=3)
     topic = adopt(f"{tmp_path}/log", [(0, with_indexes(log, 0))], 4)

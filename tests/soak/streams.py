@@ -144,7 +144,7 @@ class Pipeline:
     def _revive(self) -> None:
         if self._driver.poll() is not None:
             self._driver = self._begin()
-            self.tally["drivers begun anew"] += 1
+            self.tally["drivers restarted"] += 1
 
     def _wait_for_progress(self, look: Callable[[], list[int]] = list) -> list[int]:
         """Wait until the copy goes on; returns what `look` gave shortly before."""
@@ -221,7 +221,7 @@ class Pipeline:
             text = path.read_text(encoding="utf-8")
             demand(EXPECTED.search(text) is not None and OURS not in text, f"a query failed: {text}")
             self._failures.add(path)
-            self.tally["queries begun anew"] += 1
+            self.tally["queries restarted"] += 1
 
     def close(self) -> None:
         """End all of it, however it went."""

@@ -96,7 +96,7 @@ def test_every_topic_below_a_root_on_an_object_store(s3_url: Address, job: Any) 
     assert {name: summary["segments"] for name, summary in ran.topics.items()} == {"a": 1, "b": 1}
 
 
-def test_what_fails_in_one_topic_does_not_stop_the_others(tmp_path: Path, job: Any) -> None:
+def test_a_failing_topic_does_not_stop_the_others(tmp_path: Path, job: Any) -> None:
     for name in ("a", "b", "c"):
         old_topic(f"{tmp_path}/{name}")
     for file in Path(tmp_path, "b", "_commits").glob("*.json"):

@@ -219,7 +219,7 @@ def test_a_tiered_read_needs_a_topic_and_has_no_versions(options: dict[str, Any]
         ReadOptions.parse({**options, "path": TIERED.url})
 
 
-def test_a_bucket_is_neither_streamed_nor_written() -> None:
+def test_a_bucket_cannot_be_streamed_or_written() -> None:
     with pytest.raises(InvalidConfigError, match="tiered is for batch reads"):
         StreamOptions.parse({**OPTIONS, "path": TIERED.url})
     with pytest.raises(InvalidConfigError, match="only Kafka brokers add"):

@@ -48,7 +48,7 @@ def batch_ends(topic: Topic, partition: int) -> list[int]:
     sizes=st.lists(st.integers(0, 1000), min_size=1, max_size=8),
     most=st.integers(1, 3000),
 )
-def test_a_limit_of_offsets_is_spread_and_starves_nobody(sizes: list[int], most: int) -> None:
+def test_a_limit_of_offsets_starves_no_partition(sizes: list[int], most: int) -> None:
     available = {number: (7, 7 + size) for number, size in enumerate(sizes)}
     offsets = {number: end - 7 for number, end in ends_by_offsets(available, most).items()}
     assert all(0 < offsets[number] <= size for number, size in enumerate(sizes) if size)

@@ -9,5 +9,4 @@ import pytest
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """The path of a lock file."""
     return str(tmp_path / ".lock")

@@ -13,7 +13,7 @@ from distlog.core.arrays import BLOCK_BYTES, address, fitted, lies_in_pages, new
 
 
 @pytest.mark.parametrize("position", [0, 1, 4095, 4096, 10_000])
-def test_pages_lie_in_memory_as_in_their_file_and_can_be_written(position: int) -> None:
+def test_pages_are_aligned_as_in_their_file_and_can_be_written(position: int) -> None:
     memory = new_pages(9000, position)
     memory[:] = 7
     assert (memory.size, memory.dtype, address(memory) % 4096) == (9000, np.uint8, position % 4096)
@@ -26,7 +26,7 @@ def test_pages_have_one_user_at_a_time() -> None:
     assert not any(np.shares_memory(block, other) for block in blocks for other in blocks if block is not other)
 
 
-def test_pages_are_free_when_nobody_looks_at_them_any_more() -> None:
+def test_pages_are_free_without_references() -> None:
     old_total_allocated_bytes = pa.total_allocated_bytes()
     part = new_pages(BLOCK_BYTES)[:10]
     assert pa.total_allocated_bytes() - old_total_allocated_bytes >= BLOCK_BYTES
@@ -35,7 +35,7 @@ def test_pages_are_free_when_nobody_looks_at_them_any_more() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 6750])
-def test_a_little_of_a_large_array_is_copied_so_that_the_rest_is_free(size: int) -> None:
+def test_a_small_part_of_a_large_array_is_copied(size: int) -> None:
     array = np.arange(9000)
     part = fitted(array, size)
     assert (part.tolist(), np.shares_memory(part, array)) == (list(range(size)), False)
@@ -48,7 +48,7 @@ def test_most_of_an_array_is_not_copied(size: int) -> None:
     assert (part.size, part[-1], np.shares_memory(part, array)) == (size, size - 1, True)
 
 
-def test_keys_that_were_read_do_not_hold_the_memory_of_the_values_beside_them(tmp_path: Path) -> None:
+def test_keys_do_not_keep_the_memory_of_their_values(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "t"))
     topic.append(pa.table({"key": [b"%016d" % number for number in range(5000)], "value": [b"v" * 1000] * 5000}))
     old_total_allocated_bytes = pa.total_allocated_bytes()

@@ -1,4 +1,4 @@
-"""What the errors of s3fs, gcsfs and adlfs mean: the same table for each, whatever their exceptions look like."""
+"""The errors of s3fs, gcsfs and adlfs map to one table, for all shapes of exceptions."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ JUDGE = ClientErrors(StorageOptions({"key": "a-very-secret-key"}), "s3")
 
 
 class HttpResponseError(Exception):
-    """As azure.core has it."""
-
     def __init__(self, status: int, code: str | None = None) -> None:
         super().__init__(f"words\nRequestId:{status}")
         self.message, self.status_code = self.args[0], status
@@ -29,8 +27,6 @@ class HttpResponseError(Exception):
 
 
 class HttpError(Exception):
-    """As gcsfs has it."""
-
     def __init__(self, status: int | str) -> None:
         super().__init__("words")
         self.code, self.message = status, "words"
@@ -66,7 +62,7 @@ def of_adlfs(status: int, code: str | None = None) -> Exception:
         (503, "UNCLEAR", "UNCLEAR", "UNCLEAR"),
     ],
 )
-def test_a_status_means_the_same_whoever_tells_it(status: int, s3fs: str, gcsfs: str, adlfs: str) -> None:
+def test_a_status_has_one_meaning_for_all_clients(status: int, s3fs: str, gcsfs: str, adlfs: str) -> None:
     assert JUDGE.kind(of_s3fs(status)).name == s3fs
     assert JUDGE.kind(HttpError(status)).name == JUDGE.kind(HttpError(str(status))).name == gcsfs
     assert JUDGE.kind(HttpResponseError(status)).name == JUDGE.kind(of_adlfs(status)).name == adlfs
@@ -92,12 +88,12 @@ def test_a_status_means_the_same_whoever_tells_it(status: int, s3fs: str, gcsfs:
         (ConnectionResetError(), ErrorKind.UNCLEAR),
     ],
 )
-def test_a_code_says_more_than_its_status(error: Exception, kind: ErrorKind) -> None:
+def test_a_code_overrides_its_status(error: Exception, kind: ErrorKind) -> None:
     assert JUDGE.kind(error) is kind
 
 
 class RefreshError(Exception):
-    """As google.auth has it; its words may hold a token."""
+    """As in google.auth; its message may hold a token."""
 
 
 def of_gcsfs(status: int, words: str) -> Exception:
@@ -174,8 +170,7 @@ MEANINGS = {
 }
 
 
-def test_the_documented_table_is_the_codes() -> None:
-    """`docs/s3.md` has a column for each client, and a row for one or more statuses."""
+def test_the_documented_table_matches_the_code() -> None:
     text = (Path(__file__).parents[2] / "docs" / "s3.md").read_text(encoding="utf-8")
     head, _, *rows = text.partition("## Responses\n\n")[2].partition("\n\n")[0].splitlines()
     assert [cell.strip() for cell in head.strip("|").split("|")][1:] == [table.name for table in TABLES]

@@ -1,4 +1,4 @@
-"""Threads that work for others: an interrupt of their caller, at any moment, leaves nobody waiting for ever."""
+"""Worker threads: an interrupt of the caller at any moment leaves no thread waiting forever."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from distlog.core.storage.parallel import WorkerThreads
 
 
 def threads(name: str) -> int:
-    """How many threads have this name now."""
     return sum(thread.name == name for thread in threading.enumerate())
 
 
@@ -20,7 +19,7 @@ INTERRUPTED = """
 import random, signal, sys, threading, time
 from distlog.core.storage.parallel import in_order
 
-def interrupt(*told):
+def interrupt(*arguments):
     raise KeyboardInterrupt
 
 def work(number):
@@ -49,7 +48,7 @@ print(interrupted)
 
 
 @pytest.mark.long
-def test_an_interrupt_at_any_moment_hangs_nobody() -> None:
+def test_an_interrupt_at_any_moment_never_hangs() -> None:
     command = [sys.executable, "-c", INTERRUPTED, "7", "400"]
     ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     assert int(ran.stdout) > 20
@@ -65,7 +64,7 @@ for _ in range(5):
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
-def test_what_work_raises_ends_no_thread() -> None:
+def test_an_error_of_work_ends_no_thread() -> None:
     crew, has_run = WorkerThreads(1, "distlog-test"), threading.Event()
 
     def fail() -> None:
@@ -77,7 +76,7 @@ def test_what_work_raises_ends_no_thread() -> None:
     crew.end(joined=True)
 
 
-def test_there_are_no_more_threads_than_were_asked_for_and_none_at_the_end() -> None:
+def test_the_number_of_threads_is_bounded_and_ends_at_zero() -> None:
     crew, goes_on = WorkerThreads(2, "distlog-few"), threading.Event()
     for _ in range(5):
         crew.put(lambda: goes_on.wait(120))
@@ -89,13 +88,12 @@ def test_there_are_no_more_threads_than_were_asked_for_and_none_at_the_end() -> 
     assert goes_on.is_set()
 
 
-def test_work_takes_a_thread_that_is_idle() -> None:
+def test_work_uses_an_idle_thread() -> None:
     crew = WorkerThreads(50, "distlog-idle")
     for _ in range(50):
         event = threading.Event()
         crew.put(event.set)
         assert event.wait(120)
-    # a thread that has just done its work may not be idle yet
     assert threads("distlog-idle") < 25
     crew.end(joined=True)
 

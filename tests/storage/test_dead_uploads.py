@@ -1,4 +1,4 @@
-"""What killed writers leave on S3: multipart uploads, which cost until somebody aborts them; and probes, anywhere."""
+"""Multipart uploads of killed writers on S3, which cost until they are aborted; and probes on any storage."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HEX = "0a" * 16
 
 
 class S3Topic:
-    """A topic with a version that is older than the delay, and uploads that nobody finishes."""
+    """A topic with a version that is older than the delay, and unfinished uploads."""
 
     def __init__(self, address: Address) -> None:
         self.clock = Clock()
@@ -44,11 +44,11 @@ class S3Topic:
         self.clock.now_ms += 10 * DELAY
 
     def leave_upload(self, name: str) -> str:
-        """What a writer that was killed leaves of `name`; returns the name."""
+        """Start an upload of `name` as a killed writer leaves it, and return the name."""
         sent = self.storage.counters.bytes_written
         self.storage.open_write(name).write(bytes(SINGLE_PUT_BYTES))
         while self.storage.counters.bytes_written < sent + SINGLE_PUT_BYTES:
-            time.sleep(0.001)  # its threads are sending the parts
+            time.sleep(0.001)
         assert name in self.remaining()
         return name
 
@@ -56,7 +56,7 @@ class S3Topic:
         return sorted(upload.name for upload in self.storage.uploads())
 
     def parts_left(self, server: S3Server) -> int:
-        """How many bytes the server still keeps of uploads, as it says itself."""
+        """Return the server's bytes of unfinished uploads."""
         import boto3
 
         client = boto3.client(
@@ -82,7 +82,7 @@ def stem(read_version: int) -> str:
 
 
 @pytest.mark.s3
-def test_the_upload_of_a_killed_writer_goes_once_its_commit_would_be_refused(
+def test_the_upload_of_a_killed_writer_is_aborted_when_its_commit_expires(
     world: S3Topic, s3_server: S3Server
 ) -> None:
     dead = world.leave_upload(f"log-0/{stem(1)}.log")
@@ -101,7 +101,7 @@ def test_the_upload_of_a_killed_writer_goes_once_its_commit_would_be_refused(
 
 
 @pytest.mark.s3
-def test_the_upload_of_a_pending_append_goes_once_that_would_be_refused(world: S3Topic, s3_server: S3Server) -> None:
+def test_the_upload_of_a_pending_append_is_aborted_when_it_expires(world: S3Topic, s3_server: S3Server) -> None:
     dead = world.leave_upload(paths.pending_file(stem(1)))
     alive = world.leave_upload(paths.pending_file(stem(2)))
     assert [upload.name for upload in world.topic.vacuum().uploads] == [dead]
@@ -109,7 +109,7 @@ def test_the_upload_of_a_pending_append_goes_once_that_would_be_refused(world: S
 
 
 @pytest.mark.s3
-def test_an_upload_that_is_no_segment_of_the_topic_is_left_alone(world: S3Topic) -> None:
+def test_foreign_uploads_are_not_aborted(world: S3Topic) -> None:
     names = ["log-0/notes.bin", f"other-0/{stem(0)}.log", f"log-0/{'0' * 20}.log", "_commits/what.bin"]
     remaining = sorted(world.leave_upload(name) for name in names)
     world.topic.vacuum()
@@ -117,7 +117,7 @@ def test_an_upload_that_is_no_segment_of_the_topic_is_left_alone(world: S3Topic)
 
 
 @pytest.mark.s3
-def test_a_concurrently_finished_upload_is_no_error(world: S3Topic) -> None:
+def test_a_concurrently_finished_upload_is_tolerated(world: S3Topic) -> None:
     world.leave_upload(f"log-0/{stem(1)}.log")
     uploads = world.storage.uploads()
     world.storage.abort_uploads(uploads)
@@ -126,7 +126,7 @@ def test_a_concurrently_finished_upload_is_no_error(world: S3Topic) -> None:
 
 
 @pytest.mark.s3
-def test_vacuum_goes_on_where_uploads_cannot_be_listed(
+def test_vacuum_continues_if_uploads_cannot_be_listed(
     world: S3Topic, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(storage: Storage) -> list[UnfinishedUpload]:
@@ -140,8 +140,6 @@ def test_vacuum_goes_on_where_uploads_cannot_be_listed(
 
 
 class PagingStore(ObjectStore):
-    """An S3 that lists two uploads at a time."""
-
     def __init__(self, keys: list[str]) -> None:
         self.keys, self.protocol, self.counters = keys, "s3", StorageCounters()
 
@@ -183,10 +181,8 @@ def test_other_storages_have_no_uploads(tmp_path: Any, memory_url: Address) -> N
         storage.abort_uploads([])
 
 
-def test_the_probe_of_a_create_that_died_goes_when_it_is_old(
-    storage_url: Address, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """1. A create dies in its probe. 2. Another makes the topic. 3. Vacuum, at once and later."""
+def test_the_probe_of_a_dead_create_is_deleted_later(storage_url: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A create dies in its probe, another one creates the topic, and vacuum runs at once and later."""
     clock = Clock()
     storage = TimedStorage(Storage(f"{storage_url.url}/log", storage_url.options), clock)
     with monkeypatch.context() as patch:
@@ -210,7 +206,7 @@ def die(*_: Any) -> None:
 
 
 class SlowStore:
-    """An S3 whose parts take a while, and which notes how many parts were given to it by then."""
+    """An S3 with slow parts that records how many parts were uploaded by then."""
 
     protocol = "s3"
 
@@ -274,7 +270,7 @@ def test_an_object_of_whole_parts_has_no_empty_part(store: SlowStore) -> None:
     assert (store.object, len(store.parts)) == (bytes(20), 2)
 
 
-def test_an_object_is_uploaded_in_parts_of_the_size_that_its_writer_asks_for(store: SlowStore) -> None:
+def test_an_object_is_uploaded_in_parts_of_the_requested_size(store: SlowStore) -> None:
     store.writer = BufferedWriter(store, "a", 30)  # type: ignore[arg-type]
     with store.writer:
         store.writer.write(bytes(range(75)))

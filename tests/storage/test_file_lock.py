@@ -1,11 +1,4 @@
-"""The lock that processes share.
-
-Crash stories:
-1. A process is killed (kill -9) while it holds the lock: the next one gets it, and reads what was written last.
-2. A process forks while it holds the lock, and is killed: its child does not hold it on.
-3. A process that holds the lock is stopped (SIGSTOP): who waits gets an error that names it.
-4. A process holds the lock by a descriptor that none of its threads knows: who waits frees it.
-"""
+"""The lock that processes share, when they are killed, stopped, or fork while they hold it."""
 
 from __future__ import annotations
 
@@ -46,7 +39,7 @@ with lock.held() as page:
 
 @contextmanager
 def holder(path: str, how: str = "alone") -> Iterator[tuple[Program, int]]:
-    """Another process that holds the lock, and the id of its child."""
+    """Start another process that holds the lock, and yield it and the id of its child."""
     process = Program(HOLDING, path, how, stdout=subprocess.PIPE)
     assert process.stdout
     try:
@@ -58,8 +51,6 @@ def holder(path: str, how: str = "alone") -> Iterator[tuple[Program, int]]:
 
 
 class Time:
-    """A clock that only sleeping moves."""
-
     def __init__(self) -> None:
         self.now_s = 0.0
 
@@ -70,7 +61,7 @@ class Time:
         return self.now_s
 
 
-def test_a_killed_holder_leaves_the_lock_free_and_what_it_wrote(path: str) -> None:
+def test_a_killed_holder_leaves_the_lock_free_and_its_writes(path: str) -> None:
     with holder(path) as (process, _):
         process.kill()
         process.wait()
@@ -78,7 +69,7 @@ def test_a_killed_holder_leaves_the_lock_free_and_what_it_wrote(path: str) -> No
             assert page.read() == b"mine"
 
 
-def test_who_waits_too_long_is_told_which_process_holds_the_lock(path: str) -> None:
+def test_a_timeout_names_the_process_that_holds_the_lock(path: str) -> None:
     clock = Time()
     with holder(path) as (process, _):
         process.send_signal(signal.SIGSTOP)
@@ -96,7 +87,7 @@ def test_who_waits_too_long_is_told_which_process_holds_the_lock(path: str) -> N
             pass
 
 
-def test_a_child_of_a_killed_holder_does_not_hold_the_lock_on(path: str) -> None:
+def test_a_child_of_a_killed_holder_does_not_keep_the_lock(path: str) -> None:
     with holder(path, "fork") as (process, child):
         try:
             process.kill()
@@ -107,7 +98,7 @@ def test_a_child_of_a_killed_holder_does_not_hold_the_lock_on(path: str) -> None
             os.kill(child, signal.SIGKILL)
 
 
-def test_a_child_neither_holds_nor_frees_the_lock_of_its_parent(path: str) -> None:
+def test_a_child_does_not_hold_or_free_the_lock_of_its_parent(path: str) -> None:
     clock = Time()
     lock = FileLock(path, sleep=clock.sleep, monotonic=clock.monotonic)
     child = -1
@@ -168,12 +159,12 @@ def test_a_closed_lock_reopens_its_file(path: str) -> None:
         assert page.read() == b"kept"
 
 
-def test_a_folder_that_is_not_there_is_an_error_of_ours(tmp_path: Path) -> None:
+def test_a_missing_folder_fails(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="cannot open the lock"), FileLock(str(tmp_path / "no" / ".lock")).held():
         pass
 
 
-def test_a_lock_may_make_its_folder_also_when_that_was_removed(tmp_path: Path) -> None:
+def test_a_lock_creates_its_removed_folder_again(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
     lock = FileLock(str(folder / ".lock"), makes_folder=True)
     for value in (b"first", b"second"):
@@ -183,7 +174,7 @@ def test_a_lock_may_make_its_folder_also_when_that_was_removed(tmp_path: Path) -
         shutil.rmtree(folder.parent)
 
 
-def test_an_interrupt_at_any_moment_of_its_taking_leaves_a_lock_free(path: str) -> None:
+def test_an_interrupt_during_acquisition_leaves_the_lock_free(path: str) -> None:
     lock, random = FileLock(path), Random(1)
     lock.page.record_holder(0)
     old_signal = signal.signal(signal.SIGALRM, interrupted)
@@ -210,7 +201,7 @@ def interrupted(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_file_of_another_size_is_not_taken_for_a_lock(path: str) -> None:
+def test_a_file_of_another_size_is_not_a_lock(path: str) -> None:
     Path(path).write_bytes(b"something else")
     with pytest.raises(StorageError, match="wrong size"), FileLock(path).held():
         pass
@@ -222,7 +213,7 @@ def test_a_boot_has_one_id() -> None:
     assert len(boot_id()) == 16
 
 
-def test_a_lock_whose_file_was_removed_is_that_of_the_new_file(path: str) -> None:
+def test_a_lock_reopens_a_replaced_file(path: str) -> None:
     mine, other, third = FileLock(path), FileLock(path), FileLock(path)
     with mine.held() as page:
         page.write(b"old")
@@ -245,7 +236,7 @@ def test_a_lock_that_is_held_takes_one_descriptor(path: str) -> None:
         assert len(os.listdir("/proc/self/fd")) == old_count + 1
 
 
-def test_too_many_open_files_is_an_error_that_says_what_to_do(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_open_files_fails_with_advice(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
@@ -254,16 +245,14 @@ def test_too_many_open_files_is_an_error_that_says_what_to_do(path: str, monkeyp
         FileLock(path).acquire(1.0)
 
 
-def test_a_descriptor_that_nobody_knows_does_not_hold_the_lock_for_ever(
-    path: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_orphaned_descriptor_does_not_keep_the_lock_forever(path: str, caplog: pytest.LogCaptureFixture) -> None:
     clock, other = Time(), FileLock(path)
     with other.held():
         pass
-    own = next(fd for fd in map(int, os.listdir("/proc/self/fd")) if is_open(fd, path))
+    lock_fd = next(fd for fd in map(int, os.listdir("/proc/self/fd")) if is_open(fd, path))
     unknown = os.open(path, os.O_RDWR)
     try:
-        for descriptor in (unknown, own):
+        for descriptor in (unknown, lock_fd):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             caplog.clear()
             with FileLock(path, sleep=clock.sleep, monotonic=clock.monotonic).held(5):
@@ -273,9 +262,7 @@ def test_a_descriptor_that_nobody_knows_does_not_hold_the_lock_for_ever(
         os.close(unknown)
 
 
-def test_a_thread_that_is_inside_keeps_the_lock_however_long_others_wait(
-    path: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_thread_keeps_the_lock_while_others_wait(path: str, caplog: pytest.LogCaptureFixture) -> None:
     clock, holding = Time(), FileLock(path)
     with holding.held():
         for _ in range(2):
@@ -289,7 +276,7 @@ def test_a_thread_that_is_inside_keeps_the_lock_however_long_others_wait(
         pass
 
 
-def test_threads_that_wait_behind_one_that_waits_are_told_of_the_process_that_holds_the_lock(path: str) -> None:
+def test_queued_threads_name_the_process_that_holds_the_lock(path: str) -> None:
     waits = threading.Event()
     lock = FileLock(path, sleep=lambda pause_s: (waits.set(), time.sleep(pause_s))[1])
     with holder(path) as (process, _):
@@ -303,8 +290,8 @@ def test_threads_that_wait_behind_one_that_waits_are_told_of_the_process_that_ho
         waiting.join()
 
 
-def test_who_wrote_the_page_last_is_not_taken_for_the_holder(path: str) -> None:
-    """Another process may hold the lock without a word in the page."""
+def test_the_last_writer_of_the_page_is_not_named_as_the_holder(path: str) -> None:
+    """Another process may hold the lock without having written the page."""
     lock = FileLock(path)
     with lock.held():
         pass
@@ -333,7 +320,6 @@ def test_a_fork_while_a_file_is_opened_leaves_no_copy_that_holds_the_lock(
             holds.set()
             ends.wait(120)
 
-    # the lock's own file is open by then
     before_call(monkeypatch, "open", lambda file, *_: file == copy_of(path), wait_for_the_fork)
     holds, ends = threading.Event(), threading.Event()
     thread = threading.Thread(target=hold, args=(holds, ends))
@@ -347,7 +333,6 @@ def test_a_fork_while_a_file_is_opened_leaves_no_copy_that_holds_the_lock(
         assert holds.wait(120)
         events = list[str]()
         for name in os.listdir(f"/proc/{child}/fd"):
-            # the child may still close what it does not need
             with suppress(FileNotFoundError):
                 events.append(Path(f"/proc/{child}/fdinfo", name).read_text())
         assert any(f"ino:\t{os.stat(path).st_ino}\n" in field for field in events)
@@ -360,14 +345,14 @@ def test_a_fork_while_a_file_is_opened_leaves_no_copy_that_holds_the_lock(
 
 
 def is_open(descriptor: int, path: str) -> bool:
-    """Whether the descriptor is one of the file."""
+    """Return whether the descriptor is of the file."""
     with suppress(OSError):
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     return False
 
 
 def refused(lock: FileLock, timeout_s: float) -> LockHeldError:
-    """The error of who cannot have the lock in time."""
+    """Return the error of a lock that cannot be acquired in time."""
     with pytest.raises(LockHeldError) as error, lock.held(timeout_s):
         pass
     return error.value

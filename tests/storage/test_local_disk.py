@@ -1,4 +1,4 @@
-"""Which folders are on a local disk, told by tables of mounts."""
+"""Which folders are on a local disk, by tables of mounts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_folder_whose_name_only_begins_like_a_mount_is_not_in_it(tmp_path: Pat
     assert is_local_disk(str(tmp_path / "data2"), table(tmp_path, ROOT, mount(tmp_path / "data", "nfs")))
 
 
-def test_a_folder_that_is_yet_to_be_made_is_on_the_disk_of_those_above(tmp_path: Path) -> None:
+def test_a_missing_folder_is_on_the_disk_of_its_parent(tmp_path: Path) -> None:
     assert not is_local_disk(str(tmp_path / "a" / "b"), table(tmp_path, ROOT, mount(tmp_path, "nfs")))
 
 
@@ -55,6 +55,6 @@ def test_a_link_is_followed_and_a_name_may_have_a_space(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lines", [["nonsense"], ["1 2 3 4 /"], []])
-def test_where_nobody_tells_nothing_is_local(tmp_path: Path, lines: list[str]) -> None:
+def test_without_a_table_of_mounts_nothing_is_local(tmp_path: Path, lines: list[str]) -> None:
     assert not is_local_disk(str(tmp_path), table(tmp_path, *lines))
     assert not is_local_disk(str(tmp_path), str(tmp_path / "no table"))

@@ -1,4 +1,4 @@
-"""Local files: what is synced and when, what a crash leaves at every step, and disks that misbehave."""
+"""Local files: syncs, crashes at every step, and faulty disks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from distlog.core.storage.durable_files import sync_folder
 from distlog.core.storage.storage import FileInfo, Storage
 
 NAME = "_commits/00000000000000000007.json"
-#: So many files are read in one call.
+#: The number of files that one call reads.
 OURS, THEIRS = b'{"id": "ours"}', b'{"id": "theirs"}'
 
 
@@ -44,9 +44,7 @@ def test_a_commit_syncs_file_then_links_then_syncs_the_folder(
     ]
 
 
-def test_new_folders_are_synced_in_the_folders_that_they_are_made_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_folders_are_synced_in_their_parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sync_folder(str(tmp_path))
     storage = Storage(str(tmp_path / "a" / "b"))
     calls = Calls(monkeypatch, tmp_path)
@@ -76,10 +74,7 @@ def test_a_writer_does_not_replace_a_file(storage: Storage) -> None:
     assert storage.read("a") == b"1"
 
 
-# --- a crash at every step: a child process ends at its n-th system call, before or after it
-
-
-#: Puts a file in folders of their own, in children of which each ends at a system call, until one comes to its end.
+#: Puts a file in its own folders, in children that each end at a system call, until one completes.
 CRASHES = """
 import itertools, os, sys
 from distlog.core.storage.storage import Storage
@@ -119,10 +114,7 @@ finally:
 
 
 def crashed(root: Path, method: str, name: str, data: bytes, *, when: str, old: bytes = b"") -> Iterator[Storage]:
-    """The storages of processes that ended, one `when` each system call of a put of `data`.
-
-    The processes are forked from a small one: tests have much memory, whose tables each fork would copy.
-    """
+    """Yield the storages of processes that ended, one `when` each system call of a put of `data`."""
     arguments = (root, method, name, old.decode(), data.decode(), when, *Calls.NAMES)
     for step in range(int(run(CRASHES, *arguments, check=True).stdout)):
         yield Storage(root / str(step + 1))
@@ -146,11 +138,8 @@ def test_a_crash_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
     assert set(contents) == {b"old", b"newer"}
 
 
-# --- network mounts and full disks
-
-
 def failing(real: Callable[..., Any], number: int, *, after: bool, times: int = 1) -> Callable[..., Any]:
-    """`real`, which fails with errno `number` the first `times`, before or after doing its work."""
+    """Wrap `real` to fail with errno `number` the first `times`, before or after its work."""
     remaining_failures = [times]
 
     def call(*arguments: Any, **options: Any) -> Any:
@@ -165,17 +154,15 @@ def failing(real: Callable[..., Any], number: int, *, after: bool, times: int = 
 
 
 @pytest.mark.parametrize("number", [errno.EEXIST, errno.EIO, errno.ESTALE, errno.ETIMEDOUT])
-def test_a_link_whose_reply_was_lost_is_ours(storage: Storage, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_a_link_with_a_lost_response_succeeds(storage: Storage, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(os, "link", failing(os.link, number, after=True))
     assert storage.put_if_absent(NAME, OURS) == OURS
-    assert storage.counters.gets == 0, "the count of links tells, and no cache of names can hide it"
+    assert storage.counters.gets == 0, "the count of links is used, which no cache of names hides"
     assert storage.list("_commits") == [FileInfo(NAME, len(OURS))]
 
 
 @pytest.mark.parametrize("number", [errno.EEXIST, errno.EIO, errno.ESTALE])
-def test_a_link_that_was_not_made_is_made_again(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_a_failed_link_is_retried(storage: Storage, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(os, "link", failing(os.link, number, after=False, times=2))
     assert storage.put_if_absent(NAME, OURS) == OURS
 
@@ -234,7 +221,7 @@ def test_a_writer_on_a_full_disk_leaves_nothing(storage: Storage, monkeypatch: p
     assert storage.list() == []
 
 
-def test_short_writes_and_reads_are_carried_on(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_writes_and_reads_are_continued(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     data = bytes(range(256)) * 10
     write, pread = os.write, os.pread
     monkeypatch.setattr(os, "write", lambda file, view: write(file, view[:100]))
@@ -244,7 +231,7 @@ def test_short_writes_and_reads_are_carried_on(storage: Storage, monkeypatch: py
     assert storage.read("a", 5, 2000) == data[5:2000]
 
 
-def test_a_file_where_a_folder_should_be_is_an_error(storage: Storage) -> None:
+def test_a_file_instead_of_a_folder_fails(storage: Storage) -> None:
     storage.put("a", b"1")
     for call in (lambda: storage.put("a/b", b"2"), lambda: storage.list("a"), lambda: storage.read("a/b")):
         with pytest.raises(StorageError, match="Not a directory"):
@@ -263,9 +250,9 @@ def test_many_files_are_read_together_and_count_each(storage: Storage) -> None:
     storage.put_many(files)
     ranges = [(name, min(7, len(data)), len(data)) for name, data in files.items()]
     storage.counters.gets = storage.counters.bytes_read = 0
-    found = storage.read_joined(ranges)
-    assert bytes(found) == b"".join(data[7:] for data in files.values())
-    assert (storage.counters.gets, storage.counters.bytes_read) == (50, len(found))
+    content = storage.read_joined(ranges)
+    assert bytes(content) == b"".join(data[7:] for data in files.values())
+    assert (storage.counters.gets, storage.counters.bytes_read) == (50, len(content))
     assert open_below(Path(storage.url)) == []
 
 
@@ -288,9 +275,7 @@ def test_each_folder_is_synced_once_for_many_files(storage: Storage, monkeypatch
     assert calls.calls_made[-2].startswith("fsync p-")
 
 
-def test_many_files_are_written_before_the_first_is_synced_and_synced_before_the_first_is_seen(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_files_are_written_synced_and_then_published(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     storage.put("a", b"old")
     calls = Calls(monkeypatch, Path(storage.url))
     storage.put_many({"a": b"1", "b": b"2", "c": b"3"})

@@ -1,4 +1,4 @@
-"""Large local files pass the page cache where the file system takes that, and are right where it does not."""
+"""Large local files bypass the page cache on file systems that support it, and are right on others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from distlog.core.errors import StorageError
 from distlog.core.storage.storage import Storage
 
 DIRECT = getattr(os, "O_DIRECT", 0)
-#: What a writer gathers.
+#: The size of a writer's buffer.
 GATHERED = 1 << 20
 PATTERN = np.frombuffer(bytes(range(251)) * (3 * GATHERED // 251 + 1), np.uint8)
 SIZES = st.one_of(
@@ -34,16 +34,16 @@ def storage(tmp_path: Path) -> Storage:
     return Storage(str(tmp_path))
 
 
-def write_in_pieces(storage: Storage, name: str, sizes: list[int]) -> bytes:
-    pieces = [PATTERN[number : number + size] for number, size in enumerate(sizes)]
+def write_in_parts(storage: Storage, name: str, sizes: list[int]) -> bytes:
+    parts = [PATTERN[number : number + size] for number, size in enumerate(sizes)]
     with storage.open_write(name) as writer:
-        for piece in pieces:
-            writer.write(piece)
-    return b"".join(pieces)
+        for part in parts:
+            writer.write(part)
+    return b"".join(parts)
 
 
-def lying_as_in_the_file(position: int, size: int) -> np.ndarray:
-    """Bytes that stand as far behind the start of a page of memory as `position` behind one of the file."""
+def aligned_as_in_the_file(position: int, size: int) -> np.ndarray:
+    """Return bytes at the distance from a page of memory that `position` has from a page of the file."""
     block = new_pages(size, position)
     block[:] = PATTERN[position % 251 :][:size]
     return block
@@ -51,26 +51,24 @@ def lying_as_in_the_file(position: int, size: int) -> np.ndarray:
 
 @examples(15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(SIZES, max_size=4))
-def test_a_file_holds_what_was_written_however_it_was_cut(tmp_path: Path, sizes: list[int]) -> None:
+def test_a_file_holds_all_parts(tmp_path: Path, sizes: list[int]) -> None:
     storage = Storage(str(tmp_path))
-    written = write_in_pieces(storage, "a", sizes)
+    written = write_in_parts(storage, "a", sizes)
     assert storage.read("a") == written
     os.unlink(tmp_path / "a")
 
 
 @examples(15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(0, GATHERED), st.booleans()), max_size=6))
-def test_a_file_holds_what_was_written_wherever_it_lay_in_memory(
-    tmp_path: Path, pieces: list[tuple[int, bool]]
-) -> None:
-    storage, written, before = Storage(str(tmp_path)), b"", np.empty(0, np.uint8)
+def test_a_file_holds_parts_from_any_memory(tmp_path: Path, parts: list[tuple[int, bool]]) -> None:
+    storage, written, previous = Storage(str(tmp_path)), b"", np.empty(0, np.uint8)
     with storage.open_write("a") as writer:
-        for size, is_apart in pieces:
-            piece = lying_as_in_the_file(len(written) + is_apart, size)
-            written += piece.tobytes()
-            writer.write_behind(piece)
-            before[:] = 0
-            before = piece
+        for size, is_apart in parts:
+            part = aligned_as_in_the_file(len(written) + is_apart, size)
+            written += part.tobytes()
+            writer.write_behind(part)
+            previous[:] = 0
+            previous = part
     assert storage.read("a") == written
     os.unlink(tmp_path / "a")
 
@@ -85,26 +83,26 @@ def test_a_file_system_that_refuses_direct_writes_is_written_as_usual(
 
     writev = os.writev
     monkeypatch.setattr(os, "writev", refusing)
-    written = write_in_pieces(storage, "a", [GATHERED, 5, 2 * GATHERED])
+    written = write_in_parts(storage, "a", [GATHERED, 5, 2 * GATHERED])
     assert storage.read("a") == written
 
 
-@pytest.mark.parametrize("taken", [0, 100, PAGE_BYTES, 3 * PAGE_BYTES, 400_000])
-def test_a_short_write_is_continued(taken: int, storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("written_bytes", [0, 100, PAGE_BYTES, 3 * PAGE_BYTES, 400_000])
+def test_a_short_write_is_continued(written_bytes: int, storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.write
-    # as many bytes of all the views as the disk takes
-    monkeypatch.setattr(os, "writev", lambda file, views: write(file, b"".join(views)[:taken]) if taken else 0)
+    # writes that part of all the views
+    monkeypatch.setattr(
+        os, "writev", lambda file, views: write(file, b"".join(views)[:written_bytes]) if written_bytes else 0
+    )
     monkeypatch.setattr(os, "write", lambda file, view: write(file, view[: max(1, view.nbytes // 2)]))
-    pieces = [lying_as_in_the_file(start, 600_077) for start in (0, 600_077)]
+    parts = [aligned_as_in_the_file(start, 600_077) for start in (0, 600_077)]
     with storage.open_write("a") as writer:
-        for piece in pieces:
-            writer.write_behind(piece)
-    assert storage.read("a") == b"".join(pieces)
+        for part in parts:
+            writer.write_behind(part)
+    assert storage.read("a") == b"".join(parts)
 
 
-def test_a_file_that_lacks_a_block_is_never_closed_as_if_it_were_whole(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_with_a_failed_write_cannot_be_closed(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = storage.open_write("a.log")
     with monkeypatch.context() as patch:
         patch.setattr(os, "writev", raising(errno.ENOSPC))
@@ -118,13 +116,13 @@ def test_a_file_that_lacks_a_block_is_never_closed_as_if_it_were_whole(
     assert os.listdir(storage.url) == []
 
 
-def test_a_write_that_is_under_way_when_its_file_is_aborted_touches_no_other_file(
+def test_a_write_in_flight_at_an_abort_touches_no_other_file(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writev, begun, may_write, written = os.writev, threading.Event(), threading.Event(), threading.Event()
+    writev, started, may_write, written = os.writev, threading.Event(), threading.Event(), threading.Event()
 
     def slow(file: int, views: Sequence[memoryview]) -> int:
-        begun.set()
+        started.set()
         may_write.wait(60)
         size = writev(file, views)
         written.set()
@@ -132,24 +130,24 @@ def test_a_write_that_is_under_way_when_its_file_is_aborted_touches_no_other_fil
 
     monkeypatch.setattr(os, "writev", slow)
     writer = storage.open_write("a")
-    writer.write_behind(lying_as_in_the_file(0, 600_000))
-    assert begun.wait(60)
+    writer.write_behind(aligned_as_in_the_file(0, 600_000))
+    assert started.wait(60)
     writer.abort()
-    others = [os.open(Path(storage.url) / f"other-{number}", os.O_RDWR | os.O_CREAT) for number in range(5)]
+    other_files = [os.open(Path(storage.url) / f"other-{number}", os.O_RDWR | os.O_CREAT) for number in range(5)]
     may_write.set()
     assert written.wait(60)
-    assert [os.fstat(other).st_size for other in others] == [0] * 5
+    assert [os.fstat(other).st_size for other in other_files] == [0] * 5
     assert sorted(os.listdir(storage.url)) == [f"other-{number}" for number in range(5)]
-    for other in others:
+    for other in other_files:
         os.close(other)
 
 
 @pytest.mark.parametrize("call", ["dup", "close"])
-def test_a_descriptor_that_cannot_be_had_or_closed_is_an_error_with_the_file(
+def test_a_failed_dup_or_close_fails_with_the_file(
     call: str, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def write_twice() -> None:
-        writer.write_behind(lying_as_in_the_file(0, 600_000))
+        writer.write_behind(aligned_as_in_the_file(0, 600_000))
         writer.write_behind(b"more")
 
     writer = storage.open_write("a.log")

@@ -1,4 +1,4 @@
-"""What is mapped is sealed: a file that was cut is an error of ours, before a page of it is touched."""
+"""Maps are sealed: a truncated file raises an error before any of its pages is touched."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_map_is_the_file_as_long_as_it_is(file: Path) -> None:
+def test_a_map_has_the_bytes_of_the_file(file: Path) -> None:
     with open(file, "rb") as stream:
         mapped = map_sealed(stream.fileno())
     assert bytes(mapped) == b"x" * 10_000
@@ -41,7 +41,7 @@ def test_an_empty_file_is_an_empty_map(file: Path) -> None:
         assert len(map_sealed(stream.fileno())) == 0
 
 
-def test_a_file_that_is_cut_while_it_is_mapped_is_an_error(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_truncated_while_mapped_fails(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open(file, "rb") as stream:
         old_status = os.fstat(stream.fileno())
         file.write_bytes(b"x")
@@ -50,7 +50,7 @@ def test_a_file_that_is_cut_while_it_is_mapped_is_an_error(file: Path, monkeypat
             map_sealed(stream.fileno())
 
 
-def test_a_map_holds_no_descriptor_and_ends_with_the_last_who_looks_at_it(file: Path) -> None:
+def test_a_map_holds_no_descriptor_and_ends_with_its_last_reference(file: Path) -> None:
     with open(file, "rb") as stream:
         old_count = len(os.listdir("/proc/self/fd"))
         part = map_sealed(stream.fileno())[9_000:]
@@ -62,7 +62,7 @@ def test_a_map_holds_no_descriptor_and_ends_with_the_last_who_looks_at_it(file: 
     assert str(file) not in Path("/proc/self/maps").read_text()
 
 
-def test_what_cannot_be_mapped_is_an_error(file: Path) -> None:
+def test_an_unmappable_file_fails(file: Path) -> None:
     writing = os.open(file, os.O_WRONLY)
     try:
         with pytest.raises(PermissionError):
@@ -73,12 +73,11 @@ def test_what_cannot_be_mapped_is_an_error(file: Path) -> None:
 
 @pytest.fixture
 def topic(tmp_path: Path) -> Topic:
-    """A topic with one large segment."""
     return appended(str(tmp_path / "t"), 20_000)
 
 
 @pytest.mark.parametrize("size", [0, 1, 4096, 300_000])
-def test_a_log_that_was_cut_is_an_error_for_every_reader(size: int, topic: Topic) -> None:
+def test_a_truncated_log_fails_every_reader(size: int, topic: Topic) -> None:
     segment = topic.snapshot.partitions[0].segments[0]
     end = segment.next_offset - 1
     os.truncate(topic.storage.local_path(topic.reader.name(segment)), size)

@@ -1,4 +1,4 @@
-"""Google's and Azure's storage, by servers that speak as they do: what holds there as on S3, and errors at once."""
+"""Google's and Azure's storage, by simulated servers: the same promises as on S3, and errors at once."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def storage(store: Store, monkeypatch: pytest.MonkeyPatch) -> Storage:
-    """An empty folder; what is tried again would end in an error that says so."""
+    """An empty folder; a retry would fail the test."""
     monkeypatch.setattr(storage_retry, "RETRY_TIMEOUT_S", 2.0)
     return Storage(store.url(uuid.uuid4().hex), store.options())
 
 
-def test_ranges_at_and_behind_the_end_and_empty_objects_are_read(storage: Storage) -> None:
+def test_ranges_at_and_past_the_end_and_empty_objects_are_read(storage: Storage) -> None:
     storage.put_many({"a": b"0123456789", "empty": b""})
     ranges = [(0, None), (3, 5), (5, 99), (10, 20), (50, 60), (50, None)]
     assert [storage.read("a", *span) for span in ranges] == [b"0123456789", b"34", b"56789", b"", b"", b""]
@@ -45,7 +45,7 @@ def test_ranges_at_and_behind_the_end_and_empty_objects_are_read(storage: Storag
         storage.read_ranges([("a", 8, 12)])
 
 
-def test_what_is_missing_is_missing_at_once(storage: Storage) -> None:
+def test_a_missing_object_fails_at_once(storage: Storage) -> None:
     with pytest.raises(FileNotFoundError):
         storage.read("missing", 0, 10)
     assert storage.list("missing") == []
@@ -59,7 +59,7 @@ def test_one_writer_wins_and_the_others_get_its_bytes(storage: Storage) -> None:
     assert storage.now_ms("_commits") > 1_600_000_000_000
 
 
-def test_a_topic_lives_there(storage: Storage) -> None:
+def test_a_topic_works_there(storage: Storage) -> None:
     options = dict(storage.options)
     topic = distlog.create(f"{storage.url}/clicks", partitions=2, storage_options=options)
     topic.append([{"key": f"k{number}", "value": f"v{number}"} for number in range(100)])
@@ -69,9 +69,8 @@ def test_a_topic_lives_there(storage: Storage) -> None:
     assert [listed.name for listed in distlog.topics(storage.url, storage_options=options)] == ["clicks"]
 
 
-def test_what_a_broker_left_there_is_adopted_with_its_empty_indexes(storage: Storage, tmp_path: Path) -> None:
+def test_a_brokers_directory_is_adopted_with_empty_indexes(storage: Storage, tmp_path: Path) -> None:
     log_dir = copy_of("first", tmp_path)
-    # as a broker leaves an index that got no entry
     max((log_dir / "txn-0").glob("*.index")).write_bytes(b"")
     storage.put_many({f"txn-0/{path.name}": path.read_bytes() for path in (log_dir / "txn-0").iterdir()})
     storage.put_many({path.name: path.read_bytes() for path in log_dir.iterdir() if path.is_file()})
@@ -89,7 +88,7 @@ def test_a_large_object_is_written_in_parts(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("call", ["put", "put_if_absent", "probe"])
-def test_a_bucket_that_is_missing_is_told_at_once(store: Store, call: str) -> None:
+def test_a_missing_bucket_fails_at_once(store: Store, call: str) -> None:
     storage = Storage(store.url("x", bucket="no-such-bucket"), store.options())
     calls: dict[str, Any] = {
         "put": lambda: storage.put("a", b"1"),
@@ -100,7 +99,7 @@ def test_a_bucket_that_is_missing_is_told_at_once(store: Store, call: str) -> No
         calls[call]()
 
 
-def test_a_wrong_key_is_told_at_once_and_not_shown(store: Store) -> None:
+def test_a_wrong_key_fails_at_once_and_is_not_shown(store: Store) -> None:
     if store.protocol == "gs":
         pytest.skip("fake-gcs-server lets everybody in")
     wrong = base64.b64encode(b"x" * 64).decode()
@@ -113,19 +112,19 @@ def test_a_wrong_key_is_told_at_once_and_not_shown(store: Store) -> None:
         assert wrong not in str(raised.value)
 
 
-def test_a_server_that_is_down_is_told_with_its_address(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without an end of the client's own tries this would take half a minute."""
+def test_a_server_that_is_down_is_named_by_its_address(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a limit of the client's own retries this would take half a minute."""
     monkeypatch.setattr(storage_retry, "FIRST_TIMEOUT_S", 0.0)
     port = free_port()
     storage = Storage(store.url("x"), store.options(port=port))
     start_s = time.monotonic()
     with pytest.raises(StorageError, match=rf"127\.0\.0\.1:{port} cannot be reached, it refuses connections"):
         storage.read("a")
-    # gcsfs would ask for the kind of the bucket by gRPC, for a minute
+    # gcsfs would request the kind of the bucket by gRPC, for a minute
     assert time.monotonic() - start_s < 15
 
 
-def test_an_option_that_is_a_slip_is_told_with_what_was_meant(store: Store) -> None:
+def test_a_misspelt_option_is_refused_with_the_right_one(store: Store) -> None:
     slip, meant = (
         ("endpoint", "endpoint_url") if store.protocol == "gs" else ("conection_string", "connection_string")
     )

@@ -1,8 +1,4 @@
-"""Stories of requests that go wrong between a client and an S3 server: a put-if-absent.
-
-Each names the fault, then what must be true: no lost write is called a success, no write that landed is called a
-loss, and when it cannot be known, that is what is said.
-"""
+"""Faulty requests of put-if-absent to an S3 server: a lost write never succeeds, and a stored one never fails."""
 
 from __future__ import annotations
 
@@ -31,9 +27,6 @@ from distlog.core.storage.storage import Storage
 pytestmark = pytest.mark.s3
 
 
-# --- put-if-absent: faults that pass
-
-
 @pytest.mark.parametrize(
     "fault",
     [
@@ -52,7 +45,7 @@ pytestmark = pytest.mark.s3
     ],
 )
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_write_that_met_a_passing_fault_is_ours(
+def test_a_write_with_a_transient_fault_is_ours(
     fault: Fault, times: int, proxy: FaultProxy, storage: Storage, direct: Storage
 ) -> None:
     proxy.inject("PUT", fault, times=times)
@@ -70,7 +63,7 @@ def test_a_write_that_met_a_passing_fault_is_ours(
         pytest.param(answer(500, "InternalError"), id="17 the server fails"),
     ],
 )
-def test_a_write_that_lost_and_met_a_fault_is_theirs(
+def test_a_lost_write_with_a_fault_is_theirs(
     fault: Fault, proxy: FaultProxy, storage: Storage, direct: Storage
 ) -> None:
     direct.put_if_absent(NAME, THEIRS)
@@ -79,18 +72,15 @@ def test_a_write_that_lost_and_met_a_fault_is_theirs(
     assert direct.read(NAME) == THEIRS
 
 
-# --- put-if-absent: faults that stay
-
-
 @pytest.mark.parametrize(
     "fault",
     [
         pytest.param(CUT, id="21 nobody answers"),
         pytest.param(LOSE_REPLY, id="22 no reply arrives"),
-        pytest.param(answer(503, "SlowDown"), id="23 slow down, for ever"),
+        pytest.param(answer(503, "SlowDown"), id="23 slow down, forever"),
     ],
 )
-def test_no_answer_until_the_deadline_is_an_unknown_outcome_that_can_be_settled_later(
+def test_no_response_until_the_deadline_is_an_unknown_outcome(
     fault: Fault, proxy: FaultProxy, storage: Storage, direct: Storage
 ) -> None:
     proxy.inject("*", fault, times=FOREVER)
@@ -121,7 +111,7 @@ def test_26_a_refusal_after_a_lost_reply_is_unknown_when_the_read_back_is_refuse
         pytest.param(400, "InvalidRequest", id="33 a wrong request"),
     ],
 )
-def test_a_refusal_is_an_error_at_once(
+def test_a_refusal_fails_at_once(
     status: int, code: str, proxy: FaultProxy, storage: Storage, direct: Storage
 ) -> None:
     proxy.inject("PUT", answer(status, code), times=FOREVER)
@@ -132,7 +122,7 @@ def test_a_refusal_is_an_error_at_once(
     assert direct.list("_commits") == []
 
 
-def test_34_a_real_missing_bucket_is_an_error_at_once(s3_url: tuple[str, dict[str, Any]]) -> None:
+def test_34_a_missing_bucket_fails_at_once(s3_url: tuple[str, dict[str, Any]]) -> None:
     storage = Storage("s3://no-such-bucket-here/a", s3_url[1])
     for call in (
         lambda: storage.put_if_absent(NAME, OURS),

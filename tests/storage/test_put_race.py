@@ -1,4 +1,4 @@
-"""A store that does not keep the condition of a put is found out by a race, at create and before the first commit."""
+"""A store that ignores the condition of a put is detected by a race, at create and before the first commit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from distlog.core.storage import retry as storage_retry
 from distlog.core.storage.retry import RACERS
 from distlog.core.storage.storage import Storage
 
-#: The puts of a race and the one that comes late, the reads of those that lost, and the deletion of the object.
+#: The puts of a race and the late one, the reads of the losers, and the deletion of the object.
 RACE = {"PUT": RACERS + 1, "GET": RACERS, "POST": 1}
 
 
@@ -35,12 +35,9 @@ def test_create_refuses_a_store_that_ignores_the_condition_or_checks_it_too_earl
 
 
 @pytest.mark.parametrize("fault", ["looks", "is_atomic"])
-def test_a_topic_that_was_copied_to_such_a_store_is_not_appended_to(
-    bucket: type[Bucket], fault: str, new_process: Any
-) -> None:
+def test_a_topic_copied_to_a_bad_store_refuses_appends(bucket: type[Bucket], fault: str, new_process: Any) -> None:
     topic = distlog.create("gs://bucket/logs/clicks", partitions=1)
     topic.append([{"value": "a"}])
-    # another store from now on, and another process
     setattr(bucket, fault, False)
     new_process()
     bucket(skip_instance_cache=True).begin()
@@ -52,16 +49,13 @@ def test_a_topic_that_was_copied_to_such_a_store_is_not_appended_to(
     assert [file.name for file in topic.storage.list("_commits") if "probe" in file.name] == []
 
 
-def test_readers_ask_nothing(bucket: type[Bucket], new_process: Any) -> None:
+def test_readers_run_no_race(bucket: type[Bucket], new_process: Any) -> None:
     distlog.create("gs://bucket/logs/clicks", partitions=1).append([{"value": "a"}])
     bucket.looks = False
     new_process()
     topic = distlog.open("gs://bucket/logs/clicks")
     assert topic.scan().count() == 1
     assert topic.storage.counters.puts == 0
-
-
-# --- how many requests
 
 
 def requests(proxy: FaultProxy) -> dict[str, int]:
@@ -82,9 +76,7 @@ def address(proxy: FaultProxy, s3_url: Any) -> Any:
 
 
 @pytest.mark.s3
-def test_a_bucket_is_asked_once_by_a_process_whatever_its_topics_are(
-    proxy: FaultProxy, address: Any, new_process: Any
-) -> None:
+def test_a_process_checks_a_bucket_once(proxy: FaultProxy, address: Any, new_process: Any) -> None:
     url, options = address
     assert Storage(f"{url}/a", options).put_if_absent("_commits/0", b"1") == b"1"
     assert requests(proxy) == {**RACE, "PUT": RACE["PUT"] + 1}
@@ -100,14 +92,14 @@ def test_a_bucket_is_asked_once_by_a_process_whatever_its_topics_are(
 
 
 @pytest.mark.s3
-def test_threads_that_commit_first_at_once_ask_once(proxy: FaultProxy, address: Any) -> None:
+def test_concurrent_first_commits_check_once(proxy: FaultProxy, address: Any) -> None:
     storage = Storage(*address)
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(lambda number: storage.put_if_absent(f"{number}/0", b"1"), range(6)))
     assert requests(proxy) == {**RACE, "PUT": RACE["PUT"] + 6}
 
 
-def test_another_process_asks_again(memory_url: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_process_checks_again(memory_url: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = Storage(*memory_url)
     storage.put_if_absent("0", b"1")
     process = os.getpid() + 1
@@ -117,11 +109,8 @@ def test_another_process_asks_again(memory_url: Any, monkeypatch: pytest.MonkeyP
     assert storage.counters.puts - old_puts == RACERS + 2
 
 
-# --- requests that go wrong in a race
-
-
 @pytest.mark.s3
-def test_faults_that_pass_do_not_make_a_good_store_a_bad_one(proxy: FaultProxy, address: Any) -> None:
+def test_transient_faults_do_not_fail_a_good_store(proxy: FaultProxy, address: Any) -> None:
     proxy.inject("PUT", CUT, times=5)
     proxy.inject("PUT", answer(503, "SlowDown"), times=3)
     proxy.inject("GET", CUT, times=2)
@@ -129,7 +118,7 @@ def test_faults_that_pass_do_not_make_a_good_store_a_bad_one(proxy: FaultProxy, 
 
 
 @pytest.mark.s3
-def test_a_race_without_an_end_wrote_nothing_of_the_caller(proxy: FaultProxy, address: Any) -> None:
+def test_an_unfinished_race_writes_no_data(proxy: FaultProxy, address: Any) -> None:
     storage = Storage(*address)
     storage.list()
     proxy.inject("PUT", CUT, times=FOREVER)
@@ -141,7 +130,7 @@ def test_a_race_without_an_end_wrote_nothing_of_the_caller(proxy: FaultProxy, ad
 
 
 @pytest.mark.s3
-def test_who_may_not_delete_may_append_and_is_told_of_what_stays(
+def test_a_writer_without_delete_rights_gets_a_warning(
     proxy: FaultProxy, address: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storage_retry, "RETRY_TIMEOUT_S", 0.0)

@@ -1,4 +1,4 @@
-"""How many requests to an S3 server what a storage does takes, however many layers could try it again."""
+"""The number of requests to an S3 server per operation, over all layers that could retry."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def test_a_read_is_one_get(proxy: FaultProxy, storage: Storage, direct: Storage)
         assert requests(proxy) == ["GET"]
 
 
-def test_a_read_of_what_is_missing_is_one_get(proxy: FaultProxy, storage: Storage) -> None:
+def test_a_read_of_a_missing_object_is_one_get(proxy: FaultProxy, storage: Storage) -> None:
     with pytest.raises(FileNotFoundError):
         storage.read("missing")
     assert requests(proxy) == ["GET"]
 
 
 @pytest.mark.parametrize(("status", "code"), [(500, "InternalError"), (503, "SlowDown")])
-def test_a_try_is_one_request_however_many_layers_could_retry(
+def test_a_try_is_one_request(
     proxy: FaultProxy, storage: Storage, monkeypatch: pytest.MonkeyPatch, status: int, code: str
 ) -> None:
     monkeypatch.setattr(storage_retry, "RETRY_TIMEOUT_S", 0)
     proxy.inject("GET", answer(status, code), times=FOREVER)
     with pytest.raises(StorageError, match=code):
         storage.read("a")
-    # two tries: a server that has answered before is asked at least twice
+    # two tries: a server that has answered before gets at least two requests
     assert requests(proxy) == ["GET", "GET"]
 
 
@@ -69,9 +69,7 @@ def test_a_put_if_absent_that_wins_is_one_put_and_one_that_loses_reads_back_once
     assert requests(proxy) == ["PUT", "PUT", "GET"]
 
 
-def test_close_ranges_are_one_get_and_move_no_more_than_they_must(
-    proxy: FaultProxy, storage: Storage, direct: Storage
-) -> None:
+def test_close_ranges_are_one_small_get(proxy: FaultProxy, storage: Storage, direct: Storage) -> None:
     direct.put("a", bytes(2 * MIB))
     storage.read_ranges([("a", 100, 200), ("a", 300, 400), ("a", MIB, MIB + 10)])
     assert requests(proxy) == ["GET", "GET"]

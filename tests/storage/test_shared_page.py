@@ -1,4 +1,4 @@
-"""The page of state in the file of a lock: who is killed in a write to it, at any byte, leaves the value before."""
+"""The page of state in the file of a lock: a kill at any byte of a write leaves the previous value."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ def test_the_last_value_is_read_with_and_without_the_lock(values: list[bytes]) -
 
 
 @given(st.binary(min_size=1, max_size=60), st.binary(min_size=1, max_size=60), st.data())
-def test_a_write_that_ends_at_any_byte_leaves_the_value_before_it_or_is_whole(
-    first: bytes, second: bytes, data: st.DataObject
-) -> None:
+def test_a_torn_write_leaves_the_previous_or_the_new_value(first: bytes, second: bytes, data: st.DataObject) -> None:
     with page_in_memory() as (page, file):
         page.write(first)
         original_pread = os.pread(file, PAGE_BYTES, 0)
@@ -47,18 +45,18 @@ def test_a_write_that_ends_at_any_byte_leaves_the_value_before_it_or_is_whole(
     assert newest_value(bytes(torn)) in (first, second)
 
 
-def test_a_read_during_which_others_write_twice_gives_no_value_that_was_old_before() -> None:
+def test_a_read_during_two_writes_returns_no_outdated_value() -> None:
     pages = []
     with page_in_memory() as (page, file):
         for number in range(4):
             page.write(b"value %d" % number)
             pages.append(os.pread(file, PAGE_BYTES, 0))
-    # values 0 and 1 are there: the first slot is read as it is, the other one in the middle of the write of value 3
+    # values 0 and 1 are stored: the first slot is sound, and the second is in the middle of a write of value 3
     torn = pages[1][:2048] + pages[3][2048:2060] + pages[1][2060:]
     assert newest_value(torn) == b"value 0"
     reads = [torn, pages[3]]
     assert read_newest(lambda: reads.pop(0)) == b"value 3"
-    # whoever died in the middle of a write left it so
+    # as after a death in the middle of a write
     torn = pages[2][:2048] + pages[3][2048:2060] + pages[2][2060:]
     assert read_newest(lambda: torn) == b"value 2"
 
@@ -70,7 +68,7 @@ def test_a_read_during_which_others_write_twice_gives_no_value_that_was_old_befo
         max_size=8,
     )
 )
-def test_who_knows_a_value_sees_what_others_did_to_the_page(steps: list[tuple[str | int, bytes]]) -> None:
+def test_a_cached_value_follows_changes_of_the_page(steps: list[tuple[str | int, bytes]]) -> None:
     with page_in_memory() as (page, file):
         pages = {"one": page, "other": SharedPage(file, "page")}
         for writer, value in steps:
@@ -78,13 +76,13 @@ def test_who_knows_a_value_sees_what_others_did_to_the_page(steps: list[tuple[st
                 pages[writer].write(value)
                 assert page.read() == value
             else:
-                # as a process that is killed while it writes leaves it, or worse
+                # as a process that is killed during a write leaves it, or worse
                 os.pwrite(file, value, writer)
             expected = newest_value(os.pread(file, PAGE_BYTES, 0))
             assert [shared_page.read() for shared_page in pages.values()] == [expected, expected]
 
 
-def test_a_page_without_its_mark_has_no_value_for_who_knew_it_either() -> None:
+def test_a_page_without_its_mark_has_no_cached_value() -> None:
     with page_in_memory() as (page, file):
         page.write(b"old")
         page.write(b"value")
@@ -93,7 +91,7 @@ def test_a_page_without_its_mark_has_no_value_for_who_knew_it_either() -> None:
 
 
 @given(st.binary(max_size=PAGE_BYTES))
-def test_bytes_of_anybody_are_no_value(junk: bytes) -> None:
+def test_random_bytes_are_not_a_value(junk: bytes) -> None:
     assert newest_value(junk) is None
     assert newest_value(b"DLGPAGE1" + junk.ljust(PAGE_BYTES, b"\0")[8:]) is None
 
@@ -104,15 +102,15 @@ def test_a_value_that_does_not_fit_is_refused() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", bytes(PAGE_BYTES), b"\xa5" * PAGE_BYTES])
-def test_whatever_a_power_loss_left_of_the_page_it_holds_the_next_value(path: str, data: bytes) -> None:
+def test_a_page_is_usable_after_any_power_loss(path: str, data: bytes) -> None:
     Path(path).write_bytes(data)
     with FileLock(path).held() as page:
         page.write(b"new")
         assert page.read() == newest_value(Path(path).read_bytes()) == b"new"
 
 
-def test_a_page_has_its_block_so_that_no_write_to_it_needs_space(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who died, or met a full disk, may have left a hole: a write to its map on a full disk is a SIGBUS."""
+def test_the_block_of_a_page_is_allocated(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed writer or a full disk can leave a hole: a write to its map on a full disk is a SIGBUS."""
     allocate, allocated = os.posix_fallocate, []
 
     def noted(descriptor: int, start: int, size: int) -> None:
@@ -125,13 +123,10 @@ def test_a_page_has_its_block_so_that_no_write_to_it_needs_space(path: str, monk
     for _ in range(2):
         with FileLock(path).held():
             pass
-    # the page, and its copy
     assert allocated == 2 * [(0, PAGE_BYTES)]
 
 
-def test_a_lock_whose_file_cannot_be_allocated_is_a_full_disk_and_leaks_nothing(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_on_a_full_disk_fails_and_leaks_nothing(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -147,13 +142,11 @@ def test_a_lock_whose_file_cannot_be_allocated_is_a_full_disk_and_leaks_nothing(
 
 
 def newest_value(page: bytes) -> bytes | None:
-    """The newest value of a page that does not change."""
     return read_newest(lambda: page)
 
 
 @contextmanager
 def page_in_memory() -> Iterator[tuple[SharedPage, int]]:
-    """An empty page, and the descriptor of its file."""
     file = os.memfd_create("page")
     try:
         yield SharedPage(file, "page"), file

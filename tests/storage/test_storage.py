@@ -18,10 +18,8 @@ from distlog.core.errors import StorageError
 from distlog.core.storage import backend, object_store
 from distlog.core.storage.storage import FileInfo, Storage
 
-# --- reading and writing
 
-
-def test_what_was_put_is_read(storage: Storage) -> None:
+def test_put_and_read_round_trip(storage: Storage) -> None:
     storage.put("topic-0/a.log", b"hello")
     assert storage.read("topic-0/a.log") == b"hello"
     assert storage.size("topic-0/a.log") == 5
@@ -114,9 +112,6 @@ def test_put_many_of_nothing_does_nothing(storage: Storage) -> None:
     assert storage.list() == []
 
 
-# --- listing and deleting
-
-
 def test_a_listing_has_the_files_right_inside_a_folder(storage: Storage) -> None:
     storage.put_many({"f/1": b"1", "f/2": b"22", "f/deep/3": b"333", "f2/4": b"4", "5": b"5"})
     assert sorted(storage.list("f"), key=lambda file: file.name) == [FileInfo("f/1", 1), FileInfo("f/2", 2)]
@@ -135,7 +130,7 @@ def test_a_missing_folder_lists_as_empty(storage: Storage) -> None:
     assert storage.list_folders("no/such") == storage.list_folders() == []
 
 
-def test_delete_removes_what_is_there_and_forgives_what_is_not(storage: Storage) -> None:
+def test_delete_ignores_missing_files(storage: Storage) -> None:
     storage.put_many({"f/1": b"1", "f/2": b"2", "f/3": b"3"})
     storage.delete(["f/1", "f/missing", "f/3", "none/at/all"])
     assert storage.list("f") == [FileInfo("f/2", 1)]
@@ -148,7 +143,6 @@ def test_more_files_than_a_page_holds_are_listed_and_deleted(
 ) -> None:
     storage, page = Storage(*s3_url), 1000
     if "DISTLOG_TEST_S3_ENDPOINT" not in os.environ:
-        # moto's server reads this at each request
         page = 10
         monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", str(page))
         monkeypatch.setattr(object_store, "_KEYS_PER_DELETE", page)
@@ -167,7 +161,7 @@ def test_the_first_put_if_absent_wins_and_later_ones_get_its_bytes(storage: Stor
 
 
 @pytest.mark.parametrize("size", [0, 64 * MIB + 1])
-def test_put_if_absent_refuses_what_is_empty_or_too_large_for_one_request(storage: Storage, size: int) -> None:
+def test_put_if_absent_refuses_empty_and_too_large_data(storage: Storage, size: int) -> None:
     with pytest.raises(StorageError, match="1 byte to 64 MiB"):
         storage.put_if_absent("a", bytes(size))
 
@@ -239,7 +233,7 @@ def test_abort_after_close_keeps_the_file(storage: Storage) -> None:
     assert storage.read("a") == b"1"
 
 
-def test_a_closed_writer_takes_no_more(storage: Storage) -> None:
+def test_a_closed_writer_refuses_writes(storage: Storage) -> None:
     for finish in ("close", "abort"):
         writer = storage.open_write(finish)
         getattr(writer, finish)()
@@ -247,12 +241,12 @@ def test_a_closed_writer_takes_no_more(storage: Storage) -> None:
             writer.write(b"1")
 
 
-def test_ranges_come_back_in_the_order_asked(storage: Storage) -> None:
+def test_ranges_keep_their_order(storage: Storage) -> None:
     data = bytes(range(256)) * 4
     storage.put_many({"a": data, "b": data[::-1]})
     ranges = [("a", 900, 1000), ("b", 0, 10), ("a", 0, 4), ("a", 2, 8), ("a", 5, 5), ("b", 1000, 1024), ("a", 0, 4)]
     expected = [{"a": data, "b": data[::-1]}[name][start:end] for name, start, end in ranges]
-    assert [bytes(found) for found in storage.read_ranges(ranges)] == expected
+    assert [bytes(part) for part in storage.read_ranges(ranges)] == expected
     assert storage.read_ranges([]) == []
 
 
@@ -277,7 +271,7 @@ def test_joined_ranges_are_one_buffer(storage: Storage) -> None:
         [("a", 0, 2**62), ("a", 0, 2**62)],
     ],
 )
-def test_a_range_past_the_end_is_an_error_and_allocates_nothing(
+def test_a_range_past_the_end_fails_and_allocates_nothing(
     storage: Storage, ranges: list[tuple[str, int, int]]
 ) -> None:
     storage.put("a", b"12345")
@@ -292,8 +286,8 @@ FILES = {"a": np.arange(2**17, dtype=np.int32).tobytes(), "b": np.ones(2**17, np
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("ab"), sizes, sizes)))
-def test_merged_requests_cover_every_range(pieces: list[tuple[str, int, int]]) -> None:
-    ranges = [(name, start, start + size) for name, start, size in pieces]
+def test_merged_requests_cover_every_range(spans: list[tuple[str, int, int]]) -> None:
+    ranges = [(name, start, start + size) for name, start, size in spans]
     merged, covered_by = backend.merge_ranges(ranges)
     for (name, start, end), number in zip(ranges, covered_by, strict=True):
         path, first, last = merged[number]

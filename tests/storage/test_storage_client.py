@@ -1,4 +1,4 @@
-"""Clients of storages: servers that are not there, protocols that are not installed, stores other than S3."""
+"""Clients of storages: unreachable servers, missing protocols, stores other than S3."""
 
 from __future__ import annotations
 
@@ -28,12 +28,9 @@ from distlog.core.storage.storage import Storage
 SECRETS = {"key": "AKIAVERYSECRETKEY", "secret": "very/secret+value"}
 
 
-# --- servers that are not there
-
-
 @pytest.mark.parametrize("operation", ["read", "size", "list", "put"])
-def test_a_server_that_was_never_there_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, operation: str) -> None:
-    """Without the shorter time this test would wait for ever."""
+def test_a_server_that_never_answered_is_not_retried(monkeypatch: pytest.MonkeyPatch, operation: str) -> None:
+    """Without the shorter timeout this test would never end."""
     monkeypatch.setattr(storage_retry, "RETRY_TIMEOUT_S", 1e9)
     monkeypatch.setattr(storage_retry, "FIRST_TIMEOUT_S", 0.0)
     storage = Storage("s3://bucket/logs", {**SECRETS, "endpoint_url": "http://127.0.0.1:9"})
@@ -50,14 +47,14 @@ def test_a_server_that_was_never_there_is_not_waited_for(monkeypatch: pytest.Mon
 
 
 @pytest.mark.s3
-def test_a_server_that_has_answered_once_is_waited_for(
+def test_a_server_that_has_answered_is_retried(
     s3_url: tuple[str, dict[str, Any]], s3_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storage_retry, "FIRST_TIMEOUT_S", 0.0)
     url, options = s3_url
     with FaultProxy(s3_server.endpoint) as proxy:
         storage = Storage(url, {**options, "endpoint_url": proxy.url})
-        proxy.inject("GET", CUT, times=4)  # each request is sent twice by the client
+        proxy.inject("GET", CUT, times=4)
         with pytest.raises(StorageError):
             storage.read("a")
         proxy.reset()
@@ -69,8 +66,6 @@ def test_a_server_that_has_answered_once_is_waited_for(
 
 
 class LookupFailedError(Exception):
-    """As aiohttp says that a name does not resolve."""
-
     os_error = socket.gaierror(-2, "Name or service not known")
 
 
@@ -83,7 +78,7 @@ class LookupFailedError(Exception):
         (TimeoutError(), "no answer"),
     ],
 )
-def test_why_a_server_is_not_reached_is_told_without_secrets(cause: Exception, words: str) -> None:
+def test_an_unreachable_server_is_reported_without_secrets(cause: Exception, words: str) -> None:
     error = EndpointConnectionError(endpoint_url="https://me:very@minio.example:9000/bucket/a?X-Sig=1", error=cause)
     message = ClientErrors(StorageOptions({"endpoint_url": "https://me:very@minio.example:9000"}), "s3").describe(
         error
@@ -103,14 +98,11 @@ def test_why_a_server_is_not_reached_is_told_without_secrets(cause: Exception, w
         ("oss", "the address"),
     ],
 )
-def test_who_does_not_reach_a_server_is_told_what_its_own_client_reads(protocol: str, words: str) -> None:
+def test_an_unreachable_server_is_reported_with_the_clients_settings(protocol: str, words: str) -> None:
     error = EndpointConnectionError(endpoint_url="https://store.example", error=ConnectionRefusedError(111, "no"))
     message = ClientErrors(StorageOptions(), protocol).describe(error)
     assert words in message.partition(": check ")[2]
     assert ("AWS" in message) == (protocol == "s3")
-
-
-# --- clients
 
 
 @pytest.mark.long
@@ -138,7 +130,7 @@ def test_clients_of_rotated_credentials_are_dropped_and_a_parents_never(monkeypa
 
 
 @pytest.mark.long
-def test_a_missing_s3fs_says_what_to_install() -> None:
+def test_a_missing_s3fs_fails_with_advice() -> None:
     program = """
 import sys
 sys.modules["s3fs"] = None
@@ -153,7 +145,7 @@ except StorageError as error:
     assert "no client for s3:// is installed: pip install 'pydistlog[s3]'" in process.stdout
 
 
-def test_an_unknown_protocol_is_an_error() -> None:
+def test_an_unknown_protocol_fails() -> None:
     with pytest.raises(StorageError, match=r"unknown storage nosuch://: use a path, s3://bucket/folder"):
         Storage("nosuch://x/y").read("a")
 
@@ -170,18 +162,18 @@ def test_an_unknown_protocol_is_an_error() -> None:
         ("ENDPOINT_URL", "endpoint_url"),
     ],
 )
-def test_an_option_that_the_client_does_not_know_gets_the_one_that_was_meant(name: str, meant: str) -> None:
+def test_an_unknown_option_is_refused_with_the_nearest_one(name: str, meant: str) -> None:
     with pytest.raises(InvalidConfigError, match=f"has no storage option '{name}': did you mean {meant}") as raised:
         Storage("s3://bucket/logs", {name: "very/secret+value"}).read("a")
     assert "very/secret+value" not in str(raised.value)
 
 
-def test_an_option_that_only_the_first_request_would_refuse_is_refused_before() -> None:
+def test_an_invalid_option_is_refused_before_the_first_request() -> None:
     with pytest.raises(InvalidConfigError, match=r"s3:// has no storage option 'nosuch': it has anon, endpoint_url"):
         Storage("s3://bucket/logs", {"nosuch": "very/secret+value"}).read("a")
 
 
-def test_an_option_of_the_class_above_a_client_is_no_slip(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_option_of_a_base_class_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     class Base(ElsewhereFileSystem):
         def __init__(self, batch_size: int = 1, **_: Any) -> None:
             super().__init__()
@@ -197,7 +189,7 @@ def test_an_option_of_the_class_above_a_client_is_no_slip(monkeypatch: pytest.Mo
 
 
 @pytest.mark.long
-def test_options_that_a_client_needs_are_named_and_no_stack_is_printed() -> None:
+def test_missing_options_are_named_without_a_stack_trace() -> None:
     program = """
 from distlog.core.errors import InvalidConfigError
 from distlog.core.storage.storage import Storage
@@ -225,7 +217,7 @@ def test_a_storage_that_cannot_hold_a_log_is_not_written(url: str) -> None:
 
 
 class ElsewhereFileSystem(MemoryFileSystem):
-    """Stands for a store that is not S3 and has a client of its own."""
+    """A store other than S3 with its own client."""
 
     protocol = "gs"
     store: dict[str, Any] = {}  # noqa: RUF012 - fsspec's memory is shared through the class
@@ -250,7 +242,7 @@ def test_a_store_other_than_s3_is_written_through_its_client(monkeypatch: pytest
 
 
 class LosingStore(ObjectStore):
-    """A bucket of GCS where others delete the first `lost` objects before one can look at them."""
+    """A bucket of GCS where a vacuum deletes the first `lost` objects before they can be read."""
 
     def __init__(self, losses: int) -> None:
         self.protocol, self.losses, self.names = "gs", losses, list[str]()

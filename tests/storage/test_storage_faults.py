@@ -1,4 +1,4 @@
-"""Stories of requests that go wrong between a client and an S3 server: puts, reads, uploads, deletes, listings."""
+"""Faulty requests to an S3 server: puts, reads, uploads, deletes, listings."""
 
 from __future__ import annotations
 
@@ -33,9 +33,6 @@ from distlog.core.times import now_ms
 pytestmark = pytest.mark.s3
 
 
-# --- put
-
-
 @pytest.mark.parametrize(
     "fault",
     [
@@ -46,7 +43,7 @@ pytestmark = pytest.mark.s3
         pytest.param(answer(409, "OperationAborted"), id="45 another request is under way"),
     ],
 )
-def test_a_put_is_tried_again(fault: Fault, proxy: FaultProxy, storage: Storage, direct: Storage) -> None:
+def test_a_put_is_retried(fault: Fault, proxy: FaultProxy, storage: Storage, direct: Storage) -> None:
     proxy.inject("PUT", fault, times=3)
     storage.put_many({"f/a": b"1", "f/b": b"2"})
     assert (direct.read("f/a"), direct.read("f/b")) == (b"1", b"2")
@@ -57,9 +54,6 @@ def test_46_a_put_that_is_refused_fails_at_once(proxy: FaultProxy, storage: Stor
     with pytest.raises(StorageError, match="AccessDenied"):
         storage.put("a", b"1")
     assert proxy.count("PUT") == 1
-
-
-# --- read
 
 
 @pytest.mark.parametrize(
@@ -73,7 +67,7 @@ def test_46_a_put_that_is_refused_fails_at_once(proxy: FaultProxy, storage: Stor
         pytest.param(truncate_reply(0), id="56 no body"),
     ],
 )
-def test_a_read_is_tried_again(fault: Fault, proxy: FaultProxy, storage: Storage, direct: Storage) -> None:
+def test_a_read_is_retried(fault: Fault, proxy: FaultProxy, storage: Storage, direct: Storage) -> None:
     direct.put("a", b"0123456789")
     proxy.inject("GET", fault)
     assert storage.read("a") == b"0123456789"
@@ -81,9 +75,7 @@ def test_a_read_is_tried_again(fault: Fault, proxy: FaultProxy, storage: Storage
     assert storage.read("a", 2, 9) == b"2345678"
 
 
-def test_57_a_read_whose_reply_comes_too_late_is_tried_again(
-    proxy: FaultProxy, impatient: Storage, direct: Storage
-) -> None:
+def test_57_a_read_with_a_late_response_is_retried(proxy: FaultProxy, impatient: Storage, direct: Storage) -> None:
     direct.put("a", b"0123456789")
     proxy.inject("GET", delay(LATE_S))
     assert impatient.read("a") == b"0123456789"
@@ -103,16 +95,16 @@ def test_58_a_read_gives_up_at_its_deadline(
         storage.read_ranges([("a", 0, 1), ("b", 0, 1)])
 
 
-def test_a_read_whose_process_was_stopped_for_longer_than_its_deadline_is_tried_once_more(
+def test_a_read_of_a_stopped_process_is_retried_once(
     proxy: FaultProxy, storage: Storage, direct: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     direct.put("a", b"0123456789")
-    # 1. The server has answered before.
+    # 1. the server has answered before
     storage.read("a")
-    # 2. All the time is gone when the next request fails.
+    # 2. the time is over when the next request fails
     monkeypatch.setattr(storage_retry, "RETRY_TIMEOUT_S", 0)
     proxy.inject("GET", CUT)
-    # 3. The server is there, and answers.
+    # 3. the server answers again
     assert storage.read("a") == b"0123456789"
 
 
@@ -125,17 +117,17 @@ def test_a_read_whose_process_was_stopped_for_longer_than_its_deadline_is_tried_
     ],
     ids=["list", "time", "uploads"],
 )
-def test_a_bucket_that_is_answered_to_be_missing_without_saying_so_is_a_refusal(
+def test_an_unspecific_404_of_a_bucket_is_a_refusal(
     call: Callable[[Storage], object], proxy: FaultProxy, storage: Storage
 ) -> None:
-    """A 404 that no store of S3 sends, as of a web server: a request of the whole bucket can miss no object."""
+    """A 404 that no S3 store sends, as of a web server: a request of the whole bucket cannot miss an object."""
     proxy.inject("*", answer(404, "404"), times=FOREVER)
     with pytest.raises(StorageRefusedError, match="bucket or container does not exist"):
         call(storage)
     assert len(proxy.requests) == 1
 
 
-def test_a_store_that_refuses_the_first_put_is_asked_for_nothing_more(proxy: FaultProxy, storage: Storage) -> None:
+def test_a_store_that_refuses_the_first_put_gets_no_more_requests(proxy: FaultProxy, storage: Storage) -> None:
     proxy.inject("*", answer(404, "404"), times=FOREVER)
     report = check_store(storage, now_ms, time.monotonic)
     assert "bucket or container does not exist" in report.checks[0].about
@@ -156,13 +148,10 @@ def test_60_one_failing_range_of_many_fails_the_read(proxy: FaultProxy, storage:
         storage.read_ranges([(name, 1, 3) for name in "abc"])
 
 
-# --- multipart uploads, deletes, listings
-
-
 @pytest.mark.parametrize(
     ("method", "fault", "skip"),
     [
-        pytest.param("POST", answer(500, "InternalError"), 0, id="71 the upload cannot be begun"),
+        pytest.param("POST", answer(500, "InternalError"), 0, id="71 the upload cannot start"),
         pytest.param("PUT", answer(503, "SlowDown"), 1, id="72 a part meets slow down"),
         pytest.param("PUT", LOSE_REPLY, 0, id="73 the reply to a part is lost"),
         pytest.param("PUT", CUT, 2, id="74 the connection breaks in a part"),
@@ -200,7 +189,9 @@ def test_79_an_upload_that_vanished_is_not_called_complete(proxy: FaultProxy, st
         writer.write(bytes(17 * MIB))
 
 
-def test_82_an_upload_that_vanished_under_its_parts_is_no_missing_file(proxy: FaultProxy, storage: Storage) -> None:
+def test_82_an_upload_that_vanished_under_its_parts_is_not_a_missing_file(
+    proxy: FaultProxy, storage: Storage
+) -> None:
     proxy.inject("PUT", answer(404, "NoSuchUpload"), skip=1, times=FOREVER)
     with (
         pytest.raises(StorageError, match="another process aborted it"),
@@ -209,7 +200,7 @@ def test_82_an_upload_that_vanished_under_its_parts_is_no_missing_file(proxy: Fa
         writer.write(bytes(48 * MIB))
 
 
-def test_80_deletes_and_listings_are_tried_again(proxy: FaultProxy, storage: Storage, direct: Storage) -> None:
+def test_80_deletes_and_listings_are_retried(proxy: FaultProxy, storage: Storage, direct: Storage) -> None:
     direct.put_many({"f/a": b"1", "f/b": b"2"})
     proxy.inject("GET", answer(503, "SlowDown"), times=2)
     assert len(storage.list("f")) == 2
@@ -219,9 +210,7 @@ def test_80_deletes_and_listings_are_tried_again(proxy: FaultProxy, storage: Sto
     assert direct.list("f") == []
 
 
-def test_81_completed_the_reply_is_lost_and_the_upload_is_gone(
-    proxy: FaultProxy, storage: Storage, direct: Storage
-) -> None:
+def test_81_a_lost_response_to_a_completion_succeeds(proxy: FaultProxy, storage: Storage, direct: Storage) -> None:
     proxy.inject("POST", act_but_answer(503, "SlowDown"), skip=1)
     proxy.inject("POST", answer(404, "NoSuchUpload"), times=FOREVER, skip=1)
     with storage.open_write("big") as writer:

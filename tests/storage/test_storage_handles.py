@@ -1,4 +1,4 @@
-"""A storage as an object: its children and copies, threads and forks that share it, what it counts, what it maps."""
+"""A storage as an object: children and copies, threads and forks, counters, maps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of a storage: how they are given, and that no secret among them is ever shown."""
+"""Options of a storage: their sources, and secrets that are never shown."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ def test_secrets_travel_with_a_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
         return MemoryFileSystem()
 
     monkeypatch.setattr(fsspec, "filesystem", filesystem)
-    # so that no client of these secrets is there yet
     process = os.getpid() + 1
     monkeypatch.setattr(os, "getpid", lambda: process)
     with pytest.raises(FileNotFoundError):
@@ -68,19 +67,19 @@ def test_secrets_that_a_client_repeats_are_masked(monkeypatch: pytest.MonkeyPatc
     assert SECRETS["secret"] not in "".join(traceback.format_exception(raised.value))
 
 
-def test_what_a_server_says_is_masked() -> None:
+def test_responses_of_a_server_are_masked() -> None:
     options = StorageOptions({**SECRETS, "client_kwargs": {"password": "deep"}})
     assert options.masked("your a-secret-token and very/secret+value, deep") == "your *** and ***, ***"
 
 
-def test_strings_of_a_command_line_are_understood() -> None:
+def test_strings_of_a_command_line_are_parsed() -> None:
     options = StorageOptions(
         {"anon": "false", "use_ssl": "True", "client_kwargs": '{"region_name": "eu"}', "key": "k"}
     )
     assert options.settings() == {"anon": False, "use_ssl": True, "client_kwargs": {"region_name": "eu"}, "key": "k"}
 
 
-def test_the_account_that_an_address_names_is_the_clients_unless_an_option_says_another(
+def test_the_account_in_an_address_is_used_unless_an_option_overrides_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     names: list[object] = []
@@ -100,7 +99,7 @@ def test_the_account_that_an_address_names_is_the_clients_unless_an_option_says_
 
 
 @pytest.mark.parametrize("value", ["{topsecret", "topsecret", '"topsecret"', "[1]", "true", 5])
-def test_an_option_that_is_no_json_object_is_an_error_at_once_that_shows_nothing(value: object) -> None:
+def test_an_invalid_json_option_fails_without_being_shown(value: object) -> None:
     with pytest.raises(InvalidConfigError, match="client_kwargs must be a JSON object") as raised:
         Storage("s3://bucket/logs", {"client_kwargs": value}).read("a")
     assert "topsecret" not in "".join(traceback.format_exception(raised.value, limit=-1))
@@ -120,7 +119,7 @@ def test_the_environment_gives_credentials_and_endpoint(
         Storage(s3_url[0]).read("a")
 
 
-def test_no_credentials_at_all_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_credentials_fail_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -133,7 +132,7 @@ def test_no_credentials_at_all_is_an_error_at_once(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("options", ["anon=true", [("anon", True)]])
-def test_options_that_are_no_dict_are_refused_without_being_shown(options: Any, tmp_path: Path) -> None:
+def test_options_other_than_a_dict_are_refused_without_being_shown(options: Any, tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="storage options must be a dict, as in") as raised:
         Storage(str(tmp_path), options)
     assert "anon" not in str(raised.value)

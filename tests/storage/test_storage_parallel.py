@@ -1,4 +1,4 @@
-"""Work in the background is done once, whoever does it, and whatever stands in the way of threads."""
+"""Background work is done once, by any thread, also without free threads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_work_is_done_by_another_thread_and_waited_for() -> None:
     assert [thread is threading.current_thread() for thread in done_by] == [False]
 
 
-def test_what_the_work_raises_is_raised_to_each_who_waits() -> None:
+def test_an_error_of_the_work_is_raised_to_each_caller() -> None:
     def fail() -> None:
         raise OSError("no")
 
@@ -46,7 +46,7 @@ def test_what_the_work_raises_is_raised_to_each_who_waits() -> None:
 
 
 @pytest.mark.usefixtures("waits")
-def test_a_wait_ends_by_an_interrupt_and_the_work_goes_on() -> None:
+def test_an_interrupt_ends_a_wait_and_not_the_work() -> None:
     has_started, may_end, main = threading.Event(), threading.Event(), threading.get_ident()
     task = begin(lambda: (has_started.set(), may_end.wait(60)))
     has_started.wait(60)
@@ -72,7 +72,7 @@ def test_work_is_done_once_though_no_thread_can_be_started(monkeypatch: pytest.M
     assert results == [1]
 
 
-def test_work_is_done_by_who_waits_when_all_threads_are_busy() -> None:
+def test_a_waiting_caller_works_if_all_threads_are_busy() -> None:
     may_end = threading.Event()
     busy = [begin(lambda: may_end.wait(60) and None) for _ in range(8)]
     results: list[int] = []
@@ -83,7 +83,7 @@ def test_work_is_done_by_who_waits_when_all_threads_are_busy() -> None:
         task.wait()
 
 
-def test_of_many_threads_that_want_it_one_does_the_work() -> None:
+def test_one_of_many_waiting_threads_does_the_work() -> None:
     results: list[int] = []
     task = Task(lambda: results.append(1))
     with ThreadPoolExecutor(8) as pool:
@@ -92,7 +92,7 @@ def test_of_many_threads_that_want_it_one_does_the_work() -> None:
     assert results == [1]
 
 
-def test_a_forked_process_has_threads_of_its_own() -> None:
+def test_a_forked_process_has_its_own_threads() -> None:
     all_at_once = threading.Barrier(5)
     tasks = [begin(lambda: all_at_once.wait(60) and None) for _ in range(4)]
     all_at_once.wait(60)
@@ -107,7 +107,7 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
 
 
 def numbered(count: int, started: list[int], work: Callable[[int], int]) -> Iterator[Callable[[], int]]:
-    """Tasks 0 to `count`, written into `taken` when they are taken."""
+    """Yield tasks 0 to `count` and note each in `started`."""
     try:
         for number in range(count):
             started.append(number)
@@ -117,7 +117,7 @@ def numbered(count: int, started: list[int], work: Callable[[int], int]) -> Iter
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
-def test_workers_take_the_tasks_themselves_and_no_more_than_are_wanted(workers: int) -> None:
+def test_workers_start_only_the_requested_tasks(workers: int) -> None:
     started: list[int] = []
     results = in_order(numbered(200, started, lambda number: number * number), 3, workers=workers)
     for number in range(200):
@@ -127,7 +127,7 @@ def test_workers_take_the_tasks_themselves_and_no_more_than_are_wanted(workers: 
     assert started == [*range(200), -1]
 
 
-def test_the_caller_works_too_while_somebody_else_is_at_the_next_task() -> None:
+def test_the_caller_works_while_another_thread_works() -> None:
     has_started, goes_on, done_by = threading.Event(), threading.Event(), {}
 
     def work(number: int) -> int:
@@ -135,7 +135,7 @@ def test_the_caller_works_too_while_somebody_else_is_at_the_next_task() -> None:
         if number == 0:
             assert has_started.wait(120)
         if number == 1:
-            # the helper is held here until the caller, who wants this result, has done the tasks behind it
+            # the helper is held here until the caller, who needs this result, has done the later tasks
             has_started.set()
             assert goes_on.wait(120)
         if number == 3:
@@ -148,7 +148,7 @@ def test_the_caller_works_too_while_somebody_else_is_at_the_next_task() -> None:
 
 
 @pytest.mark.parametrize("workers", [None, 1, 4])
-def test_what_the_iterator_of_tasks_raises_comes_in_its_turn(workers: int | None) -> None:
+def test_an_error_of_the_iterator_of_tasks_comes_in_order(workers: int | None) -> None:
     def tasks() -> Iterator[Callable[[], int]]:
         yield lambda: 0
         yield lambda: 1
@@ -162,7 +162,7 @@ def test_what_the_iterator_of_tasks_raises_comes_in_its_turn(workers: int | None
 
 
 @pytest.mark.parametrize("workers", [None, 1, 4])
-def test_who_closes_ends_the_threads_and_closes_the_iterator_of_tasks(workers: int | None) -> None:
+def test_close_ends_the_threads_and_the_iterator_of_tasks(workers: int | None) -> None:
     started: list[int] = []
     old_threads = set(threading.enumerate())
     results = in_order(numbered(200, started, int), 3, workers=workers, joined=True)
@@ -173,7 +173,7 @@ def test_who_closes_ends_the_threads_and_closes_the_iterator_of_tasks(workers: i
     assert len(started) <= 5 + 3 + 1
 
 
-def test_a_thread_that_is_taking_a_task_when_the_reader_closes_closes_the_iterator() -> None:
+def test_a_thread_that_starts_a_task_during_close_closes_the_iterator() -> None:
     waits, goes_on, closed = threading.Event(), threading.Event(), threading.Event()
 
     def tasks() -> Iterator[Callable[[], int]]:
@@ -202,7 +202,7 @@ def test_tasks_are_done_by_the_caller_where_no_thread_can_be_started(monkeypatch
     assert in_parallel(str, range(5)) == ["0", "1", "2", "3", "4"]
 
 
-def test_the_caller_does_the_first_of_what_is_done_at_once_and_each_other_has_a_thread() -> None:
+def test_the_caller_does_the_first_parallel_task() -> None:
     all_at_once = threading.Barrier(3, timeout=60)
 
     def work(_: int) -> int:
@@ -214,7 +214,7 @@ def test_the_caller_does_the_first_of_what_is_done_at_once_and_each_other_has_a_
     assert len(set(done_by)) == 3
 
 
-def test_the_first_error_of_parallel_work_is_raised_when_nothing_runs_any_more() -> None:
+def test_the_first_error_of_parallel_work_is_raised_after_the_last_task() -> None:
     old_threads = set(threading.enumerate())
 
     def fail(number: int) -> None:
@@ -225,11 +225,11 @@ def test_the_first_error_of_parallel_work_is_raised_when_nothing_runs_any_more()
     assert set(threading.enumerate()) <= old_threads
 
 
-def test_there_is_a_core_and_no_more_than_the_process_may_use() -> None:
+def test_the_number_of_cores_follows_the_affinity() -> None:
     assert 1 <= cores() <= (os.cpu_count() or 1)
 
 
-def test_an_interrupt_of_work_is_raised_where_it_is_done_too() -> None:
+def test_an_interrupt_of_work_is_raised_in_its_thread() -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""Many processes put the same names at once: each name has exactly one winner, whom all the others see."""
+"""Many processes put the same names concurrently: each name has one winner, which all the losers get."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from distlog.core.storage.storage import Storage
 
 
 def put_all(address: tuple[str, dict[str, Any]], writer: int, names: list[str], start: Any, results: Any) -> None:
-    """In one of the processes: put every name, all writers at the same moment, and report what stands there."""
+    """In one of the processes: put every name at the same moment as all writers, and report the stored bytes."""
     storage = Storage(*address)
     storage.list()
-    found = []
+    stored = []
     for name in names:
         start.wait(60)
-        found.append((name, writer, storage.put_if_absent(name, f"writer {writer} of {name}".encode())))
-    results.put(found)
+        stored.append((name, writer, storage.put_if_absent(name, f"writer {writer} of {name}".encode())))
+    results.put(stored)
 
 
 def race(address: tuple[str, dict[str, Any]], writers: int, names: list[str]) -> list[tuple[str, int, bytes]]:
@@ -42,7 +42,7 @@ def race(address: tuple[str, dict[str, Any]], writers: int, names: list[str]) ->
     ("kind", "writers", "count"),
     [("local", 8, 50), pytest.param("s3", 4, 5, marks=pytest.mark.s3)],
 )
-def test_each_name_has_one_winner_whom_everybody_sees(
+def test_each_name_has_one_winner_in_every_process(
     kind: str, writers: int, count: int, request: pytest.FixtureRequest, tmp_path: Any
 ) -> None:
     address = (str(tmp_path), {}) if kind == "local" else tuple(request.getfixturevalue("s3_url"))

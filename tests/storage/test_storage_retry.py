@@ -1,4 +1,4 @@
-"""Deadlines with a fake clock, and put-if-absent against a model of a store that does its worst."""
+"""Deadlines with a fake clock, and put-if-absent against a model of a faulty store."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ OURS, THEIRS = b"ours", b"theirs"
 
 
 class Clock:
-    """Time that passes only in `sleep`."""
-
     def __init__(self) -> None:
         self.now, self.slept = 100.0, list[float]()
 
@@ -30,8 +28,6 @@ class Clock:
 
 
 class SaidError(Exception):
-    """An error that is its own verdict."""
-
     def __init__(self, verdict: ErrorKind) -> None:
         self.verdict = verdict
 
@@ -62,7 +58,7 @@ def test_pauses_are_random() -> None:
     assert clock.slept == [0.025]
 
 
-def test_the_least_number_of_pauses_is_taken_however_late_it_is() -> None:
+def test_a_minimum_number_of_pauses_is_granted_after_the_deadline() -> None:
     clock = Clock()
     deadline = Deadline(60, clock=lambda: clock.now, sleep=clock.sleep, random=lambda: 1.0, least=1)
     clock.now += 1000
@@ -71,7 +67,7 @@ def test_the_least_number_of_pauses_is_taken_however_late_it_is() -> None:
 
 
 class Attempts:
-    """Calls that end as told, one after the other."""
+    """Calls with these outcomes, one after another."""
 
     def __init__(self, *outcomes: ErrorKind | int) -> None:
         self.outcomes, self.count = list(outcomes), 0
@@ -84,7 +80,7 @@ class Attempts:
         return outcome
 
 
-def test_a_call_is_made_again_while_its_errors_are_unclear() -> None:
+def test_a_call_is_retried_while_its_errors_are_unclear() -> None:
     call = Attempts(ErrorKind.UNCLEAR, ErrorKind.UNCLEAR, 7)
     assert retried(call, "read", "a", Judge(), Clock().deadline(60)) == 7
     assert call.count == 3
@@ -113,7 +109,7 @@ def test_the_deadline_ends_the_tries() -> None:
     assert clock.now == pytest.approx(160)
 
 
-def test_one_warning_tells_of_tries_that_take_seconds(caplog: pytest.LogCaptureFixture) -> None:
+def test_slow_retries_log_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     retried(Attempts(*[ErrorKind.UNCLEAR] * 5, 7), "read", "a", Judge(), Clock().deadline(60))
     assert not caplog.messages
     retried(Attempts(*[ErrorKind.UNCLEAR] * 9, 7), "read", "a", Judge(), Clock().deadline(60))
@@ -122,11 +118,7 @@ def test_one_warning_tells_of_tries_that_take_seconds(caplog: pytest.LogCaptureF
 
 @dataclass
 class Store:
-    """An object that may be put once, behind a line that fails as `puts` and `gets` say, step by step.
-
-    "late" means that the request is on its way, and arrives when `hold` more requests have been made. "theirs" is the
-    other writer, who comes in between. What is not listed any more goes well.
-    """
+    """An object that can be put once; `puts` and `gets` are faults, and a "late" request arrives `hold` later."""
 
     puts: list[str]
     gets: list[str]
@@ -200,14 +192,14 @@ def test_put_if_absent_is_never_wrong(puts: list[str], gets: list[str], hold: in
     assert store.finish() == answer, "named a winner, and another won"
 
 
-def test_every_passing_fault_is_settled() -> None:
+def test_every_transient_fault_is_resolved() -> None:
     for puts in (["lost"], ["cut", "cut"], ["late", "cut"], ["lapsed"], ["lost", "lost", "lost"]):
         store = Store(list(puts), ["cut", "cut"], 3)
         assert resolve_put(store.put, store.get, "a", Judge(), Clock().deadline(60)) == OURS
 
 
 @pytest.mark.parametrize("gets", [[], ["cut"], ["refused"]])
-def test_a_first_refusal_is_an_error_and_not_a_doubt(gets: list[str]) -> None:
+def test_a_first_refusal_is_not_an_unknown_outcome(gets: list[str]) -> None:
     store = Store(["refused"], list(gets), 1)
     with pytest.raises(StorageError, match="REFUSED"):
         resolve_put(store.put, store.get, "a", Judge(), Clock().deadline(60))
@@ -217,7 +209,7 @@ def test_a_first_refusal_is_an_error_and_not_a_doubt(gets: list[str]) -> None:
 @pytest.mark.parametrize(
     ("puts", "gets"), [(["late", "refused"], []), (["late", "refused"], ["cut", "cut"]), (["lost"], ["refused"])]
 )
-def test_what_may_have_landed_and_cannot_be_looked_at_is_unknown_at_once(puts: list[str], gets: list[str]) -> None:
+def test_a_possible_write_that_cannot_be_read_is_unknown_at_once(puts: list[str], gets: list[str]) -> None:
     store = Store(list(puts), list(gets), 9)
     clock = Clock()
     with pytest.raises(CommitStateUnknownError, match="unknown whether the storage"):

@@ -1,4 +1,4 @@
-"""Addresses of storages: what is accepted and what is refused, credentials without being shown."""
+"""Addresses of storages: accepted ones, refused ones, and credentials that are not shown."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_an_address_of_azure_may_name_the_account(address: str, settings: dict[s
 
 
 @pytest.mark.parametrize("address", ["file://tmp/x", "file://tmp", "local://data/logs"])
-def test_a_file_url_that_names_a_server_is_refused_with_the_one_that_was_meant(address: str) -> None:
+def test_a_file_url_with_a_server_is_refused_with_the_right_one(address: str) -> None:
     path = address.partition("://")[2]
     with pytest.raises(StorageError, match=f"three slashes, as in file:///{path}"):
         parse_url(address)
@@ -75,13 +75,13 @@ def test_a_relative_path_is_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_p
     "wrong",
     ["", "s3://", "memory:///", "s3:/bucket/x", "simplecache::s3://bucket/x", "file://", "a\0b", b"/data", None],
 )
-def test_what_is_no_address_is_refused(wrong: Any) -> None:
+def test_an_invalid_address_is_refused(wrong: Any) -> None:
     with pytest.raises(StorageError, match="address"):
         parse_url(wrong)
 
 
 @pytest.mark.parametrize("protocol", ["s3", "gs", "abfs"])
-def test_a_folder_is_not_taken_for_a_bucket(protocol: str) -> None:
+def test_a_folder_is_not_a_bucket(protocol: str) -> None:
     with pytest.raises(StorageError, match=f"has no bucket: use two slashes, as in {protocol}://bucket/folder"):
         parse_url(f"{protocol}:///logs/clicks")
 
@@ -98,7 +98,7 @@ def test_a_folder_is_not_taken_for_a_bucket(protocol: str) -> None:
         ("wasbs://c@account.blob.core.windows.net/x", "abfs://container@account"),
     ],
 )
-def test_what_cannot_hold_a_topic_is_refused_at_once_with_what_can(wrong: str, words: str) -> None:
+def test_an_unusable_protocol_is_refused_with_the_supported_ones(wrong: str, words: str) -> None:
     with pytest.raises(StorageError, match=words):
         parse_url(wrong)
 

@@ -1,4 +1,4 @@
-"""`check_store`: what can hold a topic passes and is left as it was, and each promise that is broken is named."""
+"""`check_store`: a good store passes unchanged, and each broken promise is named."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def failed(report: StoreReport) -> list[str]:
     return [check.name for check in report.checks if check.ok is False]
 
 
-def test_each_kind_of_storage_passes_and_is_left_as_it_was(storage: Storage) -> None:
+def test_each_kind_of_storage_passes_unchanged(storage: Storage) -> None:
     storage.put("kept", b"1")
     report = checked(storage)
     assert (report.ok, [check.name for check in report.checks]) == (True, CHECKS)
@@ -51,7 +51,7 @@ def test_each_kind_of_storage_passes_and_is_left_as_it_was(storage: Storage) -> 
     assert ([file.name for file in storage.list()], storage.list_folders()) == (["kept"], [])
 
 
-def test_a_folder_that_was_not_there_is_not_there_afterwards(tmp_path: Path) -> None:
+def test_a_missing_folder_is_not_created(tmp_path: Path) -> None:
     assert checked(Storage(tmp_path / "new")).ok
     assert list(tmp_path.iterdir()) == []
 
@@ -92,7 +92,7 @@ def an_hour_ahead(real: Any) -> Any:
         ("now_ms", an_hour_ahead, "clock"),
     ],
 )
-def test_a_promise_that_is_broken_is_named(
+def test_a_broken_promise_is_named(
     memory_url: Any, monkeypatch: pytest.MonkeyPatch, method: str, broken: Any, check: str
 ) -> None:
     monkeypatch.setattr(Storage, method, broken(getattr(Storage, method)))
@@ -109,9 +109,7 @@ def test_a_server_that_is_down_fails_the_first_check_and_the_others_are_not_trie
     assert "127.0.0.1:9 cannot be reached" in report.checks[0].about
 
 
-def test_the_command_ends_with_1_where_no_topic_can_be(
-    cli: CommandLine, bucket: type[Bucket], tmp_path: Path
-) -> None:
+def test_the_command_fails_for_an_unusable_store(cli: CommandLine, bucket: type[Bucket], tmp_path: Path) -> None:
     assert cli.bare("check-store", str(tmp_path / "new"), "--json").json["ok"] is True
     bucket.looks = False
     outcome = cli.bare("check-store", "gs://bucket/logs", "--json")

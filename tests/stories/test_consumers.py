@@ -1,4 +1,4 @@
-"""Real processes follow one topic as a group, and one after the other is killed, while another process writes."""
+"""Real processes consume a topic as a group, and are killed one after another while another process writes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.long
 
 PARTITIONS = 4
 RECORDS = 1500
-#: Prints each record once it has it, then commits; a few batches later, it looks at its own lease again.
+#: Prints each record, then commits; reads the state of its lease a few batches later.
 _FOLLOWING = """
 import json, sys
 import distlog
@@ -53,7 +53,7 @@ with topic.writer(linger_ms=20) as writer:
 
 
 class Process:
-    """A child that writes its output to a file, so that it never waits for the reader of a pipe."""
+    """A child that writes its output to a file, so that it never waits for a pipe."""
 
     def __init__(self, program: str, output: Path, *arguments: str) -> None:
         self.output = output
@@ -61,7 +61,7 @@ class Process:
             self.child = Program(program, *arguments, stdout=file)
 
     def rows(self) -> list[list[int]]:
-        """The (batch, partition, offset, number) of the records that it had; a line that was cut is none."""
+        """Return the (batch, partition, offset, number) of its records, without a truncated line."""
         lines = self.output.read_text().split("\n")[:-1]
         return [[int(field) for field in line.split()] for line in lines]
 
@@ -77,7 +77,6 @@ def running(program: str, output: Path, *arguments: str) -> Iterator[Process]:
 
 
 def wait_until(topic: distlog.Topic, group_is_at: dict[int, int]) -> None:
-    """Wait until the group has committed all; a test that waits too long has failed."""
     end = time.monotonic() + 600
     while True:
         table = topic.groups()
@@ -88,7 +87,7 @@ def wait_until(topic: distlog.Topic, group_is_at: dict[int, int]) -> None:
 
 
 def wait_until_shared(topic: distlog.Topic, by: int) -> None:
-    """Wait until so many members have partitions, so that each of them gets records."""
+    """Wait until `by` members have partitions, so that each gets records."""
     end = time.monotonic() + 300
     while len(set(topic.groups()["member"].to_pylist()) - {None}) < by:
         assert time.monotonic() < end, topic.groups().to_pylist()
@@ -96,10 +95,7 @@ def wait_until_shared(topic: distlog.Topic, by: int) -> None:
 
 
 def check(processes: list[Process], ends: dict[int, int]) -> None:
-    """Each record was had at least once, is what was written, and each batch has no gap.
-
-    From one batch to the next, a partition goes on, unless it went to another member and came back.
-    """
+    """Check that each written record was returned, and that partitions continue without gaps unless they moved."""
     offsets: dict[int, set[int]] = defaultdict(set)
     went_on = jumps = 0
     for process in processes:

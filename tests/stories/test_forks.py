@@ -1,4 +1,4 @@
-"""A fork at any moment, as Spark's daemons do it: the child neither hangs nor harms what its parent is at."""
+"""A fork at any moment, as by Spark's daemons: the child never hangs and never harms its parent's work."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ def refused(work):
 
 
 def run(address: Address, program: str) -> None:
-    """Run a program that must not fail, with the address of a storage as `url`, `options` and `storage`."""
     imports = ["aiobotocore.session", "s3fs"] if address.options else []
     text = PROLOGUE.format(url=address.url, options=address.options) + program
     forked_programs.run(text, check=True, imports=imports)
@@ -68,7 +67,7 @@ def test_children_forked_while_background_writes_run_append_and_read(
         address,
         """
 topic = distlog.open(url, storage_options=options)
-# enough to be written behind; an object store is slower
+# enough for background writes; an object store is slower
 rows = [{"value": os.urandom(1000) * (20 if options else 100), "partition": n % 2} for n in range(40)]
 done = threading.Event()
 
@@ -108,22 +107,22 @@ assert topic.records(0, 1)
 locks = process_locks()
 assert len(locks) >= 3, "the topic's, its indexes' and its identified logs'"
 
-def hold(lock, held, let_go):
+def hold(lock, held, proceed):
     with lock:
         held.set()
-        let_go.wait(120)
+        proceed.wait(120)
 
 def work():
     topic.append([{"value": b"child"}])
     assert [len(row.value) for row in topic.records(0, 1)] == [400_000, 5 ]
 
-let_go = threading.Event()
+proceed = threading.Event()
 for lock in locks:
     held = threading.Event()
-    threading.Thread(target=hold, args=(lock, held, let_go), daemon=True).start()
+    threading.Thread(target=hold, args=(lock, held, proceed), daemon=True).start()
     held.wait()
 status = forked(work)
-let_go.set()
+proceed.set()
 assert status == 0
 """,
     )
@@ -153,24 +152,24 @@ group_by_partition(np.zeros(3, np.int32), 1)
     )
 
 
-def test_work_that_a_thread_of_the_parent_does_is_not_waited_for_in_the_child(local: Address) -> None:
+def test_a_child_does_not_wait_for_work_of_the_parents_threads(local: Address) -> None:
     run(
         local,
         """
-begun, let_go = threading.Event(), threading.Event()
-task = begin(lambda: (begun.set(), let_go.wait(120)))
-begun.wait()
-waiting = [begin(lambda: let_go.wait(120)) for _ in range(9)]
+started, proceed = threading.Event(), threading.Event()
+task = begin(lambda: (started.set(), proceed.wait(120)))
+started.wait()
+waiting = [begin(lambda: proceed.wait(120)) for _ in range(9)]
 
 def work():
     for each in (task, *waiting):
         refused(each.wait)
     assert in_parallel(lambda number: number + 1, range(5)) == [1, 2, 3, 4, 5]
-    begin(begun.clear).wait()
-    assert not begun.is_set()
+    begin(started.clear).wait()
+    assert not started.is_set()
 
 status = forked(work)
-let_go.set()
+proceed.set()
 for each in (task, *waiting):
     each.wait()
 assert status == 0
@@ -210,7 +209,7 @@ for given in range(2, 20, 4):
 
 @pytest.mark.parametrize("kind", ["local", pytest.param("s3_url", marks=pytest.mark.s3)])
 @pytest.mark.parametrize("end", ["writer.abort()", "refused(lambda: writer.write(b'x'))", "refused(writer.close)"])
-def test_a_child_leaves_the_file_that_its_parent_writes_alone(
+def test_a_child_does_not_touch_the_file_that_its_parent_writes(
     end: str, kind: str, request: pytest.FixtureRequest
 ) -> None:
     run(

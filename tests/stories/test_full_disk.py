@@ -1,4 +1,4 @@
-"""A disk without any space left: vacuum frees some without more than a commit, or says what to do."""
+"""A full disk: vacuum frees space with no more than a commit, or fails with advice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from distlog.core.storage.local_files import LocalFiles
 
 
 def world_with_garbage(folder: Path) -> World:
-    """A topic of which a segment of 100 kB was removed, longer ago than the delay."""
+    """Return a topic with a segment of 100 kB that was removed longer ago than the delay."""
     world = World(str(folder / "log"))
     world.append("removed" * 14_000)
     world.expire()
@@ -56,8 +56,7 @@ print(len(distlog.open({topic!r}).vacuum().files))
 
 
 @pytest.mark.long
-def test_a_process_that_begins_when_the_only_disk_is_full_can_make_room(disk: Path) -> None:
-    """Where nothing temporary can be written, too."""
+def test_a_new_process_on_a_full_disk_can_free_space(disk: Path) -> None:
     topic = distlog.create(str(disk / "topic"), config={"file.delete.delay.ms": 0, "retention.ms": -1})
     topic.append([{"value": b"v"}])
     topic.append([{"value": b"v"}])
@@ -72,7 +71,7 @@ def test_a_process_that_begins_when_the_only_disk_is_full_can_make_room(disk: Pa
     assert int(ran.stdout) > 0
 
 
-def test_vacuum_of_a_full_disk_with_nothing_to_free_says_so(disk: Path) -> None:
+def test_vacuum_of_a_full_disk_without_garbage_fails_with_advice(disk: Path) -> None:
     world = World(str(disk / "log"))
     world.append("kept")
     world.wait()
@@ -85,10 +84,10 @@ def test_vacuum_of_a_full_disk_with_nothing_to_free_says_so(disk: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_what_needs_no_new_floor_goes_before_the_commit_that_does_not_fit(
+def test_files_that_need_no_new_horizon_are_deleted_before_the_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    """The same without a file system of one's own: nothing can be written until something was deleted."""
+    """The same without a private file system: no write succeeds before a deletion."""
     world = world_with_garbage(tmp_path)
     full_until_something_is_deleted(monkeypatch, code)
     report = world.vacuum()
@@ -97,8 +96,7 @@ def test_what_needs_no_new_floor_goes_before_the_commit_that_does_not_fit(
     world.check_supported_versions()
 
 
-def test_what_the_floor_that_stands_lets_go_makes_room_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """1. A writer begins. 2. Vacuum. 3. It writes, and dies. 4. The disk is full."""
+def test_files_before_the_present_horizon_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(str(tmp_path / "log"))
     appender, _ = world.slow_writer()
     world.append("kept")
@@ -125,8 +123,8 @@ def full_until_something_is_deleted(monkeypatch: pytest.MonkeyPatch, code: int) 
     fail_writes(monkeypatch, lambda: not deleted, code)
 
 
-def test_what_only_a_new_floor_lets_go_stays_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow writer's file: its commit is refused only when the floor has been raised."""
+def test_files_that_need_a_new_horizon_stay_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of a slow writer: its commit is refused only after the vacuum horizon was raised."""
     world = World(str(tmp_path / "log"))
     appender, read_version = world.slow_writer()
     appender.append([{"value": "slow", "timestamp": world.clock()}])
@@ -143,7 +141,7 @@ def test_what_only_a_new_floor_lets_go_stays_without_one(tmp_path: Path, monkeyp
     assert sorted(world.values()) == [b"fast", b"slow"]
 
 
-def test_a_commit_of_which_nothing_is_known_deletes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_outcome_deletes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = world_with_garbage(tmp_path)
     old_files = world.files()
 

@@ -1,7 +1,4 @@
-"""A disk that fills up under a writer that appends in place: it is told, nothing is torn, and the log goes on later.
-
-What was appended before is sealed, if the disk has the space for that; else its segment stays active.
-"""
+"""A disk fills up under direct appends: the writer gets an error, nothing is torn, and the log continues later."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ def no_space(*_: Any) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_disk_without_a_byte_left_takes_no_append_and_goes_on_when_there_is_room(disk: Path) -> None:
+def test_a_full_disk_refuses_appends_until_there_is_space(disk: Path) -> None:
     process = Process(new_topic(disk / "events", **SETTINGS))
     other = Process(disk / "events")
     old_end = append(process[0], b"x" * 3000)
@@ -37,7 +34,6 @@ def test_a_disk_without_a_byte_left_takes_no_append_and_goes_on_when_there_is_ro
             with pytest.raises(StorageFullError, match=r"No space left.*vacuum, or make room.*free_bytes=0"):
                 append(writer[0], b"y" * 9000)
     assert other.values()[0] == [b"x" * 3000]
-    # there is no space for the commit of a seal
     assert sealed(process.head()) == []
     record = other.record(0)
     assert record
@@ -52,7 +48,7 @@ def test_a_disk_without_a_byte_left_takes_no_append_and_goes_on_when_there_is_ro
     assert process.anomalies() == ()
 
 
-def test_a_disk_with_room_for_a_commit_seals_what_was_appended_before(disk: Path) -> None:
+def test_a_disk_with_space_for_a_commit_seals_earlier_appends(disk: Path) -> None:
     process = Process(new_topic(disk / "events", **SETTINGS))
     other = Process(disk / "events")
     append(process[0], b"x" * 3000)
@@ -69,7 +65,7 @@ def test_a_disk_with_room_for_a_commit_seals_what_was_appended_before(disk: Path
     assert other.values()[0] == [b"x" * 3000, b"y", b"z"]
 
 
-def test_a_writer_tells_which_records_did_not_fit(disk: Path) -> None:
+def test_a_writer_reports_the_records_that_did_not_fit(disk: Path) -> None:
     topic, deliveries = distlog.create(str(disk / "events"), partitions=2, config={"segment.index.bytes": "1200"}), []
     with topic.writer(compression="none") as writer:
         for partition in (0, 1):
@@ -92,10 +88,10 @@ def test_a_writer_tells_which_records_did_not_fit(disk: Path) -> None:
 
 
 @pytest.mark.parametrize("step", range(8))
-def test_wherever_the_seal_on_a_full_disk_fails_the_log_goes_on(
+def test_the_log_continues_after_a_failed_seal_on_a_full_disk(
     step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1. An append meets the full disk. 2. A call of the seal fails too. 3. There is room again."""
+    """An append meets the full disk, a call of the seal fails too, and later there is space again."""
     folder, calls = new_topic(tmp_path / "events", **SETTINGS), FailingCalls()
     process, other = Process(folder, calls=calls), Process(folder)
     append(process[0], b"a")
@@ -127,7 +123,7 @@ def test_an_empty_segment_is_not_sealed(tmp_path: Path) -> None:
     assert process.head().version == 1
 
 
-def test_a_sync_that_finds_no_space_in_the_seal_counts_as_failed(tmp_path: Path) -> None:
+def test_a_sync_without_space_in_a_seal_has_failed(tmp_path: Path) -> None:
     folder, calls = new_topic(tmp_path / "events", **SETTINGS), FailingCalls()
     process, other = Process(folder, calls=calls), Process(folder)
     append(process[0], b"a")

@@ -1,4 +1,4 @@
-"""Readers of a topic to which another process appends in place, while it lives and after it was killed."""
+"""Readers of a topic with direct appends of another process, which is alive or was killed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ import distlog
 
 pytestmark = pytest.mark.long
 
-#: So that a few hundred records make many batches, index entries and segments.
 ROLLING = {"internal.segment.bytes": "20000", "index.interval.bytes": "100"}
 
 
 @contextmanager
 def writing(url: str, first: int, end: int, codec: str = "none") -> Iterator[LiveWriter]:
-    """A process that writes; killed at the end of the block, if it still lives."""
     writer = LiveWriter(url, first, end, codec)
     try:
         yield writer
@@ -28,7 +26,7 @@ def writing(url: str, first: int, end: int, codec: str = "none") -> Iterator[Liv
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_every_reader_sees_what_a_living_writer_has_written(codec: str, tmp_path: Path) -> None:
+def test_every_reader_reads_the_records_of_a_live_writer(codec: str, tmp_path: Path) -> None:
     url = str(tmp_path / "topic")
     topic = distlog.create(url, 3, config=ROLLING)
     with writing(url, 0, 600, codec) as writer:
@@ -41,7 +39,7 @@ def test_every_reader_sees_what_a_living_writer_has_written(codec: str, tmp_path
     assert check_every_reader(distlog.open(url), 600, 600) == 600
 
 
-def test_readers_see_what_a_killed_writer_left_and_what_the_next_one_adds(tmp_path: Path) -> None:
+def test_readers_read_the_records_of_a_killed_writer_and_of_the_next(tmp_path: Path) -> None:
     url = str(tmp_path / "topic")
     topic = distlog.create(url, 3, config=ROLLING)
     with writing(url, 0, 100_000) as writer:
@@ -81,5 +79,5 @@ def test_a_large_tail_is_read_by_its_indexes(tmp_path: Path, caplog: pytest.LogC
         (segment,) = topic.live_snapshot.partitions[0].segments
         assert segment.is_active
         assert segment.log_bytes > 300_000
-    # a bad index costs time and a warning, not the answer
+    # a bad index logs a warning, and the result is right
     assert [line for line in caplog.messages if not line.startswith("compiling distlog's kernels")] == []

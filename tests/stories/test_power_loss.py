@@ -1,8 +1,4 @@
-"""Crash stories: what a caller was told is there after a power loss, whoever did the work.
-
-In each story a process ends at one of its system calls, at each in turn; another comes, sees what is there, and
-tells its caller so; then the power fails, and the disk forgets what nobody synced.
-"""
+"""A process ends at each of its system calls, another one continues, and the power fails: acknowledged data stays."""
 
 from __future__ import annotations
 
@@ -29,7 +25,6 @@ from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 from distlog.core.write.append import commit_append
 
-#: The stories end when the first process came to its end by itself.
 MOST_STEPS = 200
 CONFIG = {"file.delete.delay.ms": 1000}
 
@@ -42,7 +37,7 @@ def open_topic(root: Path, partitions: int | None = None, clock: Clock | None = 
 def crashes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepare: Callable[[Path], object], work: Callable[[Path], object]
 ) -> Iterator[tuple[Path, Disk]]:
-    """A root and its disk after `prepare`, and after `work` was ended at each of its system calls in turn."""
+    """Yield a root and its disk after `prepare`, with `work` ended at each of its system calls."""
     for step in range(MOST_STEPS):
         root = tmp_path / f"at {step}"
         root.mkdir()
@@ -67,9 +62,7 @@ def append(root: Path, number: int = 0) -> None:
     open_topic(root).append(values([number]), partition=0, app_id="app", batch_id=number)
 
 
-def test_story_1_a_batch_that_is_replayed_is_there_after_a_power_loss(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_story_1_a_replayed_batch_survives_a_power_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     replays = []
     for root, disk in crashes(tmp_path, monkeypatch, lambda root: open_topic(root, 1), append):
         result = open_topic(root).append(values([0]), partition=0, app_id="app", batch_id=0)
@@ -82,7 +75,7 @@ def test_story_1_a_batch_that_is_replayed_is_there_after_a_power_loss(
     assert replays[-2] is True, "the process ended after the link, before it came to an end"
 
 
-def test_story_2_an_append_behind_one_that_was_not_synced_is_there_with_it(
+def test_story_2_an_append_after_an_unsynced_one_survives_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for root, disk in crashes(tmp_path, monkeypatch, lambda root: open_topic(root, 1), append):
@@ -92,9 +85,7 @@ def test_story_2_an_append_behind_one_that_was_not_synced_is_there_with_it(
         assert values == contents(open_topic(root))
 
 
-def test_story_3_whoever_creates_a_topic_that_is_being_created_can_rely_on_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_story_3_a_concurrently_created_topic_survives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def create(root: Path) -> None:
         with suppress(TopicExistsError):
             open_topic(root, 2)
@@ -110,7 +101,7 @@ def test_story_3_whoever_creates_a_topic_that_is_being_created_can_rely_on_it(
     assert set(topics) == {"created", "exists"}
 
 
-def test_story_4_a_drop_that_was_seen_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_story_4_an_observed_drop_survives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for root, disk in crashes(
         tmp_path, monkeypatch, lambda root: open_topic(root, 1), lambda root: open_topic(root).drop()
     ):
@@ -122,10 +113,8 @@ def test_story_4_a_drop_that_was_seen_stays(tmp_path: Path, monkeypatch: pytest.
             open_topic(disk.after_power_loss(root / "left"))
 
 
-def test_story_5_what_vacuum_deletes_cannot_be_committed_afterwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The vacuum horizon is durable before files are deleted, also where another vacuum put it and died."""
+def test_story_5_vacuumed_files_cannot_be_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The vacuum horizon is durable before files are deleted, also if another vacuum put it and died."""
     slow: list[SegmentInfo] = []
 
     def prepare(root: Path) -> None:
@@ -160,10 +149,10 @@ def test_story_6_of_many_appends_that_end_anywhere_the_acknowledged_ones_stay(
 
     acknowledged: list[int] = []
     for root, disk in crashes(tmp_path, monkeypatch, lambda root: open_topic(root, 3), three):
-        found = contents(open_topic(disk.after_power_loss(root / "left")))
+        partitions = contents(open_topic(disk.after_power_loss(root / "left")))
         acknowledged_values = set(acknowledged)
         acknowledged.clear()
-        assert {number for number in range(3) if found[number]} >= acknowledged_values
+        assert {number for number in range(3) if partitions[number]} >= acknowledged_values
 
 
 def test_a_folder_that_cannot_be_synced_makes_no_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +172,7 @@ def test_a_folder_that_cannot_be_synced_makes_no_replay(tmp_path: Path, monkeypa
     assert topic.refresh().version == 1
 
 
-def test_a_folder_that_another_process_made_is_synced_once_with_those_above_it(
+def test_a_folder_of_another_process_is_synced_once_with_its_parents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)

@@ -28,7 +28,6 @@ def test_transactions_are_whole_while_their_producers_are_killed(tmp_path: Path)
 
 
 def test_the_processes_of_a_campaign_end_with_it(tmp_path: Path) -> None:
-    """Also when it is killed: nobody is left to kill them."""
     code = f"from pathlib import Path; from soak import kills; kills.run(Path({str(tmp_path)!r}), 0, 600)"
     with Program(code) as campaign:
         acks, last = tmp_path / "round 0" / "acks", 0.0
@@ -44,7 +43,7 @@ def test_the_processes_of_a_campaign_end_with_it(tmp_path: Path) -> None:
     pytest.fail("they append and read without it")
 
 
-def test_a_stopped_process_stops_nobody_for_ever(tmp_path: Path) -> None:
+def test_a_stopped_process_never_blocks_others_forever(tmp_path: Path) -> None:
     assert stops.run(tmp_path, seed=0, stops=2)["records verified"]
 
 
@@ -52,18 +51,18 @@ def test_a_stopped_process_stops_nobody_for_ever(tmp_path: Path) -> None:
 def test_a_disk_that_fails_loses_nothing_quietly(tmp_path: Path, kind: str) -> None:
     counted = disk_errors.run(tmp_path, 0, kind, histories=2)
     if not counted:
-        pytest.skip("this machine cannot make such a disk")
+        pytest.skip("this machine cannot create the faulty disk")
     assert counted["actions that failed"]
     assert counted["records verified"]
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_what_was_promised_outlives_power_losses(tmp_path: Path, seed: int) -> None:
+def test_promises_outlive_power_losses(tmp_path: Path, seed: int) -> None:
     assert power.run(tmp_path, seed)["power losses"] == 4
 
 
-def test_the_disk_of_that_campaign_loses_what_was_not_synced(tmp_path: Path) -> None:
-    """What is synced stays; of the rest, each of the outcomes comes up: the old bytes, the new ones, some of both."""
+def test_the_lossy_disk_loses_unsynced_writes(tmp_path: Path) -> None:
+    """Synced writes stay; other writes have each outcome: the old bytes, the new bytes, or a mix."""
     outcomes = set()
     for seed in range(40):
         root = tmp_path / str(seed)

@@ -1,8 +1,4 @@
-"""Stories of what goes wrong during an append, and what must be true afterwards.
-
-In each: a record that was acknowledged is there once, an append that failed is not there, and of one whose outcome
-nobody knows all is there or nothing. Files that were written are never taken back.
-"""
+"""Faults during an append: an acknowledged record is stored once, and an unknown append is whole or missing."""
 
 from __future__ import annotations
 
@@ -36,7 +32,7 @@ def running_proxy(s3_server: S3Server) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def other(s3_url: Address) -> Topic:
-    """The topic as everybody else sees it: without faults, and with one record."""
+    """The topic without faults, with one record."""
     topic = topic_on(Storage(*s3_url), 1)
     topic.append(values([1]))
     return topic
@@ -50,7 +46,7 @@ def proxy(running_proxy: FaultProxy, topic: Topic) -> FaultProxy:
 
 @pytest.fixture
 def topic(running_proxy: FaultProxy, other: Topic, s3_url: Address, monkeypatch: pytest.MonkeyPatch) -> Topic:
-    """The same topic, opened through the proxy; pauses before a retry are short, since no server is to be spared."""
+    """The same topic through the proxy, with short pauses before a retry."""
     monkeypatch.setattr(storage_retry, "FIRST_PAUSE_S", 0.002)
     running_proxy.reset()
     return topic_on(Storage(s3_url.url, {**s3_url.options, "endpoint_url": running_proxy.url}))
@@ -58,14 +54,12 @@ def topic(running_proxy: FaultProxy, other: Topic, s3_url: Address, monkeypatch:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give up after a moment, where a user would wait for minutes."""
     real = Storage.put_if_absent
     monkeypatch.setattr(Storage, "put_if_absent", lambda self, name, data, **_: real(self, name, data, timeout_s=0.2))
     monkeypatch.setattr(storage_retry, "RETRY_TIMEOUT_S", 0.2)
 
 
 def request_names(proxy: FaultProxy) -> list[str]:
-    """The requests so far, as `GET commit 3` or `PUT .log`."""
     return [f"{request.method} {_request_name(request.path)}" for request in proxy.requests]
 
 
@@ -76,12 +70,8 @@ def _request_name(path: str) -> str:
     return name if name.startswith("_") else f".{name.partition('.')[2]}"
 
 
-# --- S3: the commit
-
-
 @pytest.mark.s3
-def test_a_commit_that_met_passing_faults_happened_once(topic: Topic, proxy: FaultProxy, other: Topic) -> None:
-    """Each kind by itself is a case of `test_put_if_absent_faults.py`."""
+def test_a_commit_with_transient_faults_happens_once(topic: Topic, proxy: FaultProxy, other: Topic) -> None:
     proxy.inject("PUT", act_but_answer(412, "PreconditionFailed"), path=COMMIT)
     assert topic.append(values([2])).offsets == {0: (1, 2)}
     proxy.inject("PUT", CUT, path=COMMIT)
@@ -93,7 +83,7 @@ def test_a_commit_that_met_passing_faults_happened_once(topic: Topic, proxy: Fau
 
 
 @pytest.mark.s3
-def test_stored_the_reply_is_lost_and_others_commit_before_we_look(
+def test_a_lost_response_before_foreign_commits_is_resolved(
     topic: Topic, proxy: FaultProxy, other: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transaction = topic.transaction("app", 1)
@@ -114,7 +104,7 @@ def test_stored_the_reply_is_lost_and_others_commit_before_we_look(
 
 @pytest.mark.s3
 @pytest.mark.parametrize("fault", [None, LOSE_REPLY, answer(409, "ConditionalRequestConflict")])
-def test_another_was_first_so_the_offsets_move_and_no_file_is_written_again(
+def test_a_lost_race_moves_the_offsets_and_rewrites_no_file(
     fault: Fault | None, topic: Topic, proxy: FaultProxy, other: Topic
 ) -> None:
     transaction = topic.transaction()
@@ -123,7 +113,7 @@ def test_another_was_first_so_the_offsets_move_and_no_file_is_written_again(
     if fault:
         proxy.inject("PUT", fault, path=COMMIT)
     assert transaction.commit().offsets == {0: (3, 4)}
-    # after one commit of another the append does not wait in line, so no file tells it to others
+    # after one foreign commit the append does not queue, so no pending file exists
     written = [request for request in request_names(proxy) if request.startswith("PUT") and "commit" not in request]
     assert sorted(written) == ["PUT .log", "PUT .timeindex"]
     assert contents(other.refresh()) == {0: [b"v1", b"v5", b"v6", b"v2"]}
@@ -131,7 +121,7 @@ def test_another_was_first_so_the_offsets_move_and_no_file_is_written_again(
 
 @pytest.mark.s3
 @pytest.mark.parametrize("landed", [False, True])
-def test_nobody_answers_so_the_outcome_is_unknown_and_the_files_stay(
+def test_without_a_response_the_outcome_is_unknown_and_the_files_stay(
     landed: bool, topic: Topic, proxy: FaultProxy, other: Topic, impatient: None, s3_url: Address
 ) -> None:
     proxy.inject("PUT", LOSE_REPLY if landed else CUT, path=COMMIT, times=FOREVER)
@@ -146,12 +136,9 @@ def test_nobody_answers_so_the_outcome_is_unknown_and_the_files_stay(
     assert contents(other.refresh()) == V2
 
 
-# --- S3: the files
-
-
 @pytest.mark.s3
 @pytest.mark.parametrize("suffix", [".log", ".timeindex"])
-def test_a_file_that_meets_a_passing_fault_is_written_again(
+def test_a_file_with_a_transient_fault_is_written_again(
     suffix: str, topic: Topic, proxy: FaultProxy, other: Topic
 ) -> None:
     proxy.inject("PUT", answer(500, "InternalError"), path=f"*{suffix}", times=2)
@@ -175,18 +162,13 @@ def test_a_file_that_is_refused_ends_the_append_before_the_commit(
 
 
 @pytest.mark.s3
-def test_a_large_file_breaks_off_so_its_upload_is_aborted(
-    topic: Topic, proxy: FaultProxy, other: Topic, s3_url: Address
-) -> None:
+def test_a_broken_upload_is_aborted(topic: Topic, proxy: FaultProxy, other: Topic, s3_url: Address) -> None:
     proxy.inject("PUT", answer(403, "AccessDenied"), path="*.log", skip=1, times=FOREVER)
     with pytest.raises(StorageError):
         topic.append([{"value": b"x" * 1_000_000}] * 26)
     assert proxy.count("PUT", COMMIT) == 0
     assert proxy.count("DELETE", "*.log") == 1
     assert files(Storage(*s3_url)) == named_files(other.refresh())
-
-
-# --- S3: the topic goes away
 
 
 @pytest.mark.s3
@@ -205,9 +187,6 @@ def test_the_topic_is_dropped_under_a_live_writer(again: bool, topic: Topic, oth
             call()
     if again:
         assert contents(other.refresh()) == {0: []}
-
-
-# --- S3: what it costs
 
 
 @pytest.mark.s3
@@ -239,7 +218,7 @@ def test_a_replay_is_one_get(topic: Topic, proxy: FaultProxy) -> None:
 
 
 @pytest.mark.s3
-def test_a_refresh_is_one_get_more_than_there_is_news(topic: Topic, proxy: FaultProxy, other: Topic) -> None:
+def test_a_refresh_is_a_get_per_commit_and_one_more(topic: Topic, proxy: FaultProxy, other: Topic) -> None:
     topic.refresh()
     assert request_names(proxy) == ["GET commit 2"]
     proxy.reset()
@@ -254,7 +233,7 @@ def test_a_refresh_is_one_get_more_than_there_is_news(topic: Topic, proxy: Fault
 def test_a_topic_with_a_checkpoint_is_opened_without_a_listing(
     topic: Topic, proxy: FaultProxy, s3_url: Address
 ) -> None:
-    # by the time of the server, else its commits are so old that later ones may have been deleted: then one looks
+    # by the server's time the commits are recent; with an old time later ones could be deleted, which costs a listing
     writer = topic_on(Storage(*s3_url), clock=now_ms, checkpoint_commits=5)
     for number in range(2, 7):
         writer.append(values([number]))
@@ -262,7 +241,6 @@ def test_a_topic_with_a_checkpoint_is_opened_without_a_listing(
     assert topic_on(topic.storage).version == 6
     requests = request_names(proxy)
     assert requests[0] == "GET _last_checkpoint"
-    # together: its state, and when its commit was written
     state, commit = sorted(requests[1:3])
     assert commit == "HEAD commit 5"
     assert state.endswith(".checkpoint.arrow.zst")

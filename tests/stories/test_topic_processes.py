@@ -1,8 +1,4 @@
-"""Many processes append to one topic, and some of them are killed.
-
-Every append that was acknowledged is there once, where its result says, in the order of its producer. Of one that was
-under way when its process was killed, all is there or nothing.
-"""
+"""Many processes append to one topic and some are killed: acknowledged appends are stored once, in order."""
 
 from __future__ import annotations
 
@@ -30,24 +26,23 @@ Offsets = dict[int, list[int]]
 
 
 def rows_of(producer: str, number: int) -> list[dict[str, Any]]:
-    """What a producer appends at once: rows in several partitions."""
     return [{"value": f"{producer} {number} {row}", "partition": (number + row) % PARTITIONS} for row in range(ROWS)]
 
 
 class Journal:
-    """What a producer wrote down of its appends, before and after each; a killed process leaves it readable."""
+    """A producer's log of its appends, before and after each; it stays readable after a kill."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def note(self, number: int, offsets: Mapping[int, tuple[int, int]] | None = None) -> None:
-        """Write down that append `number` begins, or the offsets that it got."""
+        """Record that append `number` starts, or its offsets."""
         line = json.dumps([number, None if offsets is None else list(offsets.items())]) + "\n"
         with open(self.path, "ab", buffering=0) as file:
             file.write(line.encode())
 
     def read(self) -> dict[int, Offsets | None]:
-        """By append, the offsets it was told, or None if it was not told any."""
+        """Return the acknowledged offsets by append, or None without an acknowledgement."""
         if not self.path.exists():
             return {}
         lines = self.path.read_text().splitlines()
@@ -58,7 +53,7 @@ class Journal:
 def produce(
     url: str, options: Mapping[str, Any], kind: str, journal: Path, appends: int, dies_after: int | None
 ) -> None:
-    """Append until there are `appends`, or die after one of them before it is noted; go on where a dead one was."""
+    """Append until there are `appends`, or die before one is recorded; a new process continues."""
     notes, producer = Journal(journal), journal.name
     topic = distlog.open(url, storage_options=options)
     for number in range(appends):
@@ -105,18 +100,18 @@ def kill_after(process: Program, journal: Path, appends: int, source: random.Ran
 
 
 def check(topic: distlog.Topic, journals: list[Path]) -> dict[str, list[int]]:
-    """Check all promises; the appends of each producer that are there."""
-    found: dict[tuple[str, int], dict[tuple[int, int], int]] = {}
+    """Check all promises; return the stored appends of each producer."""
+    stored: dict[tuple[str, int], dict[tuple[int, int], int]] = {}
     order: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for row in topic.scan(columns=["partition", "offset", "value"]).to_table().to_pylist():
         producer, number, index = row["value"].decode().split()
-        positions = found.setdefault((producer, int(number)), {})
+        positions = stored.setdefault((producer, int(number)), {})
         position = row["partition"], row["offset"]
         assert int(index) not in positions.values(), "a record is there twice"
         positions[position] = int(index)
         order.setdefault((producer, row["partition"]), []).append((int(number), int(index)))
-    for (producer, _), positions in found.items():
-        # a writer appends to each partition by itself: if it is killed, some may have its records, and others not
+    for (producer, _), positions in stored.items():
+        # a killed writer may have its records in some partitions only
         assert len(positions) == ROWS or producer.startswith("writer"), "an append is there in part"
     assert all(numbers == sorted(numbers) for numbers in order.values()), "a producer's order is lost"
     for journal in journals:
@@ -125,14 +120,14 @@ def check(topic: distlog.Topic, journals: list[Path]) -> dict[str, list[int]]:
                 acks = {
                     (partition, offset) for partition, (low, high) in offsets.items() for offset in range(low, high)
                 }
-                assert found[journal.name, number].keys() == acks, "an append is not where its result says"
+                assert stored[journal.name, number].keys() == acks, "an append is not where its result says"
     started = {(journal.name, number) for journal in journals for number in Journal(journal).read()}
-    assert found.keys() <= started
-    return {journal.name: sorted(number for name, number in found if name == journal.name) for journal in journals}
+    assert stored.keys() <= started
+    return {journal.name: sorted(number for name, number in stored if name == journal.name) for journal in journals}
 
 
 def run(address: Address, folder: Path, kinds: list[str], appends: int, killed: int) -> None:
-    """Run a producer of each kind; `killed` are killed, half of them by themselves, and those with batches go on."""
+    """Run a producer of each kind; kill `killed`, half by their own hand; producers with batches continue."""
     topic = distlog.create(address.url, PARTITIONS, {"internal.segment.bytes": 300}, address.options)
     folder.mkdir()
     journals = [folder / f"{kind}-{number}" for number, kind in enumerate(kinds)]

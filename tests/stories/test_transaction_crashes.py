@@ -1,10 +1,4 @@
-"""A producer is killed before each of its steps: whoever comes next finds each transaction whole, or nothing of it.
-
-1. A producer commits a transaction over two partitions, aborts one, and commits one behind records in place.
-2. It is killed before one of the steps that change a file, whichever that is.
-3. A producer with its id comes. It may end what an older version left, and may be killed in turn.
-4. Readers see what was committed, nothing of what was not, and of the transaction under way all or nothing.
-"""
+"""A producer is killed before each of its steps: the next one finds each transaction whole or missing."""
 
 from __future__ import annotations
 
@@ -18,7 +12,7 @@ from transacting import Producing, committed
 
 pytestmark = pytest.mark.long
 
-#: What each transaction sends, by partition, and whether it is to be committed.
+#: The records of each transaction by partition, and whether it is committed.
 PLAN = (
     ({0: [b"a0"], 1: [b"a1"]}, True),
     ({0: [b"b0"], 1: [b"b1"]}, False),
@@ -27,7 +21,7 @@ PLAN = (
 
 
 def run(sender: Producing, ended: list[int]) -> None:
-    """Do what the PLAN says; `ended` gets the number of each transaction whose end was acknowledged."""
+    """Run the PLAN; `ended` gets the number of each acknowledged transaction."""
     for number, (records, is_committed) in enumerate(PLAN):
         sender.begin()
         for partition, values in records.items():
@@ -37,16 +31,16 @@ def run(sender: Producing, ended: list[int]) -> None:
 
 
 def expected(count: int) -> dict[int, list[bytes]]:
-    """What is committed by the first `count` transactions."""
-    found: dict[int, list[bytes]] = {0: [], 1: []}
+    """Return the committed records of the first `count` transactions."""
+    committed: dict[int, list[bytes]] = {0: [], 1: []}
     for records, is_committed in PLAN[:count]:
         for partition, values in records.items() if is_committed else ():
-            found[partition] += values
-    return found
+            committed[partition] += values
+    return committed
 
 
 def killed(killer: Killer, steps: int, work: Callable[[], object]) -> bool:
-    """Do the work, and end the process before that step; returns whether the work has so many steps."""
+    """Do the work, and end the process before step `steps`; return whether the work has more steps."""
     with killer.killing(steps), suppress(Killed):
         work()
     return len(killer.steps) > steps
@@ -61,13 +55,11 @@ def test_killed_before_any_step_each_transaction_is_whole_or_not_there(
         while is_killed:
             folder = new_topic(tmp_path / str(steps) / "events", 2)
             sender, ended = Producing(Process(folder)), list[int]()
-            # an active segment, which the first commit seals
             sender.send(1, b"plain")
             is_killed = killed(killer, steps, lambda sender=sender, ended=ended: run(sender, ended))  # type: ignore[misc]
             values = committed(folder)
             assert values[1].pop(0) == b"plain"
             assert values in (expected(len(ended)), expected(len(ended) + 1)), steps
-            # whoever takes over ends the doubt
             Producing(Process(folder)).begin().send(0, b"d0").commit()
             assert committed(folder) == {0: [*values[0], b"d0"], 1: [b"plain", *values[1]]}
             assert Process(folder).anomalies() == ()

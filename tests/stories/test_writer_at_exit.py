@@ -1,4 +1,4 @@
-"""A writer that is never closed: what it took is committed when its process ends, or is told to be lost."""
+"""A writer that is never closed: its records are committed at exit, or reported as lost."""
 
 from __future__ import annotations
 
@@ -30,13 +30,11 @@ def values(*partitions):
 
 
 def run(address: Address, program: str) -> subprocess.CompletedProcess[str]:
-    """Run a program that has the topic and is not to hang; its output."""
     imports = ["aiobotocore.session", "s3fs"] if address.options else []
     return forked_programs.run(PROLOGUE.format(url=address.url, options=address.options) + program, imports=imports)
 
 
 def stored(address: Address) -> list[list[bytes | None]]:
-    """The values in each partition."""
     topic = distlog.open(address.url, storage_options=address.options)
     return [[row.value for row in topic.records(partition)] for partition in range(topic.partitions)]
 
@@ -61,7 +59,7 @@ HELD = "writer = topic.writer(linger_ms=NEVER_MS)\nfor n in range(3): writer.app
         "threading.Thread(target=lambda: (threading.main_thread().join(), writer.append(b'3', partition=1))).start()",
     ],
 )
-def test_what_a_writer_holds_at_exit_is_committed_with_a_warning(end: str, address: Address) -> None:
+def test_pending_records_are_committed_at_exit_with_a_warning(end: str, address: Address) -> None:
     process = run(address, WARNED + HELD + end)
     assert process.returncode == 0, process.stderr
     assert stored(address)[1] == [b"0", b"1", b"2", b"3"][: 4 if "Thread" in end else 3]
@@ -71,8 +69,8 @@ def test_what_a_writer_holds_at_exit_is_committed_with_a_warning(end: str, addre
     assert "Traceback" not in process.stderr
 
 
-def test_a_python_that_was_started_for_the_program_commits_it_too(address: Address) -> None:
-    """As all programs in this file do that are forked from one, to be cheaper."""
+def test_a_fresh_python_commits_at_exit(address: Address) -> None:
+    """The other programs in this file are forked from one, to be cheaper."""
     text = PROLOGUE.format(url=address.url, options=address.options) + HELD
     command = [sys.executable, "-W", "always::ResourceWarning", "-c", text]
     process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
@@ -80,20 +78,20 @@ def test_a_python_that_was_started_for_the_program_commits_it_too(address: Addre
     assert stored(address)[1] == [b"0", b"1", b"2"]
 
 
-def test_a_warning_that_is_made_an_error_keeps_nothing_from_being_committed(address: Address) -> None:
+def test_warnings_as_errors_do_not_stop_the_commit(address: Address) -> None:
     error = "warnings.simplefilter('error', ResourceWarning)\n"
     process = run(address, error + HELD + "second = topic.writer(); second.append(b'x', partition=0)")
     assert stored(address) == [[b"x"], [b"0", b"1", b"2"]]
     assert "ResourceWarning" in process.stderr
 
 
-def test_an_exception_that_ends_the_program_does_not_lose_what_was_taken(address: Address) -> None:
+def test_an_uncaught_exception_loses_no_record(address: Address) -> None:
     process = run(address, HELD + "raise KeyError('something else broke')")
     assert process.returncode == 1
     assert stored(address)[1] == [b"0", b"1", b"2"]
 
 
-def test_a_writer_that_was_closed_or_flushed_is_not_warned_of(address: Address) -> None:
+def test_a_closed_or_flushed_writer_does_not_warn(address: Address) -> None:
     program = """
 with topic.writer() as writer:
     writer.append(b'closed', partition=0)
@@ -105,15 +103,14 @@ other.flush()
     assert stored(address) == [[b"closed"], [b"flushed"]]
 
 
-def test_an_error_at_exit_says_what_was_not_committed(address: Address) -> None:
+def test_an_error_at_exit_names_uncommitted_records(address: Address) -> None:
     process = run(address, HELD + "writer.append(b'', partition=0)\nwriter.append(b'')\nos.fsync = fail")
     assert re.search("was not closed, and its last commit failed: .*No space left on device", process.stderr)
     assert "records_not_committed=5" in process.stderr
     assert stored(address) == [[], []]
 
 
-def test_writers_of_a_dropped_topic_keep_no_other_from_its_last_commit(address: Address) -> None:
-    """What they appended is not flushed, and cannot be any more."""
+def test_writers_of_a_dropped_topic_do_not_stop_others_at_exit(address: Address) -> None:
     dropped = """
 other = distlog.create(topic.url + "-dropped", 1, config={"flush.messages": 1000})
 writers = [other.writer(linger_ms=0) for _ in range(9)]
@@ -127,7 +124,7 @@ while other.refresh().end_offsets() != {0: 9}:
     assert process.stderr.count("its last commit failed: the topic was dropped") == 9, process.stderr
 
 
-def test_an_error_in_the_background_that_nobody_saw_is_told_at_exit(address: Address) -> None:
+def test_an_unseen_background_error_is_reported_at_exit(address: Address) -> None:
     program = """
 taken, failing = threading.Event(), threading.Event()
 def fail_in_background(file):
@@ -147,24 +144,24 @@ failing.wait()
     assert len(messages) == 1, process.stderr
 
 
-def test_a_commit_in_the_background_is_waited_for_at_exit(address: Address) -> None:
+def test_exit_waits_for_a_background_commit(address: Address) -> None:
     program = """
-writer, begun, ending = topic.writer(linger_ms=0), threading.Event(), threading.Event()
+writer, started, ending = topic.writer(linger_ms=0), threading.Event(), threading.Event()
 fsync, commit_at_exit = os.fsync, writer.commit_at_exit
 writer.commit_at_exit = lambda: (ending.set(), commit_at_exit())[1]
 def slow(file):
-    begun.set()
+    started.set()
     ending.wait()
     fsync(file)
 os.fsync = slow
 writer.append(b'slow', partition=0)
-begun.wait()
+started.wait()
 """
     assert run(address, program).stderr == ""
     assert stored(address)[0] == [b"slow"]
 
 
-def test_it_commits_where_no_thread_can_be_started_any_more(address: Address) -> None:
+def test_it_commits_without_new_threads(address: Address) -> None:
     program = """
 def refuse(*arguments):
     raise RuntimeError("can't create new thread at interpreter shutdown")
@@ -176,13 +173,11 @@ threading.Thread.start = refuse
     assert stored(address)[1] == [b"0", b"1", b"2"]
 
 
-def test_a_killed_process_has_committed_what_was_flushed_and_nothing_else(address: Address) -> None:
+def test_a_killed_process_has_committed_only_flushed_records(address: Address) -> None:
     process = run(address, HELD + "writer.flush(); writer.append(b'lost', partition=1); os.kill(os.getpid(), 9)")
     assert process.returncode == -9
     assert stored(address)[1] == [b"0", b"1", b"2"]
 
-
-# --- forks
 
 FORK = """
 sys.stdout.flush()
@@ -203,14 +198,14 @@ def test_a_forked_child_never_commits_the_records_of_its_parent(child: str, addr
     assert stored(address)[1] == [b"0", b"1", b"2"]
 
 
-def test_a_forked_child_has_a_writer_of_its_own(address: Address) -> None:
+def test_a_forked_child_has_its_own_writer(address: Address) -> None:
     child = "    writer.append(b'child', partition=0)"
     process = run(address, HELD + FORK + "else:\n" + child)
     assert process.returncode == 0, process.stderr
     assert stored(address) == [[b"child"], [b"0", b"1", b"2"]]
 
 
-def test_a_child_of_multiprocessing_commits_what_it_left_open(address: Address) -> None:
+def test_a_child_of_multiprocessing_commits_pending_records(address: Address) -> None:
     program = """
 def work():
     mine = topic.writer(linger_ms=NEVER_MS)
@@ -225,17 +220,17 @@ assert process.exitcode == 0
     assert stored(address) == [[b"child"], [b"0", b"1", b"2"]]
 
 
-def test_a_fork_while_a_commit_is_under_way_neither_hangs_nor_commits_twice(address: Address) -> None:
+def test_a_fork_during_a_commit_does_not_hang_or_commit_twice(address: Address) -> None:
     program = """
-writer, begun, proceed = topic.writer(linger_ms=0), threading.Event(), threading.Event()
+writer, started, proceed = topic.writer(linger_ms=0), threading.Event(), threading.Event()
 fsync = os.fsync
 def slow(file):
-    begun.set()
+    started.set()
     proceed.wait(60)
     fsync(file)
 os.fsync = slow
 writer.append(b'parent', partition=0)
-begun.wait(60)
+started.wait(60)
 child = os.fork()
 os.fsync = fsync
 if child:
@@ -249,9 +244,6 @@ else:
     process = run(address, program)
     assert process.returncode == 0, process.stderr
     assert stored(address) == [[b"parent"], [b"child"]]
-
-
-# --- object stores
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Nothing in a bucket is trusted: names, manifests, sizes and chunks that are wrong give an error that names them."""
+"""Nothing in a bucket is trusted: wrong names, manifests, sizes and chunks are refused by name."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def bucket(tmp_path: Path) -> Storage:
     return Storage(str(tmp_path / "bucket"))
 
 
-def opened(bucket: Storage) -> distlog.Topic:
+def open_topic(bucket: Storage) -> distlog.Topic:
     return distlog.open_tiered(bucket.url, "clicks")
 
 
-def test_a_made_bucket_is_read(bucket: Storage, upload: Upload) -> None:
+def test_a_generated_bucket_is_read(bucket: Storage, upload: Upload) -> None:
     put(bucket, upload)
-    assert opened(bucket).scan(columns=["offset"]).to_table()["offset"].to_pylist() == list(range(50))
+    assert open_topic(bucket).scan(columns=["offset"]).to_table()["offset"].to_pylist() == list(range(50))
 
 
 def changed_manifest(upload: Upload, change: Callable[[dict[str, Any]], object]) -> dict[str, bytes]:
@@ -82,63 +82,59 @@ def test_a_manifest_that_is_wrong_is_named(
 ) -> None:
     bucket.put_many(changed_manifest(upload, change))
     with pytest.raises(distlog.CorruptMetadataError, match=message) as error:
-        opened(bucket)
+        open_topic(bucket)
     assert error.value.details["file"].endswith(f"{upload.stem}.rsm-manifest")
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"version":"1"}'], ids=range(6))
-def test_a_manifest_that_is_none_is_named(bucket: Storage, upload: Upload, data: bytes) -> None:
+def test_an_invalid_manifest_is_named(bucket: Storage, upload: Upload, data: bytes) -> None:
     objects = upload.objects()
-    bucket.put_many({name: data if name.endswith("manifest") else each for name, each in objects.items()})
+    bucket.put_many({name: data if name.endswith("manifest") else content for name, content in objects.items()})
     with pytest.raises((distlog.CorruptMetadataError, distlog.UnsupportedVersionError), match="rsm-manifest"):
-        opened(bucket)
+        open_topic(bucket)
 
 
 def test_another_version_of_manifests_is_refused(bucket: Storage, upload: Upload) -> None:
     bucket.put_many(changed_manifest(upload, lambda value: value.update(version="2")))
     with pytest.raises(distlog.UnsupportedVersionError, match="unknown version"):
-        opened(bucket)
+        open_topic(bucket)
 
 
 @pytest.mark.parametrize("suffix", [".log", ".indexes"])
-def test_an_object_that_is_cut_off_is_named(bucket: Storage, upload: Upload, suffix: str) -> None:
+def test_a_truncated_object_is_named(bucket: Storage, upload: Upload, suffix: str) -> None:
     objects = upload.objects()
     cut = {name: data[: len(data) // 2] if name.endswith(suffix) else data for name, data in objects.items()}
     bucket.put_many(cut)
     with pytest.raises(distlog.CorruptMetadataError, match=rf"size.*\{suffix}"):
-        opened(bucket)
+        open_topic(bucket)
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_a_segment_that_is_deleted_behind_an_open_topic_is_named(
-    bucket: Storage, upload: Upload, compressed: bool
-) -> None:
+def test_a_segment_deleted_under_an_open_topic_is_named(bucket: Storage, upload: Upload, compressed: bool) -> None:
     upload = dataclasses.replace(upload, compressed=compressed)
     put(bucket, upload)
-    topic = opened(bucket)
+    topic = open_topic(bucket)
     bucket.delete([f"{upload.folder}/{upload.stem}.log"])
     with pytest.raises(distlog.SnapshotTooOldError, match=rf"refresh the topic.*{upload.stem}\.log"):
         topic.scan().to_table()
 
 
-def test_a_log_whose_indexes_are_deleted_behind_an_open_topic_is_read_without_them(
-    bucket: Storage, upload: Upload
-) -> None:
+def test_a_log_with_deleted_indexes_is_read_without_them(bucket: Storage, upload: Upload) -> None:
     put(bucket, upload)
-    topic = opened(bucket)
+    topic = open_topic(bucket)
     bucket.delete([f"{upload.folder}/{upload.stem}.indexes"])
     assert topic.scan(columns=["offset"]).to_table().num_rows == 50
 
 
-def test_each_changed_byte_of_a_log_is_an_error_and_no_other_record(bucket: Storage, upload: Upload) -> None:
+def test_each_changed_byte_of_a_log_fails(bucket: Storage, upload: Upload) -> None:
     put(bucket, upload)
-    expected = opened(bucket).scan().to_table()
+    expected = open_topic(bucket).scan().to_table()
     name = f"{upload.folder}/{upload.stem}.log"
     log = bucket.read(name)
     for position in range(0, len(log), 97):
         bucket.put(name, log[:position] + bytes([log[position] ^ 0x41]) + log[position + 1 :])
         with suppress(distlog.CorruptRecordError):
-            assert opened(bucket).scan().to_table() == expected
+            assert open_topic(bucket).scan().to_table() == expected
 
 
 @pytest.mark.parametrize(
@@ -154,7 +150,7 @@ def test_a_chunk_of_another_size_is_refused(bucket: Storage, upload: Upload, siz
     value = json.loads(objects[name]) | {"chunkIndex": upload.chunk_index(chunks)}
     bucket.put(name, json.dumps(value).encode())
     with pytest.raises(distlog.CorruptRecordError, match=message):
-        opened(bucket).scan().to_table()
+        open_topic(bucket).scan().to_table()
 
 
 def test_a_bad_snapshot_of_producers_is_named(bucket: Storage, upload: Upload) -> None:
@@ -162,10 +158,10 @@ def test_a_bad_snapshot_of_producers_is_named(bucket: Storage, upload: Upload) -
     name = f"{upload.folder}/{upload.stem}.indexes"
     bucket.put(name, b"\xff" * bucket.size(name))
     with pytest.raises(distlog.CorruptIndexError, match=r"producer snapshot.*clicks-0/.*\.snapshot"):
-        opened(bucket)
+        open_topic(bucket)
 
 
-def test_objects_without_a_manifest_and_strange_names_do_not_count(bucket: Storage, upload: Upload) -> None:
+def test_objects_without_a_manifest_and_strange_names_are_ignored(bucket: Storage, upload: Upload) -> None:
     put(bucket, upload)
     bucket.put_many(
         {
@@ -177,42 +173,42 @@ def test_objects_without_a_manifest_and_strange_names_do_not_count(bucket: Stora
             f"clicks-{TOPIC_ID}/x": b"x",
         }
     )
-    assert opened(bucket).scan().count() == 50
+    assert open_topic(bucket).scan().count() == 50
 
 
-def test_a_manifest_whose_log_is_deleted_does_not_count(
+def test_a_manifest_with_a_deleted_log_is_ignored(
     bucket: Storage, upload: Upload, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(bucket, upload)
     bucket.delete([f"{upload.folder}/{upload.stem}.log"])
     with caplog.at_level(logging.WARNING):
-        assert opened(bucket).end_offsets() == {}
+        assert open_topic(bucket).end_offsets() == {}
     assert "being deleted" in caplog.text
 
 
-def test_offsets_that_no_segment_holds_are_an_error(bucket: Storage, upload: Upload) -> None:
+def test_offsets_without_a_segment_fail(bucket: Storage, upload: Upload) -> None:
     later = Upload(upload.log, 60, 110, number=2)
     put(bucket, upload, later)
     with pytest.raises(distlog.CorruptMetadataError, match=r"offsets are missing.*start_offset=60 expected=50"):
-        opened(bucket)
+        open_topic(bucket)
 
 
 def test_the_longer_of_two_segments_that_begin_at_one_offset_is_read(bucket: Storage, upload: Upload) -> None:
     shorter = Upload(upload.log[:10], 0, 20, number=2, event_ms=10**9)
     put(bucket, shorter, upload)
-    assert opened(bucket).scan().count() == 50
+    assert open_topic(bucket).scan().count() == 50
 
 
-def test_of_segments_that_overlap_the_later_one_is_read_from_its_start_on(bucket: Storage, tmp_path: Path) -> None:
+def test_the_later_of_overlapping_segments_is_read_from_its_start(bucket: Storage, tmp_path: Path) -> None:
     log, files = made_log(tmp_path, 2000)
     batches = read_headers(log)
     row = len(batches) // 2
     position, offset = int(batches["position"][row]), int(batches["base_offset"][row])
-    rest = Upload(log[position:], offset, 2000, number=2, chunk_bytes=500)
+    later = Upload(log[position:], offset, 2000, number=2, chunk_bytes=500)
     longer = int(batches["position"][row + 2]), int(batches["base_offset"][row + 2])
     first = Upload(log[: longer[0]], 0, longer[1], index=files[".index"])
-    put(bucket, first, rest)
-    topic = opened(bucket)
+    put(bucket, first, later)
+    topic = open_topic(bucket)
     assert topic.segments()["next_offset"].to_pylist() == [offset, 2000]
     assert topic.scan(columns=["offset"]).to_table()["offset"].to_pylist() == list(range(2000))
     assert next(topic.records(0, start=offset, limit=1)).offset == offset
@@ -221,10 +217,10 @@ def test_of_segments_that_overlap_the_later_one_is_read_from_its_start_on(bucket
 def test_segments_that_overlap_within_a_batch_are_refused(bucket: Storage, upload: Upload) -> None:
     put(bucket, upload, Upload(upload.log, 49, 99, number=2))
     with pytest.raises(distlog.CorruptMetadataError, match=r"overlap.*offset=49"):
-        opened(bucket)
+        open_topic(bucket)
 
 
-def test_a_topic_that_is_not_there_is_an_error_that_says_what_to_give(bucket: Storage, upload: Upload) -> None:
+def test_a_missing_topic_fails_with_advice(bucket: Storage, upload: Upload) -> None:
     put(bucket, upload)
     with pytest.raises(distlog.TopicNotFoundError, match=r"key prefix.*topic=click\b"):
         distlog.open_tiered(bucket.url, "click")
@@ -232,11 +228,11 @@ def test_a_topic_that_is_not_there_is_an_error_that_says_what_to_give(bucket: St
         distlog.open_tiered(bucket.url, "../clicks")
 
 
-def test_of_topics_that_had_one_name_the_id_chooses(bucket: Storage, upload: Upload) -> None:
+def test_the_topic_id_selects_one_of_equal_names(bucket: Storage, upload: Upload) -> None:
     put(bucket, upload)
     bucket.put(f"clicks-{'B' * 22}/0/x", b"")
     with pytest.raises(distlog.InvalidConfigError, match=f"use a topic_id of {TOPIC_ID}, {'B' * 22}"):
-        opened(bucket)
+        open_topic(bucket)
     assert distlog.open_tiered(bucket.url, "clicks", topic_id=TOPIC_ID).scan().count() == 50
     with pytest.raises(distlog.InvalidConfigError, match="22 of the characters"):
         distlog.open_tiered(bucket.url, "clicks", topic_id="../x")

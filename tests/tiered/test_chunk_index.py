@@ -1,4 +1,4 @@
-"""Where the chunks of a compressed log lie, as manifests say it; what they say wrongly is a ValueError."""
+"""The chunks of a compressed log by its manifest; a wrong manifest is a ValueError."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def variable(sizes: list[int], *, chunk_bytes: int = 10, data: bytes | None = No
 
 
 @given(SIZES)
-def test_the_sizes_that_a_broker_packs_are_found_again(sizes: list[int]) -> None:
+def test_packed_sizes_round_trip(sizes: list[int]) -> None:
     index = ChunkIndex.parse(variable(sizes), compressed=True)
     assert index.ends is not None
     assert index.ends.tolist() == [sum(sizes[:number]) for number in range(len(sizes) + 1)]
@@ -80,7 +80,7 @@ def test_without_compression_the_object_is_the_log() -> None:
     ],
     ids=range(18),
 )
-def test_what_is_no_chunk_index_is_refused(value: Any) -> None:
+def test_an_invalid_chunk_index_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match=r".+"):
         ChunkIndex.parse(value, compressed=True)
 

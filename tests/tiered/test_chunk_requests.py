@@ -1,4 +1,4 @@
-"""What reads of a bucket ask the store for: ranges of chunks, each fetched and decompressed once."""
+"""Reads of a bucket request ranges of chunks; each chunk is fetched and decompressed once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RECORDS = 20_000
 
 
 class Bucket(NamedTuple):
-    """A bucket with one segment of 2 MB in chunks of 64 KiB, which compress to a tenth."""
+    """A bucket with one segment of 2 MB in chunks of 64 KiB, compressed to a tenth."""
 
     address: Address
     upload: Upload
@@ -43,7 +43,6 @@ def bucket(s3_url: Address, upload: Upload) -> Bucket:
 
 @pytest.fixture
 def decompressed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of the chunks that were decompressed."""
     sizes: list[int] = []
     real = tiered_storage._decompressed
 
@@ -56,7 +55,7 @@ def decompressed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def since(topic: distlog.Topic, old_counters: StorageCounters) -> tuple[int, int]:
-    """GETs and bytes read since `before`."""
+    """Return the GETs and the bytes read since `old_counters`."""
     counters = topic.storage.counters
     return counters.gets - old_counters.gets, counters.bytes_read - old_counters.bytes_read
 
@@ -68,7 +67,7 @@ def now(topic: distlog.Topic) -> StorageCounters:
 pytestmark = pytest.mark.s3
 
 
-def test_to_open_it_costs_three_listings_and_two_gets(bucket: Bucket) -> None:
+def test_opening_it_costs_three_listings_and_two_gets(bucket: Bucket) -> None:
     counters = bucket.open().storage.counters
     assert (counters.lists, counters.gets) == (3, 2)
 
@@ -87,7 +86,7 @@ def test_one_record_costs_the_index_once_and_the_chunks_around_it(bucket: Bucket
 def test_a_scan_fetches_and_decompresses_each_chunk_once(
     bucket: Bucket, decompressed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # windows that end within chunks, some of them under way at the same time
+    # windows that end inside chunks, several at a time
     monkeypatch.setattr(segment_parts, "WINDOW_BYTES", 150_000)
     topic = bucket.open()
     (segment,) = topic.live_snapshot.partitions[0].segments
@@ -100,9 +99,7 @@ def test_a_scan_fetches_and_decompresses_each_chunk_once(
     assert gets <= len(bucket.upload.log) // 100_000 + 1
 
 
-def test_so_does_a_read_that_ends_before_the_one_ahead_of_it_begins(
-    tmp_path: Path, upload: Upload, decompressed: list[int]
-) -> None:
+def test_a_sequential_read_fetches_each_chunk_once(tmp_path: Path, upload: Upload, decompressed: list[int]) -> None:
     put(Storage(str(tmp_path / "bucket")), upload)
     topic = distlog.open_tiered(str(tmp_path / "bucket"), "clicks")
     (segment,) = topic.live_snapshot.partitions[0].segments
@@ -133,9 +130,7 @@ def test_a_copy_in_another_process_reads_only_the_manifests_that_it_needs(bucket
     assert (storage.counters.gets, storage.counters.lists) == (2, 0)
 
 
-def test_the_chunks_that_are_kept_are_bounded(
-    tmp_path: Path, upload: Upload, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cached_chunks_are_bounded(tmp_path: Path, upload: Upload, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiered_storage, "CACHE_BYTES", 200_000)
     put(Storage(str(tmp_path / "bucket")), upload)
     topic = distlog.open_tiered(str(tmp_path / "bucket"), "clicks")
@@ -145,5 +140,5 @@ def test_the_chunks_that_are_kept_are_bounded(
         for start in range(0, RECORDS, 1000):
             assert next(topic.records(0, start=start, limit=1)).offset == start
         sizes.append(since(topic, old_time)[1])
-    # the second time none of them is there any more, but for the last ones
+    # the second time all but the last ones were evicted
     assert sizes[1] > 0.8 * sizes[0]

@@ -1,4 +1,4 @@
-"""What real brokers left in buckets is read to exactly the records that a consumer got from them."""
+"""Buckets of real brokers have exactly the records that a consumer got from the brokers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def open_bucket(remote_partition_data: RemotePartitionData) -> distlog.Topic:
     return distlog.open_tiered(remote_partition_data.url, topic=remote_partition_data.topic)
 
 
-def test_every_record_is_read_as_a_consumer_read_it(golden_partition: RemotePartitionData) -> None:
+def test_every_record_equals_a_consumers(golden_partition: RemotePartitionData) -> None:
     topic, number = open_bucket(golden_partition), golden_partition.number
     assert topic.end_offsets()[number] == golden_partition.fields["bucket_end_offset"]
     first = golden_partition.fields["log_start_offset"]
@@ -34,7 +34,7 @@ def test_every_record_is_read_as_a_consumer_read_it(golden_partition: RemotePart
     assert topic.scan([number], start=first).count() == len(golden_partition.records())
 
 
-def test_read_committed_ends_where_the_bucket_no_longer_settles_transactions() -> None:
+def test_read_committed_ends_at_the_first_undecided_transaction() -> None:
     golden = [partition for partition in GOLDEN.values() if "committed" in partition.fields]
     assert {partition.name for partition in golden} == {"tiered-txn-0", "tiered-late-txn-0"}
     for partition in golden:
@@ -57,7 +57,7 @@ def test_the_newest_of_two_uploads_of_a_segment_is_read_and_the_other_is_named(
     assert stems == partition.fields["copy_finished"]
 
 
-def test_each_offset_and_time_is_found_without_a_scan_of_the_rest(golden_partition: RemotePartitionData) -> None:
+def test_each_offset_and_time_is_found_without_a_scan(golden_partition: RemotePartitionData) -> None:
     topic, records = open_bucket(golden_partition), golden_partition.records()
     number = golden_partition.number
     records = records if golden_partition.fields["log_start_offset"] == 0 else rows(iter(topic.scan([number])))

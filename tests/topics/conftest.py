@@ -12,11 +12,9 @@ import distlog
 
 @pytest.fixture
 def local_url(tmp_path: Path) -> Address:
-    """An empty folder on a local disk."""
     return Address(str(tmp_path / "topic"), {})
 
 
 @pytest.fixture
 def topic(storage_url: Address) -> distlog.Topic:
-    """An empty topic of two partitions on each kind of storage in turn."""
     return distlog.create(storage_url.url, partitions=2, storage_options=storage_url.options)

@@ -1,4 +1,4 @@
-"""What a writer on a local disk acknowledges: it is on the device, and each partition succeeds or fails by itself."""
+"""A writer on a local disk acknowledges durable records only, and each partition succeeds or fails alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from distlog.core.topic import Topic
 from distlog.core.write.writer import Delivery
 
 
-def test_what_is_acknowledged_is_on_the_device_with_one_sync_for_a_partition(topic: Topic, syncs: Syncs) -> None:
+def test_acknowledged_records_are_durable_with_one_sync_per_partition(topic: Topic, syncs: Syncs) -> None:
     counts: list[int] = []
     append_both(topic, [], range(3))
     syncs.count = 0
@@ -33,7 +33,7 @@ def test_what_is_acknowledged_is_on_the_device_with_one_sync_for_a_partition(top
     assert counts == [2, 2]
 
 
-def test_a_partition_that_cannot_be_synced_fails_by_itself(topic: Topic, syncs: Syncs) -> None:
+def test_a_failed_sync_affects_only_its_partition(topic: Topic, syncs: Syncs) -> None:
     deliveries: list[Delivery] = []
     append_both(topic, deliveries, range(2))
     syncs.failing = 1
@@ -48,9 +48,7 @@ def test_a_partition_that_cannot_be_synced_fails_by_itself(topic: Topic, syncs: 
     assert contents(topic.refresh())[1] == [b"0", b"1", b"5"]
 
 
-def test_a_partition_that_cannot_be_appended_to_fails_by_itself(
-    topic: Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_append_affects_only_its_partition(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     recover, deliveries = ActivePartition.recover, list[Delivery]()
 
     def failing(active: ActivePartition) -> Any:
@@ -68,7 +66,7 @@ def test_a_partition_that_cannot_be_appended_to_fails_by_itself(
     assert contents(topic) == {0: [], 1: [b"0", b"1", b"2", b"3"]}
 
 
-def test_records_behind_a_partition_that_failed_are_not_appended(topic: Topic, syncs: Syncs) -> None:
+def test_records_after_a_failed_partition_are_not_appended(topic: Topic, syncs: Syncs) -> None:
     append_both(topic, [], range(1))
     deliveries: list[Delivery] = []
     syncs.failing = 1
@@ -106,7 +104,7 @@ def test_a_flush_policy_leaves_syncs_to_flush_and_close(close: bool, topic: Topi
             assert syncs.count == synced + 2
 
 
-def test_a_partition_that_cannot_be_flushed_keeps_no_other_from_it(topic: Topic, syncs: Syncs) -> None:
+def test_a_failed_flush_affects_only_its_partition(topic: Topic, syncs: Syncs) -> None:
     topic.alter_config({"flush.messages": "1000"})
     for failing in (0, 1):
         syncs.failing = failing
@@ -115,12 +113,12 @@ def test_a_partition_that_cannot_be_flushed_keeps_no_other_from_it(topic: Topic,
             writer.append(b"%d" % failing, partition=partition)
         with pytest.raises(StorageError, match="cannot sync"):
             writer.flush()
-        # the loss was told, and all else is on the device
+        # the loss was reported, and all other records are durable
         writer.close()
     assert contents(topic.refresh()) == {0: [b"1"], 1: [b"0"]}
 
 
-def test_a_flush_after_weeks_asks_for_no_segment_that_is_gone_by_then(tmp_path: Path) -> None:
+def test_a_flush_after_weeks_needs_no_deleted_segment(tmp_path: Path) -> None:
     world = World(str(tmp_path / "clicks"))
     world.topic().alter_config({"flush.messages": "1000", "retention.ms": str(DAY_MS)})
     deliveries: list[Delivery] = []
@@ -137,7 +135,7 @@ def test_a_flush_after_weeks_asks_for_no_segment_that_is_gone_by_then(tmp_path: 
     assert min(world.topic().start_offsets()[0], world.topic().snapshot.log_floor) > 0
 
 
-def test_a_flush_tells_once_of_records_whose_segment_another_process_ended_weeks_ago(tmp_path: Path) -> None:
+def test_a_flush_reports_once_records_of_a_long_sealed_segment(tmp_path: Path) -> None:
     world = World(str(tmp_path / "clicks"))
     world.topic().alter_config({"flush.messages": "1000", "retention.ms": str(DAY_MS)})
     deliveries: list[Delivery] = []
@@ -160,7 +158,7 @@ def test_a_flush_tells_once_of_records_whose_segment_another_process_ended_weeks
 
 def test_flush_ms_syncs_in_the_background(topic: Topic, syncs: Syncs) -> None:
     topic.alter_config({"flush.messages": "1000", "flush.ms": "20"})
-    # the real clock: the sync must come while nobody does anything
+    # the real clock: the sync must come without a call
     with topic.writer(linger_ms=0) as writer:
         writer.append(b"a", partition=0)
         log = PartitionLog(topic.handle, 0, topic.current)
@@ -169,7 +167,7 @@ def test_flush_ms_syncs_in_the_background(topic: Topic, syncs: Syncs) -> None:
         log.close()
 
 
-def test_a_sync_that_fails_in_the_background_is_told_by_the_next_flush(topic: Topic, syncs: Syncs) -> None:
+def test_a_failed_background_sync_is_raised_by_the_next_flush(topic: Topic, syncs: Syncs) -> None:
     topic.alter_config({"flush.messages": "1000", "flush.ms": "20"})
     writer = topic.writer(linger_ms=0)
     syncs.failing = 0

@@ -1,4 +1,4 @@
-"""Appends: files first, then one commit that gives the offsets; races, replays, and what a commit may refuse."""
+"""Appends: files first, then one commit that assigns the offsets; races, replays, and refused commits."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ from distlog.core.format.record_batch import HEADERS_TYPE
 from distlog.core.storage.storage import Storage
 from distlog.core.write.append import AppendResult
 
-# --- offsets
-
 
 def test_an_append_is_invisible_until_it_is_committed(storage: Storage) -> None:
     topic = topic_on(storage, 2, TINY)
@@ -39,13 +37,13 @@ def test_an_append_is_invisible_until_it_is_committed(storage: Storage) -> None:
 def test_a_stream_whose_rows_are_refused_is_closed(storage: Storage) -> None:
     duckdb = pytest.importorskip("duckdb")
     topic, connection = topic_on(storage, 2, TINY), duckdb.connect()
-    # the error's traceback holds the stream, as a notebook does
+    # the error's traceback holds the stream, as in a notebook
     with pytest.raises(InvalidRecordError, match="unknown column n") as refused:
         topic.append(connection.sql("SELECT 'a' AS value, 1 AS n"))
     assert connection.sql("SELECT 1").fetchall() == [(1,)], refused
 
 
-def test_the_offsets_of_a_result_are_those_that_readers_see(local: Storage) -> None:
+def test_the_offsets_of_a_result_equal_the_readers_offsets(local: Storage) -> None:
     topic = topic_on(local, 3, TINY)
     for _ in range(3):
         result = topic.append([{"key": b"k%d" % number, "value": b"%d" % number} for number in range(100)])
@@ -87,9 +85,6 @@ def test_appends_to_other_partitions_do_not_move(local: Storage) -> None:
     assert committed(first, mine).offsets == {0: (0, 3)}
 
 
-# --- commits that are refused
-
-
 def test_files_older_than_the_vacuum_horizon_are_refused(storage: Storage) -> None:
     topic, vacuum = topic_on(storage, 1), topic_on(storage)
     segments = written(topic, *values([1]))
@@ -108,10 +103,7 @@ def test_files_at_the_vacuum_horizon_are_accepted(local: Storage) -> None:
     assert committed(topic, segments).offsets == {0: (0, 1)}
 
 
-# --- records that are refused
-
-
-def test_a_record_of_a_mebibyte_is_refused_with_the_limit_that_its_batch_is_above(local: Storage) -> None:
+def test_a_record_of_a_mebibyte_is_refused_with_the_limit(local: Storage) -> None:
     topic = topic_on(local, 1)
     refused = r"max.message.bytes.*[ (]size=10486\d\d .*limit=1048588\)"
     with pytest.raises(InvalidRecordError, match=refused):
@@ -146,9 +138,7 @@ def test_a_record_of_a_mebibyte_is_refused_with_the_limit_that_its_batch_is_abov
         ),
     ],
 )
-def test_a_record_that_does_not_fit_leaves_the_topic_as_it_was(
-    data: Any, partition: Any, message: str, local: Storage
-) -> None:
+def test_a_refused_record_leaves_the_topic_unchanged(data: Any, partition: Any, message: str, local: Storage) -> None:
     topic = topic_on(local, 2, {"max.message.bytes": "1000"})
     with pytest.raises(InvalidRecordError, match=message):
         topic.append(data, partition)
@@ -156,7 +146,7 @@ def test_a_record_that_does_not_fit_leaves_the_topic_as_it_was(
     assert contents(topic) == {0: [], 1: []}
 
 
-def test_an_input_that_breaks_off_leaves_the_topic_as_it_was_and_no_file_open(local: Storage) -> None:
+def test_a_failing_input_leaves_the_topic_unchanged_and_no_file_open(local: Storage) -> None:
     topic = topic_on(local, 2)
 
     def broken() -> Iterator[dict[str, Any]]:
@@ -172,10 +162,7 @@ def test_an_input_that_breaks_off_leaves_the_topic_as_it_was_and_no_file_open(lo
     assert files(local) == set()
 
 
-# --- what is stored
-
-
-def test_batches_are_compressed_as_the_topic_says(local: Storage) -> None:
+def test_batches_have_the_compression_of_the_topic(local: Storage) -> None:
     topic = topic_on(local, 1)
     rows = [{"value": b"abc" * 100, "timestamp": NOW}] * 200
     for number, codec in enumerate(("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")):
@@ -194,12 +181,12 @@ def test_log_append_time_is_that_of_the_commit(local: Storage) -> None:
     clock.now_ms = NOW + 500
     topic.append(values(range(3)))
     rows = stored(topic.scan().to_table())
-    # each commit is later than the one before, that which created the topic among them
+    # each commit is later than the previous one, including the creation of the topic
     assert [(row["timestamp"], row["timestamp_type"]) for row in rows] == [(NOW + 1, 1)] * 3 + [(NOW + 500, 1)] * 3
     assert topic.offsets_for_times(NOW + 2) == {0: (3, NOW + 500)}
 
 
-def test_a_file_name_tells_at_which_version_its_append_began(local: Storage) -> None:
+def test_a_file_name_has_the_start_version_of_its_append(local: Storage) -> None:
     topic = topic_on(local, 1)
     for number in range(3):
         topic.append(values([number]))
@@ -214,7 +201,7 @@ def test_small_appends_without_a_key_begin_at_any_partition(local: Storage) -> N
     assert all(topic.end_offsets().values())
 
 
-def test_records_without_a_key_fill_every_partition_in_the_long_run(local: Storage) -> None:
+def test_records_without_a_key_fill_every_partition(local: Storage) -> None:
     topic = topic_on(local, 4)
     topic.append([{"value": b"x" * 1000}] * 2000)
     counts = [len(content) for content in contents(topic).values()]

@@ -1,4 +1,4 @@
-"""Batches of an application: each is appended once, however often and by whomever it is sent."""
+"""Batches of an application: each is appended once, from any number of sends and senders."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 from distlog.core.write.append import AppendResult, commit_append
 
-# --- (app_id, batch_id)
-
 
 def test_a_replay_returns_the_first_result_and_appends_nothing(storage: Storage) -> None:
     topic = topic_on(storage, 2, TINY, checkpoint_commits=4)
@@ -45,7 +43,7 @@ def test_a_replay_returns_the_first_result_and_appends_nothing(storage: Storage)
     assert topic.end_offsets() == {0: 0, 1: 36}
 
 
-def test_batches_are_told_apart_by_application_and_by_type(local: Storage) -> None:
+def test_batches_differ_by_application_and_type(local: Storage) -> None:
     topic = topic_on(local, 1)
     names = [("app", 7), ("app", "7"), ("other", 7), ("app", 0), ("é", "\n")]
     results = [
@@ -56,8 +54,8 @@ def test_batches_are_told_apart_by_application_and_by_type(local: Storage) -> No
     assert again == [dataclasses.replace(result, replayed=True) for result in results]
 
 
-def test_in_order_the_newest_batch_is_known_and_much_older_ones_are_skipped(local: Storage) -> None:
-    """From a checkpoint too, and whether or not the replay says that it is in order."""
+def test_in_order_replays_return_the_newest_batch_and_skip_older_ones(local: Storage) -> None:
+    """From a checkpoint too, with and without `in_order` in the replay."""
     topic = topic_on(local, 1, checkpoint_commits=10)
 
     def append(on: Topic, batch_id: int, *, in_order: bool = True) -> AppendResult:
@@ -113,7 +111,7 @@ def test_in_order_a_batch_below_the_newest_was_committed_before(local: Storage) 
 
 
 def test_keyless_records_do_not_get_into_a_concurrently_compacted_topic(storage: Storage) -> None:
-    """1. A transaction takes them. 2. The topic gets `cleanup.policy=compact`. 3. The commit is refused."""
+    """A transaction accepts the records, the topic gets `cleanup.policy=compact`, and the commit is refused."""
     topic, other = topic_on(storage, 1), topic_on(storage)
     transaction = topic.transaction()
     transaction.append(values([1]))
@@ -126,7 +124,7 @@ def test_keyless_records_do_not_get_into_a_concurrently_compacted_topic(storage:
     assert topic.append(values([1], key=b"k")).offsets == {0: (0, 1)}
 
 
-def test_of_two_writers_of_one_batch_one_wins_and_both_get_its_result(storage: Storage) -> None:
+def test_concurrent_writers_of_one_batch_get_one_result(storage: Storage) -> None:
     first, second = topic_on(storage, 1), topic_on(storage)
     mine, theirs = written(first, *values([1])), written(second, *values([2]))
     won = committed(second, theirs, app_id="app", batch_id=1)
@@ -172,7 +170,7 @@ def test_a_batch_that_no_commit_can_hold_is_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize("app_id", ["producer:billing", "leader:0", "producer:"])
-def test_an_application_cannot_pass_for_a_producer_or_a_leader(app_id: str, local: Storage) -> None:
+def test_an_application_cannot_use_the_id_of_a_producer_or_leader(app_id: str, local: Storage) -> None:
     topic = topic_on(local, 1)
     for append in (topic.append, lambda rows, **ids: topic.transaction(**ids)):
         with pytest.raises(InvalidRecordError, match=f"are distlog's own: give another app_id.*{app_id}"):
@@ -202,7 +200,6 @@ RECORD = [{"value": "v"}]
 
 @pytest.fixture
 def full(memory_url: Address) -> Topic:
-    """A topic whose batch ids take more than it allows."""
     topic = distlog.create(f"{memory_url.url}/clicks", 1, config={"batch.ids.bytes": 2000})
     topic.append(RECORD, app_id="job", batch_id="the first")
 
@@ -234,7 +231,7 @@ def test_appends_without_an_id_and_batches_in_order_go_on_above_the_bound(full: 
     assert snapshot.transaction("stream", 7)
 
 
-def test_a_raised_bound_lets_new_ones_in(full: Topic) -> None:
+def test_a_raised_bound_accepts_new_ids(full: Topic) -> None:
     full.alter_config({"batch.ids.bytes": 1 << 20})
     assert not full.append(RECORD, app_id="job", batch_id="another").replayed
 

@@ -1,4 +1,4 @@
-"""An append is shared by threads: partitions side by side, each in its order; one error, and nothing left behind."""
+"""Threads share an append: partitions in parallel, each in order; one error, and no leftover files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def table(large: Collection[int] = ()) -> pa.Table:
-    """Rows of which row n goes to partition n % 3; those that are `large` fit no batch."""
+    """Return rows of which row n goes to partition n % 3; `large` ones exceed a batch."""
     values = [b"%08d" % n + bytes(2_000_000 * (n in large)) for n in range(ROWS)]
     return pa.table({"partition": pa.array(np.arange(ROWS) % 3, pa.int32()), "value": values})
 
@@ -57,9 +57,7 @@ def appender(storage: Storage, workers: int, **options: Any) -> Appender:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
-def test_each_partition_has_its_rows_in_their_order_however_many_threads_write(
-    workers: int, storage: Storage
-) -> None:
+def test_each_partition_keeps_its_order_with_any_number_of_threads(workers: int, storage: Storage) -> None:
     writer = appender(storage, workers)
     assert writer.append(table()) == ROWS
     topic = topic_on(storage)
@@ -70,9 +68,7 @@ def test_each_partition_has_its_rows_in_their_order_however_many_threads_write(
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_of_the_rows_that_fit_nowhere_the_first_is_told_and_nothing_is_left_behind(
-    workers: int, storage: Storage
-) -> None:
+def test_the_first_too_large_row_is_reported_and_no_file_is_left(workers: int, storage: Storage) -> None:
     writer = appender(storage, workers)
     old_files, threads = files(storage), set(threading.enumerate())
     with pytest.raises(InvalidRecordError, match=r"max.message.bytes.*partition=1 row_of_partition=3333 "):

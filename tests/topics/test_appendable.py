@@ -1,4 +1,4 @@
-"""What may be appended: Arrow, pandas and dicts become the same columns, and what does not fit is named."""
+"""Inputs of an append: Arrow, pandas and dicts become the same columns, and invalid values are named."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def test_an_index_of_pandas_with_the_name_of_a_column_is_that_column() -> None:
     assert [row["timestamp"] for row in timed] == [1_672_527_600_000, 1_672_531_200_000]
     levels = pandas.MultiIndex.from_tuples([("a", 7)], names=["key", "offset"])
     assert normalized(pandas.DataFrame({"value": ["1"]}, index=levels))[0]["key"] == b"a"
-    both = pandas.DataFrame({"key": ["own"], "value": ["1"]}, index=pandas.Index(["other"], name="key"))
-    assert normalized(both)[0]["key"] == b"own"
+    indexed = pandas.DataFrame({"key": ["own"], "value": ["1"]}, index=pandas.Index(["other"], name="key"))
+    assert normalized(indexed)[0]["key"] == b"own"
 
 
 def test_a_column_of_dates_is_their_midnights_in_utc() -> None:
@@ -106,7 +106,7 @@ def test_a_scans_own_columns_are_accepted_and_assigned_again() -> None:
     assert set(normalized(table)[0]) == {"timestamp", "key", "value"}
 
 
-def test_no_rows_are_no_error() -> None:
+def test_no_rows_are_accepted() -> None:
     assert normalized([]) == []
     assert normalized(pa.table({"value": pa.array([], pa.binary())})) == []
 
@@ -159,12 +159,12 @@ def test_no_rows_are_no_error() -> None:
         (None, "append takes Arrow"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(rows: Any, message: str) -> None:
+def test_an_invalid_value_is_refused_by_name(rows: Any, message: str) -> None:
     with pytest.raises(InvalidRecordError, match=message):
         normalized(rows)
 
 
-def test_pandas_that_does_not_fit_is_refused() -> None:
+def test_invalid_pandas_input_is_refused() -> None:
     pandas = pytest.importorskip("pandas")
     with pytest.raises(InvalidRecordError, match=r"cannot become an Arrow column.*value"):
         normalized(pandas.DataFrame({"value": [b"x", 3]}))
@@ -193,7 +193,7 @@ def test_large_inputs_come_in_slices_of_some_mib() -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_binary(), pa.string_view()], ids=str)
-def test_the_values_of_a_dictionary_count_where_they_are_repeated(kind: pa.DataType) -> None:
+def test_repeated_values_of_a_dictionary_count_by_their_size(kind: pa.DataType) -> None:
     texts = pa.array(["x" * 10_000, "y" * 10_000, None]).cast(kind)
     column = pa.DictionaryArray.from_arrays(pa.array([0, 1, None, 2] * 1500).slice(1), texts)
     slices = list(batches(pa.table({"value": column})))
@@ -203,7 +203,7 @@ def test_the_values_of_a_dictionary_count_where_they_are_repeated(kind: pa.DataT
     assert sum(part.num_rows for part in slices) == len(column)
 
 
-def test_dicts_are_taken_from_an_iterator_as_they_are_needed() -> None:
+def test_an_iterator_of_dicts_is_read_lazily() -> None:
     number = 0
 
     def rows() -> Iterator[dict[str, bytes]]:
@@ -221,7 +221,7 @@ def test_a_compacted_topic_refuses_a_null_key_and_names_the_row() -> None:
         normalized(rows, {"cleanup.policy": "compact,delete"})
 
 
-def test_the_timestamp_limits_of_the_topic_hold_but_for_no_timestamp() -> None:
+def test_the_timestamp_limits_of_the_topic_apply() -> None:
     config = {"message.timestamp.before.max.ms": 1000, "message.timestamp.after.max.ms": 10}
     good = [NOW - 1000, NOW + 10, -1]
     assert [

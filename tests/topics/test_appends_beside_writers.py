@@ -1,4 +1,4 @@
-"""Bulk appends, transactions, settings and drops, beside processes that append in place."""
+"""Bulk appends, transactions, settings and drops, with concurrent direct appends."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def test_a_transaction_follows_the_direct_appends_made_while_it_was_open(folder:
     assert process.values() == {0: [b"a", b"b"], 1: [b"c"], 2: []}
 
 
-def test_an_append_of_nothing_seals_nothing(folder: Path) -> None:
+def test_an_empty_append_seals_nothing(folder: Path) -> None:
     process = Process(folder)
     append(process[0], b"a")
     process.topic().append([])
     assert process.head().partitions[0].active
 
 
-def test_an_append_whose_files_are_too_old_leaves_the_active_segment_as_it_is(folder: Path) -> None:
+def test_an_append_with_too_old_files_leaves_the_active_segment(folder: Path) -> None:
     process = Process(folder)
     slow = process.topic()
     appender = slow.appender()
@@ -102,7 +102,7 @@ def test_without_an_active_segment_an_append_makes_no_more_requests_than_its_com
     )
 
 
-def test_a_bulk_append_does_not_wait_for_ever_for_a_lock(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bulk_append_does_not_wait_forever_for_a_lock(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process, other = Process(folder), Process(folder)
     append(process[0], b"a")
     topic = process.topic()
@@ -112,7 +112,7 @@ def test_a_bulk_append_does_not_wait_for_ever_for_a_lock(folder: Path, monkeypat
     assert append(process[0], b"c") == (1, 2)
 
 
-def test_writers_of_a_dropped_topic_get_an_error_and_lose_nothing_that_was_appended_before(folder: Path) -> None:
+def test_writers_of_a_dropped_topic_fail_and_keep_earlier_records(folder: Path) -> None:
     process, other = Process(folder), Process(folder)
     append(process[0], b"a")
     append(other[0], b"b")
@@ -151,7 +151,7 @@ def test_writers_of_a_topic_that_was_dropped_and_created_again_are_refused(folde
     assert new.anomalies() == ()
 
 
-def test_the_next_append_of_every_process_uses_settings_that_were_changed(folder: Path) -> None:
+def test_the_next_append_of_every_process_uses_changed_settings(folder: Path) -> None:
     process, other = Process(folder), Process(folder)
     append(process[0], b"a")
     append(other[0], b"b")

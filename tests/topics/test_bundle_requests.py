@@ -1,4 +1,4 @@
-"""How many requests an append costs: one PUT a task, and one commit, over any number of partitions."""
+"""The number of requests of an append: one PUT a task and one commit, for any number of partitions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ TASKS = 4
 
 
 def requests(storage: Storage) -> tuple[int, int, int, int]:
-    """(GETs, PUTs, lists, deletes) so far."""
     counters: StorageCounters = storage.counters
     return counters.gets, counters.puts, counters.lists, counters.deletes
 
@@ -28,7 +27,7 @@ def since(storage: Storage, old_requests: tuple[int, int, int, int]) -> tuple[in
 
 
 def task(topic: Topic) -> Appender:
-    """What one task of a write appends with; it loads nothing."""
+    """Return the appender of one task of a write, which loads nothing."""
     return Appender(
         topic.storage,
         topic.name,
@@ -59,7 +58,7 @@ def test_tasks_put_a_bundle_each_and_their_driver_one_commit(s3_url: Address, pa
 
 
 @pytest.mark.s3
-def test_an_append_looks_for_a_newer_commit_puts_its_bundle_and_its_commit(s3_url: Address) -> None:
+def test_an_append_is_a_refresh_a_bundle_and_a_commit(s3_url: Address) -> None:
     topic = topic_on(Storage(*s3_url).child("t"), 50)
     for first in range(2):
         old_requests = requests(topic.storage)

@@ -1,4 +1,4 @@
-"""Who chooses the codec of new batches: the topic, or, where its compression.type is producer, the writer."""
+"""The codec of new batches: the topic's, or the writer's if compression.type is producer."""
 
 from __future__ import annotations
 
@@ -26,13 +26,12 @@ def topic_of(**config: object) -> Topic:
 
 
 def codecs(topic: Topic) -> list[str]:
-    """The codec that each batch of partition 0 says it has."""
     header = read_headers(bytes(topic.refresh().read(0, 0)))["attributes"] & CODEC_MASK
     return [CODEC_NAMES[codec] for codec in header.tolist()]
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_writer_chooses_where_the_topic_leaves_it_to_the_producer(codec: str) -> None:
+def test_a_writer_chooses_if_compression_type_is_producer(codec: str) -> None:
     topic = topic_of()
     topic.append(ROWS, compression=codec)
     assert codecs(topic) == [codec]
@@ -57,14 +56,14 @@ def test_transactions_and_writers_choose_as_appends_do() -> None:
 
 
 @pytest.mark.parametrize(("setting", "codec"), [("gzip", "gzip"), ("uncompressed", "none")])
-def test_the_topics_own_codec_wins_as_in_kafka(setting: str, codec: str) -> None:
+def test_the_topics_codec_takes_precedence_as_in_kafka(setting: str, codec: str) -> None:
     topic = topic_of(compression_type=setting)
     topic.append(ROWS, compression="zstd")
     assert codecs(topic) == [codec]
 
 
 @pytest.mark.parametrize("setting", ["producer", "gzip"])
-def test_a_codec_that_there_is_not_is_refused_by_name(setting: str) -> None:
+def test_an_unknown_codec_is_refused_by_name(setting: str) -> None:
     topic = topic_of(compression_type=setting)
     for attempt in (
         lambda: topic.append(ROWS, compression="brotli"),

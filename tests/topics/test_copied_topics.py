@@ -1,4 +1,4 @@
-"""A topic is called as its folder; a copy of a folder has the id of the original until it gets its own."""
+"""A topic has the name of its folder; a copied folder keeps the id of the original until it gets its own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COPY = r"backup has the topic id of clicks, since one is a copy.*distlog alter U
 
 @pytest.fixture
 def root(storage_url: Address) -> Address:
-    """A root with the topic `clicks` of three records, and `backup`, a copy of its folder."""
+    """Return a root with the topic `clicks` of three records, and a copy of its folder named `backup`."""
     topic = distlog.create(f"{storage_url.url}/clicks", 2, storage_options=storage_url.options)
     topic.append(values(range(2)), partition=0, app_id="load", batch_id=1)
     with topic.writer() as writer:
@@ -37,7 +37,7 @@ def read(root: Address, name: str) -> list[bytes]:
     return topic_at(root, name).scan(columns=["value"]).to_table()["value"].to_pylist()
 
 
-def test_a_topic_is_called_as_its_folder(root: Address) -> None:
+def test_a_topic_has_the_name_of_its_folder(root: Address) -> None:
     move_folder(root, "clicks", "views")
     topic = topic_at(root, "views")
     assert topic.name == "views"
@@ -62,7 +62,7 @@ def test_without_the_original_each_copy_is_named(root: Address) -> None:
     ]
 
 
-def test_a_moved_topic_is_no_copy(root: Address) -> None:
+def test_a_moved_topic_is_not_a_copy(root: Address) -> None:
     topic_at(root, "backup").drop()
     move_folder(root, "clicks", "views")
     with warnings.catch_warnings():
@@ -70,7 +70,7 @@ def test_a_moved_topic_is_no_copy(root: Address) -> None:
         assert [topic.name for topic in distlog.topics(*root)] == ["views"]
 
 
-def test_a_new_id_parts_the_two_and_keeps_all_else(root: Address) -> None:
+def test_a_new_id_separates_the_topics(root: Address) -> None:
     old_topic = topic_at(root, "backup")
     new_id = old_topic.assign_new_id()
     with warnings.catch_warnings():
@@ -86,7 +86,7 @@ def test_a_new_id_parts_the_two_and_keeps_all_else(root: Address) -> None:
     assert copy.history().to_table()["operation"].to_pylist()[1] == "new-id"
 
 
-def test_who_has_the_topic_open_must_open_it_again(root: Address) -> None:
+def test_open_topics_must_be_opened_again_after_a_new_id(root: Address) -> None:
     other = topic_at(root, "backup")
     writer = other.writer()
     writer.append(b"before", partition=0, timestamp=NOW)
@@ -135,7 +135,6 @@ def test_a_checkpoint_and_its_commits_agree_on_the_ids(memory_url: Address) -> N
 
 @pytest.fixture
 def on_a_store(tmp_path: Path, memory_url: Address) -> tuple[str, Address]:
-    """A topic on a disk, with an active segment, and its copy on an object store."""
     with distlog.create(str(tmp_path / "clicks"), 2).writer() as writer:
         writer.append(b"v0", partition=1)
     copy_files(Storage(str(tmp_path / "clicks")), Storage(f"{memory_url.url}/clicks"))
@@ -154,7 +153,7 @@ USES: list[Callable[[distlog.Topic], object]] = [
 
 
 @pytest.mark.parametrize("use", USES)
-def test_an_active_segment_on_an_object_store_is_an_error_with_a_way_out(
+def test_an_active_segment_on_an_object_store_fails_with_advice(
     on_a_store: tuple[str, Address], use: Callable[[distlog.Topic], object]
 ) -> None:
     text = r"copied here with an active segment.*'distlog alter FOLDER --seal', and copy.*again \(.*partition=1\)"

@@ -1,4 +1,4 @@
-"""Open transactions of Kafka's: `distlog transactions` lists them, and ends those that nobody else will end."""
+"""Open transactions of Kafka producers: `distlog transactions` lists them, and aborts hanging ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Adopted = Callable[..., Topic]
 
 @pytest.fixture(params=["local", "memory"])
 def adopted(request: pytest.FixtureRequest, tmp_path: Path) -> Adopted:
-    """Adopts LOG, and these states beside it."""
+    """Adopts LOG with these states in the same directory."""
     root = str(tmp_path / "root") if request.param == "local" else f"memory://{tmp_path.name}/root"
 
     def adopt(*states: TransactionState, log: bytes = LOG) -> Topic:
@@ -55,7 +55,7 @@ def test_open_transactions_are_listed_with_their_producers_and_begins(adopted: A
     assert "2 open transactions, of which 2 hang" in str(topic.open_transactions())
 
 
-def test_aborts_show_committed_readers_all_that_comes_behind(adopted: Adopted) -> None:
+def test_an_abort_shows_later_records_to_committed_readers(adopted: Adopted) -> None:
     topic = adopted()
     assert values(topic) == [b"a"]
     topic.abort_transaction(0, 1)
@@ -68,7 +68,7 @@ def test_aborts_show_committed_readers_all_that_comes_behind(adopted: Adopted) -
     assert topic.verify().ok
 
 
-def test_an_offset_where_none_begins_is_an_error_that_names_those_that_do(adopted: Adopted) -> None:
+def test_an_offset_without_a_transaction_fails_with_the_right_ones(adopted: Adopted) -> None:
     topic = adopted()
     with pytest.raises(CommitConflictError, match="the open ones begin at: 1, 2"):
         topic.abort_transaction(0, 3)
@@ -91,7 +91,7 @@ def test_a_transaction_that_its_coordinator_will_end_is_not_aborted(adopted: Ado
     ] == [2]
 
 
-def test_a_transaction_whose_coordinator_is_dead_or_has_gone_on_hangs(adopted: Adopted) -> None:
+def test_a_transaction_without_its_coordinator_hangs(adopted: Adopted) -> None:
     topic = adopted(
         state("old", TransactionStatus.ONGOING, CLICKS), state("over", TransactionStatus.COMPLETE_ABORT, producer=8)
     )
@@ -105,8 +105,8 @@ def test_a_transaction_whose_coordinator_is_dead_or_has_gone_on_hangs(adopted: A
     assert values(topic) == [b"a", b"d"]
 
 
-def test_one_is_late_when_it_is_open_for_more_than_the_longest_timeout_and_five_minutes(adopted: Adopted) -> None:
-    """testHasLateTransaction, testHasLateTransactionInitializedAfterReload: the state is that of an adopted log."""
+def test_a_transaction_is_late_five_minutes_after_the_longest_timeout(adopted: Adopted) -> None:
+    """testHasLateTransaction, testHasLateTransactionInitializedAfterReload: the state of an adopted log."""
     topic = adopted()
     first = open_transactions(topic.reader, 0, topic.snapshot.partitions[0])[0]
     limit = TIME_MS + MAX_TIMEOUT_MS + 300_000
@@ -123,7 +123,7 @@ def test_a_metric_names_a_partition_with_a_late_transaction(adopted: Adopted) ->
         return has_late_transaction(topic.reader, state, 0, now_ms)
 
     assert [is_late(now) for now in (TIME_MS, limit, limit + 1)] == [False, False, True]
-    # what comes behind it hides nothing, in place and in a commit
+    # later records hide nothing, as direct appends and as a commit
     with topic.writer() as writer:
         writer.append(b"x")
     topic.append([{"value": b"y"}])

@@ -1,4 +1,4 @@
-"""What people type at first works, or the error says what to type."""
+"""The first inputs of a new user work, or the error gives the right input."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ def topic(tmp_path: Path) -> distlog.Topic:
 
 
 def times(topic: distlog.Topic) -> list[int]:
-    """The timestamps of all records, in ms."""
     return topic.scan(columns="timestamp").to_table()["timestamp"].cast("int64").to_pylist()
 
 
-def test_the_library_knows_its_version() -> None:
+def test_the_library_has_a_version() -> None:
     assert distlog.__version__ == metadata.version(DISTRIBUTION)
 
 
@@ -44,7 +43,7 @@ def test_the_library_knows_its_version() -> None:
         np.datetime64("2026-01-02T03:04:05.678901234"),
     ],
 )
-def test_a_record_takes_a_time_as_python_and_numpy_and_iso_have_it(topic: distlog.Topic, time: Any) -> None:
+def test_a_record_accepts_times_of_python_numpy_and_iso(topic: distlog.Topic, time: Any) -> None:
     topic.append([{"value": "v", "timestamp": time}])
     with topic.writer() as writer:
         writer.append("v", timestamp=time)
@@ -52,7 +51,7 @@ def test_a_record_takes_a_time_as_python_and_numpy_and_iso_have_it(topic: distlo
 
 
 @pytest.mark.parametrize("time", ["pandas", np.datetime64("NaT")])
-def test_a_time_that_is_not_there_is_now(topic: distlog.Topic, time: Any) -> None:
+def test_a_missing_time_is_now(topic: distlog.Topic, time: Any) -> None:
     missing = pytest.importorskip("pandas").NaT if time == "pandas" else time
     topic.append([{"value": "v", "timestamp": missing}])
     assert times(topic)[0] > MS
@@ -71,7 +70,7 @@ def test_a_column_of_iso_texts_is_a_column_of_times(topic: distlog.Topic, column
     assert times(topic)[: len(expected)] == expected
 
 
-def test_a_text_that_is_no_time_is_named_with_its_row(topic: distlog.Topic) -> None:
+def test_an_invalid_time_is_named_with_its_row(topic: distlog.Topic) -> None:
     with pytest.raises(distlog.InvalidRecordError, match=r"ISO 8601.*row=1.*'soon'"):
         topic.append([{"value": "v"}, {"value": "v", "timestamp": "soon"}])
     with pytest.raises(distlog.InvalidRecordError, match=r"column timestamp must be .*ISO 8601"):
@@ -109,12 +108,12 @@ def test_one_column_and_one_partition_need_no_list(topic: distlog.Topic) -> None
 
 
 @pytest.mark.parametrize("config", [["retention.ms=1"], "retention.ms=1", [("retention.ms", 1)], 5])
-def test_settings_that_are_no_mapping_are_refused_with_an_example(tmp_path: Path, config: Any) -> None:
+def test_settings_other_than_a_mapping_are_refused_with_an_example(tmp_path: Path, config: Any) -> None:
     with pytest.raises(distlog.InvalidConfigError, match=re.escape("config={'retention.ms': 604800000}")):
         distlog.create(str(tmp_path / "a"), config=config)
 
 
-def test_settings_that_are_changed_are_a_mapping_too(topic: distlog.Topic) -> None:
+def test_changed_settings_are_a_mapping(topic: distlog.Topic) -> None:
     with pytest.raises(distlog.InvalidConfigError, match=re.escape("{'retention.ms': 604800000}")):
         topic.alter_config(["retention.ms=1"])  # type: ignore[arg-type]
 

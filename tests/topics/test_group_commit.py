@@ -1,4 +1,4 @@
-"""Appends to an object store that wait for each other: one writer commits them all, each of them once."""
+"""Group commit on an object store: one writer commits all pending appends, each once."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ BATCH = SetTransaction("app", 1, {})
 
 
 @pytest.fixture(autouse=True)
-def everything_is_taken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No commit leaves an append in line for the next one, except where a test is of that."""
+def all_appends_are_committed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commits leave no append in the queue, except in tests of `turns`."""
     if "turns" not in request.fixturenames:
         monkeypatch.setattr("distlog.core.commits.pending_queue.CROWD", 1000)
 
 
 @pytest.fixture
 def turns() -> int:
-    """So many appends that wait are a crowd, whose next leader each commit names."""
+    """The number of pending appends from which each commit names the next leader."""
     return CROWD
 
 
@@ -68,7 +68,7 @@ def topic(memory_url: Address) -> Topic:
 
 
 def written(topic: Topic, *numbers: int, partition: int = 0) -> Sequence[SegmentInfo]:
-    """The segments of an append that is not committed."""
+    """Write the segments of an append without a commit."""
     appender = topic.appender()
     appender.append(values(numbers, partition=partition))
     return list(appender.close())
@@ -91,18 +91,18 @@ def stem_of(append: Commit) -> str:
 
 
 def leave(topic: Topic, append: Commit, name: str | None = None) -> None:
-    """Let the append wait, as its writer does."""
+    """Queue the append as its writer does."""
     topic.storage.put(paths.pending_file(name or stem_of(append)), append.encode())
 
 
 def ticket_of(topic: Topic, append: Commit, history: CommitHistory = CommitHistory()) -> AppendTicket:  # noqa: B008
-    """The ticket of an append, of a process that has followed the `history`."""
+    """Return the ticket of an append in a process that has read the `history`."""
     return AppendTicket(topic.handle.log.queue, append, topic.snapshot, history, None)
 
 
 @contextmanager
 def outcome(ticket: AppendTicket) -> Iterator[None]:
-    """The error of the block, as the writer of the append raises it."""
+    """Raise the error of the block as the writer of the append does."""
     try:
         yield
     except Exception as error:
@@ -111,7 +111,7 @@ def outcome(ticket: AppendTicket) -> Iterator[None]:
 
 
 def group_of(topic: Topic, append: Commit | None = None) -> AppendTicket:
-    """The group of an append that waits in line."""
+    """Return the ticket of a queued append."""
     group = ticket_of(topic, append or append_of(topic, 1))
     group.join(0)
     return group
@@ -122,7 +122,7 @@ def waiting(topic: Topic) -> list[str]:
 
 
 def committed(topic: Topic, ticket: AppendTicket | None, append: Commit) -> Commit:
-    """The commit of the append, which takes along what waits."""
+    """Commit the append together with the queued ones."""
     adds = [action.segment for action in append.actions if isinstance(action, Add)]
 
     def plan(head: Snapshot) -> list[Action]:
@@ -133,27 +133,26 @@ def committed(topic: Topic, ticket: AppendTicket | None, append: Commit) -> Comm
     return commit
 
 
-def test_the_appends_that_wait_are_in_one_commit_each_behind_the_other(topic: Topic) -> None:
+def test_queued_appends_are_in_one_commit(topic: Topic) -> None:
     for numbers, partition in (((2, 3), 0), ((4,), 1), ((5,), 0)):
         leave(topic, append_of(topic, *numbers, batch=None, partition=partition))
-    own = append_of(topic, 1)
-    commit = committed(topic, group_of(topic, own), own)
-    found = contents(topic.refresh())
+    own_append = append_of(topic, 1)
+    commit = committed(topic, group_of(topic, own_append), own_append)
+    stored = contents(topic.refresh())
     assert topic.version == commit.version == 1
-    assert found[1] == [b"v4"]
-    assert found[0][0] == b"v1"
-    assert sorted(filter(None, found[0])) == [b"v1", b"v2", b"v3", b"v5"]
+    assert stored[1] == [b"v4"]
+    assert stored[0][0] == b"v1"
+    assert sorted(filter(None, stored[0])) == [b"v1", b"v2", b"v3", b"v5"]
     assert waiting(topic) == []
 
 
-def test_an_append_whose_writer_died_is_committed_once(topic: Topic) -> None:
-    left = append_of(topic, 9)
-    leave(topic, left)
+def test_an_append_of_a_dead_writer_is_committed_once(topic: Topic) -> None:
+    orphan = append_of(topic, 9)
+    leave(topic, orphan)
     for number in (1, 2):
-        own = append_of(topic, number)
-        committed(topic, group_of(topic, own), own)
-        # as if its leader had died before it deleted the file
-        leave(topic, left)
+        own_append = append_of(topic, number)
+        committed(topic, group_of(topic, own_append), own_append)
+        leave(topic, orphan)
         topic.refresh()
     assert Counter(contents(topic)[0]) == {b"v1": 1, b"v2": 1, b"v9": 1}
 
@@ -187,129 +186,131 @@ def with_first(append: Commit, **changes: Any) -> Commit:
         pytest.param(lambda append: with_first(append, append_time_ms=7), id="a time that only a commit gives"),
     ],
 )
-def test_what_no_writer_would_commit_is_not_taken_along(topic: Topic, change: Callable[[Commit], Commit]) -> None:
+def test_invalid_queued_appends_are_not_committed(topic: Topic, change: Callable[[Commit], Commit]) -> None:
     topic.append(values([0], partition=0), app_id="app", batch_id=1)
     topic.refresh()
     leave(topic, change(append_of(topic, 5)))
     leave(topic, append_of(topic, 6))
-    own = append_of(topic, 1)
-    group = group_of(topic, own)
-    actions = [*own.actions, SetTransaction("own", 1, {})]
-    taken = [action for action in group.group_actions(topic.snapshot, actions) if isinstance(action, Add)]
-    assert len(taken) == 1
+    own_append = append_of(topic, 1)
+    group = group_of(topic, own_append)
+    actions = [*own_append.actions, SetTransaction("own", 1, {})]
+    added = [action for action in group.group_actions(topic.snapshot, actions) if isinstance(action, Add)]
+    assert len(added) == 1
     assert topic.append(values([2], partition=0)).offsets == {0: (1, 2)}
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b"x" * (LARGEST_PENDING + 1)])
-def test_a_damaged_file_is_passed_over(topic: Topic, damage: bytes) -> None:
+def test_a_damaged_file_is_ignored(topic: Topic, damage: bytes) -> None:
     append = append_of(topic, 5)
     leave(topic, append, name=stem_of(append_of(topic, 6)))
     topic.storage.put(paths.pending_file(stem_of(append)), damage)
     topic.storage.put(f"{paths.PENDING_DIR}/anything", damage)
-    own = append_of(topic, 1)
-    assert group_of(topic, own).group_actions(topic.snapshot, own.actions) == []
+    own_append = append_of(topic, 1)
+    assert group_of(topic, own_append).group_actions(topic.snapshot, own_append.actions) == []
 
 
-def test_a_compacted_topic_takes_only_appends_that_were_checked_for_keys(topic: Topic) -> None:
+def test_a_compacted_topic_commits_only_appends_checked_for_keys(topic: Topic) -> None:
     leave(topic, append_of(topic, 5))
     leave(topic, append_of(topic, 6, is_keyed=True))
-    own = append_of(topic, 1)
-    group = group_of(topic, own)
-    assert len(group.group_actions(topic.snapshot, own.actions)) == 2
+    own_append = append_of(topic, 1)
+    group = group_of(topic, own_append)
+    assert len(group.group_actions(topic.snapshot, own_append.actions)) == 2
     compacted = dataclasses.replace(topic.snapshot, config=TopicConfig.parse({"cleanup.policy": "compact"}))
-    assert len(group.group_actions(compacted, own.actions)) == 1
+    assert len(group.group_actions(compacted, own_append.actions)) == 1
 
 
-def test_an_append_that_is_older_than_the_writer_knows_the_log_is_left_to_others(topic: Topic) -> None:
+def test_an_append_older_than_the_writers_history_is_left_to_others(topic: Topic) -> None:
     leave(topic, append_of(topic, 5))
     topic.append(values([0]))
     topic.refresh()
-    own = append_of(topic, 1)
-    assert group_of(topic, own).group_actions(topic.snapshot, own.actions) == []
+    own_append = append_of(topic, 1)
+    assert group_of(topic, own_append).group_actions(topic.snapshot, own_append.actions) == []
 
 
-def test_an_append_below_the_gc_floor_is_not_taken(topic: Topic) -> None:
+def test_an_append_below_the_vacuum_horizon_is_not_committed(topic: Topic) -> None:
     leave(topic, append_of(topic, 5))
-    own = append_of(topic, 1)
-    group = group_of(topic, own)
+    own_append = append_of(topic, 1)
+    group = group_of(topic, own_append)
     raised = dataclasses.replace(topic.snapshot, gc_floor=1)
-    assert len(group.group_actions(topic.snapshot, own.actions)) == 1
-    assert group.group_actions(raised, own.actions) == []
+    assert len(group.group_actions(topic.snapshot, own_append.actions)) == 1
+    assert group.group_actions(raised, own_append.actions) == []
 
 
 def test_one_application_has_one_batch_in_a_commit(topic: Topic) -> None:
     leave(topic, append_of(topic, 5, batch=BATCH))
     leave(topic, append_of(topic, 6, batch=BATCH))
-    own = append_of(topic, 1)
-    taken = group_of(topic, own).group_actions(topic.snapshot, own.actions)
-    assert [type(action) for action in taken] == [Add, SetTransaction]
+    own_append = append_of(topic, 1)
+    added = group_of(topic, own_append).group_actions(topic.snapshot, own_append.actions)
+    assert [type(action) for action in added] == [Add, SetTransaction]
 
 
-def test_a_batch_for_which_the_topic_has_no_room_is_left_to_its_writer(topic: Topic) -> None:
+def test_a_batch_id_without_space_is_left_to_its_writer(topic: Topic) -> None:
     many = [SetTransaction("job", uuid.uuid4().hex, {}) for _ in range(TAIL_LIMIT + 1)]
     put_commit(topic.handle.log, topic.snapshot, "append", lambda _: many)
     full = dataclasses.replace(topic.refresh().snapshot, config=TopicConfig.parse({"batch.ids.bytes": 0}))
     leave(topic, append_of(topic, 5, batch=SetTransaction("other", "new", {})))
     leave(topic, append_of(topic, 6, batch=SetTransaction("stream", 6, {}, in_order=True)))
-    own = append_of(topic, 1)
-    taken = group_of(topic, own).group_actions(full, own.actions)
-    assert [action.app_id for action in taken if isinstance(action, SetTransaction)] == ["stream"]
-    assert len(group_of(topic, own).group_actions(topic.snapshot, own.actions)) == 4
+    own_append = append_of(topic, 1)
+    added = group_of(topic, own_append).group_actions(full, own_append.actions)
+    assert [action.app_id for action in added if isinstance(action, SetTransaction)] == ["stream"]
+    assert len(group_of(topic, own_append).group_actions(topic.snapshot, own_append.actions)) == 4
 
 
-def test_an_append_that_readers_would_refuse_does_not_stop_the_others(topic: Topic) -> None:
+def test_an_invalid_append_does_not_stop_the_others(topic: Topic) -> None:
     append = append_of(topic, 5)
     part = append.actions[0].segment  # type: ignore[union-attr]
     parts = [dataclasses.replace(part, partition=number, log_position=0) for number in (0, 1)]
-    # two parts of a bundle that overlap
     leave(topic, dataclasses.replace(append, actions=tuple(map(Add, parts))))
     leave(topic, append_of(topic, 6))
-    own = append_of(topic, 1)
-    committed(topic, group_of(topic, own), own)
+    own_append = append_of(topic, 1)
+    committed(topic, group_of(topic, own_append), own_append)
     assert contents(topic.refresh()) == {0: [b"v1"], 1: []}
 
 
-def told(topic: Topic, append: Commit) -> str:
-    """Let the append wait, as its writer does, and return the name of its file."""
+def queue_by_name(topic: Topic, append: Commit) -> str:
+    """Queue the append under the name of its contents, and return the file name."""
     data = append.encode()
     file = pending_file(append, data, topic.storage)
     topic.storage.put(file, data)
     return file
 
 
-def test_a_commit_of_appends_that_names_tell_reads_none_of_their_files(topic: Topic) -> None:
+def test_a_commit_reads_no_file_of_appends_in_names(topic: Topic) -> None:
     appends = [append_of(topic, 2, 3), append_of(topic, 4, partition=1, batch=BATCH)]
-    assert all(told(topic, append).endswith(".append") for append in appends)
-    own = append_of(topic, 1)
-    group, before = group_of(topic, own), topic.storage.counters.gets
-    added = group.group_actions(topic.snapshot, own.actions)
-    assert topic.storage.counters.gets == before
+    assert all(queue_by_name(topic, append).endswith(".append") for append in appends)
+    own_append = append_of(topic, 1)
+    group, gets = group_of(topic, own_append), topic.storage.counters.gets
+    added = group.group_actions(topic.snapshot, own_append.actions)
+    assert topic.storage.counters.gets == gets
     segments = [action.segment for action in added if isinstance(action, Add)]
-    assert {(each.partition, each.base_offset, each.record_count) for each in segments} == {(0, 1, 2), (1, 0, 1)}
-    commit = committed(topic, group, own)
+    assert {(segment.partition, segment.base_offset, segment.record_count) for segment in segments} == {
+        (0, 1, 2),
+        (1, 0, 1),
+    }
+    commit = committed(topic, group, own_append)
     assert any(isinstance(action, SetTransaction) for action in commit.actions)
     assert waiting(topic) == []
 
 
-def test_a_name_that_is_not_of_an_append_of_the_topic_is_passed_over(topic: Topic) -> None:
+def test_a_foreign_name_is_ignored(topic: Topic) -> None:
     append = append_of(topic, 5)
     other = dataclasses.replace(append_of(topic, 6), topic_id=str(uuid.uuid4()))
     stem, name = stem_of(append), paths.actions_in_pending_name(pending_file(append, append.encode(), topic.storage))
     assert name is not None
     wrong = paths.actions_in_pending_name(pending_file(other, other.encode(), topic.storage))
     assert wrong is not None
-    for one, letters in (
+    for name_stem, letters in (
         (stem, name[:-9]),
         (stem, "A"),
         (stem_of(append_of(topic, 7)), name),
         (stem_of(other), wrong),
     ):
-        topic.storage.put(paths.pending_file(one, letters), b"x")
-    own = append_of(topic, 1)
-    assert group_of(topic, own).group_actions(topic.snapshot, own.actions) == []
+        topic.storage.put(paths.pending_file(name_stem, letters), b"x")
+    own_append = append_of(topic, 1)
+    assert group_of(topic, own_append).group_actions(topic.snapshot, own_append.actions) == []
 
 
-def test_the_dictionary_of_names_is_a_part_of_the_format() -> None:
+def test_the_dictionary_of_names_is_part_of_the_format() -> None:
     assert crc32c(_ALIKE.encode()) == 4008998440
     assert f"CRC-32C {crc32c(_ALIKE.encode())}" in (ROOT / "docs" / "formats.md").read_text()
 
@@ -321,7 +322,7 @@ def test_the_name_of_an_append_to_one_partition_is_short(topic: Topic) -> None:
 
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names that the store has refused: it takes parts of 255 bytes at most, as MinIO and RustFS do."""
+    """The names that the store has refused: parts may have 255 bytes, as in MinIO and RustFS."""
     put, names = Storage.put, list[str]()
 
     def put_short(self: Storage, name: str, data: bytes) -> None:
@@ -335,13 +336,13 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def long_append(topic: Topic, number: int) -> Commit:
-    """An append that no short name tells."""
+    """Return an append that is too long for a name."""
     append = append_of(topic, number, batch=SetTransaction("-".join(uuid.uuid4().hex for _ in range(8)), 1, {}))
     assert len(pending_file(append, append.encode(), topic.storage)) > 300
     return append
 
 
-def test_an_append_waits_under_a_short_name_where_the_store_refuses_a_long_one(
+def test_an_append_gets_a_short_name_if_the_store_refuses_a_long_one(
     topic: Topic, memory_url: Address, refused: list[str]
 ) -> None:
     append = long_append(topic, 7)
@@ -350,8 +351,8 @@ def test_an_append_waits_under_a_short_name_where_the_store_refuses_a_long_one(
     assert len(refused) == 1
     assert waiting(topic) == [paths.pending_file(stem_of(append))]
     other = topic_on(Storage(*memory_url))
-    own = append_of(other, 1)
-    commit = committed(other, group_of(other, own), own)
+    own_append = append_of(other, 1)
+    commit = committed(other, group_of(other, own_append), own_append)
     group.observe([commit])
     assert group.group_commit == commit
     assert contents(topic.refresh())[0] == [b"v1", b"v7"]
@@ -359,11 +360,11 @@ def test_an_append_waits_under_a_short_name_where_the_store_refuses_a_long_one(
 
 
 @pytest.mark.parametrize(
-    ("answer", "told_as"),
+    ("answer", "error"),
     [(StorageDeniedError("no"), CommitConflictError), (StorageError("no reply"), CommitStateUnknownError)],
 )
 def test_an_append_may_be_committed_by_others_unless_the_store_refused_it(
-    topic: Topic, monkeypatch: pytest.MonkeyPatch, answer: StorageError, told_as: type[Exception]
+    topic: Topic, monkeypatch: pytest.MonkeyPatch, answer: StorageError, error: type[Exception]
 ) -> None:
     append = append_of(topic, 1)
 
@@ -372,85 +373,83 @@ def test_an_append_may_be_committed_by_others_unless_the_store_refused_it(
 
     monkeypatch.setattr(Storage, "put", fails)
     group = group_of(topic, append)
-    assert group.is_left == (told_as is CommitStateUnknownError)
-    with pytest.raises(told_as), outcome(group):
+    assert group.is_left == (error is CommitStateUnknownError)
+    with pytest.raises(error), outcome(group):
         raise CommitConflictError("other commits came first until the deadline")
 
 
-def test_a_commit_of_a_crowd_leaves_the_oldest_append_in_line_whose_writer_commits_next(
-    topic: Topic, turns: int
-) -> None:
-    left = sorted((append_of(topic, number) for number in range(10, 11 + turns)), key=stem_of)
-    for append in left:
-        told(topic, append)
-    groups = [ticket_of(topic, append) for append in left]
+def test_a_crowded_commit_leaves_the_oldest_append_as_the_next_leader(topic: Topic, turns: int) -> None:
+    pending = sorted((append_of(topic, number) for number in range(10, 11 + turns)), key=stem_of)
+    for append in pending:
+        queue_by_name(topic, append)
+    groups = [ticket_of(topic, append) for append in pending]
     for group in groups:
         assert group.join(100)
-    own = append_of(topic, 1)
-    commit = committed(topic_on(topic.storage), group_of(topic, own), own)
-    assert commit.next_append == stem_of(left[0])
+    own_append = append_of(topic, 1)
+    commit = committed(topic_on(topic.storage), group_of(topic, own_append), own_append)
+    assert commit.next_append == stem_of(pending[0])
     for group in groups:
         group.observe([commit])
     assert [group.group_commit is not None for group in groups] == [False, *[True] * turns]
     assert groups[0].is_first(101), "it is its turn"
 
 
-def test_the_writers_that_a_commit_does_not_name_wait_for_its_turn_and_then_for_their_own(topic: Topic) -> None:
-    group, others = in_line(topic, 3)
-    own = append_of(topic, 1)
-    commit = committed(topic_on(topic.storage), None, own)
-    group.observe([dataclasses.replace(commit, next_append=stem_of(others[0]))])
+def test_unnamed_writers_wait_for_the_named_one_first(topic: Topic) -> None:
+    group, earlier = queued(topic, 3)
+    own_append = append_of(topic, 1)
+    commit = committed(topic_on(topic.storage), None, own_append)
+    group.observe([dataclasses.replace(commit, next_append=stem_of(earlier[0]))])
     assert not group.is_first(101)
     assert not group.is_first(100.9 + PATIENCE_S)
     assert not group.is_first(101 + PATIENCE_S), "one more is before it, besides the one that seems to be dead"
     assert group.is_first(101 + 2 * PATIENCE_S)
 
 
-def test_a_writer_that_followed_the_log_takes_along_what_was_begun_before_its_own_append(topic: Topic) -> None:
-    told(topic, append_of(topic, 5))
+def test_a_writer_with_history_commits_earlier_appends(topic: Topic) -> None:
+    queue_by_name(topic, append_of(topic, 5))
     base = topic.snapshot
     topic.append(values([0]))
     (commit,) = topic.handle.log.commits(1, 2)
-    own = append_of(topic, 1)
-    group = ticket_of(topic, own, CommitHistory(base.version, base.commit_id).then(commit))
+    own_append = append_of(topic, 1)
+    group = ticket_of(topic, own_append, CommitHistory(base.version, base.commit_id).then(commit))
     group.join(0)
-    assert len(group.group_actions(topic.snapshot, own.actions)) == 1
-    stranger = ticket_of(topic, own, CommitHistory(base.version, str(uuid.uuid4())))
+    assert len(group.group_actions(topic.snapshot, own_append.actions)) == 1
+    stranger = ticket_of(topic, own_append, CommitHistory(base.version, str(uuid.uuid4())))
     stranger.join(0)
-    assert stranger.group_actions(topic.snapshot, own.actions) == []
+    assert stranger.group_actions(topic.snapshot, own_append.actions) == []
 
 
-def in_line(topic: Topic, count: int) -> tuple[AppendTicket, list[Commit]]:
-    """The last of so many appends in line, and those before it."""
-    *others, last = sorted((append_of(topic, number) for number in range(count)), key=stem_of)
-    for append in others:
+def queued(topic: Topic, count: int) -> tuple[AppendTicket, list[Commit]]:
+    """Queue `count` appends; return the ticket of the last one and the earlier appends."""
+    *earlier, last = sorted((append_of(topic, number) for number in range(count)), key=stem_of)
+    for append in earlier:
         leave(topic, append)
     group = ticket_of(topic, last)
     assert group.join(100)
-    return group, others
+    return group, earlier
 
 
-def test_each_append_waits_for_those_before_it_and_not_for_the_dead(topic: Topic) -> None:
-    group, _ = in_line(topic, 3)
+def test_each_append_waits_for_earlier_ones_up_to_a_limit(topic: Topic) -> None:
+    group, _ = queued(topic, 3)
     assert not group.is_first(100)
     assert not group.is_first(100 + 1.9 * PATIENCE_S)
     assert group.is_first(100 + 2 * PATIENCE_S)
 
 
-def test_a_commit_begins_the_wait_anew_for_those_that_are_left_in_line(topic: Topic) -> None:
-    group, others = in_line(topic, 3)
+def test_a_commit_restarts_the_wait_of_queued_appends(topic: Topic) -> None:
+    group, earlier = queued(topic, 3)
     assert not group.is_first(100)
-    group.observe([committed(topic, None, others[0])])
+    group.observe([committed(topic, None, earlier[0])])
     assert not group.is_first(101)
     assert group.is_first(101 + PATIENCE_S)
 
 
-def test_nobody_waits_in_line_for_long_if_it_gets_no_shorter(topic: Topic) -> None:
-    group, _ = in_line(topic, 30)
+def test_the_wait_in_a_long_queue_is_bounded(topic: Topic) -> None:
+    group, _ = queued(topic, 30)
     assert not group.is_first(100 + 0.9 * LONGEST_WAIT_S)
     for number in range(3):
-        behind = append_of(topic, 100 + number, partition=1)
-        group.observe([committed(topic_on(topic.storage), None, behind)])
+        later = append_of(topic, 100 + number, partition=1)
+        group.observe([committed(topic_on(topic.storage), None, later)])
         assert not group.is_first(100 + 0.9 * LONGEST_WAIT_S)
     assert group.is_first(100 + LONGEST_WAIT_S)
     assert not group.join(100 + LONGEST_WAIT_S), "then it races"
@@ -460,7 +459,7 @@ def test_nobody_waits_in_line_for_long_if_it_gets_no_shorter(topic: Topic) -> No
     ("call", "error"),
     [("list_after", StorageDeniedError("no")), ("put", FileNotFoundError("aborted"))],
 )
-def test_where_there_can_be_no_line_the_append_goes_on_alone(
+def test_without_a_queue_the_append_commits_alone(
     topic: Topic, monkeypatch: pytest.MonkeyPatch, call: str, error: Exception
 ) -> None:
     append = append_of(topic, 1)
@@ -475,7 +474,7 @@ def test_where_there_can_be_no_line_the_append_goes_on_alone(
     assert group.group_actions(topic.snapshot, []) == []
 
 
-def test_after_an_append_was_left_an_error_is_an_unknown_outcome(topic: Topic) -> None:
+def test_an_error_after_queueing_is_an_unknown_outcome(topic: Topic) -> None:
     group = ticket_of(topic, append_of(topic, 1))
     with pytest.raises(StorageError), outcome(group):
         raise StorageError("before it was left")
@@ -489,7 +488,7 @@ def test_after_an_append_was_left_an_error_is_an_unknown_outcome(topic: Topic) -
         raise CommitConflictError("dropped")
 
 
-def test_whoever_lost_track_of_the_log_does_not_say_that_nothing_was_committed(topic: Topic) -> None:
+def test_a_gap_in_the_history_is_an_unknown_outcome(topic: Topic) -> None:
     group = ticket_of(topic, append_of(topic, 1))
     later = dataclasses.replace(topic.snapshot, version=7)
     group.lose_track(later)
@@ -503,7 +502,7 @@ def test_whoever_lost_track_of_the_log_does_not_say_that_nothing_was_committed(t
         raise CommitConflictError("the topic was dropped")
 
 
-def test_vacuum_deletes_what_no_commit_takes_any_more(topic: Topic) -> None:
+def test_vacuum_deletes_expired_queued_appends(topic: Topic) -> None:
     topic.alter_config({"file.delete.delay.ms": 0})
     leave(topic, append_of(topic, 5))
     for number in range(3):

@@ -1,4 +1,4 @@
-"""Leaders of partitions: who led one before can append nothing any more, however late its appends come."""
+"""Leaders of partitions: a former leader can append nothing, however late its appends arrive."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from distlog.gateway.cluster import Leadership
 
 
 class Leader:
-    """A process that leads partitions of a topic."""
-
     def __init__(self, topic: distlog.Topic, *partitions: int) -> None:
         self.topic: distlog.Topic = pickle.loads(pickle.dumps(topic))
         self.leadership = Leadership(self.topic.handle, self.topic.current)
@@ -39,7 +37,7 @@ class Leader:
         self.writer.flush()
 
 
-def test_a_leader_appends_to_its_partitions_and_to_no_others(topic: distlog.Topic) -> None:
+def test_a_leader_appends_only_to_its_partitions(topic: distlog.Topic) -> None:
     leader = Leader(topic, 1)
     leader.append(b"mine", 1)
     with pytest.raises(LeaderFencedError, match="partition=0"):
@@ -47,7 +45,7 @@ def test_a_leader_appends_to_its_partitions_and_to_no_others(topic: distlog.Topi
     assert contents(topic.refresh()) == {0: [], 1: [b"mine"]}
 
 
-def test_who_led_a_partition_before_appends_nothing_more_and_keeps_its_others(topic: distlog.Topic) -> None:
+def test_a_former_leader_appends_nothing_and_keeps_its_other_partitions(topic: distlog.Topic) -> None:
     old_leader = Leader(topic, 0, 1)
     old_leader.append(b"first")
     after = Leader(topic, 0)
@@ -74,7 +72,7 @@ def test_a_new_direct_leader_waits_for_appends_in_flight(tmp_path: Path) -> None
     assert not leading.is_alive()
 
 
-def test_nobody_leads_beside_a_process_that_holds_the_lock_and_stands_still(
+def test_no_leader_starts_while_a_stalled_process_holds_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = distlog.create(str(tmp_path / "events"))
@@ -89,7 +87,7 @@ def test_nobody_leads_beside_a_process_that_holds_the_lock_and_stands_still(
     assert leadership.partitions == {0}
 
 
-def test_who_may_not_lead_any_more_begins_no_epoch(topic: distlog.Topic) -> None:
+def test_a_fenced_leader_starts_no_epoch(topic: distlog.Topic) -> None:
     leader, version = Leader(topic, 0), topic.refresh().version
 
     def lapsed() -> None:
@@ -102,7 +100,7 @@ def test_who_may_not_lead_any_more_begins_no_epoch(topic: distlog.Topic) -> None
     assert version <= topic.version
 
 
-def test_programs_and_maintenance_append_beside_a_leader(topic: distlog.Topic) -> None:
+def test_programs_and_maintenance_append_concurrently_with_a_leader(topic: distlog.Topic) -> None:
     leader = Leader(topic, 0)
     leader.append(b"led")
     topic.refresh().append([{"value": b"free", "partition": 0}])

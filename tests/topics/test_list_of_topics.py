@@ -1,4 +1,4 @@
-"""A list of the topics of a root: which there are, and how many requests it takes."""
+"""A list of the topics of a root: its content, and its number of requests."""
 
 from __future__ import annotations
 
@@ -50,11 +50,10 @@ def test_a_list_takes_two_requests_for_each_new_topic(memory_url: Address, monke
     for name in ("ls", "find", "cat_file", "open"):
         count(name)
     assert len(distlog.topics(memory_url.url)) == 20
-    # a listing of the root, too
     assert requests == {"cat_file": 20, "ls": 21}
 
 
-def test_a_folder_whose_name_no_address_can_have_is_left_out(memory_url: Address) -> None:
+def test_a_folder_with_an_invalid_name_is_left_out(memory_url: Address) -> None:
     distlog.create(f"{memory_url.url}/a")
     root = Storage(*memory_url)
     for name in ("what?", "..", "a%20b"):
@@ -64,7 +63,7 @@ def test_a_folder_whose_name_no_address_can_have_is_left_out(memory_url: Address
 
 @pytest.fixture
 def closed_url(memory_url: Address, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The root of a topic, and of two folders into which this process may not look."""
+    """Return the root of a topic, and of two folders that this process may not read."""
     topic_log(Storage(*memory_url).child("a")).create(1, TopicConfig())
     real = MemoryFileSystem.ls
 
@@ -79,11 +78,11 @@ def closed_url(memory_url: Address, monkeypatch: pytest.MonkeyPatch) -> str:
     return memory_url.url
 
 
-def test_a_closed_folder_whose_name_no_topic_has_is_passed_over(closed_url: str) -> None:
+def test_an_unreadable_folder_without_a_topic_name_is_ignored(closed_url: str) -> None:
     assert [topic.name for topic in distlog.topics(closed_url)] == ["a"]
 
 
-def test_the_topics_beside_a_closed_folder_are_named(closed_url: str) -> None:
+def test_the_topics_next_to_an_unreadable_folder_are_named(closed_url: str) -> None:
     with pytest.raises(InvalidTopicError, match=r"this folder holds topics.*topics=a"):
         distlog.create(closed_url)
     with pytest.raises(TopicNotFoundError, match="a folder of topics: add the name of one: a "):
@@ -99,7 +98,7 @@ def test_the_error_of_a_damaged_topic_names_it(storage_url: Address) -> None:
     assert caught.value.details["file"] == paths.commit_file(0)
 
 
-def test_the_topics_beside_a_damaged_one_are_opened(storage_url: Address) -> None:
+def test_the_topics_next_to_a_damaged_one_are_opened(storage_url: Address) -> None:
     for name in ("a", "b", "c"):
         distlog.create(f"{storage_url.url}/{name}", storage_options=storage_url.options)
     Storage(*storage_url).put(f"b/{paths.commit_file(0)}", b"{}")
@@ -111,7 +110,7 @@ def test_the_topics_beside_a_damaged_one_are_opened(storage_url: Address) -> Non
     ]
 
 
-def test_a_store_that_does_not_answer_is_no_damaged_topic(
+def test_a_store_that_does_not_answer_is_not_a_damaged_topic(
     memory_url: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     distlog.create(f"{memory_url.url}/a")

@@ -1,4 +1,4 @@
-"""Transactions of producers that have lost something: they are not committed, and the producer goes on."""
+"""Transactions of producers with lost files are not committed, and the producer continues."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distlog.core.errors import CommitConflictError
 
 
 def test_a_transaction_that_vacuum_did_not_wait_for_can_be_aborted(tmp_path: Path) -> None:
-    """On object storage: its files are too old to be committed, and there is nothing to take back."""
+    """On object storage: its files are too old to be committed, and there is nothing to undo."""
     topic = distlog.create(f"memory://{tmp_path}/events", config={"file.delete.delay.ms": 0})
     producer = topic.producer("payments")
     producer.begin()

@@ -1,4 +1,4 @@
-"""More partitions in a topic that there is: writers use them at once, and what there was stays where it is."""
+"""More partitions in a present topic: writers use them at once, and present records stay."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from distlog.core.topic import Topic
 
 @pytest.fixture(params=["in place", "commits"])
 def topic(request: pytest.FixtureRequest, tmp_path: Path) -> Topic:
-    """A topic of one partition with a record in it, wherever writers may write."""
     where = str(tmp_path / "topic") if request.param == "in place" else f"memory://{tmp_path.name}/topic"
     topic = topic_on(Storage(where), 1)
     with topic.writer() as writer:
@@ -57,7 +56,7 @@ def test_an_open_writer_routes_keys_by_the_added_partitions(topic: Topic) -> Non
     assert len({partition for _, partition in pairs}) > 1
 
 
-def test_of_many_at_once_the_largest_number_holds(topic: Topic) -> None:
+def test_the_largest_of_concurrent_numbers_applies(topic: Topic) -> None:
     def grow(count: int) -> int:
         try:
             distlog.open(topic.url).create_partitions(count)
@@ -72,7 +71,7 @@ def test_of_many_at_once_the_largest_number_holds(topic: Topic) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 0, -1, MAX_PARTITIONS + 1])
-def test_a_number_that_does_not_fit_is_refused_and_nothing_is_committed(topic: Topic, count: int) -> None:
+def test_an_invalid_number_is_refused(topic: Topic, count: int) -> None:
     version = topic.version
     with pytest.raises(InvalidPartitionsError, match="partitions"):
         topic.create_partitions(count)
@@ -86,7 +85,7 @@ def test_a_number_must_be_whole_and_a_snapshot_of_the_past_stays(topic: Topic) -
         distlog.open(topic.url, version=0).create_partitions(2)
 
 
-def test_every_maintenance_goes_on_with_the_new_partitions(tmp_path: Path) -> None:
+def test_maintenance_covers_the_new_partitions(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "topic"), config={"cleanup.policy": "compact"})
     topic.append([{"key": "k", "value": "old"}, {"key": "k", "value": "new"}])
     topic.create_partitions(2)

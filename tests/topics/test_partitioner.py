@@ -43,12 +43,12 @@ def test_the_order_within_a_partition_is_the_order_given() -> None:
         assert rows == sorted(rows)
 
 
-def test_a_given_partition_wins_over_the_key_and_null_falls_back_to_it() -> None:
+def test_an_explicit_partition_overrides_the_key() -> None:
     assert split(Partitioner(3, 0), batch([b"abc", b"abc"], partition=[1, None])) == {1: [0], 479470107 % 3: [1]}
     assert split(Partitioner(3, 0), batch([b"abc", None]), partition=2) == {2: [0, 1]}
 
 
-def test_records_without_a_key_stay_for_a_run_and_then_go_on_to_the_next_partition() -> None:
+def test_records_without_a_key_fill_partitions_in_runs() -> None:
     partitioner = Partitioner(3, 2)
     value = b"x" * (STICKY_BYTES // 4)
     visited = [next(iter(split(partitioner, batch([None], value=value)))) for _ in range(24)]
@@ -70,7 +70,7 @@ def test_a_partition_that_the_topic_does_not_have_is_refused_with_its_row(partit
 
 
 @pytest.mark.parametrize("partition", ["1", 1.0, True])
-def test_a_partition_that_is_no_integer_is_refused(partition: Any) -> None:
+def test_a_partition_that_is_not_an_integer_is_refused(partition: Any) -> None:
     with pytest.raises(InvalidRecordError, match="a partition must be an integer"):
         split(Partitioner(3, 0), batch([b"a"]), partition=partition)
 

@@ -1,4 +1,4 @@
-"""Producers: what they send is there once and in order, whatever fails, and a newer one ends those before it."""
+"""Producers: their records are stored once and in order after any failure, and a newer producer fences older ones."""
 
 from __future__ import annotations
 
@@ -36,19 +36,18 @@ def local(tmp_path: Path) -> distlog.Topic:
 
 
 def again(topic: distlog.Topic) -> distlog.Topic:
-    """The topic as another process has it."""
     copy: distlog.Topic = pickle.loads(pickle.dumps(topic))
     return copy.refresh()
 
 
 def batches(topic: distlog.Topic, partition: int = 0, offset: int = 0) -> Any:
-    """The headers of the partition's batches, from `offset` on, as a fetch returns them."""
+    """Return the headers of the partition's batches, from `offset` on, as in a fetch."""
     data = bytes(topic.refresh().read(partition, offset, 1 << 20))
     return read_headers(data)
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, name: str, suffix: str, *, spared: int, times: int, code: int) -> None:
-    """Have calls of `os` for files of that name's end fail, after some that are spared."""
+    """Make calls of `os` fail for files with the suffix, after some successful ones."""
     real, failures_left = getattr(os, name), [spared, times]
 
     def call(file: int, *arguments: Any) -> Any:
@@ -63,7 +62,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, name: str, suffix: str, *, spared: 
     monkeypatch.setattr(os, name, call)
 
 
-def test_what_a_producer_takes_is_there_in_order(topic: distlog.Topic) -> None:
+def test_records_of_a_producer_are_stored_in_order(topic: distlog.Topic) -> None:
     with topic.producer() as producer:
         for number in range(20):
             producer.append(b"%d" % number, partition=number % 2)
@@ -73,7 +72,7 @@ def test_what_a_producer_takes_is_there_in_order(topic: distlog.Topic) -> None:
     assert values == {first: [b"%d" % number for number in range(first, 20, 2)] for first in range(2)}
 
 
-def test_the_numbers_of_its_records_go_on_in_each_partition(tmp_path: Path) -> None:
+def test_sequence_numbers_continue_in_each_partition(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "events"), partitions=2, config={"batch.bytes": 100})
     with topic.producer() as producer:
         for _ in range(3):
@@ -100,7 +99,7 @@ def test_the_numbers_of_its_records_go_on_in_each_partition(tmp_path: Path) -> N
         ("fsync", ".timeindex", errno.EIO),
     ],
 )
-def test_what_a_disk_fails_to_take_is_appended_again_and_once(
+def test_a_failed_append_is_retried_once(
     name: str, suffix: str, code: int, spared: int, local: distlog.Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing(monkeypatch, name, suffix, spared=spared, times=2, code=code)
@@ -114,7 +113,7 @@ def test_what_a_disk_fails_to_take_is_appended_again_and_once(
     assert again(local).verify().anomalies == ()
 
 
-def test_a_writer_does_not_do_that(local: distlog.Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_does_not_retry(local: distlog.Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     failing(monkeypatch, "fsync", ".log", spared=0, times=1, code=errno.EIO)
     writer = local.writer()
     writer.append(b"a")
@@ -141,7 +140,7 @@ def test_after_acknowledged_records_are_lost_nothing_follows_them(
     assert contents(again(local))[0] == [b"0"]
 
 
-def test_a_commit_whose_reply_was_lost_is_not_made_twice(tmp_path: Path) -> None:
+def test_a_commit_with_a_lost_response_happens_once(tmp_path: Path) -> None:
     for fail_at in range(40):
         plain = Storage(f"memory://{tmp_path}/{fail_at}/events")
         topic_on(plain, 1)
@@ -163,12 +162,11 @@ def test_a_commit_whose_reply_was_lost_is_not_made_twice(tmp_path: Path) -> None
 
 @pytest.fixture(params=["memory", pytest.param("s3", marks=pytest.mark.s3)])
 def on_objects(request: pytest.FixtureRequest) -> distlog.Topic:
-    """A topic on an object store."""
     address: Address = request.getfixturevalue(f"{request.param}_url")
     return distlog.create(f"{address.url}/events", partitions=2, storage_options=address.options)
 
 
-def test_on_an_object_store_the_numbers_of_its_records_go_on_in_each_partition(on_objects: distlog.Topic) -> None:
+def test_on_an_object_store_sequence_numbers_continue_in_each_partition(on_objects: distlog.Topic) -> None:
     with on_objects.producer("payments") as producer:
         for round_ in range(3):
             for number in range(6):
@@ -182,11 +180,11 @@ def test_on_an_object_store_the_numbers_of_its_records_go_on_in_each_partition(o
         assert state.epoch == 0
 
 
-def test_a_newer_producer_with_the_same_id_ends_those_before_it(topic: distlog.Topic) -> None:
+def test_a_newer_producer_fences_older_ones_with_its_id(topic: distlog.Topic) -> None:
     first = topic.producer("payments")
     first.append(b"0", partition=0)
     first.flush()
-    # another id, and none, are nobody's business
+    # another id and no id are not affected
     older = [topic.producer("refunds"), topic.producer()]
     second = again(topic).producer("payments")
 
@@ -203,7 +201,7 @@ def test_a_newer_producer_with_the_same_id_ends_those_before_it(topic: distlog.T
     assert contents(again(topic))[0] == [b"0", b"2", b"3", b"4", b"5"]
 
 
-def test_a_newer_producer_begins_when_what_is_under_way_of_those_before_it_is_there(
+def test_a_newer_producer_starts_after_appends_in_flight(
     local: distlog.Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = again(local).producer("payments")
@@ -231,7 +229,7 @@ def test_a_newer_producer_begins_when_what_is_under_way_of_those_before_it_is_th
     beginning.start()
     while local.current.refresh().transactions.newest("producer:payments") == 0:
         pass
-    # the newer one's commit is there: now the older one goes on
+    # the newer one's commit exists: now the older one continues
     beginning.join(0.1)
     go_on.set()
     beginning.join()
@@ -242,7 +240,7 @@ def test_a_newer_producer_begins_when_what_is_under_way_of_those_before_it_is_th
         first.flush()
 
 
-def test_a_producer_that_comes_again_has_the_same_id_and_the_next_epoch(local: distlog.Topic) -> None:
+def test_a_restarted_producer_has_the_same_id_and_the_next_epoch(local: distlog.Topic) -> None:
     for _ in range(3):
         with again(local).producer("payments") as producer:
             producer.append(b"value")
@@ -252,7 +250,9 @@ def test_a_producer_that_comes_again_has_the_same_id_and_the_next_epoch(local: d
     assert headers["base_sequence"].tolist() == [0, 0, 0]
 
 
-def test_when_the_epochs_are_used_up_another_id_comes(local: distlog.Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_the_last_epoch_the_producer_gets_another_id(
+    local: distlog.Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("distlog.core.write.producer._EPOCHS", 2)
     for _ in range(4):
         with again(local).producer("payments") as producer:
@@ -262,7 +262,7 @@ def test_when_the_epochs_are_used_up_another_id_comes(local: distlog.Topic, monk
     assert len(set(headers["producer_id"].tolist())) == 2
 
 
-def test_a_topic_that_is_made_again_has_producers_of_its_own(tmp_path: Path) -> None:
+def test_a_recreated_topic_has_its_own_producers(tmp_path: Path) -> None:
     url, ids = str(tmp_path / "events"), set()
     for _ in range(2):
         topic = distlog.create(url)
@@ -274,7 +274,6 @@ def test_a_topic_that_is_made_again_has_producers_of_its_own(tmp_path: Path) -> 
 
 
 def in_child(work: Callable[[], object]) -> int:
-    """The exit status of a forked child that does the work."""
     child = os.fork()
     if child == 0:
         try:
@@ -288,7 +287,7 @@ def in_child(work: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize("transactional_id", [None, "payments"])
-def test_a_forked_child_is_another_producer_or_none(local: distlog.Topic, transactional_id: str | None) -> None:
+def test_a_forked_child_is_another_producer_or_refused(local: distlog.Topic, transactional_id: str | None) -> None:
     producer = local.producer(transactional_id)
     producer.append(b"parent")
     producer.flush()
@@ -315,7 +314,7 @@ def test_a_topic_at_a_version_has_no_producers(local: distlog.Topic) -> None:
         distlog.open(local.url, version=0).producer()
 
 
-def test_other_readers_and_maintenance_go_on_as_ever(local: distlog.Topic) -> None:
+def test_readers_and_maintenance_work_with_producers(local: distlog.Topic) -> None:
     for part in range(3):
         with local.producer("payments") as producer:
             for number in range(10):

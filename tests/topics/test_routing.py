@@ -22,13 +22,12 @@ hash_of = compiled(routing.murmur2)
 
 
 def murmur2(key: bytes) -> int:
-    """The hash as Kafka's signed integer."""
     data = np.frombuffer(b"\xee" + key + b"\xee", np.uint8)
     return int(np.uint32(hash_of(data, 1, 1 + len(key))).astype(np.int32))
 
 
 def model(keys: list[bytes | None], sizes: list[int], count: int, state: StickyState, run: int) -> list[int]:
-    """Where each record goes, said slowly."""
+    """Return the partition of each record, in plain Python."""
     partition, used = state
     result = []
     for key, size in zip(keys, sizes, strict=True):
@@ -60,7 +59,7 @@ def test_the_hash_gives_kafkas_test_vectors(key: str, expected: int) -> None:
 
 @settings(deadline=None)
 @given(st.binary(max_size=300))
-def test_the_hash_is_that_of_kafkas_python_client(key: bytes) -> None:
+def test_the_hash_equals_kafka_pythons(key: bytes) -> None:
     assert murmur2(key) & 0xFFFFFFFF == kafka.murmur2(key) & 0xFFFFFFFF
 
 
@@ -97,14 +96,14 @@ def test_a_run_ends_when_it_has_its_bytes() -> None:
     assert state == (2, 100)
 
 
-def test_empty_records_go_on_too() -> None:
+def test_empty_records_end_runs() -> None:
     keys = pa.nulls(6, pa.binary())
     assigned, _ = assign_partitions(keys, keys, 2, FIRST, 2 * routing.RECORD_OVERHEAD)
     assert assigned.tolist() == [0, 0, 1, 1, 0, 0]
 
 
 @pytest.mark.parametrize(("offsets", "row"), [([0, 9, 3], 0), ([0, -1, 3], 1), ([0, 3, 2, 3], 1)])
-def test_offsets_that_lead_out_of_the_data_are_refused(offsets: list[int], row: int) -> None:
+def test_offsets_outside_the_data_are_refused(offsets: list[int], row: int) -> None:
     buffer = pa.py_buffer(np.array(offsets, np.int32))
     keys = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, buffer, pa.py_buffer(b"abc")])
     keys = keys[row : row + 1]

@@ -1,4 +1,4 @@
-"""Records as Python values: checked one by one for a writer, and column by column for dicts, with one result."""
+"""Records as Python values: checked one by one for a writer, and by column for dicts, with one result."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROWS = st.builds(
 
 
 def fields(rows: list[Row]) -> list[Any]:
-    """The fields of the rows, taken at TAKEN, one row behind the other."""
+    """Return the fields of the rows, with TAKEN as the present time."""
     return [field for row in rows for field in (*row, TAKEN_MS)]
 
 
@@ -56,7 +56,7 @@ def test_rows_become_columns_and_nothing_is_lost(rows: list[Row]) -> None:
 
 
 @given(st.lists(ROWS, min_size=1, max_size=20))
-def test_a_record_without_a_timestamp_gets_that_of_when_it_was_taken(rows: list[Row]) -> None:
+def test_a_record_without_a_timestamp_gets_its_append_time(rows: list[Row]) -> None:
     dated = [row._replace(timestamp=TAKEN_MS if row.timestamp is None else row.timestamp) for row in rows]
     expected = batch_of(columns_of(fields(dated))).to_pylist()
     assert batch_of_fields(fields(rows), 1, TAKEN_MS).to_pylist() == expected
@@ -76,7 +76,7 @@ def test_every_header_counts_for_max_bytes() -> None:
     assert len(encode(batch_of(columns_of(fields([row])))).data) - 61 <= row.max_bytes
 
 
-def test_what_callers_give_becomes_the_types_that_arrow_wants() -> None:
+def test_values_become_arrow_types() -> None:
     moment = datetime(2026, 1, 2, tzinfo=timezone.utc)
     headers = [("a", "text"), {"key": "b", "value": None}, ["c", bytearray(b"x")]]
     assert row_of("é", memoryview(b"k"), moment, headers, np.int32(3)) == Row(
@@ -99,7 +99,7 @@ def test_a_dict_of_headers_is_a_list_of_its_pairs_and_a_date_its_midnight_in_utc
     ]
 
 
-def test_what_a_caller_changes_afterwards_is_not_changed_here() -> None:
+def test_later_changes_by_the_caller_have_no_effect() -> None:
     value = bytearray(b"before")
     row = row_of(value, headers=[("h", value)])
     value[:] = b"after!"
@@ -129,21 +129,21 @@ def test_what_a_caller_changes_afterwards_is_not_changed_here() -> None:
         ({"headers": [("h", 5)]}, "a header's value must be bytes, text or None"),
     ],
 )
-def test_a_field_that_does_not_fit_is_refused_by_name_both_ways(fields: dict[str, Any], message: str) -> None:
+def test_an_invalid_field_is_refused_by_name(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRecordError, match=message):
         row_of(**{"value": b"", **fields})
-    if "from" not in message:  # ranges of whole columns are for `normalize` and the partitioner
+    if "from" not in message:
         columns = {"value": [b"", b""], **{name: [None, value] for name, value in fields.items()}}
         with pytest.raises(InvalidRecordError, match=f"{message}|column .* must be int64"):
             batch_of(columns, first_row=6)
 
 
-def test_the_row_of_a_value_that_does_not_fit_is_told() -> None:
+def test_the_row_of_an_invalid_value_is_named() -> None:
     with pytest.raises(InvalidRecordError, match="row=8"):
         batch_of({"value": [b"", "", 5.0]}, first_row=6)
 
 
-def test_a_batch_has_the_columns_that_were_given_in_the_order_of_the_schema() -> None:
+def test_a_batch_has_its_columns_in_schema_order() -> None:
     batch = batch_of({"value": [b"v"], "timestamp": [3]})
     assert batch.schema == pa.schema([SCHEMA.field("timestamp"), SCHEMA.field("value")])
 
@@ -156,7 +156,7 @@ OLD = {"message.timestamp.before.max.ms": 2**62, "retention.ms": -1}
 
 @pytest.fixture(params=["local", "memory"])
 def topic(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[distlog.Topic]:
-    """A topic where appends are in place, or commits; a warning that no test expects is an error."""
+    """A topic with direct appends, or with commits; an unexpected warning fails the test."""
     root = tmp_path if request.param == "local" else f"memory://units-{request.node.name}"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -168,7 +168,7 @@ def times(topic: distlog.Topic) -> list[int]:
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_a_number_counts_the_unit_that_is_named(topic: distlog.Topic, unit: str) -> None:
+def test_a_number_has_the_named_unit(topic: distlog.Topic, unit: str) -> None:
     number, date = UNITS[unit], datetime.fromtimestamp(5e8 * 2, timezone.utc)
     topic.append([{"value": "plain", "timestamp": number}, {"value": "none", "timestamp": -1}], timestamp_unit=unit)
     topic.append(
@@ -184,7 +184,7 @@ def test_a_number_counts_the_unit_that_is_named(topic: distlog.Topic, unit: str)
     assert times(topic) == [same, -1, same, same, 10**12, 10**12, same, -1, 10**12, same, 10**12]
 
 
-def test_a_unit_that_there_is_not_is_refused_before_anything_is_written(topic: distlog.Topic) -> None:
+def test_an_unknown_unit_is_refused_before_writing(topic: distlog.Topic) -> None:
     open_calls: list[Callable[..., Any]] = [topic.transaction, topic.writer, topic.producer]
     for begin in open_calls:
         with pytest.raises(distlog.InvalidConfigError, match="a time's unit is one of s, ms, us, ns"):
@@ -192,7 +192,7 @@ def test_a_unit_that_there_is_not_is_refused_before_anything_is_written(topic: d
     assert topic.refresh().version == 0
 
 
-def test_milliseconds_that_are_called_seconds_are_refused(topic: distlog.Topic) -> None:
+def test_milliseconds_given_as_seconds_are_refused(topic: distlog.Topic) -> None:
     mixed = [{"value": "v", "timestamp": None}, {"value": "v", "timestamp": MS}]
     for rows in (mixed, pa.Table.from_pylist(mixed), [*mixed, {"value": "v", "timestamp": "2020-01-01"}]):
         with pytest.raises(distlog.InvalidRecordError, match=r"looks like milliseconds: give the unit, ms.*row=1"):
@@ -215,19 +215,18 @@ def test_fractions_and_times_before_1970_are_refused_by_their_unit(
         topic.append(pa.table({"value": ["v"], "timestamp": column}), timestamp_unit=unit)
 
 
-def test_who_appends_seconds_as_milliseconds_is_told_once_for_each_topic(topic: distlog.Topic) -> None:
+def test_seconds_as_milliseconds_warn_once_per_topic(topic: distlog.Topic) -> None:
     rows = [{"value": "v", "timestamp": MS}, {"value": "v", "timestamp": MS // 1000}]
     words = r"clicks: .* 1970-01-20T.*1700000000 .*looks like seconds"
     with pytest.warns(distlog.TimestampWarning, match=words) as warned:
         topic.append(rows)
-    # a second one would be an error
     topic.append(rows)
     with topic.writer() as writer:
         writer.append("v", timestamp=MS // 1000)
     assert [(warning.category, warning.filename) for warning in warned] == [(distlog.TimestampWarning, __file__)]
 
 
-def test_a_writer_tells_before_it_takes_the_record(topic: distlog.Topic) -> None:
+def test_a_writer_warns_before_it_accepts_the_record(topic: distlog.Topic) -> None:
     with topic.writer() as writer:
         with pytest.raises(distlog.TimestampWarning, match="before 1990"):
             writer.append("v", timestamp=MS // 1000)
@@ -241,8 +240,7 @@ def test_with_warnings_as_errors_nothing_is_appended(topic: distlog.Topic) -> No
     assert topic.refresh().version == 0
 
 
-def test_usual_times_and_none_are_no_reason_to_warn(topic: distlog.Topic) -> None:
-    # a warning would be an error
+def test_usual_and_missing_times_do_not_warn(topic: distlog.Topic) -> None:
     topic.append([{"value": "v", "timestamp": 631_152_000_000}, {"value": "v", "timestamp": -1}])
     with pytest.warns(distlog.TimestampWarning, match="1989-12-31T23:59:59.999Z.*taken for milliseconds; if"):
         topic.append([{"value": "v", "timestamp": 631_151_999_999}])

@@ -1,4 +1,4 @@
-"""An append of few rows to each of many partitions is written in columns: the same bytes, and the same metadata."""
+"""An append of few rows to each of many partitions is encoded in columns: the same bytes and metadata."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ PARTITIONS = 100
 
 
 def rows(count: int = 5, seed: int = 1, **columns: pa.Array) -> pa.RecordBatch:
-    """`count` records for each partition, of random sizes and times, in no order of partitions."""
+    """Return `count` records for each partition, of random sizes and times, in random order."""
     random, total = np.random.default_rng(seed), count * PARTITIONS
     partitions = random.permutation(np.arange(total) % PARTITIONS)
-    made = {
+    generated = {
         "partition": pa.array(partitions, pa.int32()),
         "key": pa.array([None if n % 3 else random.bytes(n % 11) for n in range(total)], pa.binary()),
         "value": pa.array([random.bytes(int(size)) for size in random.integers(0, 300, total)], pa.binary()),
         "timestamp": pa.array(NOW + random.integers(0, 1000, total)),
     }
-    return pa.RecordBatch.from_pydict({**made, **columns})
+    return pa.RecordBatch.from_pydict({**generated, **columns})
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -48,7 +48,7 @@ def storages(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage
 def written(
     storage: Storage, config: TopicConfig, *batches: pa.RecordBatch, compression: str | None = None
 ) -> tuple[list[SegmentInfo], dict[str, bytes]]:
-    """The segments that an appender makes of the batches, and the contents of the files; all of one stem."""
+    """Return the segments and files that an appender writes for the batches, with one stem."""
     appender = Appender(
         storage,
         "clicks",
@@ -74,13 +74,12 @@ def written(
 
 
 def written_singly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have each partition written by itself, however many there are."""
     monkeypatch.setattr(appender_module, "SMALL_PARTITIONS", 10**9)
 
 
 @pytest.mark.parametrize("compression", [None, "zstd", "gzip"])
 @pytest.mark.parametrize("settings", [{}, {"message.timestamp.type": "LogAppendTime"}, {"index.interval.bytes": "1"}])
-def test_the_segments_are_those_that_a_writer_for_each_partition_makes(
+def test_the_segments_equal_a_writer_per_partition(
     settings: dict[str, Any], compression: str | None, storages: Iterator[Storage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, results = TopicConfig.parse(settings), list[object]()
@@ -93,7 +92,9 @@ def test_the_segments_are_those_that_a_writer_for_each_partition_makes(
     assert len(segments[0]) == PARTITIONS
 
 
-def test_headers_and_missing_keys_and_times_too(storages: Iterator[Storage], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_and_missing_keys_and_times_are_equal(
+    storages: Iterator[Storage], monkeypatch: pytest.MonkeyPatch
+) -> None:
     total = 5 * PARTITIONS
     headers = pa.array([[("n", b"%d" % n)] if n % 4 else [] for n in range(total)], segment_writer_headers())
     few = rows(headers=headers).drop_columns(["timestamp", "key"])
@@ -103,7 +104,6 @@ def test_headers_and_missing_keys_and_times_too(storages: Iterator[Storage], mon
 
 
 def segment_writer_headers() -> pa.DataType:
-    """The type of a column of headers."""
     return pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
@@ -112,11 +112,10 @@ def segment_writer_headers() -> pa.DataType:
     [
         [rows(), rows(seed=2)],
         [rows(), rows(seed=2), rows(1, seed=3)],
-        # more than one batch for a partition
         [rows(value=pa.array([b"x" * 200_000 if n < 9 else b"" for n in range(5 * PARTITIONS)], pa.binary()))],
     ],
 )
-def test_what_is_not_one_small_batch_for_each_partition_is_written_as_before(
+def test_other_appends_are_written_by_partition(
     batches: list[pa.RecordBatch], storages: Iterator[Storage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = TopicConfig.parse({"batch.bytes": "100000", "max.message.bytes": "300000"})
@@ -126,9 +125,7 @@ def test_what_is_not_one_small_batch_for_each_partition_is_written_as_before(
 
 
 @pytest.mark.long
-def test_a_topic_has_what_was_appended_whichever_way(
-    storages: Iterator[Storage], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_has_all_records_in_both_ways(storages: Iterator[Storage], monkeypatch: pytest.MonkeyPatch) -> None:
     topics = [topic_on(next(storages), PARTITIONS) for _ in range(2)]
     for topic in topics:
         for seed in range(6):
@@ -136,7 +133,6 @@ def test_a_topic_has_what_was_appended_whichever_way(
             assert len(result.offsets) == PARTITIONS
             assert result.offsets == dict.fromkeys(range(PARTITIONS), (5 * seed, 5 * seed + 5))
             if seed % 3 == 0:
-                # few partitions: one by one
                 topic.append([{"partition": 7, "value": b"x"}] if seed > 20 else [])
         written_singly(monkeypatch)
     assert contents(topics[0]) == contents(topics[1]) == contents(topic_on(topics[0].storage))
@@ -151,7 +147,7 @@ def test_a_topic_has_what_was_appended_whichever_way(
     assert again.result.offsets == transaction.result.offsets
 
 
-def test_a_record_that_is_refused_is_refused_by_append_and_named(storages: Iterator[Storage]) -> None:
+def test_an_invalid_record_is_refused_and_named(storages: Iterator[Storage]) -> None:
     topic = topic_on(next(storages), PARTITIONS)
     times = np.full(5 * PARTITIONS, NOW)
     times[33] = -7

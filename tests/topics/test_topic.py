@@ -1,4 +1,4 @@
-"""The topic that users hold: its methods, its metadata and its settings, on every kind of storage."""
+"""The topic of the API: its methods, metadata and settings, on every kind of storage."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ from distlog.core.storage.storage import Storage
         *((getattr(distlog.Topic, name), "self") for name in ("start_offsets", "end_offsets")),
     ],
 )
-def test_the_api_is_what_was_published(function: Any, parameters: str) -> None:
+def test_the_api_is_as_published(function: Any, parameters: str) -> None:
     signature = inspect.signature(function)
-    plain = [one.replace(annotation=inspect.Parameter.empty) for one in signature.parameters.values()]
+    plain = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
     assert str(signature.replace(parameters=plain, return_annotation=inspect.Signature.empty)) == f"({parameters})"
 
 
-def test_a_topic_is_made_filled_and_found_again(storage_url: Address) -> None:
+def test_a_topic_is_created_filled_and_opened(storage_url: Address) -> None:
     topic = create(storage_url, 2)
     result = topic.append(values(range(100), partition=1))
     assert (result.version, result.offsets, result.record_count, result.replayed) == (1, {1: (0, 100)}, 100, False)
@@ -66,13 +66,13 @@ def test_a_topic_is_made_filled_and_found_again(storage_url: Address) -> None:
     assert (again.start_offsets(), again.end_offsets()) == ({0: 0, 1: 0}, {0: 0, 1: 100})
 
 
-def test_a_topic_is_made_once(storage_url: Address) -> None:
+def test_a_topic_can_be_created_once(storage_url: Address) -> None:
     create(storage_url)
     with pytest.raises(distlog.TopicExistsError):
         create(storage_url)
 
 
-def test_a_folder_that_holds_topics_or_lies_in_one_is_no_place_for_a_topic(storage_url: Address) -> None:
+def test_a_folder_with_or_in_a_topic_cannot_become_a_topic(storage_url: Address) -> None:
     root, options = storage_url.url, storage_url.options
     for name in ("clicks", "views"):
         distlog.create(f"{root}/{name}", storage_options=options)
@@ -89,13 +89,13 @@ def test_a_folder_that_holds_topics_or_lies_in_one_is_no_place_for_a_topic(stora
 
 
 @pytest.mark.parametrize("name", ["_commits", "_groups"])
-def test_a_topic_has_no_name_of_a_folder_that_lists_leave_out(name: str, storage_url: Address) -> None:
+def test_a_topic_cannot_have_a_hidden_name(name: str, storage_url: Address) -> None:
     with pytest.raises(distlog.InvalidTopicError, match="a folder of distlog's own: choose another"):
         distlog.create(f"{storage_url.url}/{name}", storage_options=storage_url.options)
     assert Storage(*storage_url).list_folders() == []
 
 
-def test_dropped_topics_leave_the_place_free(storage_url: Address) -> None:
+def test_dropped_topics_free_their_folder(storage_url: Address) -> None:
     root, options = storage_url.url, storage_url.options
     distlog.create(f"{root}/clicks", storage_options=options).drop()
     distlog.create(f"{root}/clicks/inner", storage_options=options).drop()
@@ -113,10 +113,10 @@ def test_topics_two_levels_away_are_found(storage_url: Address) -> None:
         distlog.create(f"{root}/logs/clicks/a/b", storage_options=options)
 
 
-def test_a_place_is_looked_at_by_one_further_request(memory_url: Address) -> None:
+def test_checking_a_new_address_is_one_request(memory_url: Address) -> None:
     distlog.create(f"{memory_url.url}/a")
     counters = distlog.create(f"{memory_url.url}/b").storage.counters
-    # with that of the folder above there are two lists, as that of commits is left out
+    # with the list of the folder above there are two lists, since the list of commits is skipped
     assert (counters.gets, counters.lists, counters.puts, counters.deletes) == (6, 2, 2, 1)
 
 
@@ -127,7 +127,7 @@ def test_a_number_of_partitions_that_cannot_be_is_refused(partitions: Any, tmp_p
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_wrong_with_a_new_topic_is_said_before_anything_is_written(tmp_path: Path) -> None:
+def test_an_invalid_new_topic_is_refused_before_writing(tmp_path: Path) -> None:
     with pytest.raises(distlog.InvalidConfigError, match=r"did you mean retention\.ms"):
         distlog.create(str(tmp_path / "topic"), config={"retention.msx": 1})
     with pytest.raises(distlog.InvalidTopicError):
@@ -137,10 +137,7 @@ def test_what_is_wrong_with_a_new_topic_is_said_before_anything_is_written(tmp_p
     assert not list(tmp_path.iterdir())
 
 
-# --- metadata
-
-
-def test_history_tells_who_did_what(local_url: Address) -> None:
+def test_history_has_operations_and_writers(local_url: Address) -> None:
     topic = create(local_url, 2)
     topic.append(values(range(3), partition=0), app_id="app", batch_id=7)
     topic.alter_config({"retention.ms": 1000})
@@ -152,7 +149,7 @@ def test_history_tells_who_did_what(local_url: Address) -> None:
     assert topic.history(limit=0).num_rows == 0
 
 
-def test_segments_are_a_table_of_what_the_snapshot_holds(local_url: Address) -> None:
+def test_segments_are_a_table_of_the_snapshot(local_url: Address) -> None:
     topic = create(local_url, 3)
     topic.append(values(range(60), partition=0))
     topic.append(values(range(60), partition=2))
@@ -183,49 +180,46 @@ def test_settings_are_changed_one_by_one_and_hold_for_the_next_append(storage_ur
 
 
 @pytest.mark.parametrize("settings", [{"retention.msx": 1}, {"retention.msx": None}, {"retention.ms": "x"}])
-def test_settings_that_cannot_be_change_nothing(settings: dict[str, Any], local_url: Address) -> None:
+def test_invalid_settings_change_nothing(settings: dict[str, Any], local_url: Address) -> None:
     topic = create(local_url)
     with pytest.raises(distlog.InvalidConfigError):
         topic.alter_config(settings)
     assert topic.refresh().version == 0
 
 
-def test_a_dropped_topic_is_gone_and_its_address_free(storage_url: Address) -> None:
+def test_a_dropped_topic_frees_its_address(storage_url: Address) -> None:
     topic = create(storage_url)
     topic.append(values([1, 2]))
     old = reopened(topic, storage_url)
     topic.drop()
     with pytest.raises(distlog.TopicNotFoundError):
         reopened(topic, storage_url)
-    for gone in (topic, old):
-        assert contents(gone) == {0: [b"v1", b"v2"]}
+    for dropped in (topic, old):
+        assert contents(dropped) == {0: [b"v1", b"v2"]}
         with pytest.raises(distlog.TopicNotFoundError, match="the topic was dropped"):
-            gone.append(values([3]))
+            dropped.append(values([3]))
         with pytest.raises(distlog.CommitConflictError, match="the topic was dropped"):
-            gone.drop()
+            dropped.drop()
     again = create(storage_url, 2)
     assert (again.version, contents(again)) == (3, {0: [], 1: []})
-    for gone in (topic, old):
+    for dropped in (topic, old):
         with pytest.raises(distlog.TopicNotFoundError):
-            gone.append(values([3]))
+            dropped.append(values([3]))
         with pytest.raises(distlog.CommitConflictError):
-            gone.alter_config({"retention.ms": 1})
+            dropped.alter_config({"retention.ms": 1})
     assert contents(again.refresh()) == {0: [], 1: []}
 
 
-# --- how it shows and travels
-
-
-def test_what_is_of_one_process_is_not_pickled_and_says_what_to_pickle(tmp_path: Path) -> None:
+def test_objects_of_one_process_refuse_to_pickle_with_advice(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "clicks"))
-    for made in (topic.writer(), topic.producer("billing"), topic.consume()):
+    for handle in (topic.writer(), topic.producer("billing"), topic.consume()):
         with (
-            made,
+            handle,
             pytest.raises(
-                TypeError, match=rf"a {type(made).__name__} (is of one process|cannot be pickled): pickle its topic"
+                TypeError, match=rf"a {type(handle).__name__} (is of one process|cannot be pickled): pickle its topic"
             ),
         ):
-            pickle.dumps(made)
+            pickle.dumps(handle)
 
 
 def test_a_pickled_topic_opens_the_same_version_again(storage_url: Address) -> None:
@@ -243,12 +237,12 @@ def test_a_pickled_topic_opens_the_same_version_again(storage_url: Address) -> N
 
 
 @pytest.mark.s3
-def test_no_secret_shows(s3_url: Address) -> None:
+def test_no_secret_is_shown_by_a_topic(s3_url: Address) -> None:
     topic = create(s3_url)
     topic.append(values(range(10)))
     with pytest.raises(distlog.DistlogError) as missing:
         distlog.open(f"{s3_url.url}/nothing", storage_options=s3_url.options)
-    with pytest.raises(distlog.DistlogError) as taken:
+    with pytest.raises(distlog.DistlogError) as exists:
         create(s3_url)
     shown = [
         repr(topic),
@@ -258,7 +252,7 @@ def test_no_secret_shows(s3_url: Address) -> None:
         repr(topic.storage),
         str(topic.history()),
     ]
-    shown += [repr(each.value) + str(each.value) for each in (missing, taken)]
+    shown += [repr(error.value) + str(error.value) for error in (missing, exists)]
     shown += [repr(vars(topic)), repr(topic.writer()), repr(topic.reader)]
     for secret in (s3_url.options["secret"], s3_url.options["key"]):
         assert [text for text in shown if secret in text] == []

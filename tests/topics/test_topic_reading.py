@@ -1,4 +1,4 @@
-"""Reading a topic: by scan, record by record, by fetch and by time; and what was read is appended again."""
+"""Reading a topic: by scan, record by record, by fetch and by time; and appending the result again."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from addresses import Address
 from topics import NOW, stored, values
 
 import distlog
-
-# --- reading
 
 
 def test_keys_stay_together_and_in_order(local_url: Address) -> None:
@@ -31,7 +29,7 @@ def test_keys_stay_together_and_in_order(local_url: Address) -> None:
     assert sorted(int(row["value"]) for row in rows) == list(range(300))
 
 
-def test_a_scan_outside_of_the_log_is_an_error_unless_it_is_told_where_to_begin(local_url: Address) -> None:
+def test_a_scan_out_of_range_fails_without_a_policy(local_url: Address) -> None:
     topic = create(local_url)
     topic.append(values(range(5)))
     with pytest.raises(distlog.OffsetOutOfRangeError, match="log_start_offset=0 log_end_offset=5"):
@@ -43,7 +41,7 @@ def test_a_scan_outside_of_the_log_is_an_error_unless_it_is_told_where_to_begin(
             topic.scan(**wrong)  # type: ignore[arg-type]
 
 
-def test_a_scan_takes_the_bounds_of_the_log_by_their_names(local_url: Address) -> None:
+def test_a_scan_accepts_named_bounds(local_url: Address) -> None:
     topic = create(local_url, 2)
     topic.append(values(range(5)), partition=0)
     topic.delete_records({0: 2})
@@ -103,18 +101,18 @@ def test_times_are_found_by_partition(local_url: Address) -> None:
             topic.offsets_for_times(wrong)  # type: ignore[arg-type]
 
 
-def test_the_largest_timestamp_there_is_can_be_stored_and_found(
+def test_the_largest_possible_timestamp_is_stored_and_found(
     local_url: Address, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = distlog.create(local_url.url, config={"message.timestamp.after.max.ms": 2**63 - 1})
-    large = b"x" * 100_000  # so that the indexes are worth asking
+    large = b"x" * 100_000
     topic.append([{"value": large, "timestamp": time} for time in (0, 2**63 - 1, -1, 5)])
     assert [record.timestamp for record in topic.records()] == [0, 2**63 - 1, -1, 5]
     assert topic.offsets_for_times(2**63 - 1) == topic.offsets_for_times(distlog.MAX_TIMESTAMP) == {0: (1, 2**63 - 1)}
-    assert caplog.messages == []  # its index is sane
+    assert caplog.messages == []
 
 
-def test_a_scans_table_can_be_appended_as_it_is(storage_url: Address) -> None:
+def test_a_scans_table_can_be_appended(storage_url: Address) -> None:
     topic = create(storage_url, 3)
     rows = [
         {"key": None, "value": b"a", "timestamp": -1, "headers": None},
@@ -138,7 +136,7 @@ def test_a_stream_is_appended_in_bounded_memory(local_url: Address) -> None:
     def stream() -> Iterator[pa.RecordBatch]:
         nonlocal largest
         for number in range(100):
-            # one partition in a thousand rows: its slices must not keep all the others alive
+            # one partition in a thousand rows: its slices must not keep the memory of the others
             keys = pa.array([b"rare" if row % 1000 == 0 else b"k%d" % (row % 3) for row in range(2000)], pa.binary())
             batch = pa.RecordBatch.from_arrays([keys, pa.array([b"%1000d" % number] * 2000)], schema=schema)
             largest = max(largest, pa.total_allocated_bytes())
@@ -147,4 +145,4 @@ def test_a_stream_is_appended_in_bounded_memory(local_url: Address) -> None:
     old_total_allocated_bytes = pa.total_allocated_bytes()
     result = topic.append(pa.RecordBatchReader.from_batches(schema, stream()))
     assert result.record_count == 200_000
-    assert largest - old_total_allocated_bytes < 60 << 20  # of 200 MB
+    assert largest - old_total_allocated_bytes < 60 << 20

@@ -1,4 +1,4 @@
-"""A topic at a version: it stands still until it is refreshed, and any version or time can be opened again."""
+"""A topic at a version changes only on refresh, and any version or time can be opened."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from topics import NOW, Clock, contents, topic_on, values
 import distlog
 from distlog.core.storage.storage import Storage
 
-# --- snapshots and time travel
 
-
-def test_a_topic_stands_still_until_it_is_refreshed_or_appended_to(local_url: Address) -> None:
+def test_a_topic_changes_only_on_refresh_or_append(local_url: Address) -> None:
     writer = create(local_url)
     reader = reopened(writer, local_url)
     writer.append(values([1]))
@@ -66,7 +64,7 @@ def test_every_version_can_be_opened_again_and_is_read_only(storage_url: Address
 
 
 @pytest.mark.parametrize("wrong", ["1", 1.5, [1]])
-def test_what_is_no_whole_number_is_refused_by_name(local_url: Address, wrong: Any) -> None:
+def test_fractions_are_refused_by_name(local_url: Address, wrong: Any) -> None:
     topic = distlog.create(local_url.url)
     for name, call in (
         ("version", lambda: distlog.open(local_url.url, version=wrong)),
@@ -85,7 +83,7 @@ def test_what_is_no_whole_number_is_refused_by_name(local_url: Address, wrong: A
             call()
 
 
-def test_numpys_numbers_are_as_good_as_pythons(local_url: Address) -> None:
+def test_numbers_of_numpy_are_accepted(local_url: Address) -> None:
     topic = distlog.create(local_url.url)
     topic.append(values([0, 1, 2]))
     number = np.int64(1)
@@ -112,7 +110,7 @@ def test_a_time_opens_the_version_of_that_time(local_url: Address) -> None:
         reopened(topic, local_url, timestamp=NOW - 1)
 
 
-def test_a_version_that_is_not_there_is_an_error(local_url: Address) -> None:
+def test_a_missing_version_fails(local_url: Address) -> None:
     topic = create(local_url)
     for version in (-1, 1, 99):
         with pytest.raises(distlog.OffsetOutOfRangeError, match=f"version={version}"):
@@ -123,7 +121,7 @@ def test_a_version_that_is_not_there_is_an_error(local_url: Address) -> None:
         reopened(topic, local_url, timestamp="yesterday")
 
 
-def test_no_thread_takes_a_topic_back_to_an_older_version(local_url: Address) -> None:
+def test_no_thread_moves_a_topic_to_an_older_version(local_url: Address) -> None:
     topic = create(local_url)
     old_snapshot = topic.snapshot
     topic.append(values([1]))

@@ -1,4 +1,4 @@
-"""Transactions: several appends and one commit, or none, whatever happens in between."""
+"""Transactions: several appends and one commit, or none, after any failure."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_transaction_in_which_an_append_failed_cannot_be_committed(topic: Topi
     assert topic.refresh().version == 0
 
 
-def test_a_failed_transaction_tells_its_error_again_and_again_in_the_same_memory(topic: Topic) -> None:
+def test_a_failed_transaction_repeats_its_error_without_a_memory_leak(topic: Topic) -> None:
     transaction = topic.transaction()
     with pytest.raises(InvalidRecordError) as first:
         transaction.append([{"value": 3}])
@@ -85,7 +85,7 @@ def test_a_failed_transaction_tells_its_error_again_and_again_in_the_same_memory
     assert lengths == lengths[:1] * 4
 
 
-def test_a_failed_append_lets_go_of_its_files_at_once(storage: Storage) -> None:
+def test_a_failed_append_closes_its_files_at_once(storage: Storage) -> None:
     topic = topic_on(Storage(f"{storage.url}-large"), 1)
     transaction = topic.transaction()
     rows = [{"value": b"x" * 1000_000}] * 20
@@ -140,7 +140,7 @@ def test_an_empty_transaction_commits_nothing(topic: Topic) -> None:
     assert (transaction.result, topic.refresh().version) == (AppendResult(None), 0)
 
 
-def test_the_rows_of_a_replay_are_not_looked_at(topic: Topic, storage: Storage) -> None:
+def test_the_rows_of_a_replay_are_not_read(topic: Topic, storage: Storage) -> None:
     def unread() -> Iterator[dict[str, Any]]:
         raise AssertionError("a replay reads its input")
         yield {}
@@ -154,7 +154,7 @@ def test_the_rows_of_a_replay_are_not_looked_at(topic: Topic, storage: Storage) 
     assert files(storage) == names
 
 
-def test_a_batch_is_committed_once_however_its_transactions_overlap(topic: Topic, storage: Storage) -> None:
+def test_overlapping_transactions_commit_a_batch_once(topic: Topic, storage: Storage) -> None:
     transactions = [topic_on(storage).transaction("app", 1) for _ in range(3)]
     for number, transaction in enumerate(transactions):
         transaction.append(values([number]), 0)
@@ -177,7 +177,7 @@ def test_appends_of_one_transaction_may_differ_in_columns_and_types(topic: Topic
     assert rows[4]["key"] == b"k"
 
 
-def test_a_transaction_of_a_dropped_topic_says_so(topic: Topic, storage: Storage) -> None:
+def test_a_transaction_of_a_dropped_topic_fails(topic: Topic, storage: Storage) -> None:
     transaction = topic.transaction()
     transaction.append(values([1]))
     topic_on(storage).drop()

@@ -1,4 +1,4 @@
-"""Transactions of producers: readers see all records of one, in all partitions, or none; on a disk and in memory."""
+"""Transactions of producers: readers get all records of one, in all partitions, or none; on a disk and in memory."""
 
 from __future__ import annotations
 
@@ -25,14 +25,13 @@ def local(tmp_path: Path) -> distlog.Topic:
 
 
 def fill(producer: Any, *numbers: int) -> None:
-    """Append the numbers; a negative one is refused."""
     for number in numbers:
         if number < 0:
             producer.append(b"wrong", partition=number)
         producer.append(b"%d" % number, partition=number % 2)
 
 
-def test_a_transaction_is_shown_when_it_is_committed_and_never_when_it_is_aborted(topic: distlog.Topic) -> None:
+def test_a_transaction_is_visible_after_its_commit_only(topic: distlog.Topic) -> None:
     with topic.producer("payments") as producer:
         producer.begin()
         fill(producer, 0, 1)
@@ -54,7 +53,7 @@ def test_a_transaction_is_shown_when_it_is_committed_and_never_when_it_is_aborte
     assert again(topic).verify().anomalies == ()
 
 
-def test_a_block_that_raises_is_aborted_and_the_producer_goes_on(topic: distlog.Topic) -> None:
+def test_a_block_that_raises_is_aborted_and_the_producer_continues(topic: distlog.Topic) -> None:
     deliveries: list[distlog.Delivery] = []
     with topic.producer("payments", linger_ms=60_000, on_delivery=deliveries.append) as producer:
         with pytest.raises(InvalidRecordError), producer.begin():
@@ -113,7 +112,7 @@ def test_a_fenced_instance_cannot_commit_a_transaction_without_records_either(to
     second.close()
 
 
-def test_a_transaction_is_one_commit_however_often_it_is_flushed(topic: distlog.Topic) -> None:
+def test_a_flushed_transaction_is_one_commit(topic: distlog.Topic) -> None:
     with topic.producer("payments") as producer:
         version = again(topic).version
         for _ in range(5):
@@ -124,7 +123,7 @@ def test_a_transaction_is_one_commit_however_often_it_is_flushed(topic: distlog.
         assert again(topic).version == version + 5
 
 
-def test_two_producers_have_transactions_beside_each_other_and_beside_a_writer(topic: distlog.Topic) -> None:
+def test_two_producers_and_a_writer_run_concurrently(topic: distlog.Topic) -> None:
     first, second = again(topic).producer("payments"), again(topic).producer("refunds")
     first.begin()
     fill(first, 0)
@@ -133,7 +132,6 @@ def test_two_producers_have_transactions_beside_each_other_and_beside_a_writer(t
         fill(second, 2)
     with again(topic).writer() as writer:
         writer.append(b"plain", partition=0)
-    # nothing waits for the one that is open
     assert values_seen(again(topic)) == {0: [b"2", b"plain"], 1: []}
     first.commit()
     assert values_seen(again(topic)) == {0: [b"2", b"plain", b"0"], 1: []}
@@ -163,7 +161,7 @@ def test_transactions_need_an_id_a_begin_and_an_end(topic: distlog.Topic) -> Non
             producer.begin()
 
 
-def test_a_follower_waits_for_the_end_of_a_transaction(local: distlog.Topic) -> None:
+def test_a_consumer_waits_for_the_end_of_a_transaction(local: distlog.Topic) -> None:
     with local.producer("payments") as producer:
         producer.begin()
         fill(producer, 0)
@@ -175,7 +173,7 @@ def test_a_follower_waits_for_the_end_of_a_transaction(local: distlog.Topic) -> 
 
 
 @pytest.mark.parametrize(("call", "spared"), [("write", 0), ("write", 1), ("fsync", 0), ("fsync", 1)])
-def test_after_a_failure_only_an_abort_is_possible_and_then_all_is_as_before(
+def test_after_a_failure_only_an_abort_is_possible(
     local: distlog.Topic, monkeypatch: pytest.MonkeyPatch, call: str, spared: int
 ) -> None:
     producer = local.producer("payments")
@@ -184,7 +182,6 @@ def test_after_a_failure_only_an_abort_is_possible_and_then_all_is_as_before(
     producer.begin()
     fill(producer, 2)
     with monkeypatch.context() as patches:
-        # the files of the transaction
         failing(patches, call, ".tmp", spared=spared, times=1, code=5)
         with pytest.raises(StorageError):
             producer.commit()
@@ -198,7 +195,7 @@ def test_after_a_failure_only_an_abort_is_possible_and_then_all_is_as_before(
     assert again(local).verify().anomalies == ()
 
 
-def test_a_forked_child_can_neither_commit_nor_abort(local: distlog.Topic) -> None:
+def test_a_forked_child_cannot_commit_or_abort(local: distlog.Topic) -> None:
     producer = local.producer("payments")
     producer.begin()
     fill(producer, 0)

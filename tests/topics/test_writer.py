@@ -1,4 +1,4 @@
-"""The writer: what it took is committed by size, by time, on flush and on close, or an error says that it was not."""
+"""The writer commits its records by size, by time, on flush and on close, or raises an error."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ def topic(storage: Storage, clock: Clock) -> Topic:
 
 @pytest.fixture
 def writer(topic: Topic) -> Iterator[Writer]:
-    """A writer that commits on flush and close only."""
     writer = topic.writer(linger_ms=NEVER_MS)
     yield writer
     try:
@@ -52,7 +51,7 @@ def writer(topic: Topic) -> Iterator[Writer]:
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException | None = None) -> list[int]:
-    """Make the sends of all writers fail; the list grows by one for each."""
+    """Make the sends of all writers fail, and add each to the list."""
     failed: list[int] = []
 
     def send(destination: Any, records: pa.RecordBatch) -> SendResult:
@@ -61,9 +60,6 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException | None = None)
 
     replace_sends(monkeypatch, lambda real: send)
     return failed
-
-
-# --- when it commits
 
 
 def test_nothing_is_visible_before_a_flush_and_all_after_it(topic: Topic, writer: Writer) -> None:
@@ -77,7 +73,7 @@ def test_nothing_is_visible_before_a_flush_and_all_after_it(topic: Topic, writer
     assert topic.refresh().end_offsets() == {0: 0, 1: 10}
 
 
-def test_close_commits_the_rest_and_may_be_called_again(topic: Topic, writer: Writer) -> None:
+def test_close_commits_pending_records_and_can_be_repeated(topic: Topic, writer: Writer) -> None:
     writer.append("a", partition=0)
     writer.close()
     writer.close()
@@ -87,7 +83,7 @@ def test_close_commits_the_rest_and_may_be_called_again(topic: Topic, writer: Wr
             call()
 
 
-def test_enough_bytes_are_committed_without_being_asked_for(topic: Topic) -> None:
+def test_a_full_buffer_is_committed(topic: Topic) -> None:
     deliveries: list[Delivery] = []
     with small(topic, buffer_bytes=1000, on_delivery=deliveries.append) as writer:
         for number in range(100):
@@ -116,7 +112,7 @@ def test_lingering_records_are_committed_in_the_background(topic: Topic) -> None
     assert len(deliveries) == 3
 
 
-def test_a_block_that_raises_commits_what_was_taken_as_kafkas_producer_does(topic: Topic) -> None:
+def test_a_block_that_raises_commits_as_kafkas_producer_does(topic: Topic) -> None:
     def break_off() -> None:
         with topic.writer(linger_ms=NEVER_MS) as writer:
             writer.append(b"taken", partition=0)
@@ -137,10 +133,7 @@ def test_no_timer_outlives_its_writer(topic: Topic) -> None:
     until(lambda: threading.active_count() <= old_active_count)
 
 
-# --- what it writes
-
-
-def test_a_record_has_all_that_it_was_given(topic: Topic, clock: Clock) -> None:
+def test_a_record_has_all_its_fields(topic: Topic, clock: Clock) -> None:
     moment = datetime(2023, 1, 2, tzinfo=timezone.utc)
     with topic.writer(linger_ms=NEVER_MS) as writer:
         writer.append(b"value", key=b"k", timestamp=5, headers=[("h", b"v"), ("h", None)], partition=1)
@@ -159,16 +152,13 @@ def test_a_record_has_all_that_it_was_given(topic: Topic, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("back_ms", [1, 3_600_001, 86_400_000])
-def test_records_without_a_time_are_taken_though_the_clock_is_set_back_before_they_are_sent(
-    topic: Topic, clock: Clock, back_ms: int
-) -> None:
+def test_records_without_a_time_survive_a_clock_set_back(topic: Topic, clock: Clock, back_ms: int) -> None:
     with topic.writer(linger_ms=NEVER_MS) as writer:
         writer.append(b"quick", partition=1)
         writer.append("checked", headers=[("h", b"v")], partition=1)
         clock.now_ms = NOW - back_ms
         writer.append(b"later", partition=1)
         clock.now_ms += 1
-    # a time that is still ahead of the clock would keep a record from retention
     times = [row.timestamp for row in topic.records(1)]
     assert times == [NOW - back_ms + 1, NOW - back_ms + 1, NOW - back_ms] if back_ms > 1 else [NOW, NOW, NOW - 1]
 
@@ -182,9 +172,6 @@ def test_keys_go_where_an_append_sends_them(topic: Topic, writer: Writer) -> Non
     for partition, values in contents(topic).items():
         half = len(values) // 2
         assert values[:half] == values[half:], partition
-
-
-# --- what it refuses
 
 
 @pytest.mark.parametrize(
@@ -208,7 +195,7 @@ def test_keys_go_where_an_append_sends_them(topic: Topic, writer: Writer) -> Non
         ({"key": None}, "a compacted topic needs a key"),
     ],
 )
-def test_a_record_that_does_not_fit_is_refused_at_once_and_the_others_are_kept(
+def test_an_invalid_record_is_refused_at_once(
     record: dict[str, Any], message: str, topic: Topic, writer: Writer
 ) -> None:
     limits = {
@@ -225,7 +212,7 @@ def test_a_record_that_does_not_fit_is_refused_at_once_and_the_others_are_kept(
     assert contents(topic)[0] == [b"before", b"after"]
 
 
-def test_timestamps_have_no_limits_where_the_topic_sets_its_own(topic: Topic, clock: Clock, writer: Writer) -> None:
+def test_timestamps_have_no_limits_with_append_time(topic: Topic, clock: Clock, writer: Writer) -> None:
     topic.alter_config({"message.timestamp.type": "LogAppendTime", "message.timestamp.after.max.ms": 0})
     writer.append(b"", timestamp=2**63 - 1, partition=0)
     clock.now_ms = NOW + 10
@@ -236,9 +223,7 @@ def test_timestamps_have_no_limits_where_the_topic_sets_its_own(topic: Topic, cl
 @pytest.mark.long
 @pytest.mark.parametrize("codec", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
 @pytest.mark.parametrize("limit", [300, 3000, 300_000])
-def test_a_record_that_was_taken_can_be_committed_whatever_it_compresses_to(
-    codec: str, limit: int, topic: Topic
-) -> None:
+def test_an_accepted_record_can_always_be_committed(codec: str, limit: int, topic: Topic) -> None:
     topic.alter_config({"compression.type": codec, "max.message.bytes": limit})
     source = random.Random(limit)
     writer = topic.writer(linger_ms=NEVER_MS)
@@ -258,17 +243,13 @@ def _accepts(writer: Writer, value: bytes) -> bool:
     return True
 
 
-def test_a_linger_that_cannot_be_is_refused(topic: Topic) -> None:
+def test_an_invalid_linger_is_refused(topic: Topic) -> None:
     with pytest.raises(InvalidConfigError, match="linger_ms must not be negative"):
         topic.writer(linger_ms=-1)
 
 
-# --- threads
-
-
 @pytest.fixture
 def restless_threads() -> Iterator[None]:
-    """Threads that take turns as often as they can."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -297,7 +278,7 @@ def test_threads_may_share_a_writer(topic: Topic) -> None:
         assert [number for owner, number in pairs if owner == thread] == list(range(300))
 
 
-def test_a_flush_waits_for_the_commit_that_is_under_way(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flush_waits_for_the_commit_in_flight(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     has_started, proceed = threading.Event(), threading.Event()
 
     def slow(real: Send) -> Send:

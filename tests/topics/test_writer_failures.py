@@ -1,4 +1,4 @@
-"""What a writer tells when a commit failed: at every call until it is closed, and of how many records, and which."""
+"""Errors of a writer after a failed commit: at every call until close, with the lost records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from distlog.core.topic import Topic
 from distlog.core.write.writer import Writer
 
 
-def test_a_failed_flush_is_told_by_every_call_until_the_writer_is_closed(
+def test_a_failed_flush_is_raised_by_every_call_until_close(
     topic: Topic, writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer.append(b"lost", partition=0)
@@ -32,9 +32,7 @@ def test_a_failed_flush_is_told_by_every_call_until_the_writer_is_closed(
     assert contents(topic.refresh())[0] == []
 
 
-def test_a_commit_that_failed_in_the_background_is_told_by_the_next_call(
-    topic: Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_background_commit_is_raised_by_the_next_call(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(monkeypatch)
     gate.errors.append(StorageError("cannot put: No space left on device"))
     writer = topic.writer(linger_ms=0)
@@ -73,19 +71,18 @@ def test_a_block_ends_with_the_error_of_its_last_commit(
         (KeyboardInterrupt(), "records_not_committed=4 of_partitions={0: 1, 1: 2, None: 1}"),
     ],
 )
-def test_an_error_says_how_many_records_of_which_partitions_are_missing(
+def test_an_error_has_the_lost_records_by_partition(
     error: BaseException, fact: str, topic: Topic, writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for partition in (0, 1):
         writer.append(b"", partition=partition)
-    # of partition 1, and of none yet
     writer.append(b"", key=b"k1")
     writer.append(b"")
     failing(monkeypatch, error)
     with pytest.raises(type(error)) as raised:
         writer.flush()
     if isinstance(error, KeyboardInterrupt) and sys.version_info < (3, 11):
-        return  # Python has no notes yet
+        return
     texts = [str(raised.value), *getattr(raised.value, "__notes__", ())]
     assert any(text.endswith(fact) for text in texts), texts
     with pytest.raises(type(error)):

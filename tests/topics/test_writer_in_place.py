@@ -1,4 +1,4 @@
-"""The writer on a local disk: a partition's records go into its active segment, and succeed or fail by themselves."""
+"""The writer on a local disk: records go into active segments, and partitions succeed or fail alone."""
 
 from __future__ import annotations
 
@@ -28,15 +28,12 @@ from distlog.core.write import engine
 from distlog.core.write.engine import CommitEngine, DirectEngine
 from distlog.core.write.writer import Delivery
 
-# --- where buffers go
-
 
 def test_buffers_are_direct_appends_on_a_local_disk_and_commits_elsewhere(
     topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert isinstance(topic.engine(), DirectEngine)
     assert isinstance(topic_on(Storage("memory://elsewhere/topic"), 1).engine(), CommitEngine)
-    # as a folder of a network file system is
     monkeypatch.setattr(durable_files, "LOCAL", frozenset())
     durable_files.known_local_disk.cache_clear()
     try:
@@ -71,9 +68,6 @@ def test_writers_share_the_active_segment(topic: Topic) -> None:
     assert topic.version == 1
 
 
-# --- segments
-
-
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_segments_roll_by_size_also_within_a_buffer(compression: str, topic: Topic) -> None:
     topic.alter_config({**TINY, "internal.segment.bytes": "2000"})
@@ -100,7 +94,7 @@ def test_segments_roll_by_time_also_within_a_buffer(topic: Topic) -> None:
     assert topic.verify().ok
 
 
-def test_a_full_index_rolls_within_a_buffer_too(topic: Topic) -> None:
+def test_a_full_index_rolls_within_a_buffer(topic: Topic) -> None:
     topic.alter_config({**TINY, "internal.segment.bytes": "0", "segment.index.bytes": "60"})
     with topic.writer(linger_ms=NEVER_MS) as writer:
         for number in range(100):
@@ -112,7 +106,7 @@ def test_a_full_index_rolls_within_a_buffer_too(topic: Topic) -> None:
 
 
 @pytest.mark.parametrize("flush_messages", ["1", "1000"])
-def test_the_files_of_some_partitions_only_stay_open(
+def test_the_number_of_open_files_is_bounded(
     flush_messages: str, topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "most_open_logs", lambda writer, logs: 3)
@@ -130,7 +124,7 @@ def test_the_files_of_some_partitions_only_stay_open(
 
 
 @pytest.mark.long
-def test_a_writer_that_is_dropped_leaves_no_file_open(topic: Topic, tmp_path: Path) -> None:
+def test_an_unreferenced_writer_leaves_no_file_open(topic: Topic, tmp_path: Path) -> None:
     old_files = open_files(tmp_path)
     writer = topic.writer(linger_ms=NEVER_MS)
     writer.append(b"")
@@ -139,17 +133,13 @@ def test_a_writer_that_is_dropped_leaves_no_file_open(topic: Topic, tmp_path: Pa
     del writer
 
     def is_closed() -> bool:
-        # a thread of the writer may hold it for a moment
         gc.collect()
         return open_files(tmp_path) == old_files
 
     until(is_closed)
 
 
-# --- the topic's rules
-
-
-def test_a_changed_config_counts_from_the_next_buffer_on(topic: Topic) -> None:
+def test_a_changed_config_applies_from_the_next_buffer(topic: Topic) -> None:
     other = topic_on(topic.storage)
     writer = topic.writer(linger_ms=NEVER_MS)
     writer.append(b"x" * 500, partition=0)
@@ -162,7 +152,7 @@ def test_a_changed_config_counts_from_the_next_buffer_on(topic: Topic) -> None:
         small.append(b"x" * 500, partition=0)
 
 
-def test_a_topic_that_was_dropped_takes_nothing_more(topic: Topic) -> None:
+def test_a_dropped_topic_refuses_records(topic: Topic) -> None:
     writer = topic.writer(linger_ms=NEVER_MS)
     topic_on(topic.storage).drop()
     writer.append(b"")
@@ -181,9 +171,6 @@ def test_a_topics_object_sees_what_its_own_writer_appended(topic: Topic) -> None
     assert other.refresh().end_offsets() == {0: 4, 1: 4}
 
 
-# --- many partitions
-
-
 def test_the_active_segments_of_a_buffers_partitions_begin_in_one_commit(topic: Topic, tmp_path: Path) -> None:
     many = topic_on(Storage(str(tmp_path / "many")), 20)
     version = many.version
@@ -199,7 +186,7 @@ def test_the_active_segments_of_a_buffers_partitions_begin_in_one_commit(topic: 
     assert contents(many) == {n: [b"%d" % number for number in range(n, 60, 20)] for n in range(20)}
 
 
-def test_after_a_close_nothing_of_the_logs_is_read_when_the_machine_was_restarted(
+def test_after_a_close_and_a_reboot_no_log_is_read(
     topic: Topic, rebooted: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append_both(topic, [], range(10))
@@ -226,7 +213,7 @@ def stamped(topic: Topic) -> Topic:
 
 
 def times(topic: Topic) -> list[tuple[int, int]]:
-    """The times of the records of partition 0, and the kinds of these times."""
+    """Return the timestamps and the timestamp types of partition 0."""
     return [(record.timestamp - NOW, record.timestamp_type) for record in topic.refresh().records(0)]
 
 
@@ -246,7 +233,7 @@ def test_log_append_time_is_the_time_of_the_append(compression: str, stamped: To
     assert stamped.verify().ok
 
 
-def test_log_append_time_is_told_under_the_lock_and_not_before(
+def test_log_append_time_is_assigned_under_the_lock(
     stamped: Topic, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recover = ActivePartition.recover
@@ -261,13 +248,13 @@ def test_log_append_time_is_told_under_the_lock_and_not_before(
     assert times(stamped) == [(7, LOG_APPEND_TIME)]
 
 
-def test_log_append_time_never_goes_back_whatever_the_clocks_say(stamped: Topic, clock: Clock) -> None:
+def test_log_append_time_never_decreases_with_any_clocks(stamped: Topic, clock: Clock) -> None:
     slow_clock = Clock(NOW - 5000)
     other = topic_on(stamped.storage, clock=slow_clock)
     with stamped.writer(linger_ms=NEVER_MS) as first, other.writer(linger_ms=NEVER_MS) as two:
         for step in range(30):
             clock.now_ms = NOW + step
-            # three, so that each of them rolls segments now and then
+            # each of the three rolls segments
             for writer in (first, two, two):
                 writer.append(b"%0100d" % step, partition=0)
                 writer.flush()
@@ -279,7 +266,7 @@ def test_log_append_time_never_goes_back_whatever_the_clocks_say(stamped: Topic,
     assert stamped.verify().ok
 
 
-def test_log_append_time_is_not_before_that_of_the_segment_ahead(stamped: Topic, clock: Clock) -> None:
+def test_log_append_time_is_not_before_the_previous_segment(stamped: Topic, clock: Clock) -> None:
     clock.now_ms = NOW + 1000
     stamped.append([{"value": b"committed"}], partition=0)
     clock.now_ms = NOW

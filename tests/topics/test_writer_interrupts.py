@@ -1,4 +1,4 @@
-"""A writer that is interrupted, forked, or waited for by many: it commits what it took once, and no call hangs."""
+"""A writer under interrupts, forks and many callers: it commits its records once, and no call hangs."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ from distlog.core.write.writer import Delivery
 
 
 def interrupted_at(line: int, work: Callable[[], None]) -> bool:
-    """Do the work, with a KeyboardInterrupt at the n-th line in the accumulator; whether it came to that."""
+    """Do the work with a KeyboardInterrupt at line `line` of the accumulator, and return whether it was reached."""
     lines_left = [line]
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
         if frame.f_code.co_filename != accumulator.__file__:
             return None
-        # a `with` statement of a lock is entered and left in one step
         text = linecache.getline(accumulator.__file__, frame.f_lineno)
         if event == "line" and not text.strip().startswith("with "):
             lines_left[0] -= 1
@@ -52,11 +51,8 @@ def interrupted_at(line: int, work: Callable[[], None]) -> bool:
     return False
 
 
-# --- interrupts
-
-
 @pytest.mark.long
-def test_an_interrupt_at_any_line_loses_no_record_that_was_taken_and_doubles_none(topic: Topic) -> None:
+def test_an_interrupt_at_any_line_neither_loses_or_duplicates_a_record(topic: Topic) -> None:
     line, was_interrupted = 0, True
     while was_interrupted:
         line += 1
@@ -71,14 +67,13 @@ def test_an_interrupt_at_any_line_loses_no_record_that_was_taken_and_doubles_non
         was_interrupted = interrupted_at(line, work)
         assert joined(start_thread(writer.close)), line
         committed = numbers_in(topic)[first:]
-        # the one that was interrupted may be there or not
         assert committed in (accepted, [*accepted, len(accepted)]), line
     assert line > 20
 
 
 @pytest.mark.parametrize("has_error", [False, True])
 @pytest.mark.usefixtures("waits")
-def test_a_close_after_an_interrupted_close_waits_and_tells_its_error(
+def test_a_close_after_an_interrupted_close_waits_and_raises_its_error(
     has_error: bool, topic: Topic, gate: Gate
 ) -> None:
     writer = small(topic)
@@ -93,12 +88,7 @@ def test_a_close_after_an_interrupted_close_waits_and_tells_its_error(
     assert numbers_in(topic) == ([] if has_error else [0, 1])
 
 
-# --- many callers
-
-
-def test_without_threads_what_a_callback_appends_does_not_linger(
-    topic: Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_threads_records_of_a_callback_do_not_linger(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     start = threading.Thread.start
 
     def refuse(thread: threading.Thread) -> None:
@@ -121,9 +111,6 @@ def test_without_threads_what_a_callback_appends_does_not_linger(
     assert numbers_in(topic) == [0, 1]
 
 
-# --- forks
-
-
 def test_a_child_forked_by_a_callback_commits_nothing_of_its_parent(topic: Topic) -> None:
     statuses: list[int] = []
     event = threading.Event()
@@ -142,8 +129,8 @@ def test_a_child_forked_by_a_callback_commits_nothing_of_its_parent(topic: Topic
     assert numbers_in(topic.refresh()) == [0, 1, 2, 3, 4]
 
 
-def test_a_record_that_is_taken_while_a_fork_happens_is_taken_by_both(tmp_path: Path) -> None:
-    """1. An append is under way, others' records are there. 2. It forks. 3. Both put the record in, and close."""
+def test_a_record_appended_during_a_fork_is_committed_by_both(tmp_path: Path) -> None:
+    """An append is in flight with other records; it forks, and both processes append the record and close."""
     children: list[int] = []
     forks: list[Callable[[], int]] = []
 

@@ -1,4 +1,4 @@
-"""The writer takes records while it commits those before: in order, in bounded memory, and none after an error."""
+"""The writer accepts records during commits: in order, in bounded memory, and none after an error."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ from distlog.core.topic import Topic
 from distlog.core.write.append import AppendResult
 from distlog.core.write.writer import Delivery
 
-# --- it goes on taking records
 
-
-def test_appends_return_while_a_commit_is_under_way(topic: Topic, gate: Gate) -> None:
+def test_appends_return_during_a_commit(topic: Topic, gate: Gate) -> None:
     writer = small(topic)
     fill(writer, range(3))
     gate.wait_for_one()
@@ -34,7 +32,7 @@ def test_appends_return_while_a_commit_is_under_way(topic: Topic, gate: Gate) ->
     assert gate.calls == 2
 
 
-def test_a_lingering_commit_keeps_no_append_waiting(topic: Topic, gate: Gate) -> None:
+def test_a_lingering_commit_blocks_no_append(topic: Topic, gate: Gate) -> None:
     writer = topic.writer(linger_ms=0)
     for number in range(3):
         writer.append(VALUE % number, partition=0)
@@ -47,7 +45,7 @@ def test_a_lingering_commit_keeps_no_append_waiting(topic: Topic, gate: Gate) ->
     assert numbers_in(topic) == [0, 100, 1, 101, 2, 102]
 
 
-def test_a_writer_that_holds_two_full_buffers_waits_for_a_commit_to_end(topic: Topic, gate: Gate) -> None:
+def test_a_writer_with_two_full_buffers_waits_for_a_commit(topic: Topic, gate: Gate) -> None:
     writer = small(topic)
     accepted: list[int] = []
     went_on = threading.Semaphore(0)
@@ -62,7 +60,7 @@ def test_a_writer_that_holds_two_full_buffers_waits_for_a_commit_to_end(topic: T
     for _ in range(5):
         assert went_on.acquire(timeout=TIMEOUT_S)
     gate.wait_for_one()
-    # the sixth fills the second buffer, and has no event to tell that it waits: it must not go on whatever is waited
+    # the sixth fills the second buffer; its wait has no event, so the test checks that it does not continue
     assert not went_on.acquire(timeout=0.05)
     assert (accepted, gate.calls) == ([0, 1, 2, 3, 4], 1)
     gate.open()
@@ -74,7 +72,7 @@ def test_a_writer_that_holds_two_full_buffers_waits_for_a_commit_to_end(topic: T
     assert numbers_in(topic) == list(range(8))
 
 
-def test_the_memory_of_many_threads_is_bounded_too(topic: Topic, gate: Gate) -> None:
+def test_the_memory_of_many_threads_is_bounded(topic: Topic, gate: Gate) -> None:
     writer = small(topic)
     accepted: list[int] = []
 
@@ -85,7 +83,6 @@ def test_the_memory_of_many_threads_is_bounded_too(topic: Topic, gate: Gate) -> 
 
     threads = [start_thread(work) for _ in range(4)]
     open_count = 0
-    # each thread may put one record in before it sees that the buffer is full
     most = 3 + len(threads)
     while len(accepted) < 200:
         assert len(accepted) <= sum(gate.rows[:open_count]) + 2 * most
@@ -99,7 +96,7 @@ def test_the_memory_of_many_threads_is_bounded_too(topic: Topic, gate: Gate) -> 
     assert sorted(numbers_in(topic)) == sorted([*range(50)] * 4)
 
 
-def test_a_flush_waits_for_all_that_was_taken_before_it_and_for_nothing_else(topic: Topic, gate: Gate) -> None:
+def test_a_flush_waits_for_earlier_records_only(topic: Topic, gate: Gate) -> None:
     writer = small(topic)
     fill(writer, range(4))
     gate.wait_for_one()
@@ -114,10 +111,7 @@ def test_a_flush_waits_for_all_that_was_taken_before_it_and_for_nothing_else(top
     writer.close()
 
 
-# --- when a commit fails
-
-
-def test_what_is_behind_a_failed_commit_is_not_committed_in_front_of_it(topic: Topic, gate: Gate) -> None:
+def test_records_after_a_failed_commit_are_not_committed(topic: Topic, gate: Gate) -> None:
     writer = small(topic)
     gate.errors.append(StorageError("cannot put: No space left on device"))
     fill(writer, range(5))
@@ -129,7 +123,7 @@ def test_what_is_behind_a_failed_commit_is_not_committed_in_front_of_it(topic: T
     assert numbers_in(topic.refresh()) == []
 
 
-def test_an_append_that_waits_for_room_is_told_that_the_commit_failed(topic: Topic, gate: Gate) -> None:
+def test_an_append_that_waits_for_space_raises_the_error_of_the_commit(topic: Topic, gate: Gate) -> None:
     writer = small(topic)
     gate.errors.append(StorageError("no answer"))
     errors: list[str] = []
@@ -150,7 +144,7 @@ def test_an_append_that_waits_for_room_is_told_that_the_commit_failed(topic: Top
     assert gate.calls == 1
 
 
-def test_records_behind_a_commit_in_doubt_are_surely_not_committed(topic: Topic, gate: Gate) -> None:
+def test_records_after_a_commit_in_doubt_are_not_committed(topic: Topic, gate: Gate) -> None:
     writer = small(topic)
     gate.errors.append(CommitStateUnknownError("no answer"))
     fill(writer, range(5))
@@ -160,7 +154,7 @@ def test_records_behind_a_commit_in_doubt_are_surely_not_committed(topic: Topic,
         writer.close()
 
 
-def test_a_commit_that_fails_after_others_gives_up_only_the_rest(topic: Topic, gate: Gate) -> None:
+def test_a_failed_commit_loses_only_later_records(topic: Topic, gate: Gate) -> None:
     writer = small(topic)
     fill(writer, range(3))
     gate.wait_for_one()
@@ -174,7 +168,7 @@ def test_a_commit_that_fails_after_others_gives_up_only_the_rest(topic: Topic, g
     assert numbers_in(topic) == [0, 1, 2]
 
 
-def test_where_no_thread_can_be_started_the_caller_commits(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_threads_the_caller_commits(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -187,10 +181,7 @@ def test_where_no_thread_can_be_started_the_caller_commits(topic: Topic, monkeyp
     assert numbers_in(topic) == list(range(9))
 
 
-# --- callbacks
-
-
-def test_a_callback_is_told_the_offsets_of_each_commit_and_partition(topic: Topic) -> None:
+def test_a_callback_gets_the_offsets_of_each_commit_and_partition(topic: Topic) -> None:
     deliveries: list[Delivery] = []
     with topic.writer(linger_ms=NEVER_MS, on_delivery=deliveries.append) as writer:
         fill(writer, range(3))
@@ -201,7 +192,7 @@ def test_a_callback_is_told_the_offsets_of_each_commit_and_partition(topic: Topi
     assert deliveries[2:] == [Delivery(0, 3, 5, 2, None)]
 
 
-def test_a_callback_is_told_of_an_error_and_of_the_records_behind_it(topic: Topic, gate: Gate) -> None:
+def test_a_callback_gets_an_error_and_the_records_after_it(topic: Topic, gate: Gate) -> None:
     deliveries: list[Delivery] = []
     error = StorageError("no answer")
     writer = small(topic, on_delivery=deliveries.append)
@@ -216,7 +207,7 @@ def test_a_callback_is_told_of_an_error_and_of_the_records_behind_it(topic: Topi
     assert unsent == [Delivery(0, None, None, 1, error), Delivery(1, None, None, 1, error)]
 
 
-def test_callbacks_come_in_the_background_and_keep_no_append_waiting(topic: Topic) -> None:
+def test_callbacks_run_in_the_background_and_block_no_append(topic: Topic) -> None:
     threads: list[threading.Thread] = []
     called, proceed = threading.Event(), threading.Event()
 
@@ -236,7 +227,7 @@ def test_callbacks_come_in_the_background_and_keep_no_append_waiting(topic: Topi
 
 
 @pytest.mark.parametrize("error", [KeyError("a fault"), SystemExit(3)])
-def test_what_a_callback_raises_is_logged_and_the_writer_goes_on(
+def test_an_error_of_a_callback_is_logged(
     error: BaseException, topic: Topic, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(delivery: Delivery) -> None:
@@ -249,7 +240,7 @@ def test_what_a_callback_raises_is_logged_and_the_writer_goes_on(
     assert type(error).__name__ in caplog.text
 
 
-def test_a_callback_may_append_and_is_refused_to_wait_for_itself(topic: Topic) -> None:
+def test_a_callback_may_append_and_not_wait_for_itself(topic: Topic) -> None:
     refused: list[str] = []
     came = threading.Event()
 
@@ -271,9 +262,6 @@ def test_a_callback_may_append_and_is_refused_to_wait_for_itself(topic: Topic) -
     assert numbers_in(topic) == [0, 1, 2, *range(100, 110)]
 
 
-# --- what it takes
-
-
 def test_records_of_all_kinds_keep_their_order_and_their_fields(tmp_path: Path) -> None:
     clock = Clock()
     topic = topic_on(Storage(str(tmp_path / "mixed")), 1, clock=clock)
@@ -291,8 +279,8 @@ def test_records_of_all_kinds_keep_their_order_and_their_fields(tmp_path: Path) 
     assert all(row.value is None for row in rows[1::2])
 
 
-def test_a_record_taken_while_its_writer_is_closed_by_another_thread_is_committed(tmp_path: Path) -> None:
-    """1. An append is under way. 2. Another thread closes the writer. 3. The append puts its record in."""
+def test_a_record_appended_during_a_close_is_committed(tmp_path: Path) -> None:
+    """An append is in flight, another thread closes the writer, and the append adds its record."""
     closes: list[Callable[[], None]] = []
 
     def clock() -> int:
@@ -308,10 +296,10 @@ def test_a_record_taken_while_its_writer_is_closed_by_another_thread_is_committe
     assert contents(topic)[0] == [b"first", b"late"]
 
 
-def test_a_record_taken_while_a_commit_fails_is_told_as_not_committed(
+def test_a_record_appended_during_a_failing_commit_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1. An append is under way. 2. The commit of another fails. 3. The append puts its record in."""
+    """An append is in flight, a commit fails, and the append adds its record."""
     flushes: list[Callable[[], object]] = []
 
     def clock() -> int:

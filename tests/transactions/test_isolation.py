@@ -1,4 +1,4 @@
-"""What a reader may see of transactions, compared with what Kafka's consumer saw and with a plain model."""
+"""The records that a reader of transactions gets, compared with Kafka's consumer and with a plain model."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from distlog.core.format.record_encoder import encode
 from distlog.core.format.transaction_index import AbortedTransaction
 from distlog.core.segments.chunks import READ_UNCOMMITTED, Isolation
 
-GOLDEN = {name: each for name, each in golden.partitions().items() if "txn" in name}
+GOLDEN = {name: partition for name, partition in golden.partitions().items() if "txn" in name}
 COMMIT, ABORT = 1, 0
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_both_levels_show_what_kafkas_consumer_saw(memory_url: Any, name: str) -> None:
+def test_both_levels_equal_kafkas_consumer(memory_url: Any, name: str) -> None:
     topic = adopt_golden(memory_url.url, GOLDEN[name])
     committed = GOLDEN[name].records(committed=True)
     assert rows(topic.scan().to_table()) == GOLDEN[name].records()
@@ -42,7 +42,7 @@ def test_both_levels_show_what_kafkas_consumer_saw(memory_url: Any, name: str) -
         assert part.count() == len(expected)
 
 
-def test_aborted_records_are_hidden_where_a_start_beyond_the_log_means_its_start(memory_url: Any) -> None:
+def test_aborted_records_are_hidden_with_a_clamped_start(memory_url: Any) -> None:
     topic = adopt_golden(memory_url.url, GOLDEN["first.txn-0"])
     end_offset = topic.end_offsets()[0] + 1
     scan = topic.scan(start=end_offset, isolation="read_committed", out_of_range="earliest")
@@ -52,12 +52,11 @@ def test_aborted_records_are_hidden_where_a_start_beyond_the_log_means_its_start
 def test_the_broker_aborted_something() -> None:
     assert len(GOLDEN) == 4
     hidden = {name: len(golden.records()) - len(golden.records(committed=True)) for name, golden in GOLDEN.items()}
-    # what was aborted the cleaner drops
     assert min(hidden["first.txn-0"], hidden["first.compact-txn-0"]) > 50
 
 
 def batch(base_offset: int, count: int, producer: int = -1, marker: int | None = None) -> bytes:
-    """A batch of `count` records, transactional with a `producer`; a `marker` ends that producer's transaction."""
+    """Return a batch of `count` records, transactional with a `producer`; a `marker` ends its transaction."""
     keys = [struct.pack(">hh", 0, marker)] if marker is not None else [b"k"] * count
     records = pa.record_batch({"timestamp": [1] * count, "key": keys, "value": [bytes(6)] * count})
     transaction = {"producer_id": producer, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
@@ -77,7 +76,7 @@ def log_of(url: str, *batches: bytes, aborted: bytes = b"", end: int) -> Topic:
     return adopt(url, [(0, {".log": b"".join(batches), ".txnindex": aborted})], end)
 
 
-def test_what_an_open_transaction_began_ends_the_stable_log(memory_url: Any) -> None:
+def test_an_open_transaction_ends_the_stable_log(memory_url: Any) -> None:
     batches = [batch(0, 3), batch(3, 2, 1), batch(5, 2), batch(7, 2, 2), batch(9, 1, 2, COMMIT)]
     topic = log_of(memory_url.url, *batches, end=10)
     assert committed(topic) == [0, 1, 2]
@@ -111,7 +110,7 @@ def test_an_aborted_transaction_may_span_segments(tmp_path: Path) -> None:
     assert offsets(topic.scan(end=5, isolation="read_committed").to_table()) == [2, 3, 4]
 
 
-def test_a_moved_segment_takes_its_transactions_along(tmp_path: Path) -> None:
+def test_a_moved_segment_moves_its_transactions(tmp_path: Path) -> None:
     files = {
         ".log": batch(0, 2, 1) + batch(2, 2, 2) + batch(4, 1, 1, ABORT) + batch(5, 1, 2, COMMIT),
         ".txnindex": aborted_entry(1, 0, 4),
@@ -124,7 +123,7 @@ def test_a_moved_segment_takes_its_transactions_along(tmp_path: Path) -> None:
     assert committed(topic) == [*range(100), 102, 103]
 
 
-def test_a_transaction_index_that_is_damaged_or_gone_is_an_error_and_not_a_guess(tmp_path: Path) -> None:
+def test_a_damaged_or_missing_transaction_index_fails(tmp_path: Path) -> None:
     name = "first.txn-0"
     topic = adopt_golden(str(tmp_path / "t"), GOLDEN[name])
     segment = topic.snapshot.partitions[0].segments[0]
@@ -154,7 +153,7 @@ spans = st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(0, 20))
     st.lists(spans, max_size=8),
     st.integers(0, 5),
 )
-def test_hidden_is_what_lies_in_an_aborted_transaction_of_its_producer(
+def test_only_records_of_aborted_transactions_are_hidden(
     batches: list[tuple[int, bool, int]], aborted: list[tuple[int, int, int]], shift: int
 ) -> None:
     headers = np.zeros(len(batches), BATCH)

@@ -1,4 +1,4 @@
-"""Which transactions are open, and which were aborted, by the batches of a partition."""
+"""The open and the aborted transactions of a partition, by its batches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_markers_of_a_transaction_without_records_abort_nothing(kind: int) -> No
     assert transactions.first_offsets == {2: 3}
 
 
-def test_the_log_is_stable_up_to_the_next_open_transaction_or_behind_the_last_marker() -> None:
+def test_the_log_is_stable_up_to_the_first_open_transaction() -> None:
     """testLastStableOffsetCompletedTxn."""
     transactions = OpenTransactions({1: 3, 2: 5})
     open_ranges, firsts = [], []

@@ -1,4 +1,4 @@
-"""What a log says of its producers: the rules of Kafka's ProducerStateManager, batch by batch."""
+"""The producer states of a log: the rules of Kafka's ProducerStateManager, batch by batch."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ PID = 7
 
 
 class Log:
-    """A log of one partition, of which only the headers are kept."""
+    """A log of one partition that keeps only headers."""
 
     def __init__(self, states: ProducerStates | None = None, end: int = 0) -> None:
         self.states, self.end = states or ProducerStates(), end
 
     def append(self, sequence: int, count: int = 1, *, epoch: int = 0, open: bool = False, time: int = NOW) -> Any:
-        """Append a batch: its offsets, or those of the one that it doubles."""
+        """Append a batch; return its offsets, or the offsets of its duplicate."""
         rows = [record(delta, 0, None, b"v") for delta in range(count)]
         data = batch(
             rows,
@@ -47,22 +47,21 @@ class Log:
         duplicate = self.states.check(batch_fields(read_headers(data)))
         if duplicate:
             return duplicate.first_offset, duplicate.last_offset
-        return self.take(data, count)
+        return self.append_unchecked(data, count)
 
     def mark(self, kind: int = COMMIT, *, epoch: int = 0, coordinator: int = 0, time: int = NOW) -> Any:
         rows = [record(0, 0, struct.pack(">hh", 0, kind), struct.pack(">hi", 0, coordinator))]
         attributes = CONTROL | TRANSACTIONAL
         data = batch(rows, attributes=attributes, producer=(PID, epoch, -1), base_timestamp=time, max_timestamp=time)
-        return self.take(data, 1)
+        return self.append_unchecked(data, 1)
 
-    def take(self, data: bytes, count: int) -> tuple[int, int]:
-        """Append without a check, as when a log is read again."""
+    def append_unchecked(self, data: bytes, count: int) -> tuple[int, int]:
+        """Append without a check, as in recovery."""
         first, self.end = self.end, self.end + count
         self.states.observe(data, read_headers(data), first)
         return first, self.end - 1
 
     def reopened(self, now: int = NOW) -> Log:
-        """The log after a restart, with the states of a snapshot."""
         states = ProducerStates.of_snapshot(read_producer_snapshot(self.states.snapshot()))
         states.expire(now)
         return Log(states, self.end)
@@ -85,25 +84,25 @@ def test_sequence_numbers_follow_each_other_and_a_new_epoch_begins_at_0() -> Non
     refused(log, ProducerFencedError, 0)
 
 
-def test_a_batch_that_is_there_is_answered_with_its_offsets() -> None:
+def test_a_duplicate_batch_gets_its_offsets() -> None:
     log = Log()
     for sequence in range(0, 12, 2):
         log.append(sequence, 2)
     for sequence in (2, 4, 6, 8, 10):
         assert log.append(sequence, 2) == (sequence, sequence + 1)
-    # the sixth last one is not known any more, and others overlap what is there
+    # the sixth last batch is forgotten, and others overlap present ones
     for sequence, count in ((0, 2), (10, 1), (11, 1), (9, 2), (10, 3)):
         refused(log, OutOfOrderSequenceError, sequence, count)
     assert log.append(12) == (12, 12)
 
 
-def test_batches_that_were_appended_together_are_there_together() -> None:
+def test_batches_appended_together_are_duplicates_together() -> None:
     log, data = Log(), b""
     for number in range(7):
         data += batch([record(0, 0, None, b"v")], base_offset=number, producer=(PID, 0, number))
     rows = read_headers(data)
     assert log.states.check(batch_fields(rows)) is None
-    log.take(data, 7)
+    log.append_unchecked(data, 7)
     assert log.states.check(batch_fields(rows)) == KnownBatch(6, 6, 0, 1000)
     missing = read_headers(data)
     missing["base_sequence"][1:] += 7
@@ -112,7 +111,7 @@ def test_batches_that_were_appended_together_are_there_together() -> None:
 
 
 @pytest.mark.parametrize("sequence", [0, 17, MAX_INT])
-def test_an_unknown_producer_may_begin_anywhere(sequence: int) -> None:
+def test_an_unknown_producer_may_start_at_any_sequence(sequence: int) -> None:
     log = Log()
     log.append(sequence, epoch=3)
     refused(log, OutOfOrderSequenceError, (sequence + 2) & MAX_INT, epoch=3)
@@ -134,7 +133,7 @@ def test_after_the_largest_number_comes_0() -> None:
 @given(
     st.lists(st.integers(1, 9), min_size=1, max_size=20), st.integers(0, MAX_INT), st.randoms(use_true_random=False)
 )
-def test_whoever_repeats_its_batches_doubles_none(counts: list[int], first: int, chance: Any) -> None:
+def test_repeated_batches_are_never_duplicated(counts: list[int], first: int, chance: Any) -> None:
     log, sequence, offsets = Log(), first, []
     for count in counts:
         offsets.append((sequence, count, log.append(sequence, count)))
@@ -144,7 +143,6 @@ def test_whoever_repeats_its_batches_doubles_none(counts: list[int], first: int,
                 assert log.append(again, size) == expected
         if chance.random() < 0.3:
             log = log.reopened()
-            # a snapshot has the last batch only
             offsets = offsets[-1:]
     assert log.end == sum(counts)
 
@@ -178,7 +176,7 @@ def test_a_marker_of_the_same_or_the_next_epoch_ends_a_transaction_and_an_older_
     assert not log.states.has_open(PID, 4)
 
 
-def test_what_a_coordinator_appends_in_a_transaction_has_no_numbers() -> None:
+def test_appends_of_a_coordinator_have_no_sequence_numbers() -> None:
     log = Log()
     assert [log.append(-1, open=True) for _ in range(3)] == [(0, 0), (1, 1), (2, 2)]
     refused(log, InvalidRecordError, -1)
@@ -198,7 +196,7 @@ def test_a_marker_alone_makes_a_producer_known() -> None:
 def test_an_empty_control_batch_changes_nothing() -> None:
     log = Log()
     log.append(0, open=True)
-    log.take(batch([], attributes=CONTROL | TRANSACTIONAL, producer=(PID, 0, -1), last_delta=0), 1)
+    log.append_unchecked(batch([], attributes=CONTROL | TRANSACTIONAL, producer=(PID, 0, -1), last_delta=0), 1)
     assert log.states.get(PID).transaction_first_offset == 0  # type: ignore[union-attr]
 
 
@@ -211,7 +209,7 @@ def test_records_outside_of_the_open_transaction_are_refused() -> None:
     log.append(4)
 
 
-def test_a_silent_producer_is_forgotten_after_a_day_and_one_with_an_open_transaction_is_not() -> None:
+def test_a_silent_producer_without_an_open_transaction_expires() -> None:
     log = Log()
     log.append(0)
     log.states.expire(NOW + EXPIRATION_MS - 1)
@@ -226,7 +224,7 @@ def test_a_silent_producer_is_forgotten_after_a_day_and_one_with_an_open_transac
     assert len(log.states) == 0
 
 
-def test_a_snapshot_keeps_all_but_older_batches_and_who_has_expired() -> None:
+def test_a_snapshot_keeps_the_last_batch_of_each_live_producer() -> None:
     log = Log()
     log.append(0, open=True)
     log.append(1, 2, open=True)
@@ -246,7 +244,7 @@ def test_a_snapshot_of_a_producer_that_only_has_a_marker_keeps_its_time() -> Non
     assert entry == (PID, 1, -1, -1, 0, NOW + 5, 0, -1)
 
 
-def test_a_lower_epoch_of_the_coordinator_is_taken_from_the_log_as_it_is() -> None:
+def test_a_lower_coordinator_epoch_in_the_log_is_accepted() -> None:
     log = Log()
     log.mark(COMMIT, coordinator=2)
     log.mark(COMMIT, coordinator=1)
@@ -254,12 +252,11 @@ def test_a_lower_epoch_of_the_coordinator_is_taken_from_the_log_as_it_is() -> No
 
 
 def stored_by_brokers() -> list[Path]:
-    """The snapshots of logs that still have all that was written."""
     return [path for path in sorted(DATA.glob("**/*.snapshot")) if not path.parts[-3].startswith("cleaned")]
 
 
 @pytest.mark.parametrize("file", stored_by_brokers(), ids=lambda path: f"{path.parts[-2]}-{path.stem}")
-def test_a_broker_stored_what_the_states_of_its_log_are(file: Path) -> None:
+def test_the_states_of_a_brokers_log_equal_its_snapshots(file: Path) -> None:
     states = ProducerStates()
     for log in sorted(file.parent.glob("*.log")):
         data = log.read_bytes()
@@ -269,7 +266,7 @@ def test_a_broker_stored_what_the_states_of_its_log_are(file: Path) -> None:
     assert read_producer_snapshot(states.snapshot()).tolist() == sorted(stored.tolist())
 
 
-def test_a_batch_that_a_cleaner_emptied_still_tells_of_its_producer() -> None:
+def test_an_emptied_batch_keeps_its_producer() -> None:
     data = bytearray(batch([record(0, 0, None, b"v"), record(1, 0, None, b"w")], producer=(PID, 2, 7)))
     rows = read_headers(bytes(data))
     rows["record_count"] = 0
@@ -278,7 +275,7 @@ def test_a_batch_that_a_cleaner_emptied_still_tells_of_its_producer() -> None:
     assert states.get(PID).batches[-1][:3] == (8, 11, 1)  # type: ignore[union-attr]
 
 
-def test_batches_without_sequence_numbers_are_remembered_but_never_known_again() -> None:
+def test_batches_without_sequence_numbers_are_never_duplicates() -> None:
     log = Log()
     assert [log.append(-1), log.append(0)] == [(0, 0), (1, 1)]
     refused(log, OutOfOrderSequenceError, -1)
@@ -287,10 +284,10 @@ def test_batches_without_sequence_numbers_are_remembered_but_never_known_again()
 
 
 def test_a_batch_of_a_transaction_that_compaction_emptied_opens_none() -> None:
-    """Its marker may be gone, and nothing of it is left to decide; the last sequence number stays known."""
+    """Its marker may be deleted, and no record is left to decide; the last sequence number stays known."""
     log = Log()
     emptied = batch([], count=0, last_delta=2, attributes=TRANSACTIONAL, producer=(PID, 0, 0))
-    assert log.take(emptied, 3) == (0, 2)
+    assert log.append_unchecked(emptied, 3) == (0, 2)
     assert dict(log.states.open_transactions) == {}
     assert not log.states.has_open(PID, 0)
     state = log.states.get(PID)
@@ -302,7 +299,7 @@ BATCHES = st.tuples(st.integers(1, 3), st.integers(0, 2), st.booleans(), st.bool
 
 
 @given(batches=st.lists(BATCHES, max_size=40), cut=st.integers(0, 40))
-def test_states_do_not_depend_on_how_many_batches_are_taken_at_once(
+def test_states_do_not_depend_on_the_number_of_batches_at_once(
     batches: list[tuple[int, int, bool, bool]], cut: int
 ) -> None:
     data = b""
@@ -320,7 +317,7 @@ def test_states_do_not_depend_on_how_many_batches_are_taken_at_once(
     assert at_once.snapshot() == singly.snapshot()
     for producer in {row[0] for row in batches}:
         assert at_once.get(producer) == singly.get(producer)
-    # a walk over all that begins with a snapshot of the first ones
+    # a walk over all batches that starts with a snapshot of the first ones
     in_parts.observe(data, rows[:cut])
     stored = read_producer_snapshot(in_parts.snapshot())
     again = ProducerStates.of_snapshot(stored, cut)

@@ -1,4 +1,4 @@
-"""Values of Avro as columns: types, headers, schemas that change, and values that are no Avro."""
+"""Values of Avro as columns: types, headers, evolving schemas, and invalid values."""
 
 from __future__ import annotations
 
@@ -52,7 +52,6 @@ def click(number: int, **other: Any) -> dict[str, Any]:
 
 
 def topic_of(*values: bytes | None) -> distlog.Topic:
-    """A topic with these values in one partition."""
     topic = distlog.create(f"memory://{uuid.uuid4().hex}/clicks", config={"retention.ms": -1})
     topic.append([{"key": b"k", "value": value, "timestamp": 1000} for value in values])
     return topic
@@ -113,7 +112,7 @@ KINDS: list[tuple[Any, Any, pa.DataType, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "value", "arrow", "expected"), KINDS, ids=lambda one: None)
+@pytest.mark.parametrize(("kind", "value", "arrow", "expected"), KINDS, ids=lambda kind: None)
 def test_types_and_logical_types_are_arrows(kind: Any, value: Any, arrow: pa.DataType, expected: Any) -> None:
     schema = record_of(kind)
     table = topic_of(framed(1, avro(schema, {"x": value}))).scan(columns="value").avro(registry={1: schema})
@@ -122,7 +121,7 @@ def test_types_and_logical_types_are_arrows(kind: Any, value: Any, arrow: pa.Dat
     assert (dict(values) if isinstance(value, dict) else values) == (value if isinstance(value, dict) else expected)
 
 
-def test_bulk_and_one_by_one_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bulk_and_single_decoding_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
     fields = [{"name": f"x{n}", "type": kind} for n, (kind, *_) in enumerate(KINDS)]
     fields += [{"name": "again", "type": "shop.Address"}]
     schema = {**CLICK, "fields": [*CLICK["fields"][:6], fields[1], fields[2], *fields[6:8], fields[-1]]}
@@ -132,13 +131,13 @@ def test_bulk_and_one_by_one_give_the_same(monkeypatch: pytest.MonkeyPatch) -> N
     called: list[int] = []
     monkeypatch.setattr("fastavro.schemaless_reader", lambda *arguments: called.append(1))
     assert topic.scan().avro(registry={1: schema}) == bulk
-    assert called == []  # the first one was in bulk
+    assert called == []
     monkeypatch.undo()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert topic.scan().avro(registry={1: schema}) == bulk
 
 
-def test_a_schema_alone_wrote_the_values() -> None:
+def test_values_without_headers_are_decoded_by_a_schema() -> None:
     topic = topic_of(avro(CLICK, click(1)), None)
     assert topic.scan(columns="value").avro(CLICK)["user"].to_pylist() == ["user-1", None]
     assert topic.scan(columns="value").avro(json.dumps(CLICK))["count"].to_pylist() == [1, None]
@@ -148,8 +147,8 @@ def test_a_schema_alone_wrote_the_values() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 200])
-def test_values_that_are_more_than_their_schema_says_are_refused(count: int) -> None:
-    """As those with a registry's header, when only a schema is given: five zeros are a number and a text."""
+def test_values_with_extra_bytes_are_refused(count: int) -> None:
+    """Values with a registry's header, when only a schema is given: five zeros are a number and a text."""
     schema = {
         "type": "record",
         "name": "R",
@@ -162,7 +161,7 @@ def test_values_that_are_more_than_their_schema_says_are_refused(count: int) -> 
     assert topic.scan(columns="value").avro(schema, registry={0: schema})["a"].to_pylist() == [1] * count
 
 
-def test_bytes_behind_a_value_of_a_known_schema_are_passed_over_whatever_is_beside_it() -> None:
+def test_bytes_after_a_value_of_a_registered_schema_are_ignored() -> None:
     long = framed(7, avro(CLICK, click(1)) + b"more")
     for values in ([long], [long, framed(7, b"\xff")]):
         table = topic_of(*values).scan(columns="value").avro(registry={7: CLICK}, on_error="null")
@@ -186,7 +185,7 @@ NEWER = {
 }
 
 
-def test_columns_are_those_of_the_highest_id_and_older_values_are_resolved_to_them() -> None:
+def test_older_values_are_resolved_to_the_newest_schema() -> None:
     new = {"count": 2.5, "user": None, "country": "DE"}
     topic = topic_of(framed(3, avro(CLICK, click(1))), framed(9, avro(NEWER, new)), framed(3, avro(CLICK, click(2))))
     table = topic.scan(columns="value").avro(registry={3: CLICK, 9: NEWER})
@@ -216,9 +215,7 @@ def time_of(kind: str, unit: str) -> dict[str, str]:
         lambda kind: {"type": "record", "name": "Inner", "fields": [{"name": "y", "type": kind}]},
     ],
 )
-def test_times_of_an_older_schema_keep_their_meaning_where_a_newer_one_has_another_unit(
-    wrap: Any, more: list[Any]
-) -> None:
+def test_times_keep_their_value_when_the_unit_changes(wrap: Any, more: list[Any]) -> None:
     old = record_of(wrap(time_of("long", "timestamp-millis")))
     new = record_of(wrap(time_of("long", "timestamp-micros")))
     new["fields"] += more
@@ -235,7 +232,7 @@ def test_times_of_an_older_schema_keep_their_meaning_where_a_newer_one_has_anoth
     assert "2026" in repr(read_values[0])
 
 
-def test_times_keep_their_meaning_where_a_field_has_another_name_in_a_newer_schema() -> None:
+def test_times_keep_their_value_when_the_field_is_renamed() -> None:
     def schema(name: str, unit: str, **options: Any) -> dict[str, Any]:
         field = {"name": name, "type": time_of("long", f"timestamp-{unit}"), **options}
         inner = {"type": "record", "name": "Inner", "fields": [field]}
@@ -278,7 +275,7 @@ BYTES_AND_SEVEN = {
         ({"type": "array", "items": BYTES_AND_SEVEN}, [{"x": "a", "y": 1}], [{"x": b"a", "y": 1}]),
     ],
 )
-def test_a_default_is_the_value_that_its_json_stands_for(kind: Any, default: Any, expected: Any) -> None:
+def test_a_default_has_the_value_of_its_json(kind: Any, default: Any, expected: Any) -> None:
     old = record_of("int")
     new = {**old, "fields": [*old["fields"], {"name": "new", "type": kind, "default": default}]}
     table = topic_of(framed(1, avro(old, {"x": 1}))).scan(columns="value").avro(new, registry={1: old})
@@ -286,7 +283,7 @@ def test_a_default_is_the_value_that_its_json_stands_for(kind: Any, default: Any
 
 
 @pytest.mark.parametrize("on_error", ["fail", "null"])
-def test_a_default_of_bytes_with_a_character_that_is_no_byte_is_an_error_of_the_schema(on_error: Any) -> None:
+def test_an_invalid_default_of_bytes_is_an_invalid_schema(on_error: Any) -> None:
     old = record_of("int")
     new = {**old, "fields": [*old["fields"], {"name": "new", "type": "bytes", "default": "\u0100"}]}
     scan = topic_of(framed(1, avro(old, {"x": 1}))).scan(columns="value")
@@ -296,7 +293,7 @@ def test_a_default_of_bytes_with_a_character_that_is_no_byte_is_an_error_of_the_
         scan.avro(new, registry={1: old}, on_error=on_error)
 
 
-def test_what_arrow_has_no_column_for_is_left_out_by_a_schema_of_the_reader() -> None:
+def test_a_reader_schema_leaves_out_unsupported_fields() -> None:
     node = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
     written = record_of(["null", "string", "long"])
     written["fields"] += [{"name": "tree", "type": node}, {"name": "kept", "type": "int"}]
@@ -362,7 +359,7 @@ def test_names_and_arguments_are_checked() -> None:
         topic.scan().avro(record_of({"type": "array", "items": "null"}))
 
 
-def test_a_small_text_cannot_stand_for_a_schema_without_end() -> None:
+def test_a_small_text_cannot_expand_to_a_huge_schema() -> None:
     fields: list[Any] = ["int"]
     for level in range(40):
         inner = fields[-1]

@@ -1,4 +1,4 @@
-"""Headers of values: ids and places of messages, also where arrays are slices, and bytes that are none."""
+"""Headers of values: ids and message indexes, also in slices, and invalid bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from distlog.core.schemas.decoding import split_messages, unframed, without_first
 
 
-def test_ids_and_payloads_of_a_slice_are_its_own() -> None:
+def test_ids_and_payloads_of_a_slice_are_right() -> None:
     values = pa.array([b"\0\0\0\1\2a", b"x", None, b"\0\0\0\0\7", b"", b"\1\0\0\0\1bc", b"\0\xff\0\0\1"], pa.binary())
     ids, payloads = unframed(values)
     assert ids.tolist() == [258, -1, -1, 7, -1, -1, -1]

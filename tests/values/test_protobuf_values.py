@@ -1,4 +1,4 @@
-"""Values of Protobuf as columns: types, the place of a message, and values that are no messages."""
+"""Values of Protobuf as columns: types, message indexes, and invalid values."""
 
 from __future__ import annotations
 
@@ -46,12 +46,11 @@ message Click {
   google.protobuf.UInt32Value wrapped = 13;
 }
 """
-CLICK, ADDRESS, PLACE_INDEX = b"\x02\x02", b"\0", b"\x04\0\0"
+CLICK, ADDRESS, NESTED_INDEX = b"\x02\x02", b"\0", b"\x04\0\0"
 REGISTRY = {7: Schema("PROTOBUF", TEXT)}
 
 
 def message_class(name: str, text: str = TEXT) -> Any:
-    """The class of a message, as generated code has it."""
     from google.protobuf import descriptor_pool, message_factory
 
     pool = descriptor_pool.DescriptorPool()
@@ -66,7 +65,6 @@ def click(**fields: Any) -> bytes:
 
 
 def topic_of(*values: bytes | None) -> distlog.Topic:
-    """A topic with these values in one partition."""
     topic = distlog.create(f"memory://{uuid.uuid4().hex}/clicks", config={"retention.ms": -1})
     topic.append([{"value": value, "timestamp": 1000} for value in values])
     return topic
@@ -123,18 +121,18 @@ def test_fields_replace_the_value_with_arrows_types() -> None:
     ]
 
 
-def test_a_header_says_where_in_the_schema_the_message_is() -> None:
+def test_a_header_selects_the_message_in_the_schema() -> None:
     data = message_class("shop.Address.Place")(floor=3).SerializeToString()
-    assert topic_of(framed(7, PLACE_INDEX + data)).scan(columns="value").protobuf(registry=REGISTRY).to_pydict() == {
+    assert topic_of(framed(7, NESTED_INDEX + data)).scan(columns="value").protobuf(registry=REGISTRY).to_pydict() == {
         "floor": [3]
     }
     address = message_class("shop.Address")(city="Ulm").SerializeToString()
-    for header in (ADDRESS, b"\x02\0"):  # the first message has a short header
+    for header in (ADDRESS, b"\x02\0"):
         table = topic_of(framed(7, header + address)).scan(columns="value").protobuf(registry=REGISTRY)
         assert table["city"].to_pylist() == ["Ulm"]
 
 
-def test_a_class_its_descriptor_and_the_text_give_the_same_columns() -> None:
+def test_a_class_its_descriptor_and_its_text_are_equivalent() -> None:
     scan = topic_of(click(user="ann"), None).scan(columns="value")
     kind = message_class("shop.Click")
     table = scan.protobuf(kind)
@@ -164,12 +162,12 @@ def test_values_of_older_schemas_are_read_by_the_numbers_of_fields() -> None:
         (framed(7, b"\xfe\xff\xff\xff\x7f" + b"\0" * 90), "has no indexes of a message"),
         (framed(7, b"\x01"), "has no indexes of a message"),
         (framed(7, b"\x02\x10"), "no message with these indexes"),
-        (framed(7, PLACE_INDEX), "a shop.Address.Place, not a shop.Click"),
+        (framed(7, NESTED_INDEX), "a shop.Address.Place, not a shop.Click"),
         (framed(7, CLICK + b"\xff"), "not a shop.Click of Protobuf"),
         (framed(7, CLICK + b"\x0a\x02\xff\xfe"), "not a shop.Click of Protobuf"),
     ],
 )
-def test_a_value_that_is_no_message_is_named_with_its_partition_and_offset(bad: bytes, reason: str) -> None:
+def test_an_invalid_message_is_named_with_its_partition_and_offset(bad: bytes, reason: str) -> None:
     good = framed(7, CLICK + click(user="ann"))
     topic = topic_of(good, None, bad, good)
     with pytest.raises(distlog.InvalidRecordError, match=rf"{reason}.*on_error='null'.*partition=0 offset=2"):
@@ -179,7 +177,7 @@ def test_a_value_that_is_no_message_is_named_with_its_partition_and_offset(bad: 
 
 
 @pytest.mark.long
-def test_bad_messages_among_many_are_found() -> None:
+def test_bad_messages_among_many_are_detected() -> None:
     values = [framed(7, CLICK + click(user=f"u{number}")) for number in range(300)]
     values[5] = values[299] = framed(7, CLICK + b"\xff")
     read_values = (
@@ -207,7 +205,7 @@ def test_a_schema_with_imports_is_compiled_with_them() -> None:
             compiled(Schema("PROTOBUF", outer, ((name, inner),)))
 
 
-def test_what_is_no_schema_or_has_no_columns_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+def test_invalid_and_empty_schemas_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
     scan = topic_of(b"").scan()
     with pytest.raises(distlog.InvalidConfigError, match="not a schema of Protobuf"):
         scan.protobuf("message {")
@@ -233,18 +231,18 @@ def test_without_ptars_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch
 
 
 def field(number: int, content: bytes) -> bytes:
-    """A field of bytes, as it is in a message."""
+    """Return a field of bytes, encoded as in a message."""
     return bytes([number << 3 | 2, len(content)]) + content
 
 
 def time_of(seconds: int) -> bytes:
-    """A click at a time, also at one that Protobuf's own library refuses."""
+    """Return a click at a time that may be one that Protobuf's own library refuses."""
     from google.protobuf.timestamp_pb2 import Timestamp
 
     return field(5, Timestamp(seconds=seconds).SerializeToString())
 
 
-def test_the_last_field_of_a_oneof_counts_as_for_protobuf_itself() -> None:
+def test_the_last_field_of_a_oneof_applies_as_in_protobuf() -> None:
     text, number = click(text="a"), click(number=3)
     orders = [text + number, number + text, text, number]
     table = topic_of(*orders).scan(columns="value").protobuf(TEXT, message="shop.Click")
@@ -256,7 +254,7 @@ def test_the_last_field_of_a_oneof_counts_as_for_protobuf_itself() -> None:
     ]
 
 
-def test_the_last_field_of_a_oneof_counts_in_messages_inside_of_others_too() -> None:
+def test_the_last_field_of_a_nested_oneof_applies() -> None:
     text = """syntax = "proto3"; message Out { repeated Way ways = 1; map<string, Way> named = 2; }
         message Way { oneof by { string road = 1; string rail = 2; } }"""
     way = field(1, b"A8") + field(2, b"ICE")
@@ -265,13 +263,11 @@ def test_the_last_field_of_a_oneof_counts_in_messages_inside_of_others_too() -> 
     assert table.to_pylist() == [{"ways": [only], "named": []}, {"ways": [], "named": [("x", only)]}]
 
 
-def test_what_protobuf_reads_otherwise_than_bulk_decoding_does_not_end_a_read_with_a_oneof_that_is_there_twice() -> (
-    None
-):
+def test_odd_messages_with_a_repeated_oneof_are_read() -> None:
     text = """syntax = "proto2";
         message Way { required int32 id = 1; oneof by { string road = 2; string rail = 3; } }"""
     both_fields, lacking = field(2, b"A8") + field(3, b"ICE"), field(2, b"A1")
-    # a group that nobody knows, with the end of another one
+    # an unknown group, with the end of another one
     odd = field(2, b"A2") + bytes([15 << 3 | 3, 14 << 3 | 4])
     table = topic_of(both_fields, lacking, odd).scan(columns="value").protobuf(text)
     assert table.select(["road", "rail"]).to_pylist() == [
@@ -282,7 +278,7 @@ def test_what_protobuf_reads_otherwise_than_bulk_decoding_does_not_end_a_read_wi
 
 
 @pytest.mark.parametrize("seconds", [253_402_300_800, -62_135_596_801, 2**63 - 1])
-def test_a_time_that_protobuf_does_not_have_is_a_bad_value(seconds: int) -> None:
+def test_a_time_out_of_protobufs_range_is_a_bad_value(seconds: int) -> None:
     scan = topic_of(time_of(253_402_300_799), time_of(seconds), time_of(-62_135_596_800)).scan()
     with pytest.raises(distlog.InvalidRecordError, match=r"a Timestamp is out of the range of Protobuf.*offset=1"):
         scan.protobuf(TEXT, message="shop.Click")

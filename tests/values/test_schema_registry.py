@@ -1,4 +1,4 @@
-"""Schemas by id: from a server, from the topic where registries keep them, and what neither may do."""
+"""Schemas by id: from a server, from the topic of a registry, and hostile sources."""
 
 from __future__ import annotations
 
@@ -29,13 +29,12 @@ ANSWERS: dict[str, Any] = {
 
 
 def topic_of(name: str, rows: list[dict[str, Any]]) -> distlog.Topic:
-    """A topic with these records."""
     topic = distlog.create(f"memory://{uuid.uuid4().hex}/{name}", config={"retention.ms": -1})
     topic.append(rows)
     return topic
 
 
-def test_a_server_is_asked_once_for_each_id_and_for_what_it_refers_to() -> None:
+def test_each_schema_and_reference_is_requested_once() -> None:
     with registry(ANSWERS) as server:
         client = distlog.SchemaRegistry(server.url + "/")
         for _ in range(2):
@@ -58,7 +57,7 @@ def test_values_are_decoded_by_a_server_s_schemas() -> None:
             topic.scan().avro(registry=server.url)
 
 
-def test_a_user_and_password_are_sent_and_shown_nowhere() -> None:
+def test_a_user_and_password_are_sent_and_never_shown() -> None:
     with registry(ANSWERS) as server:
         client = distlog.SchemaRegistry(server.url.replace("http://", "http://ann:s%40cret@"))
         client.schema(1)
@@ -82,12 +81,12 @@ def test_a_redirect_is_not_followed_with_the_password() -> None:
 @pytest.mark.parametrize(
     "answer", [b"<html>", b"[]", b'{"schema": 5}', b'{"schema": "x", "schemaType": "XML"}', b"[" * 100_000]
 )
-def test_an_answer_that_is_no_schema_is_an_error_of_the_registry(answer: bytes) -> None:
+def test_an_invalid_response_is_a_registry_error(answer: bytes) -> None:
     with registry({"/schemas/ids/1": answer}) as server, pytest.raises(OSError, match="answer is not a schema"):
         distlog.SchemaRegistry(server.url).schema(1)
 
 
-def test_an_answer_without_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_response_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registries, "MAX_ANSWER_BYTES", 1000)
     with registry({"/schemas/ids/1": {"schema": "x" * 2000}}) as server:
         with pytest.raises(OSError, match="more than 1000 bytes"):
@@ -98,7 +97,7 @@ def test_an_answer_without_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch
             distlog.SchemaRegistry(server.url).schema(1)
 
 
-def test_schemas_that_refer_to_each_other_end() -> None:
+def test_circular_references_end() -> None:
     circle = {"schema": STRING, "references": [{"name": "a", "subject": "a", "version": 1}]}
     many = {
         f"/subjects/s{n}/versions/1": {
@@ -117,7 +116,7 @@ def test_schemas_that_refer_to_each_other_end() -> None:
             client.schema(2)
 
 
-def test_a_registry_that_does_not_run_is_an_error_of_storage() -> None:
+def test_an_unreachable_registry_is_a_storage_error() -> None:
     with registry({}) as server:
         url = server.url
     topic = topic_of("values", [{"value": framed(1, b"")}])
@@ -126,7 +125,7 @@ def test_a_registry_that_does_not_run_is_an_error_of_storage() -> None:
 
 
 @pytest.mark.parametrize("source", ["ftp://host", "http://", "/data/_schemas", "http://host:x", "http://h/?a=b", 5])
-def test_what_is_no_registry_is_refused(source: Any) -> None:
+def test_an_invalid_registry_is_refused(source: Any) -> None:
     with pytest.raises(distlog.InvalidConfigError, match="regist"):
         distlog.SchemaRegistry(source)
 
@@ -151,7 +150,7 @@ def test_the_topic_of_schemas_serves_old_logs_without_a_registry() -> None:
     with pytest.raises(distlog.SchemaNotFoundError, match=rf"the topic {schemas_topic.url} has no schema 3"):
         client.schema(3)
     distlog.open(schemas_topic.url).append([registered("lines-value", 2, 3, POINT)])
-    assert client.schema(3).text == json.dumps(POINT)  # it was registered meanwhile
+    assert client.schema(3).text == json.dumps(POINT)
     assert client.latest("lines-value").text == json.dumps(POINT)
     assert repr(client) == f"SchemaRegistry({schemas_topic.url})"
 
@@ -201,22 +200,22 @@ def test_references_are_looked_up_in_the_context_of_the_schema() -> None:
     assert distlog.SchemaRegistry(schemas_topic, ".staging").schema(2).imports == expected
 
 
-def test_a_server_is_asked_for_the_schemas_of_a_context() -> None:
+def test_schemas_of_a_context_are_requested() -> None:
     with registry({"/contexts/.staging/schemas/ids/1": {"schema": STRING}}) as server:
         assert distlog.SchemaRegistry(server.url, ".staging").schema(1).text == STRING
 
 
 @pytest.mark.parametrize(("source", "context"), [({1: "int"}, ".staging"), ("http://host", "staging")])
-def test_what_is_no_context_is_refused(source: Any, context: str) -> None:
+def test_an_invalid_context_is_refused(source: Any, context: str) -> None:
     with pytest.raises(distlog.InvalidConfigError, match="context"):
         distlog.SchemaRegistry(source, context)
 
 
-def test_the_first_schema_of_an_id_counts() -> None:
+def test_the_first_schema_of_an_id_applies() -> None:
     schemas_topic = schemas(
         registered("s", 1, 5, "first"),
         registered("t", 1, 5, "second"),
-        # a version that is written again, as when it is deleted
+        # a version that is written again, as by a deletion
         registered("s", 1, 5, "first, again"),
     )
     client = distlog.SchemaRegistry(schemas_topic)
@@ -240,7 +239,7 @@ def test_a_deleted_subject_has_no_newest_schema_until_it_is_registered_again(kin
     assert client.latest("s").text == "three"
 
 
-def test_records_that_are_no_schemas_are_passed_over() -> None:
+def test_other_records_are_ignored() -> None:
     bad = [
         {"key": None, "value": None},
         {"key": "[]", "value": "{}"},

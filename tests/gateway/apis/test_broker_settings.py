@@ -8,7 +8,7 @@ from distlog.core.errors import InvalidConfigError
 from distlog.gateway.config import GatewayConfig, with_settings
 
 
-def test_settings_of_groups_and_of_the_broker_are_taken_and_others_left_out() -> None:
+def test_settings_of_groups_and_of_the_broker_are_read() -> None:
     settings = {"node.id": "7", "offsets.retention.minutes": "2", "group.max.size": 5, "listeners": "PLAINTEXT://:1"}
     config = with_settings(GatewayConfig(linger_ms=3), settings)
     assert (config.node_id, config.offsets_retention_ms, config.groups.max_size) == (7, 120_000, 5)
@@ -44,7 +44,7 @@ def test_the_newer_name_of_a_setting_counts() -> None:
         {"offsets.retention.minutes": 2**31},
     ],
 )
-def test_what_kafka_would_refuse_is_refused_by_its_name(settings: dict[str, object]) -> None:
+def test_invalid_settings_are_refused_by_name_as_in_kafka(settings: dict[str, object]) -> None:
     (name,) = settings
     with pytest.raises(InvalidConfigError, match=name):
         with_settings(GatewayConfig(), settings)

@@ -73,7 +73,7 @@ def test_a_topic_may_have_the_name_that_a_dropped_one_had_with_a_period(gateway:
         assert created(wire, "a_b") == [("none", None)]
 
 
-def test_no_topic_is_created_by_its_use_beside_one_whose_metrics_have_its_name(tmp_path: Path) -> None:
+def test_automatic_creation_refuses_names_with_colliding_metrics(tmp_path: Path) -> None:
     distlog.create(str(tmp_path / "a.b"))
     with serving(tmp_path, auto_create_topics=True) as gateway, Wire(gateway) as wire:
         requested = [{"name": name} for name in ("a_b", "a-b")]

@@ -73,7 +73,7 @@ def test_only_the_topics_of_gateways_are_internal_which_readers_by_pattern_pass_
     assert [topic.is_internal for topic in described] == [True, False]
 
 
-def test_a_description_goes_on_from_its_cursor(wire: Wire) -> None:
+def test_a_description_continues_at_its_cursor(wire: Wire) -> None:
     actual, cursor = list[tuple[str, list[int]]](), None
     while True:
         reply = partitions(wire, ("clicks", "views"), 3, cursor)
@@ -122,7 +122,7 @@ def test_there_is_no_quorum(wire: Wire) -> None:
     assert response.error_message == "gateways have no quorum: the storage decides"
 
 
-def test_an_id_counts_beside_an_empty_name_as_the_java_client_sends_it(wire: Wire, gateway: GatewayServer) -> None:
+def test_an_id_with_an_empty_name_is_accepted(wire: Wire, gateway: GatewayServer) -> None:
     topic_id = uuid.UUID(distlog.open(f"{gateway.root}/views").snapshot.topic_id)
     schema = import_module("kio.schema.metadata.v12.request")
     for name in ("", None):

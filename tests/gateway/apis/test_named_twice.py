@@ -54,7 +54,7 @@ def test_a_partition_with_two_batches_in_a_request_gets_none_of_them(gateway: Ga
     assert opened(gateway).end_offsets() == {0: 0, 1: 1}
 
 
-def test_offsets_of_a_partition_are_looked_for_once(gateway: GatewayServer) -> None:
+def test_offsets_of_a_partition_are_searched_once(gateway: GatewayServer) -> None:
     module = schema("list_offsets.v1")
     with Wire(gateway) as wire:
         producing(wire, DATA)

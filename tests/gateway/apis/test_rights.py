@@ -526,7 +526,7 @@ def test_before_the_acls_are_known_only_super_users_are_served(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("topic", [CREDENTIALS_TOPIC, ACLS_TOPIC])
-def test_nobody_reads_the_credentials_of_users_or_the_acls_through_a_gateway(
+def test_credentials_and_acls_cannot_be_read_through_a_gateway(
     gateway: GatewayServer, tmp_path: Path, topic: str
 ) -> None:
     fields = {"max_bytes": 99, "topics": on(topic, partition=0, partition_max_bytes=99)}
@@ -538,7 +538,7 @@ def test_nobody_reads_the_credentials_of_users_or_the_acls_through_a_gateway(
 
 
 @pytest.mark.parametrize("topic", [OFFSETS_TOPIC, TRANSACTIONS_TOPIC, CONFIGS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC])
-def test_nobody_changes_the_topics_of_the_gateways_by_any_api(gateway: GatewayServer, topic: str) -> None:
+def test_no_api_changes_the_topics_of_the_gateways(gateway: GatewayServer, topic: str) -> None:
     with UserWire(gateway, "root") as root:
         # there are records in it, or it is there at least
         assert codes(root.plain(51, 0, upsertions=[EVE])) == {E.none}

@@ -80,9 +80,7 @@ def test_a_topic_that_ends_within_a_request_is_unknown_as_the_request_names_it(
         assert code(0) is (ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition)
 
 
-def test_one_list_of_all_topics_serves_all_ids_that_no_topic_has_for_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_list_of_topics_serves_all_unknown_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks, summaries_or_errors = list[int](), MetadataCache.summaries_or_errors
 
     def counted(self: MetadataCache) -> object:

@@ -54,7 +54,7 @@ def test_a_generation_of_a_missing_group_is_illegal() -> None:
     assert commit(Gateway(), member_id="a", generation=1) is ErrorCode.illegal_generation
 
 
-def test_a_member_commits_while_others_join_and_not_while_partitions_are_assigned() -> None:
+def test_members_commit_during_a_join_and_not_during_an_assignment() -> None:
     gateway = Gateway()
     first, second = gateway.member("a"), gateway.member("b")
     stable(gateway, first)

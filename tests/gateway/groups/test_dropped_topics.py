@@ -69,7 +69,7 @@ def test_a_topic_that_is_dropped_or_created_again_loses_its_positions() -> None:
     assert topics.topics_with_offsets() == {"clicks"}
 
 
-def test_positions_from_before_a_topic_replaced_a_dropped_one_are_forgotten_at_the_first_look() -> None:
+def test_offsets_from_before_a_recreated_topic_are_forgotten() -> None:
     topics = Topics()
     topics.replaced_ms = 5
     topics.commit("clicks", 1, at_ms=4)
@@ -81,7 +81,7 @@ def test_positions_from_before_a_topic_replaced_a_dropped_one_are_forgotten_at_t
     assert topics.gateway.offsets.fetch(GROUP, None) == {("clicks", 2): Position(7, commit_ms=5)}
 
 
-def test_a_position_in_a_topic_that_was_created_again_stays_if_it_came_before_the_first_look() -> None:
+def test_offsets_committed_after_the_recreation_stay() -> None:
     topics = Topics()
     topics.topics_with_offsets()
     topics.ids["clicks"], topics.replaced_ms = "3", 5
@@ -106,7 +106,7 @@ def test_the_topics_of_a_group_follow_its_positions_however_these_come_and_go() 
     assert positions.topics == {"carts", "clicks", "orders"}
 
 
-def test_a_position_that_a_transaction_brings_concurrently_is_forgotten_at_a_later_look() -> None:
+def test_concurrent_transactional_offsets_are_forgotten_later() -> None:
     topics = Topics()
     topics.topics_with_offsets()
 

@@ -56,7 +56,7 @@ def test_a_position_that_a_broker_of_kafka_4_1_wrote_is_read() -> None:
 @pytest.mark.parametrize(
     ("group", "partition"), [("billing", 9), ("", 0), ("polygenelubricants", 0), ("gruppe-ä", 48), ("\U0001f600", 49)]
 )
-def test_a_group_is_in_the_partition_in_which_a_broker_looks_for_it(group: str, partition: int) -> None:
+def test_a_group_is_in_the_brokers_partition(group: str, partition: int) -> None:
     assert offsets_partition(group, 50) == partition
 
 

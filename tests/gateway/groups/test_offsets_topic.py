@@ -91,7 +91,7 @@ def test_a_topic_with_another_number_of_partitions_is_used_as_it_is(tmp_path: Pa
     topic.close()
 
 
-def test_positions_that_are_too_many_for_a_batch_are_refused_for_good_and_the_others_stay(tmp_path: Path) -> None:
+def test_too_many_offsets_for_a_batch_are_refused_permanently(tmp_path: Path) -> None:
     topic = leading(tmp_path)
     text = "x" * 4096
     changes: list[GroupChange] = [(key(n), Position(1, metadata=text)) for n in range(2100)]
@@ -101,7 +101,7 @@ def test_positions_that_are_too_many_for_a_batch_are_refused_for_good_and_the_ot
     assert len(loaded(leading(tmp_path))) == 100
 
 
-def test_a_group_that_is_too_large_for_a_batch_is_refused_for_good_and_the_others_stay(tmp_path: Path) -> None:
+def test_a_too_large_group_is_refused_permanently(tmp_path: Path) -> None:
     # a topic that somebody made with Kafka's default of 1 MiB
     distlog.create(str(tmp_path / OFFSETS_TOPIC), 3, {"cleanup.policy": "compact"})
     topic, reply = leading(tmp_path), SimpleQueue[ErrorCode]()
@@ -137,7 +137,7 @@ def test_too_many_bytes_in_flight_are_refused(tmp_path: Path) -> None:
     assert reply.get(timeout=60) is ErrorCode.none
 
 
-def test_after_a_failure_all_that_waited_are_told_and_the_next_change_is_stored(tmp_path: Path) -> None:
+def test_a_failure_is_reported_to_waiting_changes_and_the_next_one_is_stored(tmp_path: Path) -> None:
     topic = leading(tmp_path)
     assert stored(topic, (key(0), Position(7))) is ErrorCode.none
     distlog.open(str(tmp_path / OFFSETS_TOPIC)).drop()
@@ -151,7 +151,7 @@ def test_after_a_failure_all_that_waited_are_told_and_the_next_change_is_stored(
     topic.close()
 
 
-def test_maintenance_beside_a_gateway_keeps_the_newest_positions(root: str) -> None:
+def test_maintenance_concurrent_with_a_gateway_keeps_the_newest_offsets(root: str) -> None:
     topic = leading(root)
     for offset in range(6):
         assert stored(topic, (key(0), Position(offset)), (key(1), Position(offset))) is ErrorCode.none
@@ -195,7 +195,7 @@ def test_a_gateway_that_lost_a_partition_closes_its_files(tmp_path: Path) -> Non
     topic.close()
 
 
-def test_one_gateway_stores_in_its_partitions_beside_another_in_the_others(root: str) -> None:
+def test_two_gateways_store_in_their_own_partitions(root: str) -> None:
     first, other = OffsetsTopic(root, linger_ms=0), OffsetsTopic(root, linger_ms=0)
     mine = offsets_partition("billing", first.open())
     first.begin([mine])

@@ -22,7 +22,7 @@ def pair() -> tuple[Gateway, Client, Client]:
     return gateway, first, second
 
 
-def test_the_first_member_leads_and_learns_of_all_members_and_the_others_of_none() -> None:
+def test_only_the_leader_gets_the_list_of_members() -> None:
     _, first, second = pair()
     assert first.leads
     assert first.joined
@@ -48,7 +48,7 @@ def test_members_get_their_assignment_from_the_leader() -> None:
     assert second.sync().synced == second.synced
 
 
-def test_nobody_is_assigned_anything_before_it_is_stored() -> None:
+def test_an_assignment_is_stored_before_it_is_returned() -> None:
     gateway, first, second = pair()
     gateway.store.held = True
     second.sync()
@@ -150,7 +150,7 @@ def test_a_session_that_is_not_renewed_ends() -> None:
     assert (first.beat(), second.beat()) == (ErrorCode.rebalance_in_progress, ErrorCode.unknown_member_id)
 
 
-def test_a_member_that_waits_for_the_others_does_not_expire() -> None:
+def test_a_waiting_member_does_not_expire() -> None:
     gateway, first, second = pair()
     stable_pair(first, second)
     first.join()

@@ -25,7 +25,7 @@ def pair() -> tuple[Gateway, Client, Client]:
     return gateway, first, second
 
 
-def test_an_instance_that_starts_again_keeps_its_part_and_nobody_joins_again() -> None:
+def test_a_restarted_instance_keeps_its_assignment_without_a_rebalance() -> None:
     gateway, first, second = pair()
     again = gateway.member("b", instance_id="two").join()
     assert again.join_error is ErrorCode.none

@@ -74,7 +74,7 @@ def test_a_member_whose_group_is_unloaded_concurrently_is_sent_to_the_coordinato
 
 
 @pytest.mark.parametrize("api", ["Heartbeat", "SyncGroup", "OffsetCommit", "OffsetFetch"])
-def test_a_member_whose_group_is_unloaded_and_loaded_again_concurrently_goes_on(api: str) -> None:
+def test_a_member_of_a_reloaded_group_continues(api: str) -> None:
     gateway = Gateway()
     member = gateway.member("a", instance_id="one")
     stable(gateway, member)

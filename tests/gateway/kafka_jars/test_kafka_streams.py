@@ -38,7 +38,7 @@ def counts(gateway: GatewayServer) -> dict[bytes, bytes]:
 
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
-def test_streams_counts_words_and_goes_on_where_it_was(tmp_path: Path, guarantee: str) -> None:
+def test_streams_counts_words_and_continues(tmp_path: Path, guarantee: str) -> None:
     root = tmp_path / "root"
     lines = distlog.create(f"{root}/lines", partitions=2)
     distlog.create(f"{root}/counts", partitions=2)

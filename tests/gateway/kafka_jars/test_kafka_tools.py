@@ -84,9 +84,7 @@ def events(output: str) -> list[Any]:
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
 
-def test_what_a_verified_producer_sent_a_verified_consumer_takes_and_the_console_describes_its_group(
-    gateway: GatewayServer, tmp_path: Path
-) -> None:
+def test_verifiable_clients_and_the_console_agree(gateway: GatewayServer, tmp_path: Path) -> None:
     position = ("--bootstrap-server", gateway.address)
     sent = tool(f"{TOOLS}.VerifiableProducer", *position, "--topic", "clicks", "--max-messages", "1000")
     assert sum(event["name"] == "producer_send_success" for event in events(sent)) == 1000

@@ -216,7 +216,7 @@ def test_unknown_tags_are_skipped_and_null_is_read(nulls: bool) -> None:
                 read_request(frame[:cut], read_head(frame))
 
 
-def test_known_tags_are_read_beside_unknown_ones_and_must_have_the_size_that_they_claim() -> None:
+def test_known_tags_must_have_their_claimed_size() -> None:
     def fetch(tags: bytes) -> Any:
         fixed = struct.pack(">iiiibii", -1, 0, 0, 0, 0, 0, -1)
         frame = memoryview(struct.pack(">hhih", FETCH, 12, 1, -1) + b"\0" + fixed + b"\1\1\1" + tags)

@@ -51,7 +51,7 @@ def may(
     return AccessLists(acls, **settings).may(principal, host, operation, R.TOPIC, name)
 
 
-def test_without_an_acl_nobody_may_do_anything() -> None:
+def test_without_an_acl_everything_is_denied() -> None:
     assert not may()
     assert not may(acl("views"), acl(kind=R.GROUP), acl(principal="User:bob"), acl(host="10.0.0.2"))
     assert may(acl())

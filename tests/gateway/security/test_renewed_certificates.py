@@ -149,9 +149,7 @@ def test_a_client_is_the_user_that_its_certificate_names(tmp_path: Path) -> None
                 assert wire.plain(3, 12, topics=topics).topics[0].error_code is code
 
 
-def test_a_client_whose_certificate_names_nobody_is_anonymous(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_certificate_without_a_user_is_anonymous(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "distlog")
     authority = Authority(tmp_path)
     nobody = authority.certificate("")

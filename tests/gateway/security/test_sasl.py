@@ -149,7 +149,7 @@ def test_an_old_client_sends_bare_tokens_after_handshake_0(gateway: GatewayServe
         assert wire.is_closed
 
 
-def test_a_failure_is_delayed_and_delays_nobody_else(tmp_path: Path) -> None:
+def test_a_failure_delays_only_its_client(tmp_path: Path) -> None:
     settings = {"failed_authentication_delay_ms": 600}
     with guarded(tmp_path, **settings) as gateway, SaslWire(gateway) as guessing, SaslWire(gateway) as user:
         guessing.choose(PLAIN)

@@ -76,7 +76,7 @@ def test_records_of_any_size_go_through_tls(gateway: GatewayServer, authority: A
         assert producing(wire, batch([record(0, 0, None, b"x" * size)])).base_offset == previous + 1
 
 
-def test_a_fetch_of_a_client_that_is_gone_waits_for_no_records(gateway: GatewayServer, authority: Authority) -> None:
+def test_a_fetch_of_a_disconnected_client_ends(gateway: GatewayServer, authority: Authority) -> None:
     sent, lock = batch([record(0)]), FileLock(str(Path(gateway.root) / "clicks" / "clicks-0" / ".lock"))
     with TlsWire(gateway, authority) as wire:
         first = producing(wire, sent).base_offset

@@ -187,7 +187,7 @@ def test_a_response_is_sent_if_the_next_request_gets_none(gateway: GatewayServer
     until(are_handled_at_once)
 
 
-def test_while_a_lock_is_held_the_network_s_thread_answers_others(
+def test_the_network_thread_answers_others_while_a_lock_is_held(
     gateway: GatewayServer, threads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delayed_operations, "SHORT_WAIT_S", 3600)

@@ -58,7 +58,7 @@ class Turns:
         return name
 
 
-def test_one_request_is_next_beside_two_hundred_of_another_client() -> None:
+def test_one_request_overtakes_two_hundred_of_another_client() -> None:
     turns = Turns(8)
     turns.put("strangers", 200)
     assert [turns.run(0.03) for _ in range(10)] == ["strangers"] * 10
@@ -119,7 +119,7 @@ def test_a_handler_is_left_to_a_client_that_comes_later() -> None:
     assert turns.queue.next() == "honest"
 
 
-def test_one_that_computes_much_has_one_handler_while_another_is_active() -> None:
+def test_a_heavy_client_has_one_handler_while_another_is_active() -> None:
     turns = Turns(8)
     slow = turns.put("slow", 10)
     turns.put("honest")
@@ -151,7 +151,7 @@ def test_a_client_is_known_by_its_user_or_by_its_address() -> None:
     assert owner_of(None, "") == ""
 
 
-def test_an_honest_client_is_answered_while_others_wait_for_all_handlers(
+def test_an_honest_client_is_answered_while_all_handlers_are_busy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     distlog.create(str(tmp_path / "clicks"))
@@ -193,7 +193,7 @@ def test_one_user_has_at_most_three_quarters_of_the_memory() -> None:
     assert memory.used == 0
 
 
-def test_responses_that_are_not_taken_keep_their_clients_next_requests_out_and_no_others() -> None:
+def test_unread_responses_block_only_their_client() -> None:
     memory, went_on = RequestMemory(8 << 20), list[str]()
     slow, same, honest = (MemoryShare(memory, owner) for owner in ("strangers", "strangers", "honest"))
     slow.give(20 << 20)

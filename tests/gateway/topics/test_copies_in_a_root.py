@@ -55,9 +55,7 @@ def test_a_client_that_lists_the_topics_reads_each_one_by_its_id(root: Address, 
                 assert name.encode() in fetching(wire, 0, topic=name).records
 
 
-def test_what_a_client_produces_by_the_id_goes_to_the_topic_of_that_name(
-    root: Address, gateway: GatewayServer
-) -> None:
+def test_produced_records_go_to_the_topic_of_the_id(root: Address, gateway: GatewayServer) -> None:
     with Wire(gateway) as wire:
         for name, topic_id in ids(wire).items():
             response = producing(wire, batch([record(0, 0, b"k", b"more")]), topic=topic_id, version=TOPIC_IDS)

@@ -145,7 +145,7 @@ def on_objects(memory_url: Address) -> Iterator[GatewayServer]:
         yield served
 
 
-def test_on_an_object_store_batches_are_refused_at_the_next_look(
+def test_on_an_object_store_batches_are_refused_after_the_next_refresh(
     on_objects: GatewayServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = Storage(f"{on_objects.root}/clicks")

@@ -62,7 +62,7 @@ def test_a_log_that_is_used_is_closed_by_its_last_user(tmp_path: Path) -> None:
     assert not open_below(tmp_path / "clicks")
 
 
-def test_flush_ms_is_kept_while_nobody_appends(tmp_path: Path) -> None:
+def test_flush_ms_applies_without_appends(tmp_path: Path) -> None:
     distlog.create(str(tmp_path / "clicks"), config={"flush.messages": 1000, "flush.ms": 100})
     with serving(tmp_path) as gateway, Wire(gateway) as wire:
         assert producing(wire, DATA).base_offset == 0
@@ -97,7 +97,7 @@ def test_an_unreadable_topic_does_not_end_the_task(gateway: GatewayServer, monke
     assert "clicks" in looks
 
 
-def test_a_log_that_nobody_uses_for_long_is_closed(tmp_path: Path) -> None:
+def test_an_unused_log_is_closed(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "clicks"), partitions=2, config={"flush.messages": 1000})
     logs = OpenPartitionLogs()
 
@@ -132,7 +132,7 @@ def records(topic: Topic) -> list[int]:
 
 
 @pytest.mark.parametrize("by_time", [True, False])
-def test_a_log_that_was_closed_for_others_is_flushed_in_time_or_in_the_end(tmp_path: Path, by_time: bool) -> None:
+def test_a_log_closed_for_others_is_flushed(tmp_path: Path, by_time: bool) -> None:
     settings = {"flush.messages": 1000, **({"flush.ms": 0} if by_time else {})}
     topic = distlog.create(str(tmp_path / "clicks"), partitions=3, config=settings)
     logs = OpenPartitionLogs(limit=1)

@@ -128,9 +128,7 @@ def test_a_timeout_is_answered_and_the_holder_of_the_lock_is_logged(
     assert opened(served).end_offsets() == {0: 1, 1: 1}
 
 
-def test_what_a_client_that_is_gone_sent_is_not_appended_unless_it_wanted_no_response(
-    served: GatewayServer, tmp_path: Path
-) -> None:
+def test_requests_of_a_disconnected_client_are_dropped_except_acks_0(served: GatewayServer, tmp_path: Path) -> None:
     with stopped_holder(tmp_path / "clicks" / "clicks-0"):
         with waiting_producers(served, 2), Wire(served) as silent:
             fields = produce_fields(VERSION, [("clicks", 0, DATA)], 0) | {"timeout": datetime.timedelta(seconds=30)}
@@ -312,7 +310,7 @@ def test_a_new_gateway_coordinates_all_groups_without_a_stalled_partition(
         until(lambda: position(wire, group="waits") == 1)
 
 
-def test_a_lock_that_the_gateway_itself_holds_for_nobody_is_free_again(
+def test_an_orphaned_lock_of_the_gateway_is_released(
     served: GatewayServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     unknown = os.open(tmp_path / "clicks" / "clicks-0" / ".lock", os.O_RDWR)

@@ -23,7 +23,7 @@ def two(memory_url: Address) -> Iterator[tuple[Parts, Parts]]:
         part.close()
 
 
-def test_in_a_partition_that_others_have_added(two: tuple[Parts, Parts]) -> None:
+def test_a_transaction_ends_in_an_added_partition(two: tuple[Parts, Parts]) -> None:
     coordinator, other = two
     producer = coordinator.begin()
     coordinator.topic("clicks").create_partitions(2)
@@ -33,7 +33,7 @@ def test_in_a_partition_that_others_have_added(two: tuple[Parts, Parts]) -> None
     assert values_seen(coordinator.topic("clicks"))[1] == [b"a"]
 
 
-def test_in_a_topic_that_others_have_dropped_and_created_again(two: tuple[Parts, Parts]) -> None:
+def test_a_transaction_ends_in_a_recreated_topic(two: tuple[Parts, Parts]) -> None:
     coordinator, other = two
     producer = coordinator.begin()
     coordinator.coordinator.add_partitions(ID, producer, [("clicks", 0)])

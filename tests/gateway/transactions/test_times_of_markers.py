@@ -40,11 +40,11 @@ def check(topic: Topic) -> None:
     assert topic.offsets_for_times(second)[0] == (0 if first >= second else 2, second)
 
 
-def test_a_log_that_a_gateway_wrote_is_looked_up_by_the_times_of_its_records(topic: Topic) -> None:
+def test_lookups_in_a_gateways_log_return_records(topic: Topic) -> None:
     check(topic)
 
 
-def test_the_same_log_as_adopted_is_looked_up_alike(topic: Topic, tmp_path: Path) -> None:
+def test_lookups_in_the_adopted_log_return_records(topic: Topic, tmp_path: Path) -> None:
     topic.export(str(tmp_path / "kafka"))
     adopted = distlog.adopt(str(tmp_path / "kafka" / "clicks-0"), str(tmp_path / "adopted" / "clicks")).topic
     check(adopted)

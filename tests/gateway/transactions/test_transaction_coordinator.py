@@ -161,7 +161,7 @@ def test_an_id_whose_first_record_cannot_be_kept_is_forgotten(
     assert local_parts.begin().epoch == 0
 
 
-def test_a_producer_that_lives_goes_on_at_the_next_gateway(parts: Parts) -> None:
+def test_a_live_producer_continues_at_the_next_gateway(parts: Parts) -> None:
     producer = begin_and_append(parts)
     after = parts.killed()
     after.sequences = parts.sequences
@@ -216,7 +216,7 @@ def test_a_dropped_topic_leaves_no_open_transaction(parts: Parts, is_created_aga
     assert parts.values() == ([b"a"], [b"new"], None)
 
 
-def test_an_id_that_nobody_uses_is_forgotten(parts: Parts) -> None:
+def test_an_unused_id_is_forgotten(parts: Parts) -> None:
     producer = begin_and_append(parts)
     parts.coordinator.end(ID, producer, is_committed=True)
     parts.now_ms += EXPIRATION_MS - 1

@@ -89,7 +89,7 @@ def test_pending_positions_are_pending_after_a_kill_and_counted_positions_count(
     assert (fetched(last, stable=True), fetched(last.killed(), stable=True)) == (7, 7)
 
 
-def test_a_position_that_is_committed_behind_that_of_a_transaction_counts_however_that_ends(parts: Parts) -> None:
+def test_an_offset_committed_after_a_transactions_offset_applies(parts: Parts) -> None:
     producer = parts.begin()
     parts.commit_offset(producer, 7)
     commit(parts, 4)
@@ -125,7 +125,7 @@ def test_a_group_that_is_deleted_takes_what_transactions_brought_with_it(parts: 
     assert fetched(parts.killed()) is None
 
 
-def test_a_client_asks_again_for_a_position_whose_transaction_the_storage_does_not_tell_of(
+def test_a_fetch_of_an_unreadable_transactional_offset_is_retried(
     parts: Parts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(store: OffsetsTopic, partition: int) -> None:

@@ -118,7 +118,7 @@ def test_a_second_instance_fences_the_first_and_aborts_what_it_has_open(gateway:
     assert values_seen(opened(gateway))[0] == [b"alive"]
 
 
-def test_a_producer_that_goes_on_gets_the_next_epoch_and_the_same_when_it_asks_again(gateway: GatewayServer) -> None:
+def test_a_continuing_producer_gets_the_next_epoch_once(gateway: GatewayServer) -> None:
     with Wire(gateway) as wire:
         producer = RawProducer(wire)
         producer.init()

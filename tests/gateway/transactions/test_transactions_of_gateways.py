@@ -67,7 +67,7 @@ def test_coordinators_of_an_id_and_of_a_group_at_two_gateways_end_a_transaction_
         assert values(address) == [b"5", b"7"]
 
 
-def test_another_gateway_finishes_what_was_decided_and_the_producer_goes_on_there(
+def test_another_gateway_finishes_a_decided_transaction(
     begin: Any, address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, two = pair(begin)
