@@ -241,8 +241,7 @@ def _weight(topic_id: str, partition: int, node_id: int) -> bytes:
     return hashlib.blake2b(f"{topic_id}/{partition}/{node_id}".encode(), digest_size=8).digest()
 
 
-# That saves work and requests. A lease does not keep a task from running twice at once, after a pause of its process.
-# So each task must allow that (see distlog.core.log_manager.log_tasks).
+# A lease does not keep a task from running twice, after a pause of its process: each task must allow that.
 
 MAINTENANCE_GROUP = "maintenance"
 #: Tasks take minutes, and wait for minutes: another gateway may begin as much later.
@@ -380,8 +379,8 @@ def _epoch(snapshot: Snapshot, partition: int) -> int:
     return -1 if newest is None else newest
 
 
-# A gateway that takes over a partition reads it completely. So its leader keeps the segments few, whether the root is
-# maintained or not. A process that leads it no more, or a cleaner, may do the same at the same time.
+# A gateway that takes over a partition reads it completely, so its leader keeps the segments few. Another process may
+# do the same at the same time.
 
 #: This many new segments are worth a compaction of a small partition.
 LEAST_SEGMENTS = 64

@@ -394,12 +394,11 @@ class ShutdownDeadline:
 
 _CLOSING_SHARE = 0.25
 _LAST_S = 0.5
-#: Threads of their own for members of groups, so that none loses its session while the storage is slow.
+#: Threads for members of groups, so that none loses its session while the storage is slow.
 _MEMBERS_THREADS = 2
-#: A thread of its own for authentication, and one for passwords, which take time on purpose: guessing clients have no
-#: more than one core, and no client without a password of PLAIN waits for them.
+#: A thread for authentication, and one for slow password checks: guessing clients get one core at most.
 _SASL_THREADS = _PASSWORD_THREADS = 1
-#: Threads of their own to end or change topics, each of which may wait for a lock that a stopped process holds.
+#: Threads to delete or change topics, each of which may wait for a lock that a stopped process holds.
 _TOPICS_THREADS = 4
 _OTHERS_S, _OTHERS_PAUSE_S = 10.0, 0.02
 #: How often logs are checked for a `flush.ms` that has passed.

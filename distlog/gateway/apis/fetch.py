@@ -233,8 +233,7 @@ def _listed_offset(hosted: HostedTopic, requested: Any, committed: bool) -> _Lis
     return _ListedOffset(*offset_and_time, partition.leader_epochs(state).epoch_of(state, offset_and_time[0]))
 
 
-# There is one leader forever, and acknowledged records are never cut. An imported log has its broker's epochs: one
-# ends where the next one begins, and the latest one where the log ends.
+# An imported log has its broker's epochs: each ends where the next one begins, and the latest one where the log ends.
 def offset_for_leader_epoch(request: Request, broker: Broker) -> Fields:
     requested = {(topic.topic, part.partition): part for topic in request.body.topics for part in topic.partitions}
     ends = (

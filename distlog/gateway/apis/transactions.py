@@ -181,8 +181,8 @@ def end_txn(request: Request, broker: Broker) -> Fields:
     return {"error_code": code}
 
 
-# The coordinators of gateways write their markers themselves. So this request comes from an administrator's tool; a
-# transaction that has a coordinator is refused, since that may have decided otherwise.
+# Coordinators write their markers themselves, so this request comes from an administrator's tool. A transaction that
+# has a coordinator is refused: the coordinator may have decided otherwise.
 _MARKER = attrgetter("producer_id", "producer_epoch", "coordinator_epoch", "transaction_result")
 
 

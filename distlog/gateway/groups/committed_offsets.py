@@ -208,8 +208,7 @@ class CommittedOffsets:
             on_stored(ErrorCode.none)
 
 
-# The coordinator of a transaction may be another gateway, and puts end markers into the partition of the group. So
-# the group's coordinator reads the new markers there.
+# The coordinator of a transaction may be another gateway, so the group's coordinator reads the end markers.
 
 
 class EndedOffsets:

@@ -26,12 +26,11 @@ from distlog.gateway.groups.subscribed_topics import SubscribedTopics
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.topics.topic_index import TopicSummary
 
-# After Kafka's GroupMetadataManager, ConsumerGroup and CurrentAssignmentBuilder. The group's epoch grows when a
-# member comes, goes or changes its subscription, or when a subscribed topic changes. Then an assignor gives each
-# member a target. A member that must give partitions back does that first, in its own time; then it gets the next
-# epoch, and those partitions of its target that no other member has any more. Nothing here waits, reads a clock or
-# does I/O. The state changes immediately, and each response is sent when the records before it are durable. Not
-# thread-safe: the coordinator holds the group's lock.
+# After Kafka's GroupMetadataManager, ConsumerGroup and CurrentAssignmentBuilder. The group's epoch grows when
+# members, subscriptions or subscribed topics change. Then an assignor gives each member a target. A member that must
+# give partitions back does that first, in its own time; then it gets the next epoch, and the free partitions of its
+# target. Nothing here waits, reads a clock or does I/O. The state changes immediately, and each response is sent when
+# the records before it are durable. Not thread-safe: the coordinator holds the group's lock.
 
 
 class ConsumerGroup:

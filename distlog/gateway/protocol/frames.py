@@ -147,9 +147,8 @@ def _is_for_clients(error: BaseException) -> bool:
     return isinstance(error, _ABOUT_REQUESTS)
 
 
-# Received bytes go into a buffer that all connections share; only a frame that is larger than that, or incomplete,
-# has memory of its own. So an idle connection has none, and a length without its bytes costs no memory either:
-# unwritten pages of a large frame are only an address, and memory is requested as the frame comes.
+# Received bytes go into a buffer that all connections share; only a larger or incomplete frame has its own memory,
+# which is requested as the frame comes. So an idle connection has none, and a length without its bytes costs none.
 
 _LENGTH = 4
 #: The first request for memory; later ones double the frame's.
@@ -294,8 +293,7 @@ def _reader(api_key: int, version: int) -> tuple[bool, MessageReader]:
     return schema.is_head_flexible, message_reader(schema.body)
 
 
-# A field that the version does not have is left out; a missing one has its default. Bytes from a log are not copied:
-# a response is a list of pieces.
+# A field that the version does not have is left out; a missing one has its default. Bytes from a log are not copied.
 
 _RESPONSE_HEAD = struct.Struct(">ii")
 _CORRELATION_ID = struct.Struct(">i")

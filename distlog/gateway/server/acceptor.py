@@ -68,8 +68,7 @@ class Acceptor:
             return
         try:
             client.setblocking(False)
-            # else the system keeps a response back until the client has acknowledged the one before, for up to
-            # 40 ms; asyncio asks for it only where a socket was made for a protocol by its number
+            # else the system delays a response until the client has acknowledged the one before, for up to 40 ms
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             session = self._processor.joined(_address(address), _address(client.getsockname()))
         except OSError:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-# A use is a time of the CPU that halves as time passes, so a client that was idle owes nothing for an hour ago, and
-# gets nothing for it either.
+# A use is CPU time that halves as time passes: a client that was idle owes nothing for an hour ago, and gains
+# nothing.
 
 #: A client without a name is known by its address; of IPv6 by the network that one customer of a provider has.
 _IPV6_PREFIX = 64
@@ -124,10 +124,10 @@ class CpuUses:
         self._forget_at = max(_MANY, 2 * self._count)
 
 
-# The client with the least use is next: first among users and addresses, then among its client ids, and the
-# oldest of their requests. That alone is not enough: Python's threads share one interpreter, so one that computes
-# all the time slows every other down. So while several clients are active, the ones that use more
-# than their part have half of the time in all, and one handler each.
+# The client with the least use is next: among users and addresses, then among its client ids; then the oldest
+# request. Python's threads share one interpreter, so one that computes all the time slows down the rest: while
+# several clients are active, the ones that use more than their part have half of the time in all, and one handler
+# each.
 
 #: The part of the time of all that use more than their part.
 _HEAVY_PART = 0.4
@@ -300,8 +300,8 @@ def _entities(user: str, client_id: str) -> Iterator[tuple[Entity, tuple[str, st
         yield Entity.of({CLIENT_ID: client}), ("", client_id)
 
 
-# A use is a debt that the quota pays off as time passes. One second of debt may be open at any time, as in Kafka's
-# windows; for more the client waits before its next request is read, and its response says how long.
+# A use is a debt that the quota pays off over time. One second of debt may be open, as in Kafka's windows; for more
+# the client waits before its next request is read, and its response says how long.
 
 _BURST_S = 1.0
 #: Kafka's longest wait for handlers' time, and the longest one here for bytes, so that a client does not give up.

@@ -177,10 +177,10 @@ class Partition:
         return self._page.changed()
 
 
-# A log takes any batch as the first one of an unknown producer. A client has up to five batches of a partition under
-# way. If the first one fails, and the second were taken, the client would believe that the first one is there, too,
-# and report it as delivered: it would be lost. So the second must fail as well, until the first one comes
-# again. Kafka has the lowest sequence number in its `VerificationStateEntry` for that.
+# A log takes any batch as the first one of an unknown producer. A client has up to five batches in flight: if the
+# first one failed, and the second were taken, the client would report the first one as delivered. So the second
+# fails, too, until the first one comes again. Kafka has the lowest sequence number in its `VerificationStateEntry`
+# for that.
 
 #: How many producers in partitions are remembered: the ones that failed last.
 REMEMBERED = 10_000
@@ -232,8 +232,7 @@ class FailedBatches:
 
 #: How long work that may also be done later waits for a lock: it must not delay other work.
 SHORT_WAIT_S = 0.05
-#: How long the gateway's own appends, as end markers, wait for a lock. Then the client retries, or the marker is
-#: written a little later; so work on other partitions does not wait for a lock that a stopped process holds.
+#: How long the gateway's own appends wait for a lock, which a stopped process may hold; then the client retries.
 OWN_WAIT_S = 1.0
 
 
@@ -444,8 +443,6 @@ class PartitionTail:
             self.offset = batches.next_offset
 
 
-# A gateway's own batches have no epoch: the latest epoch of the imported log also covers the records after it.
-
 NONE = -1
 
 
@@ -456,7 +453,10 @@ class EpochEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaderEpochs:
-    """Epochs with their first offsets, ascending, as a `leader-epoch-checkpoint` has them."""
+    """Epochs with their first offsets, ascending, as a `leader-epoch-checkpoint` has them.
+
+    A gateway's own batches have no epoch: the latest epoch of the imported log also covers the records after it.
+    """
 
     entries: Sequence[tuple[int, int]] = ()
 

@@ -249,8 +249,8 @@ def own_batch(
     )
 
 
-# Any gateway takes batches of a transaction, and does not talk with its coordinator. So it reads the state that the
-# coordinator has written, at the moment of the append. `transaction_coordinator` explains why that is enough.
+# Any gateway takes batches of a transaction: it reads the state that the coordinator has written, at the moment of
+# the append. `transaction_coordinator` explains why that is enough.
 
 _log = logging.getLogger("distlog.gateway")
 
