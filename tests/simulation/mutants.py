@@ -43,7 +43,7 @@ MODULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "vacuum": (
         ("maintain.vacuum", "maintain.log_floor"),
-        ("maintenance/test_vacuum*.py", "maintenance/test_log_floor.py", "maintenance/test_obsolete_files.py"),
+        ("maintenance/test_vacuum*.py", "maintenance/test_log_horizon.py", "maintenance/test_obsolete_files.py"),
     ),
     "active segments": (
         ("log.active_partition", "log.partition_log", "log.log_segment"),
