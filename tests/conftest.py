@@ -1,4 +1,4 @@
-"""What holds for all tests, and storages to test against: a local folder, memory, and an S3 server.
+"""Settings of all tests, and storages to test against: a local folder, memory, and an S3 server.
 
 The S3 server is moto's, inside this process, unless DISTLOG_TEST_S3_ENDPOINT names another, with
 DISTLOG_TEST_S3_KEY, DISTLOG_TEST_S3_SECRET and DISTLOG_TEST_S3_BUCKET, whose bucket must exist.
@@ -39,8 +39,8 @@ from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.storage.storage import Storage
 
-# The first example compiles kernels, and other tests run beside it: time says nothing about an example.
-# The suite tries the same examples each time, so it fails by what was changed; `make soak` looks for new ones.
+# The first example compiles kernels, and other tests run concurrently, so examples have no deadline.
+# The suite tries the same examples each time, so that only a change can break it; `make soak` tries new ones.
 settings.register_profile("distlog", deadline=None, max_examples=40 * FACTOR, derandomize=FACTOR == 1)
 settings.load_profile("distlog")
 
@@ -53,7 +53,7 @@ _ARCHIVE = f" -XX:SharedArchiveFile={_CLASSES} -Xlog:disable" if _CLASSES.exists
 os.environ.setdefault("SPARK_SUBMIT_OPTS", _JAVA + _ARCHIVE)
 os.environ.setdefault("SPARK_LAUNCHER_OPTS", _JAVA)
 
-# Each worker and each program that it starts would compile the library and tests anew: a minute of CPU in a run.
+# Each worker and each program that it starts would compile the library and tests again: a minute of CPU in a run.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -63,11 +63,11 @@ _MEMORY = "/dev/shm"
 if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 4 << 30:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", _MEMORY)
 
-# Python looks at all that it keeps whenever a quarter of it is new, and at new objects after each 700: of the parsing
-# of sources that was two thirds, and of all tests a twentieth.
+# By default Python collects garbage after 700 new objects, and everything when a quarter is new: that was two thirds
+# of the parsing of sources, and a twentieth of all tests.
 gc.set_threshold(10_000, 20, 20)
 
-# Who runs the tests in the background may have SIGINT ignored, and then nothing that they start could be interrupted.
+# Tests in the background may inherit an ignored SIGINT, and then no program that they start could be interrupted.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -76,7 +76,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Give each file to one worker, and those that share a session of Spark to the same one.
 
-    Spark tests that start a driver of their own are no part of that, or this worker would be the last one by minutes.
+    Spark tests that start their own driver are excluded, or this worker would be the last one by minutes.
     By file, since the scheduler sees no marks. (`--dist loadgroup` does nothing: pytest-xdist 3.8 with pytest 9.2.)
     """
     from xdist.scheduler import LoadScopeScheduling
@@ -97,7 +97,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
-    """Collect no garbage meanwhile, and never look whether what is there then is garbage: nearly all of it stays.
+    """Collect no garbage during the collection of tests, and never visit its objects afterwards: nearly all stay.
 
     One look would take a tenth of the collection of tests, in each worker, for 130,000 objects.
     """
@@ -143,7 +143,7 @@ def copies_of_indexes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 
 @pytest.fixture(scope="module")
 def s3_server(running_s3: S3Server) -> Iterator[S3Server]:
-    """An S3 server that forgets everything after each file: a listing of moto's looks at every key that it has."""
+    """An S3 server that forgets everything after each file: a listing of moto's visits every key."""
     yield running_s3
     if "DISTLOG_TEST_S3_ENDPOINT" not in os.environ:
         restart(running_s3)
@@ -208,7 +208,7 @@ def storage_url(request: pytest.FixtureRequest, tmp_path: Path) -> Address:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A session of two cores in which a task may fail twice; whatever it keeps goes to a temporary folder."""
+    """A session of two cores in which a task may fail twice; its files are in a temporary folder."""
     spark_session = pytest.importorskip("distlog.spark").session
     folder = tmp_path_factory.mktemp("spark")
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -240,7 +240,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 @pytest.fixture
 def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Reader:
-    """Who runs the examples of a page."""
+    """Runs the examples of a page."""
     monkeypatch.chdir(tmp_path)
     return Reader(tmp_path, capsys)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from gateways import gateway as gateway
-from gateways import opened
+from gateways import open_topic
 
 from distlog.gateway.gateway_server import GatewayServer
 
@@ -44,7 +44,7 @@ def test_confluent_kafka_writes_and_reads_in_each_codec(gateway: GatewayServer, 
     assert producer.flush(300) == 0
     assert sorted(codes, key=lambda code: code[1]) == [(None, number // 2) for number in range(1000)]
     assert confluent_values(gateway, 1, 500) == [b"value %d" % number for number in range(1, 1000, 2)]
-    rows = opened(gateway).scan(partitions=[0]).to_table().to_pylist()
+    rows = open_topic(gateway).scan(partitions=[0]).to_table().to_pylist()
     assert [(row["offset"], row["key"], row["value"]) for row in rows] == [
         (number // 2, b"key %d" % number, b"value %d" % number) for number in range(0, 1000, 2)
     ]
@@ -81,7 +81,7 @@ def test_aiokafka_writes_and_reads(gateway: GatewayServer) -> None:
 
 
 def test_a_client_reads_what_programs_append_directly_and_by_commits(gateway: GatewayServer) -> None:
-    topic = opened(gateway)
+    topic = open_topic(gateway)
     topic.append([{"value": b"committed"}], partition=0)
     with topic.writer() as writer:
         writer.append(b"in place", partition=0)

@@ -12,8 +12,8 @@ import pytest
 from addresses import Address
 from gateway_pairs import SESSION_MS
 from gateways import FETCH, PRODUCE, Wire, counted, fetch_fields, produce_fields, producing, until
+from gateways import frequent_polls as frequent_polls
 from gateways import lingers as lingers
-from gateways import looks_often as looks_often
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
 
@@ -210,7 +210,7 @@ def test_a_batch_without_a_producer_before_it_does_not_hide_that_a_batch_is_sent
     assert open_topic(address).end_offsets()[0] == 2
 
 
-@pytest.mark.usefixtures("looks_often")
+@pytest.mark.usefixtures("frequent_polls")
 def test_a_failed_refresh_of_quotas_is_logged_and_retried(
     address: Address, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

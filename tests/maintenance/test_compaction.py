@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from compacting import DAY, NOW, SECRET, CompactedTopic, Known
+from compacting import DAY, NOW, SECRET, CompactedTopic, FixedRandom
 from compacting import log as log
 from keyed_batches import keyed, last_offsets
 from raw_batches import batch, record
@@ -242,7 +242,7 @@ def test_every_round_has_its_own_secret(log: CompactedTopic) -> None:
 
 def test_the_secret_is_not_written_to_storage(log: CompactedTopic, tmp_path: Path) -> None:
     log.append((b"a", b"1"), (b"a", b"2"))
-    log.compact(random=Known())
+    log.compact(random=FixedRandom())
     assert log.offsets() == [1]
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert not [form for form in (SECRET, SECRET[::-1], SECRET.hex().encode()) if form in written]

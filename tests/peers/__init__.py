@@ -1,1 +1,1 @@
-"""Kafka's clients in five languages, as programs against the gateway and a broker: `make peers`."""
+"""Kafka clients in five languages, as programs against the gateway and a broker: `make peers`."""

@@ -1,4 +1,4 @@
-"""Kafka's clients against the gateway and a broker: python -m peers [--only go,java] [--storage s3] [--broker]"""
+"""Kafka clients against the gateway and a broker: python -m peers [--only go,java] [--storage s3] [--broker]"""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     only = options.only.split(",") if options.only else []
     selected = [program for program in PROGRAMS if not only or program.language in only or program.name in only]
     if not selected:
-        print(f"no such program or language: {options.only}", file=sys.stderr)
+        print(f"unknown program or language: {options.only}", file=sys.stderr)
         return 2
     commands, skipped = _prepared(selected, cache)
     results: list[Result] = []
@@ -96,11 +96,11 @@ def _run_on(
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="distlog-peers-"))
         stack.callback(lambda: [shutil.copy(result, logs) for result in Path(folder).glob("*.log")])
-        at = stack.enter_context(begin(Path(folder)))
+        address = stack.enter_context(begin(Path(folder)))
         return [
             result
             for name, command in commands.items()
-            for result in _results_of(name, server, command, at, logs, stories)
+            for result in _results_of(name, server, command, address, logs, stories)
         ]
 
 

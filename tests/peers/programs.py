@@ -110,7 +110,7 @@ def _rust(cache: Path, version: str) -> list[str]:
 
 
 def _c(cache: Path, version: str) -> list[str]:
-    """A program for the library that confluent-kafka has; the header is that of an npm package with the sources."""
+    """A program for the library that confluent-kafka has; an npm package with the sources has the header."""
     folder, header = cache / "c", "package/deps/librdkafka/src/rdkafka.h"
     (folder / "librdkafka").mkdir(parents=True, exist_ok=True)
     if not (folder / "librdkafka" / "rdkafka.h").exists():
@@ -142,7 +142,7 @@ def _run(command: list[str], cwd: Path | None = None, env: dict[str, str] | None
         raise RuntimeError(f"{' '.join(command)}: {(process.stdout + process.stderr)[-4000:]}")
 
 
-#: All of them, in the order of their runs.
+#: All programs, in the order of their runs.
 PROGRAMS = (
     Program("java-4.4", "java", KAFKA, _java("kafka")),
     Program("java-4.0", "java", "4.0.2", _java("clients")),

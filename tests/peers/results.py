@@ -1,4 +1,4 @@
-"""What programs tell of their stories, and the table of it."""
+"""The results of stories, and their table."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _matches(pattern: str, name: str) -> bool:
 
 
 def expected_failures(file: Path) -> list[Expected]:
-    """Those of a TOML file. Raises TypeError for one that lacks a field, or has another."""
+    """Read the expected failures from a TOML file. Raises TypeError for one that lacks a field, or has another."""
     return [Expected(**fields) for fields in tomllib.loads(file.read_text(encoding="utf-8")).get("failure", [])]
 
 
@@ -59,7 +59,7 @@ def parsed(program: str, server: str, lines: Iterable[str], end: str) -> list[Re
 
 
 def wrong(results: Sequence[Result], expected: Sequence[Expected]) -> list[str]:
-    """What makes a run fail: a failure that is not expected, and one that is expected and did not come."""
+    """Return the unexpected failures of a run, and the expected failures that did not come."""
     faults = []
     for result in results:
         reasons = [other.reason for other in expected if other.is_for(result)]

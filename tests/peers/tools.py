@@ -24,7 +24,7 @@ class Tools:
         self._secured = secured
 
     def run(self, name: str, *arguments: str, text: str = "") -> str:
-        """What a tool prints. Raises AssertionError if it does not end well."""
+        """Return the output of a tool. Raises AssertionError if it fails."""
         command = java(self._jars, name, "--bootstrap-server", self._options, *arguments)
         process = subprocess.run(
             command, input=text, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=False

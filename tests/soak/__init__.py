@@ -1,1 +1,1 @@
-"""Long crash campaigns against partitions that are appended to in place: `make soak MINUTES=10`."""
+"""Long crash campaigns against partitions with active segments: `make soak MINUTES=10`."""

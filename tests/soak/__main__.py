@@ -72,7 +72,7 @@ CAMPAIGNS: dict[str, Callable[[Path, int], Tally]] = {
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a campaign: its runs, and what it `found` wrong, a text that is empty if that is nothing.
+    """The runs of a campaign, and its `problem`, which is empty without one.
 
     The last run of one that `is_cut` was interrupted, and counted nothing.
     """
@@ -116,13 +116,13 @@ def run(campaigns: Mapping[str, Callable[[Path, int], Tally]], minutes: float, s
             try:
                 outcome.tally.add(campaign(folder, seed))
             except KeyboardInterrupt:
-                print(f"{name}, seed {seed}: interrupted, what is left is in {folder}", file=sys.stderr)
+                print(f"{name}, seed {seed}: interrupted, its files are in {folder}", file=sys.stderr)
                 outcome.is_cut = True
                 return outcomes
             except Exception as error:
                 if not isinstance(error, AssertionError):
                     traceback.print_exc()
-                print(f"{name}, seed {seed}, what is left is in {folder}: {error}", file=sys.stderr)
+                print(f"{name}, seed {seed}, its files are in {folder}: {error}", file=sys.stderr)
                 prefix = "" if isinstance(error, AssertionError) else f"the campaign failed, {type(error).__name__}: "
                 outcome.problem = f"seed {seed}: {prefix}{error}"
                 return outcomes

@@ -1,4 +1,4 @@
-"""How the campaigns append: the one place that knows by which interface."""
+"""The interface that the campaigns append with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log.segment_files import FileCalls
 
 
-class InPlace:
+class Appending:
     """Appends to one partition of the topic at `url`, each call one batch."""
 
     def __init__(self, url: str, partition: int, calls: FileCalls = os, timeout_s: float = 60.0) -> None:
@@ -23,15 +23,10 @@ class InPlace:
         self.log = PartitionLog(self.topic.handle, partition, self.topic.current, calls=calls, timeout_s=timeout_s)
 
     def append(self, records: Sequence[dict[str, Any]]) -> int:
-        """The offset of the first of these records, which readers see from now on."""
+        """Append records, and return the offset of the first one."""
         encoded = encode(pa.RecordBatch.from_pylist(list(records)))
         data = np.frombuffer(encoded.data, np.uint8)
         return self.log.append(data, encoded.batches).first_offset
 
     def flush(self) -> None:
-        """Return when all records are durable."""
         self.log.flush()
-
-
-#: What the campaigns append with.
-Appending = InPlace

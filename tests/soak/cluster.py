@@ -1,7 +1,7 @@
-"""The streams of the campaign `streams` on a standalone cluster of Spark, whose executors and workers are killed too.
+"""The streams of the campaign `streams` on a standalone Spark cluster, whose executors and workers are killed too.
 
-Each worker has a host name of its own, so Spark runs a second attempt of a slow task on the other one: the settings
-ask for many of these. Executors come and go by dynamic allocation.
+Each worker has its own host name, so Spark runs a second attempt of a slow task on the other one. The settings ask
+for many second attempts. Executors come and go by dynamic allocation.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ CONF = {
     "spark.dynamicAllocation.shuffleTracking.enabled": "true",
     "spark.dynamicAllocation.initialExecutors": "2",
     "spark.dynamicAllocation.executorIdleTimeout": "15s",
-    # what ran is counted in the event log
+    # the event log counts the attempts
     "spark.eventLog.enabled": "true",
     "spark.eventLog.compress": "false",
-    # kills would use them up
+    # else kills would exhaust the retries
     "spark.task.maxFailures": "20",
     "spark.deploy.maxExecutorRetries": "-1",
     "spark.excludeOnFailure.enabled": "false",
@@ -48,7 +48,7 @@ _STARTED = re.compile(r"Starting Spark master at (spark://[0-9.:]+)")
 
 
 class Cluster:
-    """A master and a worker for each of HOSTS, which log to `folder`."""
+    """A master and one worker on each of HOSTS, which log to `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._log = folder, folder / "cluster.log"
@@ -83,21 +83,19 @@ class Cluster:
         return match[1]
 
     def executors(self) -> list[int]:
-        """The processes of all executors now."""
         return [pid for worker in self._workers.values() for pid in processes.of_kind(worker.pid, "executor")]
 
     def worker(self, host: str) -> list[int]:
-        """The processes of a worker and of all its executors."""
+        """Return the processes of a worker and of all its executors."""
         return [self._workers[host].pid, *processes.descendants(self._workers[host].pid)]
 
     def revive(self) -> None:
-        """Begin each worker anew that was killed."""
+        """Restart each worker that was killed."""
         for host, worker in self._workers.items():
             if worker.poll() is not None:
                 self._workers[host] = self._begin_worker(host)
 
     def close(self) -> None:
-        """End all of it."""
         for process in (*self._workers.values(), self._master):
             processes.kill_all(process.pid)
             process.wait()
@@ -122,7 +120,7 @@ class ClusterPipeline(Pipeline):
         super().__init__(folder, str(folder), {}, seed, conf={"spark.master": cluster.url, **CONF, **paths})
 
     def second_attempts(self) -> int:
-        """The number of attempts that Spark began beside another one of the same task."""
+        """Return the number of attempts that Spark started while another one of the same task ran."""
         logs = (path for path in self._events.rglob("*") if path.is_file())
         return sum(path.read_bytes().count(b'"Speculative":true') for path in logs)
 
@@ -139,7 +137,7 @@ class ClusterPipeline(Pipeline):
     def _strike(self, victim: str, pids: Sequence[int]) -> bool:
         if victim != "paused executor":
             return super()._strike(victim, pids)
-        # its task is slow, so that a second attempt runs beside it, and it goes on in the midst of that
+        # its task is slow, so a second attempt starts, and the first one continues during that
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
@@ -154,12 +152,12 @@ class ClusterPipeline(Pipeline):
 
 
 def run(folder: Path, seed: int, kills: int) -> Tally:
-    """Kill that many times, on a cluster of this machine."""
+    """Run a campaign on a cluster of this machine."""
     cluster = Cluster(folder)
     try:
         pipeline = ClusterPipeline(folder, seed, cluster)
         tally = killed(pipeline, kills)
-        tally["second attempts begun or ended"] += pipeline.second_attempts()
+        tally["second attempts started"] += pipeline.second_attempts()
         return tally
     finally:
         cluster.close()

@@ -1,10 +1,10 @@
-"""Full disks, and syncs that fail, for real: an error, never a loss, and the log goes on when there is space again.
+"""Full disks and failing syncs in a real system: they raise errors, lose nothing, and the log continues afterwards.
 
-- "full": calls that need space fail, from any of them on, below the topic's folder (a shim loaded before libc).
-- "tmpfs": a small file system in memory, of which a file takes all but a few pages.
-- "sync": one or more syncs fail. The segment is sealed at what was flushed, and who waited is told.
+- "full": from some call on, calls that need space in the topic's folder fail (a shim loaded before libc).
+- "tmpfs": a small file system in memory, which one file fills but for a few pages.
+- "sync": one or more syncs fail. The segment is sealed at its flushed offset, and waiting writers get the error.
 
-Each history runs in a process of its own, since a write to a map that finds no space is a signal.
+Each history runs in its own process, since a write to a map without space is a signal.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PAGE = 4096
 
 
 class Shim:
-    """Calls that fail, by the shim."""
+    """Makes calls fail through the shim."""
 
     def __init__(self, folder: Path, chance: random.Random, kind: str) -> None:
         self.loses = kind == "sync"
@@ -49,7 +49,7 @@ class Shim:
 
 
 class FilledTmpfs:
-    """A file that takes all but a few pages of the file system."""
+    """Fills the file system but for a few pages."""
 
     loses = False
 
@@ -68,14 +68,14 @@ class FilledTmpfs:
 
 
 def run(folder: Path, seed: int, kind: str, histories: int) -> Tally:
-    """So many histories with faults of one kind; a Tally without counts if they cannot be made here."""
+    """Run `histories` histories with faults of one kind; returns an empty tally if this machine cannot make them."""
     root = folder / f"{kind} {seed}"
     root.mkdir()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     try:
         if kind == "tmpfs":
             if not _mounted(root):
-                return skipped(kind, "only who may mount a file system can fill one")
+                return skipped(kind, "only a user who may mount a file system can fill one")
         else:
             shim = _shim(folder)
             if shim is None:
@@ -91,7 +91,7 @@ def run(folder: Path, seed: int, kind: str, histories: int) -> Tally:
 
 
 def _counts(text: str) -> dict[str, int]:
-    """The counts that the process printed, a line each."""
+    """Parse the counts that the process printed."""
     lines = (line.partition(" ") for line in text.splitlines())
     return {name: int(count) for count, _, name in lines}
 

@@ -1,9 +1,8 @@
-"""Kafka's read, transform, write by librdkafka, while gateways and clients are killed (kill -9): each input once.
+"""Kafka's read-process-write with librdkafka, while gateways and clients are killed (kill -9): each input once.
 
-Workers of one group read `input`, and in each transaction write what they read to `output` and commit how far they
-have come. Workers are killed now and then, and so are the gateways: one or several, on a local root or on S3. In
-the end a reader of committed records finds each input in the output once, those of each partition in their order,
-and the group has come to the end.
+Workers of one group read `input`, and in each transaction write the records to `output` and commit their offsets.
+Workers and gateways are killed now and then: one or several gateways, on a local root or on S3. At the end a reader
+of committed records finds each input once, in order within each partition, and the group has reached the end.
 """
 
 from __future__ import annotations
@@ -29,18 +28,18 @@ from soak.tally import Tally, demand, skipped
 
 PARTITIONS, BETWEEN = 2, 20
 _PATIENCE_S = 240.0
-#: Calls get 60 seconds, so who waits for longer waits for ever.
+#: Calls get 60 seconds, so a client that waits longer hangs.
 _STUCK_S = 90.0
 
 
 def work(address: str, name: str) -> None:
-    """Copy in transactions, for ever; begin anew after an error. SIGUSR1 has it say where it is."""
+    """Copy in transactions forever, with a restart after each error. SIGUSR1 prints the stack."""
     faulthandler.register(signal.SIGUSR1)
     parent = os.getppid()
     while os.getppid() == parent:
         try:
             _copy(address, name, parent)
-        except Exception as error:  # noqa: PERF203 - whatever it is, it begins anew
+        except Exception as error:  # noqa: PERF203 - every error leads to a restart
             print(f"{time.time():.3f} {name}: {error!r}", file=sys.stderr, flush=True)
             time.sleep(0.1)
 
@@ -49,10 +48,10 @@ def _copy(address: str, name: str, parent: int) -> None:
     from confluent_kafka import Consumer, Producer
 
     quick = {"reconnect.backoff.max.ms": 200, "log_level": 0, "bootstrap.servers": address}
-    # librdkafka 2.16 waits for ever in a transaction when it forgets the only broker of a cluster, as it would
+    # in a transaction librdkafka 2.16 waits forever after it forgets the only broker of a cluster
     quick["metadata.recovery.strategy"] = "none"
     settings = {"group.id": "copy", "auto.offset.reset": "earliest", "enable.auto.commit": False}
-    # a worker that was killed is the same member when it begins again
+    # a restarted worker is the same member
     sessions = {"group.instance.id": name, "session.timeout.ms": 30_000, "isolation.level": "read_committed"}
     _ends_if_stuck()
     producer = Producer({**quick, "transactional.id": name, "transaction.timeout.ms": 10_000})
@@ -83,42 +82,41 @@ def _copy(address: str, name: str, parent: int) -> None:
 
 
 def _ends_if_stuck() -> None:
-    """End the process, with a trace, unless this is called again in time.
+    """End the process with a trace, unless this is called again in time.
 
-    librdkafka 2.16 may wait for ever in `send_offsets_to_transaction`, whatever its time limit, if the coordinator of
-    the group goes away meanwhile (https://github.com/confluentinc/librdkafka/issues/5456).
+    librdkafka 2.16 may wait forever in `send_offsets_to_transaction`, past its time limit, if the group's coordinator
+    moves during the call (https://github.com/confluentinc/librdkafka/issues/5456).
     """
     faulthandler.dump_traceback_later(_STUCK_S, exit=True)
 
 
 class _Worker:
-    """A process that copies, and notes its errors in `folder`; it can be killed, and begun again."""
+    """A process that copies, and logs its errors in `folder`."""
 
     def __init__(self, address: str, name: str, folder: Path) -> None:
         self._errors = folder / f"{name}.err"
         self._command = [sys.executable, "-c", f"from soak import exactly_once as e; e.work({address!r}, {name!r})"]
-        self.begin()
+        self.start()
 
-    def begin(self) -> None:
+    def start(self) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         with self._errors.open("ab") as errors:
             self._process = subprocess.Popen(self._command, env=environment, stderr=errors)
 
     def check(self) -> int:
-        """Begin it again if it has ended itself; returns how often that happened now."""
+        """Restart it if it has ended; returns the number of restarts."""
         if self._process.poll() is None:
             return 0
-        self.begin()
+        self.start()
         return 1
 
     def end(self) -> None:
-        """Have it say where it is, and kill it."""
+        """Print its stack, and kill it."""
         self._process.send_signal(signal.SIGUSR1)
         time.sleep(0.5)
         self.kill()
 
     def kill(self) -> None:
-        """By kill -9."""
         self._process.kill()
         self._process.wait()
 
@@ -126,17 +124,17 @@ class _Worker:
 def run(
     folder: Path, seed: int, *, kills: int = 10, workers: int = 2, records: int = 6000, gateways: int = 1
 ) -> Tally:
-    """One input on a local root; Violation if a promise is broken."""
+    """Copy one input on a local root; Violation if a promise is broken."""
     return _run(Address(f"{folder}/root", {}), folder, seed, kills, workers, records, gateways)
 
 
 def run_with_two(folder: Path, seed: int, *, kills: int = 10, workers: int = 2, records: int = 6000) -> Tally:
-    """The same with two gateways."""
+    """Run with two gateways."""
     return run(folder, seed, kills=kills, workers=workers, records=records, gateways=2)
 
 
 def run_on_s3(folder: Path, seed: int, *, kills: int = 6, workers: int = 2, records: int = 1200) -> Tally:
-    """The same with two gateways on moto's S3 server."""
+    """Run with two gateways on moto's S3 server."""
     with server() as (root, options):
         return _run(Address(f"{root}/{seed}", options), folder, seed, kills, workers, records, 2)
 
@@ -148,7 +146,6 @@ class Address(NamedTuple):
     options: Mapping[str, Any]
 
     def create(self, name: str) -> distlog.Topic:
-        """A topic below it."""
         return distlog.create(f"{self.url}/{name}", PARTITIONS, CONFIG, storage_options=self.options)
 
 
@@ -177,7 +174,7 @@ def _run(root: Address, folder: Path, seed: int, kills: int, workers: int, recor
             if number % 2 == 0:
                 gateway = chance.choice(serving)
                 gateway.kill()
-                # the others take over meanwhile, or it is back before they do
+                # the other gateways take over, or it is back before that
                 time.sleep(chance.choice((0, 2 * gateway.session_s)) if gateways > 1 else 0)
                 gateway.begin()
                 killed["gateway"] += 1
@@ -185,7 +182,7 @@ def _run(root: Address, folder: Path, seed: int, kills: int, workers: int, recor
                 worker = chance.choice(working)
                 worker.kill()
                 killed["clients"] += 1
-                worker.begin()
+                worker.start()
         killed["stuck clients"] += _wait(output, sent, working)
     except BaseException:
         for server in serving:
@@ -201,21 +198,21 @@ def _run(root: Address, folder: Path, seed: int, kills: int, workers: int, recor
 
 
 def _committed(topic: distlog.Topic) -> list[tuple[int, int]]:
-    """(partition, number) of the records that readers of committed records see, in order."""
+    """Return (partition, number) of the committed records, in order."""
     table = topic.refresh().scan(columns=["partition", "value"], isolation="read_committed").to_table()
     pairs = zip(table["partition"].to_pylist(), table["value"].to_pylist(), strict=True)
     return [(partition, int(value)) for partition, value in pairs]
 
 
 def _merge(topic: distlog.Topic) -> int:
-    """Merge small segments beside the gateways; returns how many there were."""
+    """Merge small segments concurrently with the gateways; returns the number of segments before."""
     report = topic.refresh().compact().to_dict()
     demand(report["ok"], f"a merge failed: {report}")
     return int(report["segments_before"])
 
 
 def _wait(topic: distlog.Topic, count: int, working: Sequence[_Worker]) -> int:
-    """Wait until so many records are copied; returns how many clients had to begin again."""
+    """Wait until `count` records are copied; returns the number of restarted clients."""
     patience, stuck = Patience(_PATIENCE_S), 0
     while True:
         began_s = time.monotonic()
@@ -223,7 +220,7 @@ def _wait(topic: distlog.Topic, count: int, working: Sequence[_Worker]) -> int:
             break
         demand(not patience.is_over(count_committed), f"only {count_committed} of {count} records are copied")
         stuck += sum(worker.check() for worker in working)
-        # a look reads all of the output, and must leave the server that plays S3 to the gateways
+        # each poll reads the whole output, and must leave moto's server to the gateways
         time.sleep(max(0.05, 5 * (time.monotonic() - began_s)))
     return stuck
 
@@ -233,6 +230,6 @@ def _check(topic: distlog.Topic, sent: int) -> None:
     for partition in range(PARTITIONS):
         numbers = [number for of, number in copied if of == partition]
         expected = list(range(partition, sent, PARTITIONS))
-        doubled = [number for number, count in Counter(numbers).items() if count > 1]
-        demand(not doubled, f"copied twice: {doubled[:5]}")
-        demand(numbers == expected, f"partition {partition}: records are missing, or not in their order")
+        repeated = [number for number, count in Counter(numbers).items() if count > 1]
+        demand(not repeated, f"copied twice: {repeated[:5]}")
+        demand(numbers == expected, f"partition {partition}: records are missing, or out of order")

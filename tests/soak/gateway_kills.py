@@ -1,8 +1,7 @@
-"""Idempotent producers of librdkafka, and gateways that are killed (kill -9) and started again beneath them.
+"""Idempotent producers of librdkafka, during kills (kill -9) of their gateways, and sometimes of producers.
 
-Now and then a producer is killed, too. What was acknowledged is there once, at the offset that was told; what each
-producer sent is there in its order. That is looked at also if a client gave up: then the log, and not the client,
-says whether anything was lost.
+Acknowledged records exist once, at the reported offset. The records of each producer are in order. The check also
+runs if a client gave up: then the log, and not the client, shows whether anything was lost.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from soak.senders import PARTITIONS, Sender, check
 from soak.streams_on_s3 import disturb, server
 from soak.tally import Tally, demand, skipped
 
-#: So that a gateway that begins anew finds segments that were sealed, and some that were begun.
+#: Small segments, so that a restarted gateway finds sealed and active ones.
 CONFIG = {"internal.segment.bytes": 50_000, "index.interval.bytes": 500}
 _PATIENCE_S = 120.0
 
@@ -30,10 +29,10 @@ _PATIENCE_S = 120.0
 def run(
     folder: Path, seed: int, *, kills: int = 9, senders: int = 4, gateways: int = 1, program: Sequence[str] = ()
 ) -> Tally:
-    """One topic on a local root, and so many kills; Violation if a promise is broken. Senders are of `program`."""
+    """Kill gateways of a local root; Violation if a promise is broken. `program` replaces the senders."""
 
     def log_bytes() -> int:
-        # records are written, and before they are acknowledged comes a sync
+        # written records are not acknowledged before a sync
         return sum(file.stat().st_size for file in folder.glob("root/events/*/*.log"))
 
     counts, root = (kills, senders, gateways), (str(folder / "root"), {})
@@ -43,7 +42,7 @@ def run(
 def run_on_s3(
     folder: Path, seed: int, *, kills: int = 9, senders: int = 3, gateways: int = 1, program: Sequence[str] = ()
 ) -> Tally:
-    """The same on moto's S3 server, which also loses replies and refuses requests now and then."""
+    """Kill gateways on moto's S3 server, which also loses responses and refuses requests."""
     chance = random.Random(seed)
     with server() as (root, options), FaultProxy(str(options["endpoint_url"])) as proxy:
 
@@ -103,7 +102,7 @@ def _run(
 def _kill_one(serving: Sequence[GatewayProcess], chance: random.Random) -> None:
     gateway = chance.choice(serving)
     gateway.kill()
-    # the others take over meanwhile, or it is back before they do
+    # the other gateways take over, or it is back before that
     time.sleep(chance.choice((0, 2 * gateway.session_s)) if len(serving) > 1 else 0)
     gateway.begin()
 
@@ -118,7 +117,7 @@ def _end(sending: Sequence[Sender], serving: Sequence[GatewayProcess]) -> None:
 
 
 def _wait_for_news(sending: Sequence[Sender]) -> None:
-    """Wait until a producer is told of a record again: a client looks for its broker only now and then."""
+    """Wait until a producer gets another acknowledgement: a client polls its broker only now and then."""
     old_news, patience = sum(sender.news for sender in sending), Patience(_PATIENCE_S)
     while sum(sender.news for sender in sending) == old_news:
         demand(not patience.is_over(None), "nothing is acknowledged any more")
@@ -126,7 +125,7 @@ def _wait_for_news(sending: Sequence[Sender]) -> None:
 
 
 def _wait_for_more(written: Callable[[], int]) -> None:
-    """Wait until something is written of which nobody may have been told yet."""
+    """Wait for a write that may not be acknowledged yet."""
     old_count, patience = written(), Patience(_PATIENCE_S)
     while written() <= old_count:
         demand(not patience.is_over(None), "nothing is appended any more")

@@ -1,4 +1,4 @@
-"""A gateway in a process of its own, for campaigns that kill it."""
+"""A gateway in its own process, for campaigns that kill it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SESSION_MS = 2000
 
 
 def _free_port() -> int:
-    """Outside of the range of the system, which gives such a port to any connection while the gateway is down."""
+    """Return a port outside of the system's range, so that no connection takes it while the gateway is down."""
     for port in random.SystemRandom().sample(range(20_000, 32_000), 1000):
         with suppress(OSError), socket.socket() as listener:
             listener.bind(("127.0.0.1", port))
@@ -30,7 +30,7 @@ def _free_port() -> int:
 
 
 class GatewayProcess:
-    """A gateway over `root` in a process, always at the same port. Its standard error goes into the file `log`."""
+    """A gateway over `root`, always at the same port. Its standard error goes to the file `log`."""
 
     def __init__(
         self, root: str, options: Mapping[str, Any], session_ms: int = SESSION_MS, log: Path | None = None
@@ -44,43 +44,39 @@ class GatewayProcess:
         self.begin()
 
     def begin(self) -> None:
-        """Start it; it listens when this returns."""
+        """Start the gateway, and wait until it listens."""
         with nullcontext() if self._log is None else open(self._log, "a") as errors:
             self._process = command(*self._arguments, stdout=subprocess.PIPE, stderr=errors)
         assert self._process.stdout is not None
         demand(json.loads(self._process.stdout.readline())["event"] == "started", "the gateway did not begin")
 
     def kill(self) -> None:
-        """Kill it (kill -9)."""
         self._process.kill()
         self._process.wait()
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
         os.kill(self._process.pid, number)
 
     @property
     def memory_bytes(self) -> int:
-        """How much memory it has now."""
         pages = Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]
         return int(pages) * resource.getpagesize()
 
     @property
     def open_sockets(self) -> int:
-        """How many sockets it has open."""
         sockets, folder = 0, Path(f"/proc/{self._process.pid}/fd")
         for path in folder.iterdir():
-            # one may be closed meanwhile
+            # a concurrent close
             with suppress(FileNotFoundError):
                 sockets += os.readlink(path).startswith("socket:")
         return sockets
 
     @property
     def session_s(self) -> float:
-        """How long the others wait for it."""
+        """The time after which other gateways take over."""
         return self._session_ms / 1000
 
     def end(self) -> None:
-        """End it by SIGTERM, as a service is ended."""
+        """End it with SIGTERM, like a service."""
         self._process.terminate()
         demand(self._process.wait(300) == 0, "the gateway did not end")

@@ -1,4 +1,4 @@
-"""Histories in simulated time, in a process of their own: as many seeds as some minutes give, on all cores."""
+"""Histories in simulated time, in another process: as many seeds as fit in some minutes, on all cores."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from pathlib import Path
 from soak.tally import Tally, demand
 
 TESTS = Path(__file__).parents[1]
-#: Each run begins with seeds that no other one has.
+#: Each run starts with its own seeds.
 _SEEDS = 1_000_000
 
 
 def run(folder: Path, seed: int, *, minutes: float = 1.0, more: Sequence[str] = ()) -> Tally:
-    """Run histories from seeds that `seed` chooses; raises Violation with the seed of one that breaks a promise.
-
-    The command of the simulation gets `more` arguments.
-    """
+    """Run histories from seeds that depend on `seed`; raises Violation with the seed of a broken promise."""
     seeds = ["--seed", str(seed * _SEEDS), "--histories", str(_SEEDS)]
     output = _output_of("--cores", "0", *seeds, "--minutes", str(minutes), *more)
     histories, requests = re.findall(r"^(\d+) histories, (\d+) requests", output, re.MULTILINE)[-1]
@@ -28,13 +25,13 @@ def run(folder: Path, seed: int, *, minutes: float = 1.0, more: Sequence[str] = 
 
 
 def find_planted(folder: Path, seed: int) -> Tally:
-    """Plant each known bug in histories of all kinds; raises Violation if the seed that finds it does not."""
+    """Plant each known bug in histories of all kinds; raises Violation if its seed does not find it."""
     kinds = ([], ["--short"], ["--disk"])
     return Tally({"planted bugs": sum(_output_of("--planted", "found", *kind).count(": by seed ") for kind in kinds)})
 
 
 def _output_of(*arguments: str) -> str:
-    """What the command of the simulation prints; Violation if it fails, without the progress before what it found."""
+    """Return the output of the simulation; raises Violation with its findings, without the progress."""
     path = os.pathsep.join([str(TESTS.parent), str(TESTS)])
     process = subprocess.run(
         [sys.executable, "-m", "simulation", *arguments],

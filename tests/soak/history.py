@@ -1,6 +1,6 @@
-"""A random history of one partition, against a list of its values, on a disk that fails now and then.
+"""A random history of one partition, compared with a list of its values, on a disk that fails now and then.
 
-Three processes (objects of one) append, flush, roll, seal, trim, merge and vacuum.
+Three processes (objects in one process) append, flush, roll, seal, trim, merge and vacuum.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ACTIONS = ("append",) * 8 + ("flush",) * 3 + ("checkpoint", "roll", "seal", "tri
 
 
 class Faults(Protocol):
-    """Makes a disk fail. `loses` says that it may lose what was not flushed, as a sync does that fails."""
+    """Makes a disk fail. With `loses` it may lose unflushed data, as after a failed sync."""
 
     loses: bool
 
@@ -32,7 +32,7 @@ class Faults(Protocol):
 
 
 class Pending(NamedTuple):
-    """Records that were appended, and not yet promised to be durable."""
+    """Appended records whose flush was not confirmed."""
 
     process: Process
     appended: Appended
@@ -40,7 +40,7 @@ class Pending(NamedTuple):
 
 
 class History:
-    """`values` are the records that readers must see, by offset; the first `flushed` must outlive a power loss."""
+    """`values` are the visible records by offset; the first `flushed` must survive a power loss."""
 
     def __init__(self, folder: Path, chance: random.Random, tally: Tally) -> None:
         self.chance, self.tally = chance, tally
@@ -61,41 +61,41 @@ class History:
         self.processes: list[Process] = []
 
     def begin(self) -> None:
-        """New processes open the topic."""
+        """Open the topic in new processes."""
         self.processes = [Process(self.topic) for _ in range(3)]
         self.check()
 
     def end(self) -> None:
-        """The processes are no more."""
+        """Close the processes."""
         for process in self.processes:
             process.close()
 
     def act(self, faults: Faults | None) -> None:
-        """One action, perhaps on a disk that fails meanwhile."""
+        """Do one action, perhaps on a failing disk."""
         action, self._may_lose = self.chance.choice(ACTIONS), bool(faults and faults.loses)
         if faults:
             faults.begin()
         try:
             self.do(action)
         except DistlogError as error:
-            demand(faults is not None, f"{action} fails on a disk that does not: {error}")
+            demand(faults is not None, f"{action} fails on a sound disk: {error}")
             self.tally["actions that failed"] += 1
         finally:
             if faults:
                 faults.end()
         if faults:
-            # whoever comes next repairs it
+            # the next process repairs the log
             self._process()[0].end()
         self._apply_values(self.check(), action)
 
     def killed(self, killing: AbstractContextManager[None], *, may_lose: bool) -> None:
-        """One action, in which its process may be killed; what it had appended may be there then, or not."""
+        """Do one action, and perhaps kill its process, so that its records may be in the log or not."""
         action, self._may_lose = self.chance.choice(ACTIONS), may_lose
         with suppress(DistlogError), killing:
             self.do(action)
         self.end()
         self.processes = [Process(self.topic) for _ in range(3)]
-        # readers see a commit that its process did not live to sync; whoever commits next makes it durable
+        # a dead process may not have synced its commit, and the next commit makes it durable
         self._process().handle.storage.sync(paths.COMMITS_DIR)
         if may_lose:
             with suppress(StorageError):
@@ -104,14 +104,14 @@ class History:
         self._apply_values(self.check(), action)
 
     def do(self, action: str) -> None:
-        """The action of this name, by any of the processes."""
+        """Do the named action in any process."""
         getattr(self, f"_{action}")()
 
     def _process(self) -> Process:
         return self.chance.choice(self.processes)
 
     def _apply_values(self, values: list[bytes], action: str) -> None:
-        """Compare with what readers see, and go on from that."""
+        """Check the values that readers get, and continue with them."""
         self.values += self.unsure[: max(len(values) + self.start - len(self.values), 0)]
         self.unsure = []
         expected = self.values[self.start :]
@@ -147,18 +147,18 @@ class History:
         self.flushed = len(self.values)
 
     def _apply(self, pending: Pending) -> None:
-        """Flush what was appended: it is durable then, or an error tells that it is lost."""
+        """Flush pending records: they become durable, or an error reports their loss."""
         self.pending.remove(pending)
         first, end = pending.appended.first_offset, pending.appended.end_offset
-        is_there = self.values[first:end] == pending.values
+        is_in_log = self.values[first:end] == pending.values
         try:
             pending.process[0].flush(pending.appended)
         except StorageError:
-            if is_there:
+            if is_in_log:
                 raise
-            self.tally["records lost aloud"] += end - first
+            self.tally["records lost with an error"] += end - first
             return
-        demand(is_there, "a flush promises what is lost")
+        demand(is_in_log, "a flush confirms lost records")
         self.flushed = max(self.flushed, end)
         self.tally["records flushed"] += end - first
 
@@ -188,7 +188,7 @@ class History:
         return Topic(process.handle, process.head())
 
     def check(self) -> list[bytes]:
-        """What a new reader sees from the log start on."""
+        """Return the values that a new reader gets from the log start on."""
         process = Process(self.topic)
         topic = Topic(process.handle, process.head())
         table = topic.scan(columns=["offset", "value"]).to_table()
@@ -197,6 +197,6 @@ class History:
         self.start = self.next_start = start
         offsets = table.column(0).to_pylist()
         demand(offsets == list(range(start, start + len(offsets))), f"offsets have gaps: {offsets}")
-        demand(topic.end_offsets()[0] == start + len(offsets), "the log end is not behind the last record")
+        demand(topic.end_offsets()[0] == start + len(offsets), "the log end is not right after the last record")
         process.close()
         return list(table.column(1).to_pylist())

@@ -1,10 +1,9 @@
-"""Frames that are no requests, or hostile ones, for a gateway with an honest producer beside them.
+"""Invalid and hostile frames for a gateway that also serves an honest producer.
 
-They are made of the schemas of all APIs and versions, and of what real clients sent, which was taped: as they are,
-with bytes changed, cut, or with counts that nobody can have. Batches of records are hostile too, with checksums that
-are right, since nobody looks further at others. The gateway does not end, does not hang, keeps no memory
-and no socket of them, and makes no mistake that its log would have a traceback of. What the honest producer was told
-is there, once and in order.
+Their sources are the schemas of all APIs and versions, and recorded frames of real clients: unchanged, cut, or with
+changed bytes or impossible counts. Batches are hostile too, with correct checksums, since others are refused early.
+The gateway does not end or hang, leaks no memory or sockets, and logs no traceback. The acknowledged records of the
+honest producer exist once and in order.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from distlog.gateway.server.request import Request
 from soak.gateway_process import GatewayProcess
 from soak.tally import Tally, demand, skipped
 
-#: A gateway gets no more than these: mutated requests make topics and groups, which are not looked at.
+#: A gateway gets no more frames than this: mutated requests create topics and groups.
 _FRAMES_OF_A_GATEWAY = 20_000
 _HEALTH_EVERY = 1000
 _PATIENCE_S, _ANSWER_S = 60.0, 0.05
@@ -47,7 +46,7 @@ _COUNTS = (b"\xff\xff\xff\xff\x7f", b"\xff\xff\xff\xff\x0f", b"\x7f\xff\xff\xff"
 
 
 def run(folder: Path, seed: int, *, frames: int = 200_000) -> Tally:
-    """So many frames; Violation if the gateway does not stand them."""
+    """Send `frames` frames; Violation if the gateway does not survive them."""
     try:
         taped = _taped(folder / "taped")
     except ModuleNotFoundError:
@@ -83,7 +82,7 @@ def _round(folder: Path, hostile: HostileFrames, count: int) -> Tally:
     except BaseException:
         gateway.kill()
         raise
-    demand("Traceback" not in log.read_text(), f"a mistake of ours: {log.read_text()[:5000]}")
+    demand("Traceback" not in log.read_text(), f"the gateway logs a traceback: {log.read_text()[:5000]}")
     topic = distlog.open(str(root / _HONEST))
     stored = [record.value for record in topic.records(partition=0)]
     demand(stored == sent, f"the honest producer sent {len(sent)} records, and {len(stored)} are there")
@@ -93,7 +92,7 @@ def _round(folder: Path, hostile: HostileFrames, count: int) -> Tally:
 def _send_all(client: _Client, frames: Sequence[bytes], log: Path) -> None:
     for frame in frames:
         client.send(frame)
-    demand(client.is_well(), f"the gateway does not answer any more: {log.read_text()[-3000:]}")
+    demand(client.is_served(), f"the gateway does not answer any more: {log.read_text()[-3000:]}")
 
 
 def _eventually(holds: Any, subject: str) -> None:
@@ -104,7 +103,7 @@ def _eventually(holds: Any, subject: str) -> None:
 
 
 class _Client:
-    """Sends frames, one after the other, and takes whatever comes back."""
+    """Sends frames, one after the other, and ignores the responses."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -112,7 +111,7 @@ class _Client:
         self.tally = Tally()
 
     def send(self, frame: bytes) -> None:
-        """Send one, on a new connection if the gateway has closed the last."""
+        """Send a frame, on a new connection if the gateway has closed the last one."""
         if self._socket is None:
             self._socket = socket.create_connection(self._address, timeout=_PATIENCE_S)
         self._socket.settimeout(_ANSWER_S)
@@ -121,22 +120,21 @@ class _Client:
             self._receive(int.from_bytes(self._receive(4), "big"))
             self.tally["answered"] += 1
         except TimeoutError:
-            # it waits for records, or for other members: or it has no answer
+            # the request waits for records or members, or has no response
             self.tally["waited"] += 1
             self.close()
         except (OSError, EOFError):
             self.tally["refused"] += 1
             self.close()
 
-    def is_well(self) -> bool:
-        """Whether another client is served."""
+    def is_served(self) -> bool:
+        """Whether the gateway serves another client."""
         with suppress(OSError), socket.create_connection(self._address, timeout=_PATIENCE_S) as other:
             other.sendall(struct.pack(">i", len(_API_VERSIONS)) + _API_VERSIONS)
             return len(other.recv(4)) > 0
         return False
 
     def close(self) -> None:
-        """Go away."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -153,7 +151,7 @@ class _Client:
 
 
 class _HonestProducer:
-    """An idempotent producer that sends a record now and then, in a thread of its own."""
+    """An idempotent producer that sends a record now and then, in its own thread."""
 
     def __init__(self, address: str) -> None:
         import confluent_kafka
@@ -171,7 +169,7 @@ class _HonestProducer:
             self._producer.produce(_HONEST, self._sent[-1], partition=0)
 
     def end(self) -> list[bytes]:
-        """End; what was sent, and acknowledged."""
+        """Stop, and return the acknowledged records."""
         self._is_over.set()
         self._thread.join()
         demand(self._producer.flush(_PATIENCE_S) == 0, "records of the honest producer are not acknowledged")
@@ -179,7 +177,7 @@ class _HonestProducer:
 
 
 class HostileFrames:
-    """Makes frames without their lengths, by chance."""
+    """Makes random frames without their lengths."""
 
     def __init__(self, chance: random.Random, taped: Sequence[bytes]) -> None:
         self._chance, self._taped = chance, taped
@@ -188,17 +186,16 @@ class HostileFrames:
         ]
 
     def frame(self) -> bytes:
-        """One more."""
         chance = self._chance
         if chance.random() < 0.1:
             return self._produce()
-        made = (
+        frame = (
             chance.choice(self._taped) if chance.random() < 0.3 else self._of_schema(*chance.choice(self._versions))
         )
-        return self._changed(made) if chance.random() < 0.7 else made
+        return self._changed(frame) if chance.random() < 0.7 else frame
 
     def _produce(self) -> bytes:
-        """A Produce request that is right, but for what its batch says."""
+        """Return a valid Produce request with a hostile batch."""
         chance, data = self._chance, self._batch()
         head = struct.pack(">hhihhhi", 0, chance.randrange(3, 9), chance.getrandbits(31), -1, -1, 1, 1000)
         return head + struct.pack(">ih5siii", 1, 5, b"taped", 1, chance.randrange(2), len(data)) + data
@@ -281,7 +278,7 @@ class HostileFrames:
 
 
 def _taped(root: Path) -> list[bytes]:
-    """What producers, a consumer of a group, and an admin client of librdkafka send. None names the honest topic."""
+    """Record the frames of producers, a group consumer and an admin client; none names the honest topic."""
     import confluent_kafka
     from confluent_kafka import admin
 
@@ -295,13 +292,13 @@ def _taped(root: Path) -> list[bytes]:
 
     config = GatewayConfig(groups=GroupSettings(initial_rebalance_delay_ms=0))
     with patch.object(Request, "read", taping), GatewayServer(str(root), port=0, config=config) as gateway:
-        where = {"bootstrap.servers": gateway.address, "log_level": 0}
-        producer = confluent_kafka.Producer({**where, "transactional.id": "taped", "compression.type": "lz4"})
+        common = {"bootstrap.servers": gateway.address, "log_level": 0}
+        producer = confluent_kafka.Producer({**common, "transactional.id": "taped", "compression.type": "lz4"})
         producer.init_transactions(60)
         producer.begin_transaction()
         for number in range(20):
             producer.produce("taped", b"v" * number, key=b"k")
-        consumer = confluent_kafka.Consumer({**where, "group.id": "g", "auto.offset.reset": "earliest"})
+        consumer = confluent_kafka.Consumer({**common, "group.id": "g", "auto.offset.reset": "earliest"})
         consumer.subscribe(["taped"])
         producer.send_offsets_to_transaction(
             [confluent_kafka.TopicPartition("taped", 0, 1)], consumer.consumer_group_metadata(), 60
@@ -310,7 +307,7 @@ def _taped(root: Path) -> list[bytes]:
         demand(consumer.poll(60) is not None, "nothing was read to be taped")
         consumer.commit(asynchronous=False)
         consumer.close()
-        client = admin.AdminClient(where)
+        client = admin.AdminClient(common)
         client.list_topics(timeout=60)
         resource = admin.ConfigResource(admin.ConfigResource.Type.TOPIC, "taped")
         futures = [

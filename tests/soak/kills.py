@@ -1,6 +1,6 @@
 """Writers, readers and maintenance in processes that are killed at random moments (kill -9).
 
-What was acknowledged is there once, in order; offsets have no gaps; no reader sees anything vanish or change.
+Acknowledged records exist once, in order; offsets have no gaps; no record that a reader got vanishes or changes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from soak.appending import Appending
 from soak.records import Acks, read_records, writer_of
 from soak.tally import Tally, Violation, demand
 
-#: Each round has another one.
+#: One for each round, in turn.
 CONFIGS = (
     {"cleanup.policy": "delete", "retention.bytes": 150_000},
     {"cleanup.policy": "delete", "segment.jitter.ms": 50, "segment.ms": 100},
@@ -31,7 +31,7 @@ CONFIGS = (
     {"cleanup.policy": "delete", "preallocate": True, "retention.bytes": 400_000},
 )
 FLUSHES = (0, 1, 50)
-#: Kills come as fast as their successors begin; now and then there is time for rolls, compactions and looks.
+#: Kills come as fast as processes start; now and then there is time for rolls, compactions and reads.
 PAUSE_S, CALM_S, CALM_SHARE = 0.03, 1.0, 0.02
 #: How long the first append may take.
 PATIENCE_S = 120.0
@@ -39,7 +39,7 @@ COMMON = {"internal.segment.bytes": 30_000, "index.interval.bytes": 500, "file.d
 
 
 class Round:
-    """One topic, and the processes that use it, each with the function that begins it anew."""
+    """One topic, and its processes, each with the function that restarts it."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self.chance = random.Random(number)
@@ -50,7 +50,7 @@ class Round:
             os.mkdir(name)
         distlog.create(self.url, partitions=workers.PARTITIONS, config=config)
         self._context = multiprocessing.get_context("forkserver")
-        # the server of forks is a process of its own, which finds the campaign's modules by this
+        # the fork server is another process, which needs the path of the campaigns
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         self._context.set_forkserver_preload(["soak.warm"])
         self._rounds = 0
@@ -74,16 +74,16 @@ class Round:
         return process
 
     def wait_for_an_append(self) -> None:
-        """Wait until a writer has begun: on a slow machine a process takes seconds for that."""
+        """Wait for the first append: on a slow machine a process starts in seconds."""
         end = time.monotonic() + PATIENCE_S
         while not any(path.stat().st_size for path in Path(self.acks).glob("*.acks")):
             for process, _ in self.running:
                 demand(process.exitcode is None, f"a process ended by itself, with {process.exitcode}")
-            demand(time.monotonic() < end, "no writer got as far as an append")
+            demand(time.monotonic() < end, "no writer has appended")
             time.sleep(0.1)
 
     def kill_until(self, end: float, tally: Tally) -> None:
-        """Kill one process after the other, and begin it anew, until `end` (monotonic seconds)."""
+        """Kill and restart one process after the other until `end` (monotonic seconds)."""
         while time.monotonic() < end:
             pause_s = self.chance.expovariate(1 / PAUSE_S)
             if self.chance.random() < CALM_SHARE:
@@ -96,14 +96,13 @@ class Round:
             self.running[action] = (begin(), begin)
 
     def stop(self) -> None:
-        """Kill all that run."""
         for process, _ in self.running:
             self._kill(process)
 
     def check(self, tally: Tally) -> None:
-        """What is there in the end."""
+        """Check the records and the topic at the end."""
         acks = self._acks(tally)
-        demand(tally["records acknowledged"] > 0, "no writer got as far as an append")
+        demand(tally["records acknowledged"] > 0, "no writer has appended")
         topic = distlog.open(self.url)
         for partition in range(workers.PARTITIONS):
             self._check_partition(topic, partition, acks[partition], tally)
@@ -122,7 +121,9 @@ class Round:
         acks: list[dict[int, tuple[str, int]]] = [{} for _ in range(workers.PARTITIONS)]
         for name, ack in Acks(Path(self.acks)).new():
             for delta in range(ack.count):
-                demand(ack.offset + delta not in acks[ack.partition], f"offset {ack.offset + delta} was given twice")
+                demand(
+                    ack.offset + delta not in acks[ack.partition], f"offset {ack.offset + delta} is assigned twice"
+                )
                 acks[ack.partition][ack.offset + delta] = (name, ack.first + delta)
             tally["records acknowledged"] += ack.count
         return acks
@@ -133,7 +134,7 @@ class Round:
         start = topic.start_offsets()[partition]
         rows = read_records(topic, partition, start)
         records = {offset: writer_of(value) for offset, _, value in rows}
-        demand(len(set(records.values())) == len(records), "a record is there twice")
+        demand(len(set(records.values())) == len(records), "a record exists twice")
         newest = {key: offset for offset, key, _ in rows}
         demand(
             self.is_compacted or list(records) == list(range(start, start + len(records))), "offsets are not dense"
@@ -142,13 +143,13 @@ class Round:
             if offset in records:
                 demand(
                     records[offset] == writer_and_number,
-                    f"offset {offset} is {records[offset]}, and was told to be {writer_and_number}",
+                    f"offset {offset} is {records[offset]}, and was acknowledged as {writer_and_number}",
                 )
                 tally["records verified"] += 1
             elif offset >= start:
                 key = b"%d" % (writer_and_number[1] * 7919 % 40)
                 demand(
-                    self.is_compacted and newest[key] > offset, f"offset {offset} of partition {partition} is gone"
+                    self.is_compacted and newest[key] > offset, f"offset {offset} of partition {partition} is missing"
                 )
                 tally["records compacted"] += 1
             else:
@@ -158,7 +159,7 @@ class Round:
     def _check_order(self, records: dict[int, tuple[str, int]]) -> None:
         last: dict[str, int] = {}
         for _, (name, number) in sorted(records.items()):
-            demand(number > last.get(name, -1), f"record {number} of {name} is behind {last.get(name)}")
+            demand(number > last.get(name, -1), f"record {number} of {name} comes after {last.get(name)}")
             last[name] = number
 
     def _check_complaints(self) -> None:
@@ -174,7 +175,7 @@ class Round:
 
 
 def run(folder: Path, seed: int, seconds: float, rounds: int = 1) -> Tally:
-    """So many rounds of `seconds` in `folder`. The larger a topic gets, the fewer processes can be killed over it."""
+    """Run `rounds` rounds of `seconds`: small topics, since the number of kills over a large one is lower."""
     tally = Tally()
     for number in range(seed * rounds, (seed + 1) * rounds):
         root = folder / f"round {number}"

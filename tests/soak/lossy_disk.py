@@ -1,9 +1,9 @@
-"""A disk that loses what was not synced: a random part of it, page by page and name by name.
+"""A disk that loses random unsynced data, page by page and name by name.
 
-It watches this process's system calls below one folder. For each file it keeps the bytes that are on the device. A
-sync moves all pages there, and the kernel may move any page there before. A sync that fails moves none, and the pages
-count as clean: a later sync does not move them, unless they were written again (as Linux does since 4.13).
-A page of a map is written at any time, so the page of the lock is whatever the caller says.
+It intercepts this process's system calls in one folder, and keeps the durable bytes of each file. A sync makes all
+pages durable, and the kernel may do so before. A failed sync makes none durable, and the pages count as clean: no
+later sync writes them, unless they change again (as in Linux since 4.13). A page of a map is written at any time, so
+the caller determines the page of the lock.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ _WRITE_PAGE = SharedPage.write
 
 
 class PowerLossError(BaseException):
-    """The machine is off."""
+    """The machine lost its power."""
 
 
-class Kept:
-    """A file: a descriptor that keeps its number taken, the bytes on the device, the pages that no sync moves."""
+class CachedFile:
+    """A file: a descriptor that reserves its number, the durable bytes, and the pages that no sync writes."""
 
     def __init__(self, path: str, is_durable: bool) -> None:
         self.file = _REAL["open"](path, os.O_RDONLY | os.O_CLOEXEC)
         self.device = self.now() if is_durable else b""
-        self.given_up: set[int] = set()
+        self.lost_pages: set[int] = set()
 
     def now(self) -> bytes:
         return os.pread(self.file, os.fstat(self.file).st_size, 0)
 
 
 class LossyDisk:
-    """The disk below `root`; all that is there at the beginning is durable."""
+    """The disk in `root`, whose initial content is durable."""
 
     def __init__(self, patches: pytest.MonkeyPatch, root: Path, chance: random.Random) -> None:
         self.root, self.chance, self._patches = root, chance, patches
         self.steps_left: int | None = None
         self.failing_syncs = 0
         self.syncs = 0
-        self._files: dict[int, Kept] = {}
+        self._files: dict[int, CachedFile] = {}
         self._names: dict[int, dict[str, tuple[int, bool]]] = {}
         for folder, _, files in os.walk(root):
             for file in files:
@@ -66,12 +66,12 @@ class LossyDisk:
         patches.setattr(durable_files, "DURABLE_FOLDERS", {})
 
     def after_power_loss(self, folder: Path) -> None:
-        """Make `folder` what is left of the root."""
+        """Restore the state after a power loss in `folder`."""
         self._restore(str(self.root), folder)
 
     @contextmanager
     def power_until(self, steps: int) -> Iterator[None]:
-        """In this block the power fails before the step of that number, if there is one."""
+        """Let the power fail before a step in this block."""
         self.steps_left = steps
         try:
             yield
@@ -80,7 +80,7 @@ class LossyDisk:
 
     @contextmanager
     def killed_after(self, steps: int) -> Iterator[None]:
-        """In this block the process ends before the step of that number, if there is one; the machine goes on."""
+        """Let the process end before a step in this block."""
         with suppress(PowerLossError), self.power_until(steps):
             yield
         self._is_off = False
@@ -121,13 +121,13 @@ class LossyDisk:
         if entry is None:
             return
         if self.chance.random() < 0.3:
-            # the kernel writes some pages back by itself
+            # the kernel writes some pages at any time
             entry.device = self._mixed(entry, is_whole=False)
         if name == "pwrite":
             size, position = memoryview(arguments[0]).nbytes, int(arguments[1])
-            entry.given_up -= set(range(position // PAGE, (position + size) // PAGE + 1))
+            entry.lost_pages -= set(range(position // PAGE, (position + size) // PAGE + 1))
         else:
-            entry.given_up.discard(int(arguments[0]) // PAGE)
+            entry.lost_pages.discard(int(arguments[0]) // PAGE)
 
     def _sync(self, file: int) -> None:
         path = os.readlink(f"/proc/self/fd/{file}")
@@ -138,28 +138,28 @@ class LossyDisk:
             self._names[os.fstat(file).st_ino] = self._listed(path)
             return None
         entry = self._files[os.fstat(file).st_ino]
-        # that of an index now and then, which follows that of its log
+        # sometimes the sync of an index fails, which comes after the sync of its log
         fails = path.endswith(".log") or (path.endswith("index") and self.chance.random() < 0.3)
         if self.failing_syncs > 0 and fails:
             self.failing_syncs -= 1
             entry.device = self._mixed(entry, is_whole=False)
             now = entry.now()
-            entry.given_up |= {
+            entry.lost_pages |= {
                 page for page in range(-(-len(now) // PAGE)) if _page(now, page) != _page(entry.device, page)
             }
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         entry.device = self._synced(entry)
         return None
 
-    def _synced(self, entry: Kept) -> bytes:
+    def _synced(self, entry: CachedFile) -> bytes:
         now = bytearray(entry.now())
-        for page in entry.given_up:
+        for page in entry.lost_pages:
             part = _page(entry.device, page)
             now[page * PAGE : (page + 1) * PAGE] = part.ljust(len(_page(now, page)), b"\0")[: len(_page(now, page))]
         return bytes(now)
 
-    def _mixed(self, entry: Kept, *, is_whole: bool) -> bytes:
-        """What the device may have: of each page the old or the new bytes, or, by sectors, some of both."""
+    def _mixed(self, entry: CachedFile, *, is_whole: bool) -> bytes:
+        """Return a possible state of the device: each page is old, new, or a mix of sectors."""
         new, old = self._synced(entry), entry.device
         if not is_whole and self.chance.random() < 0.2:
             return new
@@ -179,7 +179,7 @@ class LossyDisk:
     def _file(self, path: str, *, is_durable: bool) -> None:
         number = os.stat(path).st_ino
         if number not in self._files:
-            self._files[number] = Kept(path, is_durable)
+            self._files[number] = CachedFile(path, is_durable)
 
     def _listed(self, folder: str) -> dict[str, tuple[int, bool]]:
         with os.scandir(folder) as entries:
@@ -198,7 +198,7 @@ class LossyDisk:
                 continue
             file = self._files[entry[0]]
             data = self._mixed(file, is_whole=True)
-            # the file of a lock has all of its size or none: no write makes it longer
+            # the file of a lock is complete or empty: no write extends it
             is_complete = len(data) in (0, PAGE) or not name.startswith(".")
             (folder / name).write_bytes(data if is_complete else b"")
 

@@ -1,6 +1,6 @@
-"""Members of one group, and several gateways of one root that are killed, stopped and continued beneath them.
+"""Members of one group, and several gateways of one root that are killed, stopped and continued.
 
-No position goes back behind what was acknowledged, whoever is asked; each record is read; and the group goes on.
+No gateway reports an offset before an acknowledged one; every record is read; and the group makes progress.
 """
 
 from __future__ import annotations
@@ -25,24 +25,22 @@ _PATIENCE_S = 120.0
 
 
 class Acknowledged:
-    """The highest position of each partition that anybody was told is committed."""
+    """The highest acknowledged offset of each partition."""
 
     def __init__(self) -> None:
         self._lock, self._highest = threading.Lock(), dict[int, int]()
 
     def note(self, partition: int, offset: int) -> None:
-        """A commit was acknowledged."""
         with self._lock:
             self._highest[partition] = max(offset, self._highest.get(partition, 0))
 
     def now(self) -> dict[int, int]:
-        """All of them by now."""
         with self._lock:
             return dict(self._highest)
 
 
 class Worker:
-    """A member in a thread: it reads a few records, commits them, and notes what it was told."""
+    """A member in a thread: it reads and commits records, and notes the acknowledged offsets."""
 
     def __init__(self, addresses: Sequence[str], acknowledged: Acknowledged, pause_s: float) -> None:
         from confluent_kafka import Consumer
@@ -79,17 +77,16 @@ class Worker:
                 continue
             self.rounds += 1
             for position in positions:
-                # a partition of which nothing was read yet has no position
+                # a partition without reads has no offset
                 if position.error is None and position.offset >= 0:
                     self._acknowledged.note(position.partition, position.offset)
         self._member.close()
 
     def stop(self) -> None:
-        """Leave the group soon."""
+        """Start to leave the group."""
         self._is_ending.set()
 
     def end(self) -> None:
-        """Leave the group."""
         self.stop()
         patience = Patience(_PATIENCE_S)
         while self._thread.is_alive():
@@ -98,7 +95,7 @@ class Worker:
 
 
 class Observer:
-    """Asks for the group's positions again and again: none may be behind what was acknowledged before it asked."""
+    """Fetches the group's offsets repeatedly: none may be before one that was acknowledged earlier."""
 
     def __init__(self, addresses: Sequence[str], acknowledged: Acknowledged) -> None:
         self._addresses, self._acknowledged = ",".join(addresses), acknowledged
@@ -112,7 +109,7 @@ class Observer:
             self.check(5)
 
     def check(self, timeout_s: float) -> dict[int, int]:
-        """The positions now, as a client that comes new is told them; nothing if nobody answers in time."""
+        """Fetch the offsets as a new client; returns nothing without an answer in time."""
         from confluent_kafka import Consumer, KafkaException, TopicPartition
 
         settings = {"bootstrap.servers": self._addresses, "group.id": GROUP, "log_level": 0}
@@ -129,22 +126,20 @@ class Observer:
             number for number, offset in acknowledged.items() if number in committed and committed[number] < offset
         ]
         self.wrong += [
-            f"partition {number}: {committed[number]} is behind {acknowledged[number]}" for number in numbers
+            f"partition {number}: {committed[number]} is before {acknowledged[number]}" for number in numbers
         ]
         return committed
 
     def stop(self) -> None:
-        """Ask no more, soon."""
         self._is_ending.set()
 
     def end(self) -> None:
-        """Ask no more."""
         self.stop()
         self._thread.join()
 
 
 class Appender:
-    """Appends records to the topic while all goes on, as a program beside the gateways."""
+    """Appends records to the topic directly, concurrently with the gateways."""
 
     def __init__(self, topic: distlog.Topic, pause_s: float) -> None:
         self._pause_s = 0.2 + pause_s
@@ -157,11 +152,10 @@ class Appender:
             self._topic.append([{"value": b"v", "partition": n % PARTITIONS} for n in range(30)])
 
     def stop(self) -> None:
-        """Append no more, soon."""
         self._is_ending.set()
 
     def end(self) -> dict[int, int]:
-        """Append no more; returns the end of each partition."""
+        """Stop, and return the end of each partition."""
         self.stop()
         self._thread.join()
         return dict(self._topic.refresh().end_offsets())
@@ -177,13 +171,13 @@ def run(
     address: tuple[str, Mapping[str, Any]] | None = None,
     kinds: Sequence[str] = ("kill", "stop", "term", "takeover"),
 ) -> Tally:
-    """So many troubles with gateways over one root, `address` or a folder; Violation if a promise is broken."""
+    """Cause `troubles` troubles of gateways over one root; Violation if a promise is broken."""
     try:
         import confluent_kafka  # noqa: F401
         import kio  # noqa: F401
     except ModuleNotFoundError as error:
         return skipped("many-gateways", f"it needs {error.name}")
-    # a server that plays S3 is slow
+    # moto's S3 server is slow
     root, options, session_ms, pause_s = (*address, 6000, 0.5) if address else (str(folder), {}, SESSION_MS, 0.0)
     chance, acknowledged = random.Random(seed), Acknowledged()
     topic = distlog.create(f"{root}/{TOPIC}", PARTITIONS, storage_options=options)
@@ -196,7 +190,7 @@ def run(
             _wait_for_news(workers)
             kind = kinds[number % len(kinds)] if troubles <= len(kinds) else chance.choice(kinds)
             if kind == "takeover":
-                _kill_who_takes_over(running, f"{root}/{GROUPS}", options, chance)
+                _kill_at_takeover(running, f"{root}/{GROUPS}", options, chance)
             else:
                 _TROUBLES[kind](chance.choice(running), chance)
             tally[f"{kind}s"] += 1
@@ -210,22 +204,22 @@ def run(
             process.stop()
         for gateway in running:
             gateway.kill()
-    demand(not observer.wrong, f"a position went back: {observer.wrong[:3]}")
+    demand(not observer.wrong, f"an offset went back: {observer.wrong[:3]}")
     read = set.union(*(worker.read for worker in workers))
     missing = {(number, offset) for number, end in ends.items() for offset in range(end)} - read
-    demand(not missing, f"{len(missing)} records were read by nobody, as {sorted(missing)[:3]}")
-    return tally + Tally(records=len(read), commits=sum(worker.rounds for worker in workers), looks=observer.requests)
+    demand(not missing, f"{len(missing)} records were not read, as {sorted(missing)[:3]}")
+    return tally + Tally(records=len(read), commits=sum(worker.rounds for worker in workers), polls=observer.requests)
 
 
 def run_on_s3(folder: Path, seed: int, *, troubles: int = 4) -> Tally:
-    """The same with two gateways on an S3 server."""
+    """Run the campaign with two gateways on an S3 server."""
     with server() as address:
         return run(folder, seed, troubles=troubles, gateways=2, members=2, address=address)
 
 
 def _kill(gateway: GatewayProcess, chance: random.Random) -> None:
     gateway.kill()
-    # at once, as a supervisor does it, or when others have taken over
+    # at once, as with a supervisor, or after a takeover
     time.sleep(chance.choice([0.0, 2 * gateway.session_s]))
     gateway.begin()
 
@@ -242,15 +236,15 @@ def _term(gateway: GatewayProcess, chance: random.Random) -> None:
     gateway.begin()
 
 
-def _kill_who_takes_over(
+def _kill_at_takeover(
     running: Sequence[GatewayProcess], groups: str, options: Mapping[str, Any], chance: random.Random
 ) -> None:
-    """Kill a gateway, and the others right after one of them has begun to lead in its place; then start them all."""
+    """Kill a gateway, and the other gateways right after a takeover; then restart all."""
     topic = distlog.open(groups, storage_options=options)
     start_s, end = _takeovers(topic), time.monotonic() + 4 * running[0].session_s
     first = chance.choice(running)
     first.kill()
-    # not each of them leads groups
+    # a gateway may lead no groups
     while _takeovers(topic) == start_s and time.monotonic() < end:
         time.sleep(0.002)
     for gateway in running:
@@ -261,7 +255,7 @@ def _kill_who_takes_over(
 
 
 def _takeovers(topic: distlog.Topic) -> int:
-    """How many epochs of partitions have begun."""
+    """Return the number of partition epochs."""
     transactions = topic.refresh().snapshot.transactions
     epochs = [transactions.newest(f"leader:{number}") for number in range(topic.partitions)]
     return sum(epoch + 1 for epoch in epochs if epoch is not None)
@@ -271,7 +265,7 @@ _TROUBLES = {"kill": _kill, "stop": _stop, "term": _term}
 
 
 def _wait_for_news(workers: Sequence[Worker]) -> None:
-    """Wait until some commits are acknowledged again."""
+    """Wait for some acknowledged commits."""
     old_rounds, patience = sum(worker.rounds for worker in workers), Patience(_PATIENCE_S)
     while (now := sum(worker.rounds for worker in workers)) < old_rounds + 3:
         demand(not patience.is_over(now), "nothing is committed any more")
@@ -282,5 +276,5 @@ def _wait_for_the_end(observer: Observer, ends: Mapping[int, int]) -> None:
     committed, patience = dict[int, int](), Patience(_PATIENCE_S)
     while (current := observer.check(10)) != ends:
         committed = current or committed
-        demand(not patience.is_over(committed), f"the group did not come to the end: {committed} of {ends}")
+        demand(not patience.is_over(committed), f"the group did not reach the end: {committed} of {ends}")
         time.sleep(0.1)

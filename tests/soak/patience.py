@@ -1,4 +1,4 @@
-"""How long to wait for processes: as long as they go on, and while they wait for a CPU themselves."""
+"""How long to wait for processes: as long as they make progress or wait for a CPU."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 from soak.processes import descendants
 
-#: How often it is looked, and the most that counts between two looks: more, and this process was stopped itself.
+#: The time between two checks, and its limit: after a longer time this process was paused itself.
 _LOOK_S, _MOST_S = 0.5, 2.0
 
 
 class Patience:
-    """Time in which nothing went on, though no process below this one waited for a CPU.
+    """Time without progress, in which no descendant of this process waited for a CPU.
 
-    So a machine that others use, or a process that was stopped and goes on, is no failure.
+    So a busy machine and a process that was paused and continues are not failures.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -40,7 +40,7 @@ class Patience:
 
 
 def _delays() -> dict[str, int]:
-    """How long each thread of the processes below has waited for a CPU so far, in ns."""
+    """Return how long each thread of the descendants has waited for a CPU, in ns."""
     delays = dict[str, int]()
     for process in descendants(os.getpid()):
         with suppress(OSError):

@@ -1,6 +1,6 @@
-"""The driver of the streaming campaign: a query that copies one topic to another until it is told to end.
+"""The driver of the streaming campaign: a query that copies one topic to another until the campaign ends it.
 
-A query that fails, since one of its processes was killed, is begun anew from its checkpoint in the same session.
+A query that fails after a kill restarts from its checkpoint in the same session.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ CONF = {
     "spark.ui.enabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "1",
     "spark.log.level": "OFF",
-    # the cause of a failure, which its message leaves out
+    # the cause of a failure, which is not in its message
     "spark.sql.pyspark.jvmStacktrace.enabled": "true",
 }
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a driver is told, as a JSON file; it leaves why its queries failed in `failures`, one file for each."""
+    """The settings of a driver, as a JSON file; it writes the errors of its queries to `failures`."""
 
     source: str
     target: str
@@ -47,7 +47,7 @@ class Job:
 
     @property
     def end(self) -> Path:
-        """Whoever makes this file tells the driver to copy what is left, and to end."""
+        """The existence of this file makes the driver copy the remaining records, and end."""
         return Path(self.folder, "end")
 
     def write(self) -> Path:
@@ -57,7 +57,7 @@ class Job:
 
 
 def begin(spark: SparkSession, job: Job) -> StreamingQuery:
-    """The query: every record to its partition of the other topic, some hundred in a batch."""
+    """Start the query: every record goes to its partition of the other topic."""
     records = (
         spark.readStream.format("distlog")
         .options(**job.options, startingOffsets="earliest", maxOffsetsPerTrigger="400")
@@ -69,7 +69,7 @@ def begin(spark: SparkSession, job: Job) -> StreamingQuery:
 
 
 def copy(spark: SparkSession, job: Job) -> bool:
-    """Run the query until it fails or is told to end; whether it is done."""
+    """Run the query until it fails or should end; returns whether it ended."""
     try:
         query = begin(spark, job)
         while not query.awaitTermination(1):
@@ -80,19 +80,13 @@ def copy(spark: SparkSession, job: Job) -> bool:
     except StreamingQueryException as error:
         written, number = Path(job.folder, "failure"), len(list(job.failures.iterdir()))
         written.write_text(str(error), encoding="utf-8")
-        # whole, even if this process is killed now
+        # atomic, even if this process is killed
         written.replace(job.failures / f"{number:04d}")
     return False
 
 
-def described(path: str) -> Job:
-    """The job that is described in that file."""
-    return Job(**json.loads(Path(path).read_text(encoding="utf-8")))
-
-
 def main(path: str) -> None:
-    """Do the job that is described in that file."""
-    job = described(path)
+    job = Job(**json.loads(Path(path).read_text(encoding="utf-8")))
     spark = session("pipeline", **CONF | dict(job.conf))
     while not copy(spark, job):
         pass

@@ -1,7 +1,7 @@
-"""Power losses in random histories: what was promised to be durable is there, and the log goes on.
+"""Power losses in random histories: durable records survive, and the log continues.
 
-The power fails before any system call. The folder is made anew from what was synced and a random part of the rest.
-The page of the lock is kept, lost, emptied, garbled, or an old one. Then the history goes on in that folder.
+The power fails before any system call. The next folder has the synced data and a random part of the rest. The page of
+the lock stays, gets lost, empty, garbled, or old. Then the history continues in that folder.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DAMAGES: dict[str, Callable[[bytes, random.Random], bytes]] = {
 
 
 class FailingSyncs:
-    """Syncs of logs that fail, and lose what they were to make durable."""
+    """Syncs of logs that fail, and lose their data."""
 
     loses = True
 
@@ -47,7 +47,7 @@ class FailingSyncs:
 
 
 class Lives:
-    """A history with power losses: each life of the machine has a folder of its own."""
+    """A history with power losses: each life of the machine has its own folder."""
 
     def __init__(self, root: Path, chance: random.Random, tally: Tally) -> None:
         self._root, self._chance, self._tally, self._boot = root, chance, tally, 0
@@ -59,7 +59,7 @@ class Lives:
         return self._root / str(self._boot)
 
     def live(self, actions: int) -> None:
-        """Up to so many actions, a power loss, and a look at what is left."""
+        """Do up to `actions` actions, lose the power, and check what survived."""
         history, folder = self._history, self._folder
         with self._booted() as patches:
             disk = LossyDisk(patches, folder, self._chance)
@@ -84,7 +84,7 @@ class Lives:
         history.topic = self._folder / "events"
         self._tally["power losses"] += 1
         with self._booted():
-            self._check_left()
+            self._check_survivors()
 
     def _kill(self, disk: LossyDisk) -> None:
         may_lose = self._chance.random() < 0.4
@@ -98,22 +98,21 @@ class Lives:
         boot = self._boot.to_bytes(16, "big")
         with pytest.MonkeyPatch.context() as patches:
             patches.setattr("distlog.core.log.partition_lock.boot_id", lambda: boot)
-            # so that these short logs have recovery points behind which there is something
+            # these short logs need recovery points with records after them
             patches.setattr("distlog.core.log.partition_log._SPAN_BYTES", self._chance.choice([1, 300, 1 << 24]))
             yield patches
 
-    def _check_left(self) -> None:
+    def _check_survivors(self) -> None:
         history = self._history
         values = history.check()
         expected = [*history.values, *history.unsure][history.start :]
-        demand(values == expected[: len(values)], "what is left is no beginning of what was appended")
+        demand(values == expected[: len(values)], "the surviving records are not a prefix of the appended ones")
         promised = history.flushed - history.start
-        demand(len(values) >= promised, f"of {promised} records that were promised there are {len(values)}")
+        demand(len(values) >= promised, f"of {promised} durable records {len(values)} survived")
         process = Process(history.topic)
-        demand(
-            process[0].end().end_offset == history.start + len(values), "who appends finds another end than readers"
-        )
-        demand(process.record(0) is not None, "the page of the lock never checks again")
+        end_offset = process[0].end().end_offset
+        demand(end_offset == history.start + len(values), "writers and readers find different ends")
+        demand(process.record(0) is not None, "the page of the lock stays invalid")
         demand(process.anomalies() == (), f"verify finds {process.anomalies()}")
         process.close()
         history.values[history.start :] = values
@@ -132,12 +131,12 @@ class Lives:
 
 
 def run(folder: Path, seed: int, lives: int = 4) -> Tally:
-    """A history of so many lives; what it does follows from `seed` alone."""
+    """Run a history of `lives` lives, which depends on `seed` alone."""
     tally, root = Tally(), folder / f"power {seed}"
     try:
-        played = Lives(root, random.Random(seed), tally)
+        history = Lives(root, random.Random(seed), tally)
         for _ in range(lives):
-            played.live(actions=12)
+            history.live(actions=12)
     except BaseException:
         print(f"power: seed {seed} failed", file=sys.stderr)
         raise

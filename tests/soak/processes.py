@@ -1,4 +1,4 @@
-"""Finds the processes of a Spark driver or worker by what they are for, and kills them."""
+"""Finds and kills the processes of a Spark driver or worker, by their purpose."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-#: What is in the command line of each kind of process below a driver.
+#: Parts of the command lines of a driver's descendants.
 KINDS = {
     "jvm": "org.apache.spark.deploy.SparkSubmit",
     "source": "python_streaming_source_runner",
@@ -19,35 +19,34 @@ KINDS = {
 
 
 def kill(pid: int) -> None:
-    """Kill a process that may have ended by itself."""
+    """Kill a process that may have ended."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
 
 def kill_all(pid: int) -> None:
-    """Kill a process and all below it."""
-    below = list(descendants(pid))
-    for child in (pid, *below):
+    """Kill a process and its descendants."""
+    for child in (pid, *descendants(pid)):
         kill(child)
 
 
 def of_kind(pid: int, kind: str) -> list[int]:
-    """The processes of one of KINDS below `pid`."""
+    """Return the descendants of `pid` of one of KINDS."""
     return [descendant for descendant in descendants(pid) if KINDS[kind] in _command_line(descendant)]
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """The processes below `pid`, parents first."""
+    """Yield the descendants of `pid`, parents first."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            # the name of the program, in brackets, may hold anything
+            # the program's name, in brackets, may contain anything
             parent = int(path.read_text(errors="replace").rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(int(path.parent.name))
-    line = list(children.get(pid, ()))
-    while line:
-        yield (child := line.pop(0))
-        line += children.get(child, ())
+    queue = list(children.get(pid, ()))
+    while queue:
+        yield (child := queue.pop(0))
+        queue += children.get(child, ())
 
 
 def _command_line(pid: int) -> str:

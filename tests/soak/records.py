@@ -1,4 +1,4 @@
-"""The records of the campaigns, which tell who made them, and the files in which their writers acknowledge them."""
+"""The records of the campaigns, with their writers, and the files of acknowledgements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ACK = struct.Struct("<IQQI")
 
 
 class Ack(NamedTuple):
-    """`count` records from `offset` on, that their writer numbers from `first` on."""
+    """`count` records from `offset` on, which their writer numbers from `first` on."""
 
     partition: int
     offset: int
@@ -28,7 +28,7 @@ class Ack(NamedTuple):
 
 
 def record(writer: str, number: int) -> dict[str, Any]:
-    """The record that this writer numbers so."""
+    """Return the writer's record with this number."""
     text = f"{writer} {number} "
     return {
         "timestamp": now_ms(),
@@ -38,25 +38,25 @@ def record(writer: str, number: int) -> dict[str, Any]:
 
 
 def writer_of(value: bytes) -> tuple[str, int]:
-    """The writer and the number of the record with this value; a Violation if it is no whole record."""
+    """Return the writer and the number of a record; raises Violation if it is incomplete."""
     writer, number, _ = value.split(b" ", 2)
     name, count = writer.decode(), int(number)
-    demand(value == record(name, count)["value"], f"record {count} of {name} is not as it was written")
+    demand(value == record(name, count)["value"], f"record {count} of {name} differs from the written one")
     return name, count
 
 
 def open_acks(path: Path) -> int:
-    """A descriptor of the file in which one writer acknowledges; what it says outlives it."""
+    """Open the file of a writer's acknowledgements, which survives it."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
 
 
 def acknowledge(file: int, ack: Ack) -> None:
-    """Say that these records were appended."""
+    """Write an acknowledgement."""
     os.write(file, _ACK.pack(*ack))
 
 
 class Acks:
-    """What the writers in `folder` have said so far; each `new` gives what they said since the last."""
+    """The acknowledgements in `folder`; each `new` returns those since the previous call."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -72,14 +72,14 @@ class Acks:
             with path.open("rb") as file:
                 file.seek(begin)
                 data = file.read()
-            whole = len(data) // _ACK.size * _ACK.size
-            self._read[name] = begin + whole
-            for fields in _ACK.iter_unpack(data[:whole]):
+            size = len(data) // _ACK.size * _ACK.size
+            self._read[name] = begin + size
+            for fields in _ACK.iter_unpack(data[:size]):
                 yield path.stem, Ack(*fields)
 
 
 def read_records(topic: distlog.Topic, partition: int, start: int) -> list[tuple[int, bytes, bytes]]:
-    """(offset, key, value) of the partition's records from `start` on, as the topic object sees it now."""
+    """Return (offset, key, value) of the partition's records from `start` on, in the topic's snapshot."""
     scan = topic.scan(partitions=[partition], start={partition: start}, columns=["offset", "key", "value"])
     table: pa.Table = scan.to_table()
     return list(zip(*(column.to_pylist() for column in table.columns), strict=True))

@@ -1,4 +1,4 @@
-"""The searches of the suite, with many more examples: each run takes one file of tests, by its seed."""
+"""The searches of the suite, with many more examples: each run takes one test file, by its seed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 from soak.tally import Tally, demand
 
 TESTS = Path(__file__).parents[1]
-#: How many times as many examples as in the suite.
+#: The factor of the number of examples.
 FACTOR = 20
 
 
 def run(folder: Path, seed: int, file: Path | None = None, factor: int = FACTOR) -> Tally:
-    """Run the tests of `file`, or of the one that the seed chooses, with other examples than ever before."""
+    """Run the tests of `file`, by default of the seed's file, with new examples."""
     files = searching()
     file = file or files[seed % len(files)]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={folder / 'searched'}"]
@@ -32,6 +32,6 @@ def run(folder: Path, seed: int, file: Path | None = None, factor: int = FACTOR)
 
 
 def searching() -> list[Path]:
-    """The files of tests that search by chance, without Spark."""
+    """Return the test files with random searches, without Spark."""
     files = sorted(path for path in TESTS.rglob("test_*.py") if path.parent.name != "spark")
     return [path for path in files if re.search(r"from (hypothesis|searches)\b", path.read_text(encoding="utf-8"))]

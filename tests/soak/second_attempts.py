@@ -1,8 +1,8 @@
 """An append of files on a standalone cluster, with a second attempt of a slow task, and of one that fails.
 
-The first attempt of one task waits until another one reads the same bytes, and then both write all of them. Spark
-starts such an attempt on another host alone, and each worker of the cluster has a host of its own. Of the task that
-fails, the first attempt has read all. Each record must be in the topic once, in the order of the file.
+The first attempt of one task waits until another one reads the same bytes, and then both write everything. Spark
+starts a second attempt only on another host, and each worker of the cluster has its own. The first attempt of the
+failing task has read everything. Each record must be in the topic once, in the order of the file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from soak.cluster import CONF, Cluster
 from soak.tally import Tally, demand
 
 LINES, PARTITIONS = 600_000, 2
-#: Of a line: a number, and what fills it up.
+#: A line has a number and filler.
 LINE_BYTES = 160
 #: How long an attempt waits for another one.
 PATIENCE_S = 120
@@ -46,7 +46,7 @@ class SlowOnce(InputStorage):
         return SlowOnce, self._settings
 
     def chunks(self, url: str, start: int, end: int) -> Iterator[bytes]:
-        """As of any storage, the first time later or with an error at its end."""
+        """Read like any storage, the first time later or with an error at the end."""
         folder, slow, failing = self._settings
         if start <= slow < end and not _is_first(f"{folder}/first reader"):
             Path(folder, "second reader").touch()
@@ -56,11 +56,11 @@ class SlowOnce(InputStorage):
                 time.sleep(0.05)
         yield from super().chunks(url, start, end)
         if start <= failing < end and _is_first(f"{folder}/failed"):
-            raise StorageError("the server is gone")
+            raise StorageError("the server is unreachable")
 
 
 def _is_first(path: str) -> bool:
-    """True for the one process that makes the file."""
+    """Return True in the one process that creates the file."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -69,7 +69,7 @@ def _is_first(path: str) -> bool:
 
 
 def run(folder: Path, seed: int) -> Tally:
-    """Append a file once, in a driver of its own."""
+    """Append a file once, in another driver."""
     (folder / "in.txt").write_text("".join(f"{number:09d}{'-' * 150}\n" for number in range(LINES)))
     topic = distlog.create(str(folder / "topic"), PARTITIONS, config={"retention.ms": -1})
     cluster = Cluster(folder)
@@ -79,7 +79,7 @@ def run(folder: Path, seed: int) -> Tally:
         subprocess.run(command, env=environment, check=True)
     finally:
         cluster.close()
-    demand((folder / "second reader").exists(), "Spark began no second attempt of the slow task")
+    demand((folder / "second reader").exists(), "Spark started no second attempt of the slow task")
     demand((folder / "failed").exists(), "no task failed")
     values_by_partition = [
         topic.refresh().scan(partitions=number).to_table()["value"].to_pylist() for number in range(PARTITIONS)
@@ -91,7 +91,6 @@ def run(folder: Path, seed: int) -> Tally:
 
 
 def main(folder: str, url: str, seed: int) -> None:
-    """Append the file, as a job does."""
     chance, size = random.Random(seed), LINES * LINE_BYTES
     paths = {f"spark.executorEnv.{name}": os.environ[name] for name in ("NUMBA_CACHE_DIR",) if name in os.environ}
     paths["spark.executorEnv.PYTHONPATH"] = os.environ["PYTHONPATH"]

@@ -1,6 +1,6 @@
-"""A process that is stopped (SIGSTOP) at any of its system calls: others wait, are told by whom, and lose nothing.
+"""A process that is stopped (SIGSTOP) at any system call: other processes wait, and lose nothing.
 
-Readers go on. After SIGCONT the stopped process ends what it did, as if nothing had been.
+Readers continue. The errors of waiting processes name the stopped one. After SIGCONT it finishes its work.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from soak.appending import Appending
 from soak.records import read_records, record, writer_of
 from soak.tally import Tally, demand
 
-#: It makes its calls for a while, stops itself before the one of that number, and says in the end what it appended.
+#: It stops itself before a call, and prints the offsets of its records.
 VICTIM = "from soak.stops import be_stopped; be_stopped()"
 
 
 class StoppingCalls:
-    """The calls of `os`; before one of them the process stops itself."""
+    """The functions of `os`; before one call the process stops itself."""
 
     def __init__(self, steps: int) -> None:
         self._steps_left = steps
@@ -47,7 +47,7 @@ class StoppingCalls:
 
 
 def be_stopped() -> None:
-    """The victim: its arguments are the topic's url and the number of the call."""
+    """Run as the victim: the arguments are the topic's url and the number of the call."""
     log = Appending(sys.argv[1], 0, calls=StoppingCalls(int(sys.argv[2])))
     for number in range(20):
         print(log.append([record("victim", number)]), flush=True)
@@ -58,7 +58,7 @@ def be_stopped() -> None:
 
 
 def run(folder: Path, seed: int, stops: int = 5) -> Tally:
-    """So many stops, at random calls, in one topic."""
+    """Stop `stops` processes at random calls, in one topic."""
     chance, tally, root = random.Random(seed), Tally(), folder / f"stops {seed}"
     root.mkdir()
     url = str(root / "events")
@@ -95,7 +95,7 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _use_concurrently(url: str, pid: int, values: list[bytes], tally: Tally) -> None:
-    """Everything that another process may do while the victim is stopped."""
+    """Do everything that another process may do while the victim is stopped."""
     topic = distlog.open(url)
     values_read = [value for _, _, value in read_records(topic, 0, 0)]
     demand(values_read[: len(values)] == values, "a reader misses records")
@@ -108,29 +108,29 @@ def _use_concurrently(url: str, pid: int, values: list[bytes], tally: Tally) -> 
     for act in acts:
         _wait(act, pid, tally)
     again = [value for _, _, value in read_records(distlog.open(url), 0, 0)]
-    demand(again[: len(values_read)] == values_read, "what a reader saw is gone")
+    demand(again[: len(values_read)] == values_read, "records that a reader got are missing")
 
 
 def _wait(act: Callable[[], object], pid: int, tally: Tally) -> None:
-    """Do it; if it waits too long for a lock, its error names the stopped process."""
+    """Do it; an error about the lock must name the stopped process."""
     try:
         act()
     except StorageError as error:
         named = re.search(r"process (\d+) has held the lock", str(error))
         demand(named is not None and int(named[1]) == pid, f"the error does not name process {pid}: {error}")
-        tally["waits that were told of the process"] += 1
+        tally["errors that name the process"] += 1
 
 
 def _recover(url: str, values: list[bytes], offsets: list[int]) -> None:
-    """Check what is there now, and go on from that."""
+    """Check the records, and continue with them."""
     values_read = [value for _, _, value in read_records(distlog.open(url), 0, 0)]
-    demand(values_read[: len(values)] == values, "records are gone")
+    demand(values_read[: len(values)] == values, "records are missing")
     writers = [writer_of(value) for value in values_read[len(values) :]]
     numbers = [number for name, number in writers if name == "victim"]
-    demand(numbers == list(range(20)), f"of the stopped process there are the records {numbers}")
+    demand(numbers == list(range(20)), f"the stopped process has the records {numbers}")
     demand(
         [writer_of(values_read[offset])[1] for offset in offsets] == numbers,
-        "the stopped process was told wrong offsets",
+        "the stopped process got wrong offsets",
     )
-    demand(sum(name == "other" for name, _ in writers) <= 1, "the other's record is there twice")
+    demand(sum(name == "other" for name, _ in writers) <= 1, "a record of another process exists twice")
     values[:] = values_read

@@ -1,6 +1,6 @@
-"""A query copies a topic to another by Spark, while its processes are killed (kill -9) at random moments.
+"""A query copies a topic to another with Spark, while its processes are killed (kill -9) at random moments.
 
-In the end each partition of the copy has the records of its original: each once, in their order.
+At the end each partition of the copy has the records of its original, once and in order.
 """
 
 from __future__ import annotations
@@ -28,18 +28,17 @@ from soak.records import record
 from soak.tally import Tally, demand
 
 PARTITIONS = 3
-#: A batch whose files are older than the delay is refused, once a vacuum was there: on a busy machine it takes long.
+#: A slow batch is refused if its files are older than the delay and a vacuum has run.
 CONFIG = {"internal.segment.bytes": 60_000, "file.delete.delay.ms": 30_000}
-#: In turn: single processes; the machine, with all of them; the driver alone, whose tasks may go on for a while.
+#: In turn: single processes; the machine, with all processes; the driver alone, whose tasks may continue for a while.
 VICTIMS = ("source", "task", "machine", "sink", "task", "driver")
-#: How long the copy may stand still before that is an error, in seconds: a driver takes ten to begin, or on a busy
-#: machine a hundred.
+#: The most seconds without progress of the copy: a driver starts in ten, and on a busy machine in a hundred.
 PATIENCE_S = 400.0
-#: The original has at most about so many records that nobody has compared with the copy.
+#: The most records of the original that were not compared with the copy yet.
 MOST_AHEAD = 4000
-#: How often to look for a commit right behind which something is killed, in seconds.
-LOOK_S = 0.003
-#: What a query may fail of, since it follows from a kill.
+#: The time between two polls for the commit that triggers a kill, in seconds.
+POLL_S = 0.003
+#: Errors of a query that follow from a kill.
 EXPECTED = re.compile(
     r"terminated with exception:\s+SQLSTATE|"
     "EOFException|crashed|Connection reset|Broken pipe|SocketException|SocketTimeout|ClosedChannel|EOFError|"
@@ -47,14 +46,14 @@ EXPECTED = re.compile(
 )
 
 
-#: What no kill explains, whatever else the text of a failure says.
+#: Errors that no kill explains.
 OURS = "distlog.core.errors."
 
 
 class Pipeline:
-    """The two topics, who fills the first one, and the driver."""
+    """The two topics, the writer of the first one, and the driver."""
 
-    #: What is killed, in turn.
+    #: The processes to kill, in turn.
     victims = VICTIMS
 
     def __init__(
@@ -80,9 +79,9 @@ class Pipeline:
         self._is_over = threading.Event()
         self._filling = threading.Thread(target=self._fill, args=(pause_s,), daemon=True)
         self._filling.start()
-        self._driver = self._begin()
+        self._driver = self._start()
 
-    def _begin(self) -> Program:
+    def _start(self) -> Program:
         imports = ["distlog.spark"]
         return Program("soak.pipeline", self._path, module=True, imports=imports, stdout=self._log, stderr=self._log)
 
@@ -97,14 +96,14 @@ class Pipeline:
         self.tally["records"] += number
 
     def kill(self) -> None:
-        """Kill something: first in batch 0, then as soon as a commit is seen, or a random while later."""
+        """Kill something: first in batch 0, then right after a commit, or a random time later."""
         victim = next(self._victims)
         if not self.tally:
-            self._wait((self.job.checkpoint / "offsets" / "0").exists, "no batch begins")
+            self._wait((self.job.checkpoint / "offsets" / "0").exists, "no batch starts")
             time.sleep(self._chance.random())
             struck = self._strike(victim, self._pids_of(victim))
         elif self._chance.random() < 0.5:
-            # looking for processes takes longer than Spark takes to note that the sink has committed
+            # finding processes takes longer than Spark's note of a commit of the sink
             pids = self._wait_for_progress(partial(self._pids_of, victim))
             struck = self._strike(victim, pids)
         else:
@@ -119,7 +118,7 @@ class Pipeline:
         self._check_copied()
 
     def _pids_of(self, victim: str) -> list[int]:
-        """The processes of one of the VICTIMS now, to be killed in this order."""
+        """Return the processes of one of the VICTIMS, in the order of the kills."""
         driver = self._driver.pid
         if victim == "machine":
             return [driver, *processes.descendants(driver)]
@@ -134,7 +133,7 @@ class Pipeline:
         return bool(pids)
 
     def _is_ahead_of_spark(self) -> bool:
-        """Whether the copy has a batch that Spark has not noted as done."""
+        """Whether the copy has a batch that Spark's checkpoint lacks."""
         noted = (int(path.name) for path in (self.job.checkpoint / "commits").glob("[0-9]*"))
         query = json.loads((self.job.checkpoint / "metadata").read_text(encoding="utf-8"))["id"]
         self._target.refresh()
@@ -143,23 +142,23 @@ class Pipeline:
 
     def _revive(self) -> None:
         if self._driver.poll() is not None:
-            self._driver = self._begin()
+            self._driver = self._start()
             self.tally["drivers restarted"] += 1
 
-    def _wait_for_progress(self, look: Callable[[], list[int]] = list) -> list[int]:
-        """Wait until the copy goes on; returns what `look` gave shortly before."""
-        # if all was copied meanwhile, nothing is added before it was compared
+    def _wait_for_progress(self, find: Callable[[], list[int]] = list) -> list[int]:
+        """Wait for progress of the copy; returns the processes that `find` returned shortly before."""
+        # once everything is copied, nothing is added before the comparison
         self._check_copied()
         ends, pids = self._target.end_offsets(), list[int]()
-        looked_at = 0.0
+        found_s = 0.0
 
-        def goes_on() -> bool:
-            nonlocal pids, looked_at
-            if time.monotonic() > looked_at + 0.5:
-                pids, looked_at = look(), time.monotonic()
+        def has_progress() -> bool:
+            nonlocal pids, found_s
+            if time.monotonic() > found_s + 0.5:
+                pids, found_s = find(), time.monotonic()
             return self._refreshed(self._target) != ends
 
-        self._wait(goes_on, "nothing is copied", LOOK_S)
+        self._wait(has_progress, "nothing is copied", POLL_S)
         return pids
 
     def _refreshed(self, topic: distlog.Topic) -> dict[int, int]:
@@ -177,13 +176,13 @@ class Pipeline:
             time.sleep(pause_s)
 
     def _dump_threads(self) -> None:
-        """Let the driver's JVM write the stacks of its threads into the log."""
+        """Write the stacks of the JVM's threads to the log."""
         for pid in processes.of_kind(self._driver.pid, "jvm"):
             os.kill(pid, signal.SIGQUIT)
         time.sleep(1)
 
     def maintain(self) -> None:
-        """Merge small segments of both topics, and delete what is left over."""
+        """Merge small segments of both topics, and delete unused files."""
         for topic in (self._source, self._target):
             topic.refresh()
             topic.compact()
@@ -191,7 +190,7 @@ class Pipeline:
         self.tally["maintenance runs"] += 1
 
     def finish(self) -> Tally:
-        """Let the query copy what is left; compare the topics."""
+        """Let the query copy the remaining records; compare the topics."""
         self._is_over.set()
         self._filling.join()
         self.job.end.touch()
@@ -206,7 +205,7 @@ class Pipeline:
         return self.tally
 
     def _check_copied(self) -> None:
-        """Compare what was copied since the last time."""
+        """Compare the records that were copied since the last call."""
         ends, available = self._refreshed(self._target), self._refreshed(self._source)
         for partition, start in self._checked.items():
             end = ends[partition]
@@ -224,7 +223,7 @@ class Pipeline:
             self.tally["queries restarted"] += 1
 
     def close(self) -> None:
-        """End all of it, however it went."""
+        """End all processes."""
         self._is_over.set()
         self._filling.join()
         processes.kill_all(self._driver.pid)
@@ -239,12 +238,12 @@ def _rows(topic: distlog.Topic, partition: int, start: int, end: int) -> pa.Tabl
 
 
 def run(folder: Path, seed: int, kills: int) -> Tally:
-    """Kill that many times, on this disk."""
+    """Run a campaign on this disk."""
     return killed(Pipeline(folder, str(folder), {}, seed), kills)
 
 
 def killed(pipeline: Pipeline, kills: int, disturb: Callable[[], None] = lambda: None) -> Tally:
-    """Disturb and kill that many times, maintain the topics now and then, and check what came of it."""
+    """Disturb and kill `kills` times, run maintenance now and then, and check the copy."""
     try:
         for number in range(kills):
             disturb()

@@ -1,4 +1,4 @@
-"""The streams of the campaign `streams` on an S3 server that also loses replies and refuses requests now and then."""
+"""The streams of the campaign `streams` on an S3 server that also loses responses and refuses requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KEYS = {"key": "a-test-key", "secret": "a-test-secret"}
 
 
 def run(folder: Path, seed: int, kills: int, address: tuple[str, Mapping[str, Any]] | None = None) -> Tally:
-    """Kill that many times; `address` is an empty folder of a server, by default of moto's."""
+    """Run a campaign; `address` is an empty folder of a server, by default of moto's."""
     if address is None:
         with server() as address:
             return run(folder, seed, kills, address)
@@ -42,7 +42,7 @@ def disturb(proxy: FaultProxy, chance: random.Random) -> None:
 
 @contextmanager
 def server() -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """An empty folder of moto's S3 server, and the options of its storage."""
+    """Start moto's S3 server; yields an empty folder, and the options of its storage."""
     import boto3
 
     server = moto_server.started()

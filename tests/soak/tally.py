@@ -1,25 +1,24 @@
-"""What a campaign counted, and what it found wrong."""
+"""The counts and the findings of a campaign."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from pathlib import Path
 
 
 class Violation(AssertionError):  # noqa: N818
-    """Something that was promised does not hold."""
+    """A promise does not hold."""
 
 
-#: The ends of names that count no events: of several runs the largest is told.
+#: The ends of names whose counts are maxima.
 _LARGEST = ("at most", "at the end")
 
 
 class Tally(Counter[str]):
-    """How often each thing happened, by its name."""
+    """The number of each kind of event."""
 
     def add(self, other: Tally) -> None:
-        """Add what another run counted; of what has no sum the larger one is kept."""
+        """Add the counts of another run; maxima stay maxima."""
         for name, count in other.items():
             self[name] = max(self[name], count) if name.endswith(_LARGEST) else self[name] + count
 
@@ -28,18 +27,12 @@ class Tally(Counter[str]):
 
 
 def demand(holds: bool, subject: str) -> None:
-    """Raise Violation, which says `what`, unless it holds."""
+    """Raise Violation with `subject` unless it holds."""
     if not holds:
         raise Violation(subject)
 
 
 def skipped(campaign: str, reason: str) -> Tally:
-    """The tally of a campaign that cannot run here."""
+    """Return an empty tally for a campaign that cannot run here."""
     print(f"{campaign}: skipped, {reason}", file=sys.stderr)
     return Tally()
-
-
-def emptied(folder: Path) -> Path:
-    """The new folder `folder`."""
-    folder.mkdir(parents=True)
-    return folder

@@ -1,7 +1,7 @@
-"""Producers with transactional ids that are killed at random moments (kill -9): a transaction is whole or not there.
+"""Producers with transactional ids that are killed at random moments (kill -9): a transaction is complete or missing.
 
-Two have the same id, so that they fence each other. Meanwhile a reader of committed records looks: it never sees a
-part of a transaction in a partition, and nothing that it saw vanishes or changes.
+Two have the same id, so that they fence each other. A concurrent reader of committed records never gets a part of a
+transaction in a partition, and no record that it got vanishes or changes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def produce(url: str, acks: str, transactional_id: str) -> None:
             for partition in list(range(PARTITIONS)) * RECORDS:
                 producer.append(tag.encode(), partition=partition)
             if is_committed:
-                os.write(acks_file, f"begun {tag}\n".encode())
+                os.write(acks_file, f"start {tag}\n".encode())
                 producer.commit()
                 os.write(acks_file, f"done {tag}\n".encode())
             else:
@@ -55,7 +55,7 @@ def produce(url: str, acks: str, transactional_id: str) -> None:
 
 
 def run(folder: Path, seed: int, seconds: float = 15) -> Tally:
-    """Kill one process after the other for so long, then look what is there."""
+    """Kill one process after the other for `seconds`, then check the records."""
     chance, tally, root = random.Random(seed), Tally(), folder / f"transactions {seed}"
     root.mkdir()
     url, acks = str(root / "events"), root / "acks"
@@ -74,7 +74,7 @@ def run(folder: Path, seed: int, seconds: float = 15) -> Tally:
     try:
         patience = time.monotonic() + PATIENCE_S
         while "done" not in acks.read_text():
-            demand(time.monotonic() < patience, "no producer got as far as a commit")
+            demand(time.monotonic() < patience, "no producer has committed")
             time.sleep(0.1)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -102,15 +102,15 @@ class _Reader:
         for partition, values in self.values.items():
             scan = self.topic.scan(partition, columns=["value"], isolation="read_committed")
             now = scan.to_table()["value"].to_pylist()
-            demand(now[: len(values)] == values, f"what was seen of partition {partition} has changed")
+            demand(now[: len(values)] == values, f"records of partition {partition} have changed")
             parts = {tag: number for tag, number in Counter(now).items() if number != RECORDS}
-            demand(not parts, f"partition {partition} shows parts of transactions, or twice: {parts}")
+            demand(not parts, f"partition {partition} has incomplete or repeated transactions: {parts}")
             self.values[partition] = now
         tally["reads"] += 1
 
 
 def _check(url: str, lines: list[str], reader: _Reader, tally: Tally) -> None:
-    notes: dict[str, set[bytes]] = {"begun": set(), "done": set(), "error": set()}
+    notes: dict[str, set[bytes]] = {"start": set(), "done": set(), "error": set()}
     for line in lines:
         word, _, tag = line.partition(" ")
         notes[word].add(tag.encode())
@@ -123,8 +123,8 @@ def _check(url: str, lines: list[str], reader: _Reader, tally: Tally) -> None:
         all(value_set == value_sets[0] for value_set in value_sets),
         "a transaction is in one partition and not in another",
     )
-    demand(notes["done"] <= value_sets[0], f"committed, and not there: {notes['done'] - value_sets[0]}")
-    demand(value_sets[0] <= notes["begun"], f"there, and not committed: {value_sets[0] - notes['begun']}")
+    demand(notes["done"] <= value_sets[0], f"committed, and missing: {notes['done'] - value_sets[0]}")
+    demand(value_sets[0] <= notes["start"], f"present, and not committed: {value_sets[0] - notes['start']}")
     demand(not reader.topic.verify().anomalies, "verify finds anomalies")
     tally["transactions acknowledged"] += len(notes["done"])
     tally["transactions verified"] += len(notes["done"] & value_sets[0])

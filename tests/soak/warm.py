@@ -1,4 +1,4 @@
-"""Loads, when it is imported, all that the workers use: processes forked after that are there at once."""
+"""Loads all modules that the workers use, so that processes forked after its import start at once."""
 
 from __future__ import annotations
 

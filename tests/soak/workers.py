@@ -55,26 +55,26 @@ def write(url: str, acks: str, name: str, flush_messages: int) -> None:
 
 
 def read(url: str, acks: str, is_compacted: bool) -> None:
-    """Look at the topic again and again: what was acknowledged before, or was seen before, must be there."""
+    """Read the topic again and again: records that were acknowledged or read before must exist."""
     chance, topic, reader = random.Random(os.getpid()), distlog.open(url), Reader(acks, is_compacted)
     delay_s = topic.config.file_delete_delay_ms / 1000
     file = open_acks(Path(acks, f"{os.getpid()}.read"))
     while True:
-        looked_at = monotonic()
+        start_s = monotonic()
         reader.note_acks()
         topic.refresh()
         try:
             for partition in range(PARTITIONS):
                 reader.check(topic, partition, chance.random() < 0.2)
         except distlog.DistlogError:
-            # vacuum may delete what a snapshot names that is older than the delay
-            if monotonic() - looked_at < delay_s / 2:
+            # a snapshot older than the delay may name files that vacuum deleted
+            if monotonic() - start_s < delay_s / 2:
                 raise
         os.write(file, b".")
 
 
 class Reader:
-    """What one reader has seen: the number of the record, by partition and offset."""
+    """The records that one reader got, by partition and offset."""
 
     def __init__(self, acks: str, is_compacted: bool) -> None:
         self._acks, self._is_compacted = Acks(Path(acks)), is_compacted
@@ -83,19 +83,19 @@ class Reader:
         self._next = [0] * PARTITIONS
 
     def note_acks(self) -> None:
-        """Take what the writers have acknowledged by now."""
+        """Note the new acknowledgements of the writers."""
         for name, ack in self._acks.new():
             acks = self._acknowledged[ack.partition]
             for delta in range(ack.count):
-                demand(ack.offset + delta not in acks, f"offset {ack.offset + delta} was given twice")
+                demand(ack.offset + delta not in acks, f"offset {ack.offset + delta} is assigned twice")
                 acks[ack.offset + delta] = (name, ack.first + delta)
 
     def check(self, topic: distlog.Topic, partition: int, again: bool) -> None:
-        """Read what is new, or all there is."""
+        """Read the new records, or all."""
         start, end = topic.start_offsets()[partition], topic.end_offsets()[partition]
         seen_records, acks = self._records[partition], self._acknowledged[partition]
-        demand(end >= max(acks, default=-1) + 1, f"the log ends at {end}, below what was acknowledged")
-        demand(end >= self._next[partition], f"the log ends at {end}, and did at {self._next[partition]}")
+        demand(end >= max(acks, default=-1) + 1, f"the log ends at {end}, before an acknowledged record")
+        demand(end >= self._next[partition], f"the log ends at {end}, and ended at {self._next[partition]}")
         begin = start if again else max(start, self._next[partition])
         records = {offset: writer_of(value) for offset, _, value in read_records(topic, partition, begin)}
         expected = range(begin, end)
@@ -114,7 +114,7 @@ class Reader:
 
 
 def maintain(url: str, acks: str) -> None:
-    """Retention, compaction or merging, vacuum, rolls, at random."""
+    """Run jobs of maintenance and rolls at random."""
     file = open_acks(Path(acks, f"{os.getpid()}.maintenance"))
     chance, topic = random.Random(os.getpid()), distlog.open(url)
     logs = [Appending(url, partition).log for partition in range(PARTITIONS)]
@@ -125,7 +125,7 @@ def maintain(url: str, acks: str) -> None:
         *(log.roll for log in logs),
     ]
     while True:
-        # another one may have done it first
+        # another process may have done it first
         with suppress(CommitConflictError, TransactionTooOldError):
             chance.choice(actions)()
         os.write(file, b".")

@@ -1,4 +1,4 @@
-"""Segments that tests append to in place: batches with offsets, a clock, and calls of the system that fail."""
+"""Active segments that tests append to: batches with offsets, a clock, and calls of the system that fail."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Clock:
 
 
 class FailingCalls:
-    """The calls of `os`; one of them fails when it has been called `spared` more times."""
+    """The calls of `os`; one fails after `spared` more calls."""
 
     def __init__(self) -> None:
         self.calls_made: list[str] = []
@@ -94,7 +94,7 @@ def found_again(folder: Path, base_offset: int = 0, **settings: Any) -> LogSegme
 def records(
     offset: int, values: Sequence[bytes] = (b"value",), *, timestamp: int | None = None, **fields: Any
 ) -> bytes:
-    """A batch of these values from `offset` on, all of the time `timestamp`, else ten times the offset."""
+    """A batch of values from `offset` on, all of the time `timestamp`, else ten times the offset."""
     time = 10 * offset if timestamp is None else timestamp
     rows = [record(delta, 0, None, value) for delta, value in enumerate(values)]
     return batch(rows, base_offset=offset, base_timestamp=time, max_timestamp=time, **fields)
@@ -125,7 +125,7 @@ def files(folder: Path, stem: str | int = 0) -> dict[str, bytes]:
 
 
 def none_open() -> OpenTransactions:
-    """What a walk starts with where no transaction is open."""
+    """The start of a walk without an open transaction."""
     return OpenTransactions()
 
 

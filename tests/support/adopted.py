@@ -33,9 +33,9 @@ Files = Mapping[str, bytes]
 def describe(
     files: Files, base_offset: int, next_offset: int, transactions: OpenTransactions | None = None, **changes: Any
 ) -> SegmentInfo:
-    """What a snapshot has to know of a segment whose files, by suffix, hold absolute offsets.
+    """Describe a segment whose files, by suffix, hold absolute offsets.
 
-    `transactions` has seen all segments before it; without, nobody has looked where the log is stable up to.
+    `transactions` has walked all earlier segments; without it the stable offset is unknown.
     """
     log = files[".log"]
     segment, _ = describe_segment(
@@ -105,13 +105,15 @@ def adopt_golden(url: str, partition: GoldenPartition, **options: Any) -> Topic:
 
 
 def forget_fields(topic: Topic) -> Topic:
-    """The topic as an older library would have described it: without what tells its files from others."""
+    """The topic as an older library would have described it: without fields that identify its files."""
     names = [fields.checksum for fields in INDEX_FIELDS.values()]
-    facts: dict[str, Any] = {**dict.fromkeys([*names, "first_batch_crc", "last_batch_crc", "min_timestamp"], UNKNOWN)}
-    facts["first_unstable_offset"] = NOT_LOOKED
+    unknown: dict[str, Any] = {
+        **dict.fromkeys([*names, "first_batch_crc", "last_batch_crc", "min_timestamp"], UNKNOWN)
+    }
+    unknown["first_unstable_offset"] = NOT_LOOKED
     segments = [segment for state in topic.snapshot.partitions for segment in state.segments]
     removed: list[Action] = [Remove(segment.partition, segment.stem) for segment in segments]
-    added = [Add(dataclasses.replace(segment, **facts)) for segment in segments]
+    added = [Add(dataclasses.replace(segment, **unknown)) for segment in segments]
     _, snapshot = put_commit(topic.log, topic.snapshot, "rebuild", lambda _: [*removed, *added])
     topic.advance(snapshot)
     return topic

@@ -27,7 +27,7 @@ def topic_of(clock: Clock, url: str | None = None, **config: object) -> Topic:
 
 
 def written_wrong(topic: Topic) -> Topic:
-    """The topic with a clock that its writers put into batches, which is a day behind the commits' and runs back."""
+    """The topic with a clock for its batches that is a day older than the commits' clock and runs backwards."""
     clock = topic.handle.clock
     topic.handle = dataclasses.replace(topic.handle, clock=lambda: 2 * NOW - DAY - clock())
     return topic
@@ -70,7 +70,7 @@ def fetched(topic: Topic) -> list[tuple[int, int, bytes]]:
 
 
 def check_readers(topic: Topic) -> list[tuple[int, int, bytes]]:
-    """What a scan sees, which every other reader sees too, with timestamps that never step back."""
+    """Return the records of a scan, and check that every reader gets them, with timestamps in order."""
     reads = records_seen(topic)
     times = [time for _, time, _ in reads]
     assert times == sorted(times)

@@ -1,4 +1,4 @@
-"""What tests of bundles are written with: topics whose appends meet several partitions, and their parts."""
+"""Helpers for tests of bundles: topics whose appends meet several partitions, and their parts."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Bucket(MemoryFileSystem):
     _lock = threading.Lock()
 
     def begin(self) -> None:
-        """Two of the next puts look before one of them writes, unless the store is atomic."""
+        """Let two of the next puts check before one writes, unless the store is atomic."""
         type(self).has_two, type(self).looking = threading.Event(), 0
 
     @classmethod

@@ -13,7 +13,7 @@ from distlog.cli import main
 
 
 class Outcome(NamedTuple):
-    """What a command left behind."""
+    """The result of a command."""
 
     status: int
     out: str

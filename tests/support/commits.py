@@ -39,7 +39,7 @@ def put_sealed(
     partitions: Collection[int],
     **options: Any,
 ) -> Snapshot:
-    """As `put_commit`, with the active segments of those partitions sealed in the commit; the state after it."""
+    """Like `put_commit`, with the active segments of the partitions sealed in the commit."""
     with CommitRace(handle.log, snapshot, "config") as race, ActiveSeals(handle, race, **options) as seals:
         for head in race:
             sealed = seals.seal(head, partitions)

@@ -24,7 +24,7 @@ def allowed(snapshot: Snapshot) -> None:
 
 
 class Gateway:
-    """What one gateway appends to the topic `clicks` below an address; `now_ms` is its time."""
+    """Appends to the topic `clicks` of an address as one gateway does; `now_ms` is its time."""
 
     def __init__(self, address: Address) -> None:
         self.address, self.now_ms = address, NOW

@@ -37,8 +37,8 @@ SECRET = bytes(range(16))
 DAY = 86_400_000
 
 
-class Known(random.Random):
-    """A source of secrets that always gives the same."""
+class FixedRandom(random.Random):
+    """A source of secrets that always returns the same."""
 
     def randbytes(self, n: int) -> bytes:
         assert n == len(SECRET)
@@ -46,7 +46,7 @@ class Known(random.Random):
 
 
 class Clock:
-    """A time that moves when it is told to."""
+    """A time that tests move."""
 
     def __init__(self, now: int = NOW) -> None:
         self.now = now

@@ -1,4 +1,4 @@
-"""A coordinator with a store in memory and clocks that tests move; members that tell what they were answered."""
+"""A coordinator with a store in memory and clocks that tests move; members that keep their answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RETENTION_MS = 1000
 
 
 class MemoryStore:
-    """A store of groups in memory; while `held`, calls wait for `release`; `code` is what they are told."""
+    """A store of groups in memory; while `held`, calls wait for `release`; `code` is their result."""
 
     def __init__(self) -> None:
         self.changes: list[GroupChange] = []
@@ -78,7 +78,7 @@ class Gateway:
         return Gateway(self.settings, self.store)
 
     def at_time(self, ms: int) -> None:
-        """Let `ms` pass, and what is due by then happen."""
+        """Let `ms` pass, and expire sessions."""
         self.now += ms
         self.groups.expire()
 
@@ -141,7 +141,7 @@ class Client:
         return self.joined is not None and self.joined.leader == self.id
 
     def sync(self, **assignments: bytes) -> Client:
-        """Ask for the assignment; the leader brings those of all, by client id."""
+        """Ask for the assignment; the leader sends the assignments of all members, by client id."""
         self.synced = None
         by_id = {id: part for name, part in assignments.items() for id in self._ids() if id.startswith(f"{name}-")}
         request = SyncRequest(

@@ -1,4 +1,4 @@
-"""Members of groups of the newer protocol (KIP-848), that tell what their heartbeats were answered."""
+"""Members of groups of the newer protocol (KIP-848), which keep the answers to their heartbeats."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from distlog.gateway.topics.topic_index import TopicSummary
 
 CLICKS = uuid.UUID(int=1)
 SESSION_MS = 45_000
-Places = frozenset[TopicIdPartition]
+PartitionSet = frozenset[TopicIdPartition]
 
 
-def places(*numbers: int, topic: uuid.UUID = CLICKS) -> Places:
+def partition_set(*numbers: int, topic: uuid.UUID = CLICKS) -> PartitionSet:
     """Partitions of a topic."""
     return frozenset((topic, number) for number in numbers)
 
@@ -59,8 +59,8 @@ class ConsumerGateway(Gateway):
     def restart(self) -> ConsumerGateway:
         return ConsumerGateway(self.settings, self.store, self.topics)
 
-    def consumer(self, name: str, **asked: Any) -> Consumer:
-        return Consumer(self, name, **asked)
+    def consumer(self, name: str, **fields: Any) -> Consumer:
+        return Consumer(self, name, **fields)
 
     @property
     def group(self) -> ConsumerGroup:
@@ -71,30 +71,30 @@ class ConsumerGateway(Gateway):
 
 
 class Consumer:
-    """A member that does what it is told: `has` are its partitions, and it gives back the others at once."""
+    """A member that follows its assignment: `has` are its partitions, and it revokes all others at once."""
 
-    def __init__(self, gateway: ConsumerGateway, name: str, **asked: Any) -> None:
-        self.gateway, self.id, self.epoch, self.has = gateway, name, 0, places()
+    def __init__(self, gateway: ConsumerGateway, name: str, **fields: Any) -> None:
+        self.gateway, self.id, self.epoch, self.has = gateway, name, 0, partition_set()
         self.reply: HeartbeatReply | None = None
-        self.asked = {"topics": ("clicks",), "rebalance_timeout_ms": 60_000, **asked}
+        self.settings = {"topics": ("clicks",), "rebalance_timeout_ms": 60_000, **fields}
 
-    def beat(self, **asked: Any) -> HeartbeatReply | None:
-        """Send a heartbeat as it is, with everything in the first one; the answer, if it was given."""
-        first = {**self.asked, "owned": places()} if self.epoch == 0 else {"owned": self.has}
-        if "instance_id" in self.asked:
-            first["instance_id"] = self.asked["instance_id"]
-        fields = {"member_id": self.id, "epoch": self.epoch, **first, **asked}
+    def beat(self, **fields: Any) -> HeartbeatReply | None:
+        """Send a heartbeat, with everything in the first one; returns the answer, if any."""
+        first = {**self.settings, "owned": partition_set()} if self.epoch == 0 else {"owned": self.has}
+        if "instance_id" in self.settings:
+            first["instance_id"] = self.settings["instance_id"]
+        fields = {"member_id": self.id, "epoch": self.epoch, **first, **fields}
         self.reply = None
-        self.gateway.consumers.heartbeat(GROUP, ConsumerHeartbeat(**fields), 1, self._take)
+        self.gateway.consumers.heartbeat(GROUP, ConsumerHeartbeat(**fields), 1, self._note)
         return self.reply
 
-    def _take(self, reply: HeartbeatReply) -> None:
+    def _note(self, reply: HeartbeatReply) -> None:
         assert self.reply is None
         self.reply = reply
 
-    def goes_on(self, **asked: Any) -> Places:
-        """Send a heartbeat, do as it is told, and return the partitions that it has then."""
-        reply = self.beat(**asked)
+    def goes_on(self, **fields: Any) -> PartitionSet:
+        """Send a heartbeat, follow the assignment, and return the partitions."""
+        reply = self.beat(**fields)
         assert reply is not None
         assert reply.error is ErrorCode.none
         self.epoch = reply.epoch
@@ -102,15 +102,15 @@ class Consumer:
             self.has = reply.assigned
         return self.has
 
-    def code(self, **asked: Any) -> ErrorCode:
+    def code(self, **fields: Any) -> ErrorCode:
         """The error code of a heartbeat."""
-        reply = self.beat(**asked)
+        reply = self.beat(**fields)
         assert reply is not None
         return reply.error
 
     def again_as(self, gateway: ConsumerGateway) -> Consumer:
         """The same member at another gateway."""
-        other = Consumer(gateway, self.id, **self.asked)
+        other = Consumer(gateway, self.id, **self.settings)
         other.epoch, other.has = self.epoch, self.has
         return other
 

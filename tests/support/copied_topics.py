@@ -15,7 +15,7 @@ def topic_at(root: Address, name: str) -> Topic:
 
 
 def copy_folder(root: Address, name: str, target: str) -> None:
-    """Copy each file of the folder `name`, also those of its folders, to the folder `target` beside it."""
+    """Copy all files in the folder `name` and its folders to the folder `target` next to it."""
     copy_files(Storage(*root).child(name), Storage(*root).child(target))
 
 
@@ -26,7 +26,7 @@ def move_folder(root: Address, name: str, target: str) -> None:
 
 
 def copy_files(source: Storage, target: Storage, folder: str = "") -> None:
-    """Copy each file of a folder, also those of its folders."""
+    """Copy all files in a folder and its folders."""
     for file in source.list(folder):
         target.put(file.name, source.read(file.name))
     for inner in source.list_folders(folder):

@@ -1,4 +1,4 @@
-"""Topics of records all through some days, and the times of what is read of them."""
+"""Topics of records all through some days, and the times of the records read."""
 
 from __future__ import annotations
 

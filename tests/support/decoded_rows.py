@@ -1,4 +1,4 @@
-"""What the decoder finds in bytes, as rows."""
+"""Decoded bytes as rows."""
 
 from __future__ import annotations
 

@@ -49,10 +49,10 @@ def _parts(log: memoryview, file: str) -> Iterator[tuple[memoryview, npt.NDArray
         data = log[start : start + size]
         batches = read_headers(data, file=file, file_position=start)
         check_crcs(data, batches, file=file, file_position=start)
-        taken = int(batches["size"].sum())
-        if taken:
-            yield data[:taken], batches
-            start, size = start + taken, _PART_BYTES
+        complete_bytes = int(batches["size"].sum())
+        if complete_bytes:
+            yield data[:complete_bytes], batches
+            start, size = start + complete_bytes, _PART_BYTES
         elif start + size < len(log):
             size = LOG_OVERHEAD + int.from_bytes(data[8:LOG_OVERHEAD], "big")
         else:

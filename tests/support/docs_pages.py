@@ -31,7 +31,7 @@ def read(name: str) -> str:
 
 
 def section(text: str, heading: str) -> str:
-    """What stands under a heading, up to the next one; the heading with its marks, as in `## Ten lines`."""
+    """The text under a heading, up to the next one; the heading with its marks, as in `## Ten lines`."""
     return text.split(f"\n{heading}\n", 1)[1].split("\n#", 1)[0]
 
 
@@ -48,7 +48,7 @@ def python(text: str, heading: str) -> str:
 class Reader:
     """Pastes the Python of a page, block by block, in a folder of its own. It begins without any name.
 
-    What a block prints is the text behind it, if there is one. `/tmp/distlog` is the folder, too.
+    A text after a block is the output of the block. `/tmp/distlog` is the folder, too.
     """
 
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

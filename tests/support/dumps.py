@@ -12,7 +12,7 @@ from distlog.core.kafka.dump_lines import DumpOptions, DumpOutput
 
 
 class Dumped(NamedTuple):
-    """What a dump wrote."""
+    """The output of a dump."""
 
     out: bytes
     err: str

@@ -29,7 +29,7 @@ class Died(BaseException):
 
 
 class DyingCalls:
-    """Lets `fail_at` calls of these functions of `os` pass, and dies at the next one, and at all after it."""
+    """Lets `fail_at` calls of some functions of `os` pass, and dies at every later one."""
 
     def __init__(self, fail_at: int, patch: pytest.MonkeyPatch, names: Iterable[str]) -> None:
         self.count, self._fail_at = 0, fail_at

@@ -29,7 +29,7 @@ def table(rows: list[Row]) -> pa.RecordBatch:
 
 
 def back(encoded: EncodedBatches) -> list[Row]:
-    """What the batches decode to, after every check there is."""
+    """Decode the batches, after every check."""
     headers = read_headers(encoded.data)
     check_crcs(encoded.data, headers)
     assert headers.tolist() == encoded.batches.tolist()

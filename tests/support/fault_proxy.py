@@ -34,7 +34,7 @@ _HOP_BY_HOP = {"connection", "keep-alive", "expect", "transfer-encoding", "proxy
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to a request: is it delayed, does the server get it, and what does the client get back."""
+    """The fate of a request: its delay, whether the server gets it, and the response to the client."""
 
     delay_s: float = 0.0
     forward: bool = True
@@ -56,7 +56,7 @@ def answer(status: int, code: str) -> Fault:
 
 
 def act_but_answer(status: int, code: str) -> Fault:
-    """The server acts on it, and yet the client is told that it failed."""
+    """The server handles the request, and the client gets an error."""
     return Fault(status=status, code=code)
 
 
@@ -72,7 +72,7 @@ def truncate_reply(keep_bytes: int) -> Fault:
 
 @dataclass(frozen=True)
 class Request:
-    """One request that reached the proxy; `status` is what the client was told, 0 if nothing."""
+    """One request that reached the proxy; `status` is the client's, 0 without a response."""
 
     method: str
     path: str
@@ -121,9 +121,9 @@ class FaultProxy:
     def inject(
         self, method: str, fault: Fault, *, path: str = "*", query: str = "*", skip: int = 0, times: int = 1
     ) -> None:
-        """Apply `fault` to `times` requests of `method` ("*": any), after `skip` of them.
+        """Apply `fault` to `times` requests of `method` ("*": any), after `skip` requests.
 
-        Those are meant that match the patterns; a LIST has its prefix in the `query`.
+        Only requests that match the patterns count; a LIST has its prefix in the `query`.
         """
         with self._lock:
             self._rules.append(_Rule(method, path, query, fault, skip, times))
@@ -135,12 +135,12 @@ class FaultProxy:
 
     @property
     def requests(self) -> list[Request]:
-        """What came so far, in order of arrival at their end."""
+        """The finished requests, in order of their arrival."""
         with self._lock:
             return list(self._requests)
 
     def count(self, method: str, path: str = "*") -> int:
-        """How many requests of `method` came for `path` (a shell pattern), whatever became of them."""
+        """The number of requests of `method` for `path` (a shell pattern)."""
         return sum(request.method == method and fnmatch.fnmatch(request.path, path) for request in self.requests)
 
     def fault_for(self, method: str, path: str, query: str) -> Fault | None:
@@ -173,7 +173,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hangs up is no news here."""
+        """Ignore clients that hang up."""
 
 
 def _handler_of(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:

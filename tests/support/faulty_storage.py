@@ -11,9 +11,9 @@ OPERATIONS = ("read", "put", "put_if_absent", "list_after", "modified_ms", "prob
 
 
 class FaultyStorage:
-    """A Storage whose operation number `fail_at` fails: after it was done, or, if `before`, instead of it.
+    """A Storage whose operation number `fail_at` fails, afterwards or, with `fails_before`, without any effect.
 
-    `operations` are the names of those that were called. A put_if_absent fails as unknown, as it must.
+    `operations` are the names of the calls. A put_if_absent fails as unknown, as it must.
     """
 
     def __init__(self, storage: Storage, fail_at: int = -1, *, fails_before: bool = False) -> None:

@@ -22,7 +22,7 @@ def reader(**options: Any) -> FileReader:
 def tables(
     inputs: Sequence[object], split_bytes: int | None = None, tasks: int = 1, **options: Any
 ) -> list[pa.Table]:
-    """The tables of records of the inputs, read by so many tasks."""
+    """The tables of records of the inputs, read by `tasks` tasks."""
     source = reader(**options)
     runs = pack(source.splits(source.files([str(path) for path in inputs]), split_bytes), tasks)
     readings = [source.read(run) for run in runs]

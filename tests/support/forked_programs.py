@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-#: What a program imports that serves a root.
+#: The import of a program that serves a root.
 GATEWAY = "loaded_gateway"
 
 
@@ -241,9 +241,9 @@ def import_what_programs_use() -> None:
 
 def _next_request(control: socket.socket, door: socket.socket) -> dict[str, Any]:
     """Fork for each request; in the new process, what it is to run."""
-    # by what can be read once they have ended: the programs, and where that is told
+    # by a descriptor that is readable after their end: the programs, and the pipes for their status
     programs = dict[int, tuple[int, int]]()
-    # by what can be read once they are gone: the starters that their programs end with
+    # by a descriptor that is readable after their end: the starters whose programs end with them
     starters = dict[int, int]()
     while True:
         ready = select.select([control, door, *programs, *starters], [], [])[0][0]
@@ -266,14 +266,14 @@ def _next_request(control: socket.socket, door: socket.socket) -> dict[str, Any]
         request: dict[str, Any] = marshal.loads(message)
         for name in request["imports"]:
             importlib.import_module(name)
-        # each look for garbage in a program would look at all of that
+        # else each collection in a program would visit everything
         gc.freeze()
         if program := os.fork():
             *theirs, status = files
             for file in theirs:
                 os.close(file)
             programs[os.pidfd_open(program)] = program, status
-            # whatever started it may be killed
+            # its starter may be killed
             if request.get("ends_with_starter"):
                 starters[status] = program
             with contextlib.suppress(BrokenPipeError):

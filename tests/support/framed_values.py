@@ -14,7 +14,7 @@ from typing import Any
 
 
 def framed(schema_id: int, payload: bytes) -> bytes:
-    """A payload behind the header with its schema's id."""
+    """A payload after the header with its schema's id."""
     return struct.pack(">bI", 0, schema_id) + payload
 
 

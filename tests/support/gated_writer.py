@@ -1,4 +1,4 @@
-"""A writer with small buffers that wait at a gate when they are sent, for tests of what happens meanwhile."""
+"""A writer whose small buffers wait at a gate before they are sent."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Send = Callable[[Any, pa.RecordBatch], SendResult]
 
 
 def somewhere(where: str, tmp_path: Path) -> Storage:
-    """A storage for a topic: "in place", a disk, where writers append in place, or "commits", a store of objects."""
+    """A storage for a topic: a disk, where writers append directly, or for "commits" a store of objects."""
     return Storage(str(tmp_path / "topic") if where == "in place" else f"memory://{tmp_path.name}/topic")
 
 
 def replace_sends(monkeypatch: pytest.MonkeyPatch, replace: Callable[[Send], Send]) -> None:
-    """Have every writer send its buffers by what `replace` makes of the real method, in place and in commits."""
+    """Replace the method that sends a writer's buffers, directly and in commits."""
     monkeypatch.setattr(RecordSender, "send", replace(RecordSender.send))
 
 
@@ -63,11 +63,11 @@ class Gate:
         assert self.has_one(TIMEOUT_S)
 
     def has_one(self, timeout: float) -> bool:
-        """Whether a send, not told of before, comes to the gate in so many seconds."""
+        """Whether another send comes to the gate within `timeout` seconds."""
         return self._arrivals.acquire(timeout=timeout)
 
     def open(self, count: int = 1) -> None:
-        """Let so many sends through, now or when they come."""
+        """Let `count` sends through, now or when they come."""
         self._turns.release(count)
 
 

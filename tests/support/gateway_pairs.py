@@ -41,7 +41,7 @@ def until_soon(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object
 
 @pytest.fixture
 def begin(address: Address, until_soon: object) -> Iterator[Any]:
-    """Begins a gateway of the root; all of them end with the test."""
+    """Starts gateways of the root, which end with the test."""
     with ExitStack() as ends:
 
         def start_gateway(session_ms: int = SESSION_MS, **settings: Any) -> GatewayServer:

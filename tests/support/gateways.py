@@ -36,7 +36,7 @@ NO_WAIT = datetime.timedelta(0)
 
 @contextmanager
 def serving(root: object, *, tls: Any = None, authentication: Any = None, **settings: Any) -> Iterator[GatewayServer]:
-    """A gateway over `root` at a free port; `settings` are those of GatewayConfig."""
+    """A gateway over `root` at a free port; `settings` are fields of GatewayConfig."""
     config = GatewayConfig(**settings)
     with GatewayServer(str(root), port=0, config=config, tls=tls, authentication=authentication) as gateway:
         yield gateway
@@ -44,13 +44,13 @@ def serving(root: object, *, tls: Any = None, authentication: Any = None, **sett
 
 @pytest.fixture
 def lingers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the first batches behind a pause linger like all others, so that a test says what comes together."""
+    """Let the first batches after a pause linger like all others, so that a test controls groups of batches."""
     monkeypatch.setattr(gathered_appends, "_TOGETHER_S", 3600.0)
 
 
 @pytest.fixture
-def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have gateways look at once for what they look for each second: times of clients, files, changes of others."""
+def frequent_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the intervals at which gateways poll: times of clients, files, changes of other gateways."""
     monkeypatch.setattr(acceptor, "_CHECK_S", 0.02)
     # of a lease of nine seconds
     monkeypatch.setattr(cluster, "FREQUENT", dataclasses.replace(cluster.FREQUENT, look=1 / 400))
@@ -72,7 +72,7 @@ def counted(gateway: GatewayServer, name: str, **labels: str) -> float:
 
 
 def removed(wire: Wire, group: str) -> Any:
-    """What a request that removes a static member of a group is told."""
+    """The response to a request that removes a static member of a group."""
     from importlib import import_module
 
     member = import_module("kio.schema.leave_group.v4.request").MemberIdentity(member_id="", group_instance_id="one")
@@ -88,8 +88,8 @@ def limit_send_buffers(gateway: GatewayServer) -> None:
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
 
 
-def opened(gateway: GatewayServer, name: str = "clicks") -> Topic:
-    """The topic, as a program opens it that knows nothing of the gateway."""
+def open_topic(gateway: GatewayServer, name: str = "clicks") -> Topic:
+    """Open a topic of the gateway directly, as any program does."""
     return distlog.open(f"{gateway.root}/{name}")
 
 
@@ -103,7 +103,7 @@ class Listening(Protocol):
 
 
 class Writer(list[bytes]):
-    """What kio writes to."""
+    """A writer for kio."""
 
     write = list.append
 
@@ -166,9 +166,9 @@ class Wire:
 
     def frame(self) -> bytes:
         """The bytes of the next response, without its length."""
-        return self.take(int.from_bytes(self.take(4), "big"))
+        return self.receive(int.from_bytes(self.receive(4), "big"))
 
-    def take(self, size: int) -> bytes:
+    def receive(self, size: int) -> bytes:
         """Return `size` bytes; raises EOFError if the connection closes earlier."""
         received = b""
         while len(received) < size:
@@ -188,7 +188,7 @@ class Wire:
 
 
 def request(api_key: int, version: int, correlation_id: int, **fields: Any) -> bytes:
-    """A request's bytes, without its length. Dicts become kio's messages, lists tuples of them."""
+    """A request's bytes, without its length. Dicts become kio's messages, lists become tuples."""
     schema: Any = load_request_schema(api_key, version)
     header = schema.__header_schema__(
         request_api_key=api_key, request_api_version=version, correlation_id=correlation_id, client_id="a-test"
@@ -197,7 +197,7 @@ def request(api_key: int, version: int, correlation_id: int, **fields: Any) -> b
 
 
 def framed(data: bytes) -> bytes:
-    """The bytes behind their length."""
+    """The bytes after their length."""
     return len(data).to_bytes(4, "big") + data
 
 
@@ -209,8 +209,8 @@ def produce_fields(version: int, records: Sequence[tuple[Any, int, bytes]], acks
     topics = {name: [] for name, _, _ in records}  # type: dict[Any, list[Any]]
     for name, number, batch in records:
         topics[name].append(schema.PartitionProduceData(index=number, records=batch))
-    place = "topic_id" if version >= TOPIC_IDS else "name"
-    data = [schema.TopicProduceData(**{place: topic}, partition_data=tuple(each)) for topic, each in topics.items()]
+    key = "topic_id" if version >= TOPIC_IDS else "name"
+    data = [schema.TopicProduceData(**{key: topic}, partition_data=tuple(parts)) for topic, parts in topics.items()]
     return {
         "transactional_id": None,
         "acks": acks,
@@ -228,26 +228,28 @@ def fetch_fields(
     max_bytes: int = 1 << 25,
     partition_max_bytes: int = 1 << 20,
     isolation_level: int = 0,
-    **others: Any,
+    **options: Any,
 ) -> dict[str, Any]:
     """The fields of a Fetch request from (topic, partition, offset); from version 13 on a topic is its id."""
     from importlib import import_module
 
     schema = import_module(f"kio.schema.fetch.v{version}.request")
     topics = {name: [] for name, _, _ in offsets}  # type: dict[Any, list[Any]]
-    place = "topic_id" if version >= TOPIC_IDS else "topic"
+    key = "topic_id" if version >= TOPIC_IDS else "topic"
     for name, number, offset in offsets:
-        asked = schema.FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=partition_max_bytes)
-        topics[name].append(asked)
+        partition = schema.FetchPartition(
+            partition=number, fetch_offset=offset, partition_max_bytes=partition_max_bytes
+        )
+        topics[name].append(partition)
     fields = {
         "max_wait": datetime.timedelta(milliseconds=max_wait_ms),
         "min_bytes": min_bytes,
         "max_bytes": max_bytes,
         "isolation_level": isolation_level,
         "topics": tuple(
-            schema.FetchTopic(**{place: topic}, partitions=tuple(each)) for topic, each in topics.items()
+            schema.FetchTopic(**{key: topic}, partitions=tuple(parts)) for topic, parts in topics.items()
         ),
-        **others,
+        **options,
     }
     if version >= 7:
         fields.setdefault("forgotten_topics_data", ())
@@ -257,16 +259,16 @@ def fetch_fields(
 def producing(
     wire: Wire, batch: bytes, partition: int = 0, *, topic: Any = "clicks", version: int = 9, acks: int = -1
 ) -> Any:
-    """What a Produce request with one batch is told of its partition."""
+    """The response to a Produce request with one batch, for its partition."""
     body = wire.ask(PRODUCE, version, **produce_fields(version, [(topic, partition, batch)], acks))
-    ((told,),) = [each.partition_responses for each in body.responses]
-    return told
+    ((result,),) = [topic.partition_responses for topic in body.responses]
+    return result
 
 
 def fetching(
     wire: Wire, offset: int, partition: int = 0, *, topic: Any = "clicks", version: int = 12, **fields: Any
 ) -> Any:
-    """What a Fetch request from one partition is told of it."""
+    """The response to a Fetch request from one partition."""
     body = wire.ask(FETCH, version, **fetch_fields(version, [(topic, partition, offset)], **fields))
-    ((told,),) = [each.partitions for each in body.responses]
-    return told
+    ((result,),) = [topic.partitions for topic in body.responses]
+    return result

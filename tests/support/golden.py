@@ -27,7 +27,7 @@ class GoldenPartition:
         return sorted(self.folder.glob("*.log"))
 
     def records(self, *, committed: bool = False) -> list[dict[str, Any]]:
-        """What the consumer read, in the shape of `distlog` rows (without `partition`), timestamps as integers."""
+        """The consumer's records, in the shape of `distlog` rows (without `partition`), timestamps as integers."""
         path = self.expected.with_name(self.expected.name.replace(".jsonl", ".committed.jsonl"))
         with gzip.open(path if committed else self.expected, "rt", encoding="utf-8") as lines:
             return [_row(json.loads(line)) for line in lines]

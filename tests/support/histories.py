@@ -1,4 +1,4 @@
-"""What tests of the commit log are written with: segments without files, and commits that follow each other."""
+"""Helpers for tests of the commit log: segments without files, and commits that follow each other."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def topic_storage(folder: Any) -> Storage:
 
 
 class Clock:
-    """A clock that stands still unless it is told otherwise."""
+    """A clock that only tests move."""
 
     def __init__(self, now_ms: int = 1_000_000) -> None:
         self.now_ms = now_ms
@@ -122,7 +122,7 @@ def appending(
 
 
 def append(log: CommitLog, snapshot: Snapshot, times: int = 1, **options: Any) -> Snapshot:
-    """The snapshot after so many appends."""
+    """The snapshot after `times` appends."""
     for _ in range(times):
         _, snapshot = put_commit(log, snapshot, "append", appending(**options))
     return snapshot

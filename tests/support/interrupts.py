@@ -11,10 +11,10 @@ import pytest
 
 @pytest.fixture(params=["as Python leaves them", "restarted"])
 def waits(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A Ctrl-C that is Python's own, whatever ran before, and one after which system calls are restarted.
+    """Python's own Ctrl-C, and one after which system calls are restarted.
 
     The second is what the import of polars leaves (its handler goes before Python's, with SA_RESTART): then a wait
-    for a lock goes on as if nothing had come, unless it has a timeout.
+    for a lock continues after a Ctrl-C, unless it has a timeout.
     """
     old_signal = signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.siginterrupt(signal.SIGINT, request.param != "restarted")

@@ -28,7 +28,7 @@ needs_kafka = [
 PATIENCE_SECONDS = 300
 _CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
 _SETTINGS = Path(__file__).parents[2] / "tools" / "kafka" / "server.properties"
-# What a broker does from time to time: compaction at once, retention when it starts and not again.
+# The periodic tasks of a broker: compaction at once, retention only at its start.
 _CLEANING = """
 log.cleaner.backoff.ms=200
 log.retention.check.interval.ms=3600000
@@ -59,14 +59,14 @@ def tool(name: str, *arguments: str, check: bool = True, text: str = "") -> str:
 
 
 def dump(files: Sequence[Path], *options: str) -> str:
-    """What `kafka-dump-log` prints for the files."""
+    """The output of `kafka-dump-log` for the files."""
     return tool("kafka.tools.DumpLogSegments", *options, "--files", ",".join(map(str, files)))
 
 
 class Broker:
     """A broker whose only log directory is `data`; it runs inside of `with broker.running()`.
 
-    `settings` are lines of its properties that count more than those of all tests.
+    `settings` are lines of its properties, which override the defaults of all tests.
     """
 
     def __init__(self, folder: Path, settings: str = "") -> None:
@@ -101,7 +101,7 @@ class Broker:
                     archive.replace(_CLASSES)
 
     def log(self) -> str:
-        """What the broker has printed."""
+        """The output of the broker."""
         return (self._folder / "broker.log").read_text(encoding="utf-8", errors="replace")
 
     def _wait(self, process: subprocess.Popen[bytes]) -> None:

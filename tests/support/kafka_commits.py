@@ -1,4 +1,4 @@
-"""Positions that Kafka's clients commit, as a gateway stores them in `__consumer_offsets`."""
+"""Offsets that Kafka clients commit, as a gateway stores them in `__consumer_offsets`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARTITIONS = 3
 
 
 class KafkaCommits:
-    """The commits of Kafka's clients of a group, beside `topic`; each is a millisecond after the one before."""
+    """The commits of the Kafka clients of a group of `topic`, one in each millisecond."""
 
     def __init__(self, topic: Topic, group: str = "g") -> None:
         root, _, self._name = topic.url.rpartition("/")

@@ -1,7 +1,7 @@
 """A program that fills tables of Delta and Iceberg with the PySpark on its path, and prints what went well as JSON.
 
-python lake_steps.py FOLDER killed     dies while it fills the first of them
-python lake_steps.py FOLDER            goes on with these, and does all else
+python lake_steps.py FOLDER killed     dies while it fills the first tables
+python lake_steps.py FOLDER            continues with these, and does all other steps
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def add(topic: distlog.Topic, first: int, count: int) -> None:
 
 
 def stored(topic: distlog.Topic) -> list[tuple[int, int, bytes, bytes]]:
-    """What a table of the topic must have: all records, or the last of each key that is not deleted."""
+    """The expected table of a topic: all records, or the last of each key that is not deleted."""
     rows = topic.refresh().scan(columns=["partition", "offset", "key", "value"]).to_table().to_pylist()
     if "compact" in topic.config.cleanup_policy:
         last = {row["key"]: row for row in sorted(rows, key=lambda row: row["offset"])}
@@ -82,7 +82,7 @@ def stored(topic: distlog.Topic) -> list[tuple[int, int, bytes, bytes]]:
 
 
 class Steps:
-    """What is done with each format, each in a table of its own; a step raises if the result is not the right one."""
+    """The steps for each format, each with its own table; a step raises if its result is wrong."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -98,8 +98,10 @@ class Steps:
         return f"delta.`{self.folder}/tables/{name}`" if format == "delta" else f"lake.db.{name}"
 
     def _check(self, topic: distlog.Topic, format: str, name: str) -> None:
-        found = self.spark.table(self._sql(format, name)).select("partition", "offset", "key", "value").collect()
-        rows = sorted((row.partition, row.offset, bytes(row.key), bytes(row.value)) for row in found)
+        stored_rows = (
+            self.spark.table(self._sql(format, name)).select("partition", "offset", "key", "value").collect()
+        )
+        rows = sorted((row.partition, row.offset, bytes(row.key), bytes(row.value)) for row in stored_rows)
         assert rows == stored(topic), (rows, stored(topic))
 
     def _refuses(self, message: str, *arguments: Any, **options: Any) -> None:
@@ -231,7 +233,7 @@ STEPS = [name for name in vars(Steps) if not name.startswith("_")]
 def be_killed(folder: Path) -> None:
     """Fill a table of each format and kind at once, and die when each has done the second of its batches.
 
-    Those of records are dead when the commit is there, those of keys when the rows are merged, and not yet noted.
+    Tables of records have the commit then, and tables of keys the merged rows, before the note.
     """
     spark = started(folder, DELTA)
     jvm = spark.sparkContext._gateway.proc.pid

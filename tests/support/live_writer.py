@@ -34,7 +34,7 @@ with distlog.open(url).writer(linger_ms=0, compression=codec) as writer:
 
 
 def write(writer: Writer, number: int) -> None:
-    """Append record `number`: its key, time and header tell the number too."""
+    """Append record `number`, whose key, time and header depend on the number too."""
     value = b"%d" % number
     writer.append(value.ljust(50), key=key_of(number), timestamp=NOW + number, headers=[("n", value)])
 
@@ -62,7 +62,7 @@ class LiveWriter:
         """End it at once."""
         self._process.kill()
         said = self._process.communicate()[0].splitlines()
-        # a number that was half printed is no promise
+        # an incomplete number is not an acknowledgement
         self.acknowledged = max([self.acknowledged, *map(int, said[:-1])])
 
     def close(self) -> None:

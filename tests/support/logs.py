@@ -1,4 +1,4 @@
-"""What tests of reading start from: a topic of one partition, what is in it, and ways to read and to damage it."""
+"""Helpers for tests of reads: a topic of one partition, its content, and ways to read and to damage it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def full_slice(segment: SegmentInfo, **changes: int) -> SegmentSlice:
 
 
 def read(topic: Topic, part: SegmentSlice, step: int = 700) -> Rows:
-    """What a slice holds, read in chunks of about `step` bytes."""
+    """The rows of a slice, read in chunks of about `step` bytes."""
     chunks = topic.reader.chunks(part, step)
     batches = [batch for chunk in chunks for batch in chunk.records(COLUMNS, READ_UNCOMMITTED)]
     return rows(pa.Table.from_batches(batches, SCHEMA))

@@ -29,7 +29,7 @@ class Managed:
         ).load()
 
     def after(self, minutes: float) -> list[TaskRun]:
-        """Let that time pass, and run what is due then, once; what was done."""
+        """Let that time pass, run the due tasks once, and return the runs."""
         self.clock.now_ms += int(minutes * MINUTE)
         self.runs.clear()
         self.manager.run_due()
@@ -46,10 +46,10 @@ def create(root: str | Path, name: str, partitions: int = 1, clock: Clock | None
 
 
 def effects(runs: list[TaskRun], task: str) -> dict[str, float]:
-    """What the runs of the task did, besides nothing."""
+    """The effects of the runs of the task."""
     return {name: count for run in runs if run.task == task for name, count in run.done.items() if count}
 
 
 def errors(runs: list[TaskRun], task: str) -> dict[str, str]:
-    """What failed in the runs of the task."""
+    """The errors of the runs of the task."""
     return {url: error for run in runs if run.task == task for url, error in run.errors.items()}

@@ -1,4 +1,4 @@
-"""What fsspec's memory holds: a listing looks at all that was ever stored in it, and so does each write."""
+"""The content of fsspec's memory: each listing and each write visits everything that was stored in it."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def started() -> Any:
-    """A `ThreadedMotoServer` on a free port, which its `stop` ends; those of a process share their buckets."""
+    """A `ThreadedMotoServer` on a free port, which its `stop` ends; the servers of a process share their buckets."""
     from moto.server import ThreadedMotoServer
 
     _patch()
@@ -33,7 +33,7 @@ def _patch() -> None:
             return put(self)
 
     S3Response.put_object = put_object
-    # each session of a client would read what S3 is anew, and keep 28,000 objects of that
+    # each session of a client would read S3's description again, and keep 28,000 objects
     session.create_loader = functools.cache(session.create_loader)
     # twice for each request it would list its own folder on the disk, and match the patterns of all services
     real_backend = DomainDispatcherApplication.get_backend_for_host
@@ -58,11 +58,11 @@ def _keeping_connections(handler: Any) -> Any:
             self.wfile.flush()
             self.environ = environ = self.make_environ()
             sent, is_chunked = environ["wsgi.input"], "chunked" in environ.get("HTTP_TRANSFER_ENCODING", "")
-            # whole, or what is left would be taken for the next request
+            # to its end, or the remaining bytes would count as the next request
             length = int(environ.get("CONTENT_LENGTH") or 0)
             data = sent.read() if is_chunked else sent.read(length)
             if not is_chunked and len(data) < length:
-                # of a process that was killed: nothing of it is stored
+                # the request of a killed process is not stored
                 self.close_connection = True
                 return
             answer, status, headers = run_wsgi_app(

@@ -1,4 +1,4 @@
-"""What parsers of lines make of a block."""
+"""Blocks in parsers of lines."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from distlog.core.files.text_lines import LineParser, Parsed, line_at
 
 
 def parsed(parser: LineParser, block: bytes) -> Parsed:
-    """What a parser makes of a block that others follow."""
+    """Parse a block that other blocks follow."""
     return parser.parse(block, len(block), is_last=False)
 
 
-def rows(found: Parsed) -> list[dict[str, Any]]:
+def rows(result: Parsed) -> list[dict[str, Any]]:
     """The records."""
-    return found.records.to_pylist()  # type: ignore[no-any-return]
+    return result.records.to_pylist()  # type: ignore[no-any-return]
 
 
-def bad_lines(found: Parsed, block: bytes) -> list[tuple[int, int]]:
+def bad_lines(result: Parsed, block: bytes) -> list[tuple[int, int]]:
     """The numbers of bad lines, and how many records are before each."""
-    return [(line_at(block, bad.position) + 1, bad.records_before) for bad in found.bad]
+    return [(line_at(block, bad.position) + 1, bad.records_before) for bad in result.bad]
 
 
 def records(unit: str = "ms") -> JsonRecords:
@@ -36,6 +36,6 @@ def objects(unit: str = "ms", **fields: str) -> JsonFields:
 
 
 def csv(text: str | bytes, unit: str = "ms", **fields: str) -> tuple[Parsed, bytes]:
-    """What is made of CSV, and its rows."""
+    """Parse CSV; also returns its rows."""
     head, _, block = (text.encode() if isinstance(text, str) else text).partition(b"\n")
     return CsvRows(header_names(head), fields, TimeReader(unit)).parse(block, len(block), is_last=True), block

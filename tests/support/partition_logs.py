@@ -32,7 +32,7 @@ from distlog.core.storage.locks_and_pages import SharedPage
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 
-#: What changes a file system: a process may end before each of these.
+#: Calls that change a file system: a process may end before each.
 STEPS = ("pwrite", "ftruncate", "fsync", "write", "link", "unlink", "mkdir")
 
 
@@ -94,7 +94,7 @@ def release_dead() -> None:
 
 
 class Process:
-    """What one process has of a topic: a handle, the newest snapshot, and a log per partition."""
+    """The objects of one process for a topic: a handle, the newest snapshot, and a log per partition."""
 
     def __init__(self, folder: Path, *, clock: Clock | None = None, calls: Any = os, timeout_s: float = 60.0) -> None:
         storage, clock = Storage(str(folder)), clock or Clock()
@@ -127,11 +127,11 @@ class Process:
             active.close()
 
     def record(self, partition: int) -> StateRecord | None:
-        """What the page in the lock's file says."""
+        """The record in the page of the lock."""
         return PartitionLock(str(self.folder(partition)), self.snapshots.snapshot.topic_id, 0).stored_record()
 
     def values(self) -> dict[int, list[bytes | None]]:
-        """What a reader sees of each partition, the tails among it."""
+        """The values that a reader gets from each partition, with the tails."""
         return contents(self.topic())
 
     def head(self) -> Snapshot:
@@ -143,7 +143,7 @@ class Process:
         return Topic(self.handle, self.head())
 
     def anomalies(self) -> tuple[object, ...]:
-        """What `verify` finds wrong."""
+        """The anomalies that `verify` finds."""
         return verify(self.handle, self.head()).anomalies
 
     def close(self) -> None:
@@ -186,7 +186,7 @@ def rebooted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def encoded(*values: bytes, time: int = NOW) -> tuple[Any, Any]:
-    """One batch of these values at offset 0, as bytes that can be written, and its headers."""
+    """One batch of values at offset 0, as writable bytes, and its headers."""
     rows = [record(delta, 0, None, value) for delta, value in enumerate(values)]
     data = np.frombuffer(batch(rows, base_timestamp=time, max_timestamp=time), np.uint8).copy()
     return data, read_headers(data.data)

@@ -55,7 +55,7 @@ def fill(topic: distlog.Topic) -> None:
 
 
 def source(url: str, **options: Any) -> DistlogDataSource:
-    """What Spark makes in its planning process, and sends from one such process to the next."""
+    """The data source that Spark creates in a planning process, and sends to the next."""
     data_source = DistlogDataSource(
         options=CaseInsensitiveDict({"path": url, **{k: str(v) for k, v in options.items()}})
     )
@@ -64,7 +64,7 @@ def source(url: str, **options: Any) -> DistlogDataSource:
 
 
 def rows(url: str, **options: Any) -> list[list[dict[str, Any]]]:
-    """What each task of a read gives, as Spark would run it but without Spark."""
+    """The rows of each task of a read, as Spark would run it but without Spark."""
     planned = source(url, **options)
     reader = planned.reader(schema_of(None, False))
     partitions = reader.partitions()

@@ -17,7 +17,7 @@ KEY_VALUE = StructType([StructField("key", BinaryType()), StructField("value", B
 
 
 def writer(url: str, schema: StructType = KEY_VALUE, **options: Any) -> DistlogWriter:
-    """What Spark makes in its planning process."""
+    """The writer that Spark creates in its planning process."""
     source = DistlogDataSource(options=CaseInsensitiveDict({"path": url, **options}))
     data_writer = source.writer(schema, overwrite=False)
     assert isinstance(data_writer, DistlogWriter)

@@ -31,12 +31,12 @@ def rows_from(topic: Topic, offset: int, limit: int | None = 1) -> Rows:
 
 
 def expected_rows_from(expected: Rows, offset: int, limit: int | None = 1) -> Rows:
-    """What `found` must give, of the rows that there are."""
+    """The rows that `found` must return."""
     return _without_partition(islice((row for row in expected if row["offset"] >= offset), limit))
 
 
 def _as_rows(records: Iterable[Record]) -> Rows:
-    """Records as `adopted.rows` gives those of a scan."""
+    """Records in the shape of `adopted.rows`."""
     headers = ("key", "value")
     return [
         {**record._asdict(), "headers": [dict(zip(headers, pair, strict=True)) for pair in record.headers]}

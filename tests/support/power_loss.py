@@ -22,10 +22,10 @@ class Killed(BaseException):
 
 
 class Disk:
-    """What of the folder `root` would be there after a power loss; it watches this process's system calls.
+    """The state of the folder `root` after a power loss; it watches this process's system calls.
 
-    A folder keeps the names that it had when it was synced last, and a file the bytes. What was there at the
-    beginning is durable.
+    A folder keeps the names that it had when it was synced last, and a file the bytes. The initial
+    content is durable.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
@@ -48,7 +48,7 @@ class Disk:
         self._steps_left = steps
 
     def after_power_loss(self, folder: Path) -> Path:
-        """What is left of the root, as the new folder `folder`."""
+        """Restore the surviving files in the new folder `folder`."""
         self._restore(os.stat(self._root).st_ino, folder)
         return folder
 
@@ -66,7 +66,7 @@ class Disk:
 
     def _note(self, name: str, arguments: tuple[Any, ...], result: Any) -> None:
         if name == "open" and arguments[1] & os.O_CREAT and not os.fstat(result).st_size:
-            # a new file, which may have the number of one that is gone
+            # a new file, which may have the number of a deleted one
             self._bytes[os.fstat(result).st_ino] = b""
         elif name == "mkdir":
             self._names[os.stat(arguments[0]).st_ino] = {}

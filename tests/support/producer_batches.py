@@ -1,4 +1,4 @@
-"""Batches as producers make them, and what becomes of them."""
+"""Batches of producers, and their validation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def records(*times: int, key: bytes | None = b"k", value: bytes = b"value") -> l
 
 
 def packed(contents: list[bytes], codec: str = "none", **fields: Any) -> bytes:
-    """A producer's batch of these records, from NOW on, compressed."""
+    """A producer's compressed batch of records, from NOW on."""
     section = compress(CODECS[codec], b"".join(contents)) if codec != "none" else None
     fields = {"section": section, "base_timestamp": NOW, "max_timestamp": NOW + 1, **fields}
     fields["attributes"] = fields.get("attributes", 0) | CODECS[codec]
@@ -30,7 +30,7 @@ def packed(contents: list[bytes], codec: str = "none", **fields: Any) -> bytes:
 
 
 def checked(data: bytes, *, now_ms: int = NOW, **settings: Any) -> ValidBatch:
-    """What a topic of these settings makes of the batch; its header and its checksum fit."""
+    """Validate a batch for a topic with settings, and check its header and its checksum."""
     valid = validate(data, TopicConfig(**settings), now_ms)
     assert read_headers(valid.data.data).tobytes() == valid.rows.tobytes()
     check_crcs(valid.data, valid.rows)

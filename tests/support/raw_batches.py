@@ -42,7 +42,7 @@ def body(
 
 
 def record(*args: object, **kwargs: object) -> bytes:
-    """A record of format 2; the arguments are those of `body`."""
+    """A record of format 2, with the arguments of `body`."""
     return sized(body(*args, **kwargs))  # type: ignore[arg-type]
 
 

@@ -55,7 +55,7 @@ def rebuilt(topic: Topic, **options: bool) -> RebuildReport:
 
 
 def index_states(report: RebuildReport) -> list[str]:
-    """What was found in each segment: the states of its offset index, its time index."""
+    """The states of each segment's offset index and time index."""
     return [f"{segment.states['.index']} {segment.states['.timeindex']}" for segment in report.segments]
 
 

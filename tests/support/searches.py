@@ -15,7 +15,7 @@ FACTOR = int(os.environ.get("DISTLOG_SEARCH_FACTOR", "1"))
 
 
 def examples(count: int, **more: Any) -> settings:
-    """A search with so many examples in the suite."""
+    """A search with `count` examples in the suite."""
     return settings(max_examples=count * FACTOR, **more)
 
 

@@ -72,7 +72,7 @@ assert distlog.open(url + "-copy", storage_options=secrets).scan().to_table().nu
 
 
 class Ran(NamedTuple):
-    """What `end` printed, and Spark's events before and after the program by Spark Connect."""
+    """The output of `end`, and Spark's events before and after the program by Spark Connect."""
 
     printed: str
     classic_events: str

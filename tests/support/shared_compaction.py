@@ -65,7 +65,7 @@ class Partition:
 
 
 def with_fixed_clock(topic: distlog.Topic, now: int) -> Topic:
-    """The newest version with a clock that stands still, and comes along into tasks."""
+    """The newest version with a fixed clock, which tasks get too."""
     return Topic(with_clock(topic, lambda: now), topic.log.load())
 
 
@@ -107,7 +107,7 @@ def copy(topic: distlog.Topic, folder: Path) -> distlog.Topic:
 
 
 def contents(topic: distlog.Topic) -> list[Any]:
-    """Of each partition: up to where it is clean, and of its segments the bytes and all facts but their names."""
+    """For each partition the first dirty offset, and the bytes and fields of its segments, except for their names."""
     topic = topic.refresh()
     return [
         (state.first_dirty_offset, [segment_contents(topic, segment) for segment in state.segments])
@@ -135,5 +135,5 @@ def keyed_topic(url: str, partitions: int = 2) -> distlog.Topic:
 
 
 def offsets(topic: distlog.Topic, partition: int = 0) -> list[int]:
-    """Of the newest version."""
+    """The offsets of the newest version."""
     return topic.refresh().scan([partition], columns=["offset"]).to_table()["offset"].to_pylist()  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Topics of small segments, and what a merge makes of them."""
+"""Topics of small segments, and their merges."""
 
 from __future__ import annotations
 

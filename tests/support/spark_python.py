@@ -1,7 +1,7 @@
 """The Python that Spark is given for its workers: each is forked from a process that has imported what they use.
 
-Spark starts Python for each step of planning, each stream and each kind of task, and each of them would import
-distlog and PySpark anew: a second of CPU for each, several for each query.
+Spark starts Python for each step of planning, each stream and each kind of task. Each process would import distlog
+and PySpark again, which takes a second of CPU, several for each query.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import signal
 import socket
 import sys
 
-# What stands for a program imports little, and neither these nor `typing`: half of its CPU.
+# The stub of a program imports little, without these or `typing`: half of its CPU.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
     from types import FrameType
 
-#: What workers import, except the modules that they run and distlog's, which look at the module that is run.
+#: The imports of workers, without the modules that they run, and without distlog's, which inspect the running module.
 IMPORTS = (
     "pandas",
     "pyspark.worker",

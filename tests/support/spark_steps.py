@@ -17,7 +17,7 @@ from distlog.spark import SparkExecutor, append, lag, read, register, register_t
 
 
 class Steps:
-    """What is done, each in topics of its own; a step raises if the result is not the right one."""
+    """The steps, each with its own topics; a step raises if its result is wrong."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -99,7 +99,7 @@ class Steps:
             self.spark.conf.unset(name)
 
     def source(self) -> None:
-        """A stream out of a topic, twice from one checkpoint, also with a partition that came meanwhile."""
+        """A stream out of a topic, twice from one checkpoint, also with a new partition."""
         topic = self._topic("source", 20)
 
         def frame() -> Any:
@@ -121,7 +121,7 @@ class Steps:
         assert len(rows) > 2
 
     def lag(self) -> None:
-        """How far a query is behind."""
+        """The lag of a query."""
         topic = self._topic("behind", 20)
         frame = stream(self.spark, topic, start=distlog.EARLIEST)
         query = self._finish(frame.writeStream.format("noop"), "behind")
@@ -172,7 +172,7 @@ class Steps:
         assert len(topic.refresh().scan(columns="key").to_table()) < 30
 
 
-#: What the table in docs/spark-setup.md calls each step.
+#: The names of the steps in the table in docs/spark-setup.md.
 LABELS = {
     "functions": "`append` and `read`",
     "format": '`format("distlog")`, read and write',

@@ -49,7 +49,7 @@ class Stream:
         self.restart()
 
     def restart(self, **options: Any) -> None:
-        """Go on from the log, in a new process, perhaps with other options."""
+        """Continue from the log, in a new process, perhaps with other options."""
         self.options |= {name: str(value) for name, value in options.items()}
         self.reader = DistlogStreamReader(StreamOptions.parse(self.options), SCHEMA, self.clock)
 
@@ -58,7 +58,7 @@ class Stream:
         self.reader.prepareForTriggerAvailableNow()
 
     def run(self, *, everything: bool = False) -> Read | None:
-        """One micro-batch, first one that was begun before; None if there is nothing new."""
+        """Run one micro-batch, first an unfinished one; None without new records."""
         if self.committed == len(self.log) and not self.plan(everything=everything):
             return None
         rows = self.read()
@@ -77,7 +77,7 @@ class Stream:
         return True
 
     def read(self) -> Read:
-        """What the tasks of the batch that was logged last read."""
+        """The records of the newest logged batch."""
         rows: Read = {}
         for row in self.rows(self.partitions()):
             rows.setdefault(row["partition"], []).append(row["offset"])
@@ -89,7 +89,7 @@ class Stream:
         return self.reader.partitions(json.loads(start), json.loads(self.log[-1]))
 
     def rows(self, partitions: list[InputPartition]) -> list[Mapping[str, Any]]:
-        """What tasks read."""
+        """The rows that tasks read."""
         self.splits = len(partitions)
         source = DistlogDataSource(options=CaseInsensitiveDict(self.options))
         in_task = pickle.loads(pickle.dumps((source.streamReader(SCHEMA), source)))[0]

@@ -27,7 +27,7 @@ TOPIC_ID = "A" * 22
 
 @dataclass(frozen=True, slots=True)
 class RemotePartitionData:
-    """A partition that a real broker uploaded, and what a consumer read of it."""
+    """A partition that a real broker uploaded, and the records that a consumer read."""
 
     bucket: str
     name: str

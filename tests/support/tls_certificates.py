@@ -50,7 +50,7 @@ class Authority:
         )
 
     def revoked(self, *certificates: Certificate) -> str:
-        """The file of a list of revoked certificates."""
+        """The file of a certificate revocation list."""
         now = datetime.datetime.now(datetime.timezone.utc)
         add_revoked_certificate = (
             x509.CertificateRevocationListBuilder()

@@ -1,4 +1,4 @@
-"""Consumers in a time that only the test knows: each pause passes at once, and may do something meanwhile."""
+"""Consumers with a simulated time: each pause ends at once, and may run a callback."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def rows(batch: pa.RecordBatch) -> list[tuple[int, int]]:
 
 
 def drained(consumer: Consumer) -> list[tuple[int, int]]:
-    """The (partition, offset) of the records that it hands out until it ends."""
+    """The (partition, offset) of the records that it returns until it ends."""
     return [row for batch in consumer for row in rows(batch)]
 
 

@@ -1,4 +1,4 @@
-"""What tests of whole topics are written with: topics that roll early, a clock to set, contents as plain values."""
+"""Helpers for tests of whole topics: topics that roll early, a clock to set, contents as plain values."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def topic_on(
     clock: Callable[[], int] | None = None,
     **log_options: Any,
 ) -> Topic:
-    """The topic in `storage`, made anew if `partitions` are given, with a clock of its own."""
+    """The topic in `storage`, created if `partitions` are given, with its own clock."""
     clock = clock or Clock()
     log = CommitLog(storage, clock=clock, random=random.Random(0), writer="a test", **log_options)
     new_topic = log.load() if partitions is None else log.create(partitions, TopicConfig.parse(config or {}))

@@ -19,7 +19,7 @@ from distlog.core.write.writer import engine_of
 
 
 class Sender:
-    """A transactional producer of a Kafka client: its records are in place at once, and wait for end markers."""
+    """A transactional producer of a Kafka client: its records are in the log at once, and wait for end markers."""
 
     epoch = 0
 
@@ -104,5 +104,5 @@ def values_seen(topic: Topic, isolation: IsolationLevel = "read_committed") -> d
 
 
 def committed(folder: Path) -> dict[int, list[bytes]]:
-    """What another process sees of the committed records now."""
+    """The committed records that another process reads now."""
     return values_seen(Process(folder).topic())

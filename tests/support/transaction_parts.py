@@ -36,7 +36,7 @@ from distlog.gateway.transactions.transaction_coordinator import TransactionCoor
 from distlog.gateway.transactions.transaction_log import own_batch
 
 NOW, TIMEOUT_MS, GROUP, ID = 1_700_000_000_000, 60_000, "billing", "payments"
-#: What a gateway does in logs, in the order of a transaction: in place, and in commits.
+#: The steps of a gateway in a transaction, in order: direct appends, and commits.
 DIRECT_APPENDS = [(Partition, name) for name in ("append", "append_run", "end_transaction", "sync")]
 IN_COMMITS: list[tuple[Any, str]] = [(engine, name) for name in ("write_bundle", "CommitRace")]
 
@@ -133,7 +133,7 @@ class Parts:
         self.groups.offsets.commit_in_transaction(GROUP, {("clicks", number): Position(offset)}, producer.id, append)
 
     def values(self) -> tuple[list[bytes], list[bytes], int | None]:
-        """What readers of committed records, and the group, see: values in two topics, and a position."""
+        """The committed values of two topics, and the group's offset."""
         clicks, views = (values_seen(self.topic(name))[0] for name in ("clicks", "views"))
         position = self.groups.offsets.fetch(GROUP, [("clicks", 0)])["clicks", 0]
         return clicks, views, position.offset if isinstance(position, Position) else None
@@ -165,7 +165,7 @@ def _dead(*_: object) -> bool:
 def killed_before(
     step: int, monkeypatch: pytest.MonkeyPatch, *, is_local: bool = True
 ) -> Iterator[Callable[[], int]]:
-    """Within the block, the gateway is killed before this step, from 0 on. Tells how many steps there were."""
+    """Kill the gateway before a step in this block. The result returns the number of steps."""
     count = [0]
 
     def counted(owner: Any, name: str) -> Callable[..., Any]:

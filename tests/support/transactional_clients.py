@@ -16,7 +16,7 @@ ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT, OFFSET_FETCH = 24, 25, 
 
 
 class RawProducer:
-    """The producer `id` at a connection; each call returns the code that it is told."""
+    """The producer `id` at a connection; each call returns the code of its response."""
 
     def __init__(self, wire: Wire, id: str = "payments", *, timeout_ms: int = 60_000) -> None:
         self.wire, self.id, self.timeout_ms = wire, id, timeout_ms
@@ -123,12 +123,12 @@ class RawProducer:
             group_instance_id=None,
             topics=(schema.TxnOffsetCommitRequestTopic(name="clicks", partitions=(partition,)),),
         )
-        ((code,),) = [[one.error_code for one in topic.partitions] for topic in answer.topics]
+        ((code,),) = [[partition.error_code for partition in topic.partitions] for topic in answer.topics]
         return code
 
 
 def position(wire: Wire, number: int = 0, *, group: str = "billing", stable: bool = False) -> int | ErrorCode:
-    """What a group is told of its position in `clicks`; -1 if it has none."""
+    """The committed offset of a group in `clicks`; -1 if it has none."""
     schema = import_module("kio.schema.offset_fetch.v7.request")
     topics = (schema.OffsetFetchRequestTopic(name="clicks", partition_indexes=(number,)),)
     answer = wire.ask(OFFSET_FETCH, 7, group_id=group, topics=topics, require_stable=stable)

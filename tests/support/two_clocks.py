@@ -24,7 +24,7 @@ class TwoClocks:
         self.bad = Clock(NOW + MONTH_MS)
         self.storage = TimedStorage(storage, self.store)
         settings: dict[str, object] = {name.replace("_", "."): value for name, value in config.items()}
-        # what a clock that is behind would refuse
+        # which a slow clock would refuse
         settings.setdefault("message.timestamp.after.max.ms", MAX_LONG)
         self.good = topic_on(self.storage, 1, settings, self.store)
 

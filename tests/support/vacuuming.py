@@ -1,4 +1,4 @@
-"""What tests of vacuum are written with: a topic with a short delay, its clock, and slow writers."""
+"""Helpers for tests of vacuum: a topic with a short delay, its clock, and slow writers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DELAY = 1000
 
 
 class Clock:
-    """A time that moves when it is told to."""
+    """A time that tests move."""
 
     def __init__(self) -> None:
         self.now = 1_700_000_000_000

@@ -35,7 +35,7 @@ def verified(topic: Topic) -> VerifyReport:
 
 
 def anomalies_of(topic: Topic) -> list[tuple[str, int | None, int | None]]:
-    """What is wrong: the word, the position, the offset."""
+    """The anomalies: the word, the position, the offset."""
     return [(anomaly.word, anomaly.position, anomaly.offset) for anomaly in verified(topic).anomalies]
 
 
@@ -66,7 +66,7 @@ def second_batch(topic: Topic) -> tuple[int, int]:
 
 
 def raw_topic(folder: Path, log: bytes, next_offset: int, **changes: Any) -> Topic:
-    """A topic whose one segment has these batches, whatever they are."""
+    """A topic whose one segment has these batches, valid or not."""
     topic = distlog.create(str(folder / uuid.uuid4().hex), config=CONFIG)
     files = with_indexes(log, 0, CONFIG["index.interval.bytes"])
     sound = b"".join(batch([record()], base_offset=offset) for offset in range(next_offset))

@@ -1,4 +1,4 @@
-"""What tests of writers on a local disk are written with: syncs that are counted and may fail, and full buffers."""
+"""Helpers for tests of writers on a local disk: syncs that are counted and may fail, and full buffers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def append_both(topic: Topic, deliveries: list[Delivery], numbers: range) -> Non
 
 
 def open_files(folder: Path) -> int:
-    """How many files below the folder this process has open; others may come and go meanwhile."""
+    """The number of open files of this process in the folder; other files may come and go."""
     links = []
     for number in os.listdir("/proc/self/fd"):
         with suppress(OSError):

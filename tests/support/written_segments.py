@@ -21,7 +21,7 @@ NOW = 1_700_000_000_000
 
 
 class Written(NamedTuple):
-    """What a writer left: the segments, and the bytes of each of their files by suffix."""
+    """The result of a writer: the segments, and the bytes of each of their files by suffix."""
 
     segments: list[SegmentInfo]
     files: list[dict[str, bytes]]
@@ -29,12 +29,12 @@ class Written(NamedTuple):
 
 def records(timestamps: list[int], size: int = 10, **columns: Any) -> pa.RecordBatch:
     """A record of `size` bytes for each timestamp, its value its number."""
-    found: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "timestamp": pa.array(timestamps, pa.int64()),
         "key": pa.nulls(len(timestamps), pa.binary()),
         "value": pa.array([b"%0*d" % (size, number) for number in range(len(timestamps))], pa.binary()),
     }
-    return pa.RecordBatch.from_pydict({**found, **columns})
+    return pa.RecordBatch.from_pydict({**defaults, **columns})
 
 
 def writer(storage: Storage, codec: str = "none", **settings: object) -> SegmentWriter:
@@ -54,7 +54,7 @@ def memory() -> Storage:
 
 
 def write(*batches: pa.RecordBatch, storage: Storage | None = None, **settings: Any) -> Written:
-    """What a writer makes of `batches`, in memory where no storage is given."""
+    """Write `batches`, in memory without a storage."""
     storage = storage or memory()
     segment_writer = writer(storage, **settings)
     for batch in batches:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateways import METADATA, Wire, fetching, opened, producing, serving
+from gateways import METADATA, Wire, fetching, open_topic, producing, serving
 from gateways import gateway as gateway
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
@@ -43,7 +43,7 @@ def create(client: Any, name: str, partitions: int = 1, **options: Any) -> Any:
 def test_a_topic_is_created_with_its_settings(gateway: GatewayServer, client: Any) -> None:
     config = {"retention.ms": "1000", "cleanup.policy": "compact", "min.insync.replicas": "2"}
     create(client, "orders", 3, config=config).result(30)
-    topic = opened(gateway, "orders")
+    topic = open_topic(gateway, "orders")
     assert (topic.partitions, topic.config.overrides()) == (3, {"retention.ms": "1000", "cleanup.policy": "compact"})
     with Wire(gateway) as wire:
         assert producing(wire, batch([record(0, key=b"k")]), 2, topic="orders").base_offset == 0
@@ -65,13 +65,13 @@ def test_a_topic_that_cannot_be_is_refused(
     assert error_of(create(client, name, partitions, config=config)) == error
     assert error_of(create(client, name, partitions, config=config, validate_only=True)) == error
     with pytest.raises(TopicNotFoundError):
-        opened(gateway, "orders")
+        open_topic(gateway, "orders")
 
 
 def test_validate_only_creates_nothing(gateway: GatewayServer, client: Any) -> None:
     create(client, "orders", validate_only=True).result(30)
     with pytest.raises(TopicNotFoundError):
-        opened(gateway, "orders")
+        open_topic(gateway, "orders")
 
 
 def test_all_topics_are_listed_with_those_of_other_programs(gateway: GatewayServer, client: Any) -> None:
@@ -105,7 +105,7 @@ def test_partitions_are_only_added(gateway: GatewayServer, client: Any) -> None:
     client.create_partitions([admin.NewPartitions("clicks", 4)])["clicks"].result(30)
     with Wire(gateway) as wire:
         assert producing(wire, DATA, 3).base_offset == 0
-    assert opened(gateway).end_offsets() == {0: 0, 1: 0, 2: 0, 3: 2}
+    assert open_topic(gateway).end_offsets() == {0: 0, 1: 0, 2: 0, 3: 2}
     assert error_of(client.create_partitions([admin.NewPartitions("clicks", 4)])["clicks"]) == "INVALID_PARTITIONS"
 
 
@@ -121,17 +121,17 @@ def test_settings_are_described_and_altered(gateway: GatewayServer, client: Any)
     client.incremental_alter_configs([resource])[resource].result(30)
     after = client.describe_configs([resource])[resource].result(30)
     assert (after["retention.ms"].value, after["retention.ms"].is_default) == ("5", False)
-    assert opened(gateway).config.cleanup_policy == "delete,compact"
+    assert open_topic(gateway).config.cleanup_policy == "delete,compact"
     resource.incremental_configs = [
         admin.ConfigEntry("retention.ms", None, incremental_operation=change.DELETE),
         admin.ConfigEntry("cleanup.policy", "compact", incremental_operation=change.SUBTRACT),
     ]
     client.incremental_alter_configs([resource])[resource].result(30)
-    assert opened(gateway).config.overrides() in ({}, {"cleanup.policy": "delete"})
+    assert open_topic(gateway).config.overrides() in ({}, {"cleanup.policy": "delete"})
 
 
 def test_all_settings_are_replaced_as_older_programs_do(gateway: GatewayServer, client: Any) -> None:
-    topic, kind = opened(gateway), admin.ConfigResource.Type.TOPIC
+    topic, kind = open_topic(gateway), admin.ConfigResource.Type.TOPIC
     sent = import_module("kio.schema.alter_configs.v2.request")
     topic.alter_config({"retention.ms": "5", "segment.bytes": "2000000"})
     settings = {"retention.ms": "7", "unclean.leader.election.enable": "false"}
@@ -157,7 +157,7 @@ def test_a_bad_setting_changes_nothing(gateway: GatewayServer, client: Any) -> N
     entry = admin.ConfigEntry("retention.ms", "soon", incremental_operation=admin.AlterConfigOpType.SET)
     resource.add_incremental_config(entry)
     assert error_of(client.incremental_alter_configs([resource])[resource]) == "INVALID_CONFIG"
-    assert opened(gateway).config.overrides() == {}
+    assert open_topic(gateway).config.overrides() == {}
 
 
 def test_the_cluster_is_this_gateway(gateway: GatewayServer, client: Any) -> None:
@@ -240,7 +240,7 @@ def test_metadata_creates_a_topic_only_if_allowed(tmp_path: Path) -> None:
     with serving(tmp_path, auto_create_topics=True) as gateway:
         client = admin.AdminClient({"bootstrap.servers": gateway.address, "allow.auto.create.topics": True})
         assert len(client.list_topics("orders", timeout=30).topics["orders"].partitions) == 1
-        assert opened(gateway, "orders").partitions == 1
+        assert open_topic(gateway, "orders").partitions == 1
 
 
 def test_settings_of_the_gateway_have_their_sources(tmp_path: Path) -> None:

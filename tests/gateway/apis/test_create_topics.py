@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateways import METADATA, Wire, opened, serving
+from gateways import METADATA, Wire, open_topic, serving
 from gateways import gateway as gateway
 from kio.schema.errors import ErrorCode
 
@@ -36,7 +36,7 @@ def test_each_version_creates_and_reports_a_topic(gateway: GatewayServer, versio
         )
     (reply,) = body.topics
     assert (reply.name, reply.error_code) == ("orders", ErrorCode.none)
-    topic = opened(gateway, "orders")
+    topic = open_topic(gateway, "orders")
     assert (topic.partitions, topic.config.overrides()) == (3, {"retention.ms": "1000"})
     if version >= 5:
         actual = {config.name: (config.value, config.config_source) for config in reply.configs}
@@ -118,7 +118,7 @@ def test_brokers_that_are_assigned_by_hand_are_checked(
         reply = created(wire, "orders", num_partitions=-1, replication_factor=-1, assignments=assignments)
     assert reply == [("none" if text is None else "invalid_replica_assignment", text)]
     if text is None:
-        assert opened(gateway, "orders").partitions == len(assigned)
+        assert open_topic(gateway, "orders").partitions == len(assigned)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_partitions_are_added_only_with_as_many_assignments(
         (response,) = wire.plain(CREATE_PARTITIONS.key, 3, topics=topics).results
     code = ErrorCode.none if text is None else ErrorCode.invalid_replica_assignment
     assert (response.error_code, response.error_message) == (code, text)
-    assert opened(gateway).partitions == (3 if text is None else 2)
+    assert open_topic(gateway).partitions == (3 if text is None else 2)
 
 
 def test_a_missing_topic_has_the_error_message_of_a_broker(gateway: GatewayServer) -> None:

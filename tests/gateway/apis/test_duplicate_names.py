@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from gateways import FETCH, LIST_OFFSETS, PRODUCE, Wire, fetch_fields, opened, produce_fields, producing
+from gateways import FETCH, LIST_OFFSETS, PRODUCE, Wire, fetch_fields, open_topic, produce_fields, producing
 from gateways import gateway as gateway
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
@@ -51,7 +51,7 @@ def test_a_partition_with_two_batches_in_a_request_gets_none_of_them(gateway: Ga
         ]
     assert (responses.error_code, responses.base_offset) == (ErrorCode.invalid_request, -1)
     assert (other.error_code, other.base_offset) == (NONE, 0)
-    assert opened(gateway).end_offsets() == {0: 0, 1: 1}
+    assert open_topic(gateway).end_offsets() == {0: 0, 1: 1}
 
 
 def test_offsets_of_a_partition_are_searched_once(gateway: GatewayServer) -> None:

@@ -8,7 +8,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from gateways import FETCH, LIST_OFFSETS, Wire, counted, fetch_fields, fetching, opened, producing, serving, until
+from gateways import FETCH, LIST_OFFSETS, Wire, counted, fetch_fields, fetching, open_topic, producing, serving, until
 from gateways import gateway as gateway
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
@@ -48,7 +48,7 @@ def test_each_version_gets_the_batches_as_they_were_sent(gateway: GatewayServer,
 
 def test_batches_of_a_commit_have_the_offsets_that_the_commit_gave(gateway: GatewayServer) -> None:
     for number in range(3):
-        opened(gateway).append([{"value": b"%d" % number}], partition=0)
+        open_topic(gateway).append([{"value": b"%d" % number}], partition=0)
     with Wire(gateway) as wire:
         assert [offsets_in(fetching(wire, offset).records) for offset in range(4)] == [[0], [1], [2], []]
 
@@ -96,7 +96,7 @@ def test_a_fetch_waits_until_a_client_appends(gateway: GatewayServer, monkeypatc
 
 
 def test_a_fetch_waits_until_another_process_appends(gateway: GatewayServer) -> None:
-    topic = opened(gateway)
+    topic = open_topic(gateway)
     with Wire(gateway) as consumer:
         for offset, append in enumerate((_directly, _by_commit, _directly)):
             correlation_id = consumer.send(FETCH, 12, **fetch_fields(12, [("clicks", 0, offset)], max_wait_ms=30_000))
@@ -229,7 +229,7 @@ def test_many_consumers_of_one_partition_get_each_record_once(gateway: GatewaySe
 
 @pytest.mark.parametrize("version", [12, 17])
 def test_a_gateway_offers_no_fetch_session(gateway: GatewayServer, version: int) -> None:
-    topic = opened(gateway)
+    topic = open_topic(gateway)
     topic.append([{"partition": 0, "value": b"v"}])
     partition = (uuid.UUID(topic.snapshot.topic_id) if version > 12 else "clicks", 0, 0)
     with Wire(gateway) as wire:

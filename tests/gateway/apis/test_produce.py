@@ -6,7 +6,7 @@ import gc
 from collections import Counter
 
 import pytest
-from gateways import PRODUCE, Wire, framed, opened, produce_fields, producing, request
+from gateways import PRODUCE, Wire, framed, open_topic, produce_fields, producing, request
 from gateways import gateway as gateway
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record, with_right_crc
@@ -23,7 +23,7 @@ def data(*values: bytes, sequence: int = -1, producer: int = -1, epoch: int = 0,
 
 
 def values(gateway: GatewayServer) -> list[bytes]:
-    return opened(gateway).scan(partitions=[0]).to_table().column("value").to_pylist()
+    return open_topic(gateway).scan(partitions=[0]).to_table().column("value").to_pylist()
 
 
 @pytest.mark.parametrize("version", range(3, 13))
@@ -131,7 +131,7 @@ def test_a_bad_batch_gets_kafkas_code_and_appends_nothing(
 
 
 def test_invalid_records_are_named(gateway: GatewayServer) -> None:
-    opened(gateway).alter_config({"cleanup.policy": "compact"})
+    open_topic(gateway).alter_config({"cleanup.policy": "compact"})
     with Wire(gateway) as wire:
         response = producing(wire, batch([record(0, key=b"k"), record(1, key=None)]))
     assert response.error_code is ErrorCode.invalid_record
@@ -178,17 +178,17 @@ def wire_ms(ms: int) -> object:
 
 
 def test_the_append_time_is_returned(gateway: GatewayServer) -> None:
-    opened(gateway).alter_config({"message.timestamp.type": "LogAppendTime"})
+    open_topic(gateway).alter_config({"message.timestamp.type": "LogAppendTime"})
     with Wire(gateway) as wire:
         response = producing(wire, data(b"a"))
-    (row,) = opened(gateway).scan(partitions=[0]).to_table().to_pylist()
+    (row,) = open_topic(gateway).scan(partitions=[0]).to_table().to_pylist()
     assert response.log_append_time == row["timestamp"]
 
 
 def test_a_dropped_topic_is_unknown_and_one_that_is_created_again_is_another(gateway: GatewayServer) -> None:
     with Wire(gateway) as wire:
         producing(wire, data(b"old"))
-        opened(gateway).drop()
+        open_topic(gateway).drop()
         assert producing(wire, data(b"v")).error_code is ErrorCode.unknown_topic_or_partition
         distlog.create(f"{gateway.root}/clicks")
         assert producing(wire, data(b"new")).base_offset == 0

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateways import Wire, fetch_fields, opened, serving, until
-from gateways import looks_often as looks_often
+from gateways import Wire, fetch_fields, open_topic, serving, until
+from gateways import frequent_polls as frequent_polls
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
 from rights import UserWire, codes, right, with_acls
@@ -217,7 +217,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayServer]
         assert served.broker.acls is not None
         everyone = (f"{rights} open" for rights in ("ALL group", "ALL transactional_id"))
         served.broker.acls.create(right(rights, "User:*") for rights in everyone)
-        opened(served).append([{"value": b"secret"}])
+        open_topic(served).append([{"value": b"secret"}])
         with UserWire(served, "root") as root:
             begin = {"transactional_id": "u", "transaction_timeout": 99_999, "producer_id": -1, "producer_epoch": -1}
             until(lambda: (response := root.plain(22, 4, **begin)).error_code is E.none and response)
@@ -259,7 +259,7 @@ def state(gateway: GatewayServer) -> Any:
     """The state that a request without rights must not change."""
     acls = gateway.broker.acls
     assert acls is not None
-    topic = opened(gateway)
+    topic = open_topic(gateway)
     return (
         sorted(gateway.broker.metadata.all_topics()),
         (topic.end_offsets(), topic.start_offsets(), topic.config, topic.partitions),
@@ -381,7 +381,7 @@ def test_a_topic_id_does_not_disclose_the_name(gateway: GatewayServer, mallory: 
 
 
 def test_a_request_for_several_topics_has_the_answers_of_both_kinds(gateway: GatewayServer, alice: UserWire) -> None:
-    fetched = {"partition": 0, "fetch_offset": opened(gateway).end_offsets()[0], "partition_max_bytes": 99999}
+    fetched = {"partition": 0, "fetch_offset": open_topic(gateway).end_offsets()[0], "partition_max_bytes": 99999}
     with granted(gateway, "READ topic clicks", "WRITE topic clicks"):
         topics = [{"topic": name, "partitions": [fetched]} for name in ("x", "clicks")]
         response = alice.plain(1, 12, max_bytes=1 << 20, topics=topics).responses
@@ -405,11 +405,11 @@ def test_a_refused_fetch_does_not_wait(mallory: UserWire) -> None:
 
 
 def test_a_refused_produce_without_acks_ends_the_connection(gateway: GatewayServer) -> None:
-    end = opened(gateway).end_offsets()
+    end = open_topic(gateway).end_offsets()
     with UserWire(gateway, "mallory") as wire:
         wire.send_plain(0, 9, transactional_id=None, acks=0, topic_data=PRODUCED)
         assert wire.is_closed
-    assert opened(gateway).end_offsets() == end
+    assert open_topic(gateway).end_offsets() == end
 
 
 def test_groups_and_transactions_are_listed_if_they_may_be_described(
@@ -492,7 +492,7 @@ def test_a_topic_is_created_at_first_use_only_with_the_right_to_create_it(tmp_pa
         assert "other" not in gateway.broker.metadata.all_topics()
 
 
-@pytest.mark.usefixtures("looks_often")
+@pytest.mark.usefixtures("frequent_polls")
 @pytest.mark.parametrize("everyone_if_none", [False, True])
 def test_acls_outlive_a_gateway_and_other_gateways_have_them(tmp_path: Path, everyone_if_none: bool) -> None:
     def allowed(wire: UserWire) -> bool:

@@ -6,7 +6,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from gateways import Wire, opened, serving
+from gateways import Wire, open_topic, serving
 from kafka_commits import KafkaCommits
 from kio.schema.errors import ErrorCode
 from topics import TINY, topic_on, values
@@ -70,7 +70,7 @@ def test_it_is_refused_while_a_gateway_runs(tmp_path: Path) -> None:
             assert producer.commit_offset(5) is ErrorCode.none
             assert producer.end(committed=True) is ErrorCode.none
             assert position(wire) == 5
-        opened(gateway).reset_group("billing", 0)
+        open_topic(gateway).reset_group("billing", 0)
         with Wire(gateway) as wire:
             assert position(wire) == 5
 

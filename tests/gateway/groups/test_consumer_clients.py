@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from addresses import Address
 from gateways import API_VERSIONS, Wire
-from gateways import looks_often as looks_often
+from gateways import frequent_polls as frequent_polls
 
 import distlog
 from distlog.gateway.config import GatewayConfig, GroupSettings
@@ -133,7 +133,7 @@ def test_members_on_an_object_store_share_partitions(memory_url: Address) -> Non
             member.close()
 
 
-@pytest.mark.usefixtures("looks_often")
+@pytest.mark.usefixtures("frequent_polls")
 def test_a_pattern_matches_later_topics(gateway: GatewayServer) -> None:
     member = Member(gateway, "^cl.*")
     polled([member], lambda: member.has == partitions_of())

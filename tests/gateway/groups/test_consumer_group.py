@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from consumer_groups import GROUP, RETENTION_MS
-from consumer_members import CLICKS, SESSION_MS, Consumer, ConsumerGateway, places, with_partitions
+from consumer_members import CLICKS, SESSION_MS, Consumer, ConsumerGateway, partition_set, with_partitions
 from kio.schema.errors import ErrorCode
 
 from distlog.core.read.consumer_offsets import Position
@@ -16,7 +16,7 @@ from distlog.gateway.groups.classic_group import GroupPhase
 from distlog.gateway.groups.offsets_format import MemberState
 from distlog.gateway.topics.topic_index import TopicSummary
 
-ALL = places(0, 1, 2, 3)
+ALL = partition_set(0, 1, 2, 3)
 
 
 def two(gateway: ConsumerGateway) -> tuple[Consumer, Consumer]:
@@ -46,7 +46,7 @@ def test_a_partition_moves_after_its_member_released_it() -> None:
     gateway = ConsumerGateway()
     first, other = gateway.consumer("a"), gateway.consumer("b")
     first.goes_on()
-    assert other.goes_on() == places()
+    assert other.goes_on() == partition_set()
     assert gateway.group.phase is GroupPhase.RECONCILING
     # it keeps two, has not yet released the others, and stays in its epoch
     reply = first.beat(owned=ALL)
@@ -54,9 +54,9 @@ def test_a_partition_moves_after_its_member_released_it() -> None:
     assert reply.assigned is not None
     assert len(reply.assigned) == 2
     assert reply.epoch == 1
-    assert other.goes_on() == places()
+    assert other.goes_on() == partition_set()
     assert first.beat(owned=None).epoch == 1  # type: ignore[union-attr]
-    assert other.goes_on() == places()
+    assert other.goes_on() == partition_set()
     first.has = reply.assigned
     first.goes_on()
     assert first.epoch == 2
@@ -118,17 +118,17 @@ def test_subscriptions_and_topics_that_change_begin_an_epoch() -> None:
     with_partitions(gateway.topics, 6)
     for member in (first, other, first, other):
         member.goes_on()
-    assert first.has | other.has == places(0, 1, 2, 3, 4, 5)
+    assert first.has | other.has == partition_set(0, 1, 2, 3, 4, 5)
     assert len(first.has) == len(other.has) == 3
     views = uuid.UUID(int=2)
     gateway.topics.by_name["views"] = TopicSummary("views", str(views), 1)
     first.goes_on(topics=("views",))
     for member in (first, other, first):
         member.goes_on()
-    assert first.has == places(0, topic=views)
-    assert other.has == places(0, 1, 2, 3, 4, 5)
+    assert first.has == partition_set(0, topic=views)
+    assert other.has == partition_set(0, 1, 2, 3, 4, 5)
     del gateway.topics.by_name["clicks"]
-    assert other.goes_on() == places()
+    assert other.goes_on() == partition_set()
 
 
 def test_positions_of_a_pattern_do_not_expire_before_a_new_gateway_knows_its_topics() -> None:
@@ -155,8 +155,8 @@ def test_a_pattern_is_of_the_topics_that_there_are_at_a_time() -> None:
     clocks = uuid.UUID(int=3)
     gateway.topics.by_name["clocks"] = TopicSummary("clocks", str(clocks), 1)
     gateway.topics.by_name["sclocks"] = TopicSummary("sclocks", str(uuid.UUID(int=4)), 1)
-    assert member.goes_on() == ALL | places(0, topic=clocks)
-    assert member.goes_on(pattern="") == places()
+    assert member.goes_on() == ALL | partition_set(0, topic=clocks)
+    assert member.goes_on(pattern="") == partition_set()
     assert gateway.consumer("b", pattern="(").code() is ErrorCode.invalid_regular_expression
 
 
@@ -165,7 +165,7 @@ def test_the_most_frequent_assignor_is_used() -> None:
     first, other = (gateway.consumer(name, assignor="range") for name in "ab")
     for member in (first, other, first, first, other):
         member.goes_on()
-    assert (first.has, other.has) == (places(0, 1), places(2, 3))
+    assert (first.has, other.has) == (partition_set(0, 1), partition_set(2, 3))
     assert gateway.group.assignor == "range"
     assert gateway.consumer("c", assignor="sticky").code() is ErrorCode.unsupported_assignor
 
@@ -233,7 +233,7 @@ def test_members_continue_after_a_restart_in_their_epoch() -> None:
     first, other = first.again_as(last), other.again_as(last)
     for member in (first, other, first, other):
         member.goes_on()
-    assert first.has | other.has == places(0, 1, 2, 3, 4)
+    assert first.has | other.has == partition_set(0, 1, 2, 3, 4)
 
 
 def test_a_restart_amid_a_rebalance_gives_no_partition_to_two_members() -> None:
@@ -246,8 +246,8 @@ def test_a_restart_amid_a_rebalance_gives_no_partition_to_two_members() -> None:
     later = gateway.restart()
     assert later.group.members["a"].current.state is MemberState.UNREVOKED_PARTITIONS
     first, other = first.again_as(later), other.again_as(later)
-    assert other.goes_on() == places()
-    first.has = reply.assigned or places()
+    assert other.goes_on() == partition_set()
+    first.has = reply.assigned or partition_set()
     first.goes_on()
     assert other.goes_on() == ALL - first.has
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateways import Wire, opened, producing, serving, until
+from gateways import Wire, open_topic, producing, serving, until
+from gateways import frequent_polls as frequent_polls
 from gateways import gateway as gateway
-from gateways import looks_often as looks_often
 from kio.schema.errors import ErrorCode
 from kio.schema.offset_fetch.v1.request import OffsetFetchRequestTopic
 from raw_batches import batch, record
@@ -35,7 +35,7 @@ def member(gateway: GatewayServer) -> Any:
     client.close()
 
 
-@pytest.mark.usefixtures("looks_often")
+@pytest.mark.usefixtures("frequent_polls")
 def test_a_topic_that_is_dropped_takes_the_positions_in_it_with_it(gateway: GatewayServer, member: Any) -> None:
     admin = kafka_admin.AdminClient({"bootstrap.servers": gateway.address})
     assert [committed.offset for committed in member.committed(OFFSETS, 30)] == [7]
@@ -47,7 +47,7 @@ def test_a_topic_that_is_dropped_takes_the_positions_in_it_with_it(gateway: Gate
     )
 
 
-@pytest.mark.usefixtures("looks_often")
+@pytest.mark.usefixtures("frequent_polls")
 def test_a_topic_that_was_created_again_while_no_gateway_ran_has_no_positions(tmp_path: Path) -> None:
     topic = distlog.create(f"{tmp_path}/clicks")
     commit_positions(topic.handle.storage, "billing", {0: 7})
@@ -89,7 +89,7 @@ def test_clients_neither_write_nor_change_the_topic_of_groups(gateway: GatewaySe
     for future in requested:
         with pytest.raises(confluent_kafka.KafkaException, match=r"the gateway alone|TOPIC_EXCEPTION"):
             future.result(30)
-    assert opened(gateway, OFFSETS_TOPIC).partitions == 50
+    assert open_topic(gateway, OFFSETS_TOPIC).partitions == 50
     assert [committed.offset for committed in member.committed(OFFSETS, 30)] == [7]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gateways import Wire, opened, serving
+from gateways import Wire, open_topic, serving
 from kio.schema.errors import ErrorCode
 from transacting import values_seen
 from transactional_clients import RawProducer, position
@@ -35,7 +35,7 @@ def copy(producer: RawProducer, number: int) -> None:
 
 
 def own_topics(gateway: GatewayServer) -> list[Topic]:
-    return [opened(gateway, name) for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)]
+    return [open_topic(gateway, name) for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)]
 
 
 def test_positions_and_transactions_stay_when_their_topics_are_restored(root: str) -> None:
@@ -67,4 +67,4 @@ def test_positions_and_transactions_stay_when_their_topics_are_restored(root: st
         assert (again.producer_id, again.epoch > epoch) == (producer.producer_id, True)
         copy(again, 8)
         assert position(wire) == 8
-        assert values_seen(opened(gateway))[0] == [b"%d" % number for number in range(1, 9)]
+        assert values_seen(open_topic(gateway))[0] == [b"%d" % number for number in range(1, 9)]

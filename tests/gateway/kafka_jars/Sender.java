@@ -27,7 +27,7 @@ public class Sender {
         config.put("delivery.timeout.ms", 3_600_000);
         AtomicLong told = new AtomicLong();
         long sent = 0;
-        try (PrintWriter notes = new PrintWriter(Files.newBufferedWriter(Path.of(arguments[2], name + ".told")));
+        try (PrintWriter notes = new PrintWriter(Files.newBufferedWriter(Path.of(arguments[2], name + ".results")));
                 KafkaProducer<byte[], byte[]> producer =
                     new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer())) {
             ProcessHandle parent = ProcessHandle.current().parent().orElseThrow();

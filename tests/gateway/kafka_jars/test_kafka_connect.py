@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gateways import opened, serving, until
+from gateways import open_topic, serving, until
 from kafka_broker import _free_port, java, needs_kafka
 
 from distlog.gateway.config import GroupSettings
@@ -77,10 +77,14 @@ def test_a_file_goes_through_a_source_a_topic_and_a_sink_and_positions_survive_t
             put(port, "source", {**reading, "file": str(source), "tasks.max": "1"})
             put(port, "sink", {"connector.class": f"{_FILE}SinkConnector", "topics": "lines", "file": str(sink)})
             until(lambda: sink.exists() and sink.read_text(encoding="utf-8") == "one\ntwo\n", 120)
-            until(lambda: sum(opened(gateway, "connect-offsets").end_offsets().values()) > 0, 60)
+            until(lambda: sum(open_topic(gateway, "connect-offsets").end_offsets().values()) > 0, 60)
         with source.open("a", encoding="utf-8") as file:
             file.write("three\n")
         with worker(tmp_path, gateway.address):
             until(lambda: sink.read_text(encoding="utf-8") == "one\ntwo\nthree\n", 120)
-        assert opened(gateway, "connect-configs").config.cleanup_policy == "compact"
-        assert opened(gateway, "lines").scan().to_table().column("value").to_pylist() == [b"one", b"two", b"three"]
+        assert open_topic(gateway, "connect-configs").config.cleanup_policy == "compact"
+        assert open_topic(gateway, "lines").scan().to_table().column("value").to_pylist() == [
+            b"one",
+            b"two",
+            b"three",
+        ]

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from gateways import opened, serving
+from gateways import open_topic, serving
 from kafka_broker import JARS, needs_kafka
 
 import distlog
@@ -32,4 +32,4 @@ def test_sparks_connector_writes_and_reads_in_a_batch_and_as_a_stream(tmp_path: 
         run = subprocess.run(command, capture_output=True, check=False, timeout=400, env={**os.environ})
         assert run.returncode == 0, run.stderr.decode("utf-8", "replace")[-4000:]
         assert run.stdout.decode().splitlines() == ["batch 1000 499500", "stream 1000"]
-        assert sum(opened(gateway, "copies").end_offsets().values()) == 1000
+        assert sum(open_topic(gateway, "copies").end_offsets().values()) == 1000

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from gateways import opened, serving, until
+from gateways import open_topic, serving, until
 from kafka_broker import java, needs_kafka
 
 import distlog
@@ -33,7 +33,7 @@ def counting(folder: Path, address: str, guarantee: str) -> Iterator[None]:
 
 
 def counts(gateway: GatewayServer) -> dict[bytes, bytes]:
-    table = opened(gateway, "counts").scan(isolation="read_committed").to_table()
+    table = open_topic(gateway, "counts").scan(isolation="read_committed").to_table()
     return dict(zip(table.column("key").to_pylist(), table.column("value").to_pylist(), strict=True))
 
 
@@ -51,4 +51,4 @@ def test_streams_counts_words_and_continues(tmp_path: Path, guarantee: str) -> N
         with counting(tmp_path, gateway.address, guarantee):
             until(lambda: counts(gateway) == {**first, b"the": b"4", b"end": b"1"}, 120)
         (changelog,) = (folder.name for folder in root.glob("words-*-changelog"))
-        assert opened(gateway, changelog).config.cleanup_policy == "compact"
+        assert open_topic(gateway, changelog).config.cleanup_policy == "compact"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateways import Wire, opened, serving
+from gateways import Wire, open_topic, serving
 from kafka_broker import dump, needs_kafka, tool
 from transacting import values_seen
 from transactional_clients import RawProducer
@@ -33,7 +33,7 @@ def test_kafkas_tools_write_read_and_describe(gateway: GatewayServer) -> None:
     props = ("--producer-props", f"bootstrap.servers={gateway.address}", "enable.idempotence=true")
     records = ("--topic", "clicks", "--num-records", "1000", "--record-size", "100", "--throughput", "-1")
     assert "1000 records sent" in tool("org.apache.kafka.tools.ProducerPerformance", *records, *props)
-    assert sum(opened(gateway).end_offsets().values()) == 1000
+    assert sum(open_topic(gateway).end_offsets().values()) == 1000
     offsets = tool("org.apache.kafka.tools.GetOffsetShell", *server, "--topic", "clicks")
     assert sum(int(line.split(":")[2]) for line in offsets.splitlines() if line.startswith("clicks:")) == 1000
     topic = tool("org.apache.kafka.tools.TopicCommand", *server, "--describe", "--topic", "clicks")
@@ -58,7 +58,7 @@ def test_a_topic_is_created_written_and_read_on_the_console(gateway: GatewayServ
     )
     keyed = ("--property", "parse.key=true", "--property", "key.separator=:")
     tool(f"{TOOLS}.ConsoleProducer", *position, "--topic", "words", *keyed, text="one:eins\ntwo:zwei\nthree:drei\n")
-    rows = opened(gateway, "words").scan().to_table().to_pylist()
+    rows = open_topic(gateway, "words").scan().to_table().to_pylist()
     assert {row["key"]: row["value"] for row in rows} == {b"one": b"eins", b"two": b"zwei", b"three": b"drei"}
     group = ("--group", "readers", "--from-beginning", "--max-messages", "3", "--property", "print.key=true")
     read = tool(f"{TOOLS}.consumer.ConsoleConsumer", *position, "--topic", "words", *group, "--timeout-ms", "60000")
@@ -72,7 +72,7 @@ def test_the_console_changes_topics_and_shows_the_settings_of_the_gateway(gatewa
     tool(topics, *position, "--alter", "--topic", "words", "--partitions", "3")
     of_topic = ("--entity-type", "topics", "--entity-name", "words")
     tool(settings, *position, "--alter", *of_topic, "--add-config", "cleanup.policy=compact")
-    assert opened(gateway, "words").partitions == 3
+    assert open_topic(gateway, "words").partitions == 3
     assert "cleanup.policy=compact" in tool(settings, *position, "--describe", *of_topic)
     broker = tool(settings, *position, "--describe", "--entity-type", "brokers", "--entity-name", "0", "--all")
     assert "max.connections.per.ip=1000" in broker
@@ -132,7 +132,7 @@ def test_a_producer_in_java_commits_and_the_tools_show_transactions(gateway: Gat
     transactions = ("--transactional-id", "perf", "--transaction-duration-ms", "50")
     sent = tool(f"{TOOLS}.ProducerPerformance", *records, *transactions, *props)
     assert "1000 records sent" in sent
-    assert sum(map(len, values_seen(opened(gateway)).values())) == 1000
+    assert sum(map(len, values_seen(open_topic(gateway)).values())) == 1000
     with Wire(gateway) as wire:
         producer = RawProducer(wire)
         producer.init()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 from gateways import API_VERSIONS, Wire, serving, until
-from gateways import looks_often as looks_often
+from gateways import frequent_polls as frequent_polls
 from kio.schema.errors import ErrorCode
 from rights import codes, right
 from tls_certificates import Authority, Certificate, TlsWire
@@ -23,7 +23,7 @@ from distlog.gateway.config import STANDARD_AUTHORIZER, AclSettings
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.security.tls import PrincipalMapper, TlsFiles, subject_name
 
-pytestmark = pytest.mark.usefixtures("looks_often")
+pytestmark = pytest.mark.usefixtures("frequent_polls")
 
 SOFTWARE = {"client_software_name": "a-test", "client_software_version": "1"}
 

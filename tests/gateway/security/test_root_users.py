@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateways import Wire, opened, serving, until
-from gateways import looks_often as looks_often
+from gateways import Wire, open_topic, serving, until
+from gateways import frequent_polls as frequent_polls
 from kio.schema.errors import ErrorCode
 from rights import UserWire, with_acls
 from users_files import PASSWORD, SaslWire, users_file
@@ -60,7 +60,7 @@ def described(wire: UserWire, *names: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.usefixtures("looks_often")
+@pytest.mark.usefixtures("frequent_polls")
 def test_users_of_the_root_log_in_at_all_gateways_and_outlive_them(tmp_path: Path, gateway: GatewayServer) -> None:
     with with_acls(tmp_path) as other, UserWire(gateway, "root") as root:
         assert not logs_in(gateway, "carol", "sesame", "SCRAM-SHA-256")
@@ -81,7 +81,7 @@ def test_users_of_the_root_log_in_at_all_gateways_and_outlive_them(tmp_path: Pat
         assert logs_in(later, "carol", "sesame", "SCRAM-SHA-256")
 
 
-@pytest.mark.usefixtures("looks_often")
+@pytest.mark.usefixtures("frequent_polls")
 def test_a_user_that_is_deleted_or_has_another_password_is_disconnected(gateway: GatewayServer) -> None:
     with UserWire(gateway, "root") as root, SaslWire(gateway) as carol, SaslWire(gateway) as dave:
         assert set(altered(root, upsertion("carol"), upsertion("dave")).values()) == {E.none}
@@ -155,7 +155,7 @@ def test_no_secret_is_logged_or_shown(gateway: GatewayServer, caplog: pytest.Log
     secret = secret_of("SCRAM-SHA-256", "sesame", b"salt", 4096)
     assert gateway.broker.users is not None
     shown = caplog.text + repr(response) + repr(gateway.broker.users.secrets) + repr(secret)
-    topic = opened(gateway, CREDENTIALS_TOPIC)
+    topic = open_topic(gateway, CREDENTIALS_TOPIC)
     (value,) = topic.scan().to_table().column("value").to_pylist()
     for hidden in (secret.stored_key, secret.server_key, created["salted_password"]):
         assert repr(hidden) not in shown

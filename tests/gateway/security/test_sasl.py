@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from gateways import API_VERSIONS, FETCH, METADATA, PRODUCE, counted, framed, request, serving, until
-from gateways import looks_often as looks_often
+from gateways import frequent_polls as frequent_polls
 from kio.schema.errors import ErrorCode
 from users_files import AUTHENTICATE, HANDSHAKE, PASSWORD, SaslWire, client_first, client_last, users_file
 
@@ -160,7 +160,7 @@ def test_a_failure_delays_only_its_client(tmp_path: Path) -> None:
         assert time.monotonic() - started_s >= 0.6
 
 
-@pytest.mark.usefixtures("looks_often")
+@pytest.mark.usefixtures("frequent_polls")
 def test_a_slow_authentication_is_closed(tmp_path: Path) -> None:
     with (
         guarded(tmp_path, authentication_timeout_ms=1000) as gateway,
@@ -184,7 +184,7 @@ def test_an_unknown_client_may_send_less(gateway: GatewayServer) -> None:
         assert wire.is_closed
 
 
-@pytest.mark.usefixtures("looks_often")
+@pytest.mark.usefixtures("frequent_polls")
 def test_changed_and_deleted_users_are_disconnected(tmp_path: Path) -> None:
     with guarded(tmp_path) as gateway, SaslWire(gateway) as alice, SaslWire(gateway) as bob:
         assert alice.log_in("alice", mechanism="SCRAM-SHA-512").error_code is ErrorCode.none
@@ -199,7 +199,7 @@ def test_changed_and_deleted_users_are_disconnected(tmp_path: Path) -> None:
         assert bob.is_closed
 
 
-@pytest.mark.usefixtures("looks_often")
+@pytest.mark.usefixtures("frequent_polls")
 def test_a_broken_file_of_users_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with guarded(tmp_path) as gateway, SaslWire(gateway) as wire, SaslWire(gateway) as other:
         assert wire.log_in().error_code is ErrorCode.none

@@ -18,14 +18,14 @@ from gateways import (
     PRODUCE,
     Wire,
     framed,
-    opened,
+    open_topic,
     produce_fields,
     request,
     serving,
     until,
 )
+from gateways import frequent_polls as frequent_polls
 from gateways import gateway as gateway
-from gateways import looks_often as looks_often
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
 
@@ -92,7 +92,7 @@ def test_large_and_small_requests_in_one_packet_are_separated(gateway: GatewaySe
             position += wire.socket.send(stream[position : position + chance.randrange(1, 150_000)])
         for number in range(len(sizes)):
             wire.answer(PRODUCE, 9, number)
-    assert [len(value) for value in opened(gateway).scan().to_table().column("value").to_pylist()] == sizes
+    assert [len(value) for value in open_topic(gateway).scan().to_table().column("value").to_pylist()] == sizes
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_garbage_closes_only_its_connections(gateway: GatewayServer) -> None:
     until(lambda: gateway.connections == 0)
 
 
-@pytest.mark.usefixtures("looks_often")
+@pytest.mark.usefixtures("frequent_polls")
 def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
     with serving(tmp_path, connections_max_idle_ms=50) as gateway, Wire(gateway) as wire:
         assert wire.is_closed

@@ -32,8 +32,8 @@ from gateways import (
     serving,
     until,
 )
+from gateways import frequent_polls as frequent_polls
 from gateways import gateway as gateway
-from gateways import looks_often as looks_often
 from kio.schema.errors import ErrorCode
 from open_files import open_below
 from raw_batches import batch, record
@@ -97,7 +97,7 @@ def test_requests_that_fill_the_memory_and_wait_for_each_other_go_on_one_after_t
         until(lambda: counted(gateway, "request_memory_bytes") == 0)
 
 
-@pytest.mark.usefixtures("looks_often")
+@pytest.mark.usefixtures("frequent_polls")
 def test_a_request_that_comes_byte_by_byte_has_a_deadline(root: Path) -> None:
     with serving(root, request_timeout_ms=300) as gateway, Wire(gateway) as slow:
         slow.socket.sendall(struct.pack(">i", 10_000))
@@ -109,7 +109,7 @@ def test_a_request_that_comes_byte_by_byte_has_a_deadline(root: Path) -> None:
         assert time.monotonic() < end_s
 
 
-@pytest.mark.usefixtures("looks_often")
+@pytest.mark.usefixtures("frequent_polls")
 def test_a_response_that_is_taken_byte_by_byte_has_a_deadline(root: Path) -> None:
     with serving(root, request_timeout_ms=300) as gateway, Wire(gateway) as producer:
         for _ in range(6):

@@ -15,7 +15,7 @@ from gateways import (
     Wire,
     fetching,
     framed,
-    opened,
+    open_topic,
     produce_fields,
     producing,
     request,
@@ -82,13 +82,13 @@ def values(topic: distlog.Topic, partition: int = 0) -> list[bytes]:
 def test_a_small_batch_for_an_open_log_is_appended_by_the_network_s_thread(
     gateway: GatewayServer, threads: list[str]
 ) -> None:
-    topic_id = uuid.UUID(opened(gateway).snapshot.topic_id)
+    topic_id = uuid.UUID(open_topic(gateway).snapshot.topic_id)
     with Wire(gateway) as wire:
         assert producing(wire, data(b"second")).base_offset == 1
         assert producing(wire, data(b"third"), topic=topic_id, version=13).base_offset == 2
         assert fetching(wire, 1).records
     assert threads == [NETWORK] * 2
-    assert values(opened(gateway)) == [b"first", b"second", b"third"]
+    assert values(open_topic(gateway)) == [b"first", b"second", b"third"]
 
 
 def test_next_batches_of_known_producers_are_appended_at_once(gateway: GatewayServer, threads: list[str]) -> None:
@@ -120,7 +120,7 @@ def test_slow_requests_go_to_a_handler(
     gateway: GatewayServer, threads: list[str], config: dict[str, Any], fields: dict[str, Any]
 ) -> None:
     if config:
-        opened(gateway).alter_config(config)
+        open_topic(gateway).alter_config(config)
         gateway.broker.metadata.topic("clicks").refresh(0)
     with Wire(gateway) as wire:
         for _ in range(3 if config else 1):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from gateways import FETCH, NO_WAIT, PRODUCE, Wire, fetch_fields, framed, produce_fields, producing, request, serving
-from gateways import looks_often as looks_often
+from gateways import frequent_polls as frequent_polls
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
 
@@ -177,7 +177,7 @@ def test_invalid_quotas_are_refused(root: Path) -> None:
         assert described(wire) == []
 
 
-@pytest.mark.usefixtures("looks_often")
+@pytest.mark.usefixtures("frequent_polls")
 def test_another_gateway_of_the_root_has_the_same_quotas(root: Path) -> None:
     with serving(root) as first, serving(root) as other, Wire(first) as wire, Wire(other) as second:
         assert altered(wire, {"user": "alice"}, producer_byte_rate=1000.0) is ErrorCode.none

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from addresses import Address
-from gateways import METADATA, NO_WAIT, Wire, fetching, opened, producing, serving
+from gateways import METADATA, NO_WAIT, Wire, fetching, open_topic, producing, serving
 from gateways import gateway as gateway
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
@@ -135,7 +135,7 @@ def test_on_a_disk_the_next_batch_is_refused_and_the_topic_can_be_created_again(
         assert fetching(wire, 0).error_code is ErrorCode.unknown_topic_or_partition
         assert not list(folder.rglob("*.json"))
         distlog.create(str(folder), partitions=2)
-        assert (producing(wire, DATA).base_offset, opened(gateway).end_offsets()) == (0, {0: 1, 1: 0})
+        assert (producing(wire, DATA).base_offset, open_topic(gateway).end_offsets()) == (0, {0: 1, 1: 0})
 
 
 @pytest.fixture

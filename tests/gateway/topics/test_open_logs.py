@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from gateways import Wire, opened, producing, serving, until
+from gateways import Wire, open_topic, producing, serving, until
 from gateways import gateway as gateway
 from open_files import open_below
 from raw_batches import batch, record
@@ -66,7 +66,7 @@ def test_flush_ms_applies_without_appends(tmp_path: Path) -> None:
     distlog.create(str(tmp_path / "clicks"), config={"flush.messages": 1000, "flush.ms": 100})
     with serving(tmp_path) as gateway, Wire(gateway) as wire:
         assert producing(wire, DATA).base_offset == 0
-        topic = opened(gateway)
+        topic = open_topic(gateway)
         log = PartitionLog(topic.handle, 0, topic.current)
         until(lambda: log.end().flushed_offset == 1)
         log.close()
@@ -80,7 +80,7 @@ def test_the_files_of_a_topic_that_another_program_drops_are_closed_though_no_cl
     distlog.create(str(folder))
     with serving(tmp_path) as gateway, Wire(gateway) as wire:
         assert producing(wire, DATA).base_offset == 0
-        opened(gateway).drop()
+        open_topic(gateway).drop()
         until(lambda: "clicks" not in gateway.broker.metadata.loaded and not open_below(folder))
 
 

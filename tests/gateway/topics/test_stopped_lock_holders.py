@@ -24,7 +24,7 @@ from gateways import (
     Wire,
     counted,
     fetching,
-    opened,
+    open_topic,
     produce_fields,
     producing,
     removed,
@@ -113,7 +113,7 @@ def test_all_other_requests_are_answered_while_appends_wait_for_a_stopped_proces
             assert producing(other, DATA, 1).base_offset == 1
             assert len(served.broker.appends) == 5
         assert sorted(answers(requested)) == [(ErrorCode.none, offset) for offset in range(1, 6)]
-    assert opened(served).end_offsets() == {0: 6, 1: 2}
+    assert open_topic(served).end_offsets() == {0: 6, 1: 2}
 
 
 def test_a_timeout_is_answered_and_the_holder_of_the_lock_is_logged(
@@ -125,7 +125,7 @@ def test_a_timeout_is_answered_and_the_holder_of_the_lock_is_logged(
         assert response.error_code is ErrorCode.kafka_storage_error
         assert f"process {holder.pid} has held the lock" in caplog.text
         assert "it is stopped" in caplog.text
-    assert opened(served).end_offsets() == {0: 1, 1: 1}
+    assert open_topic(served).end_offsets() == {0: 1, 1: 1}
 
 
 def test_requests_of_a_disconnected_client_are_dropped_except_acks_0(served: GatewayServer, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_requests_of_a_disconnected_client_are_dropped_except_acks_0(served: Gat
             silent.send(PRODUCE, VERSION, **fields)
             until(lambda: len(served.broker.appends) == 3)
         until(lambda: len(served.broker.appends) == 1)
-    until(lambda: opened(served).end_offsets()[0] == 2)
+    until(lambda: open_topic(served).end_offsets()[0] == 2)
 
 
 def test_a_flush_that_waits_for_a_stopped_process_takes_no_handler(tmp_path: Path) -> None:
@@ -167,8 +167,8 @@ def test_the_ends_of_transactions_that_wait_for_a_stopped_process_hold_up_no_oth
             assert (late.send(b"v", 1), late.end()) == (FINE, FINE)
             assert position(other) == -1
             assert [producer.end_of(number) for producer, number in correlation_ids] == [FINE] * 2
-            assert values_seen(opened(served)) == {0: [], 1: [b"v"]}
-        until(lambda: values_seen(opened(served))[0] == [b"v"] * 2)
+            assert values_seen(open_topic(served)) == {0: [], 1: [b"v"]}
+        until(lambda: values_seen(open_topic(served))[0] == [b"v"] * 2)
     assert "is decided, but not visible yet" in caplog.text
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from gateways import gateway as gateway
-from gateways import opened
+from gateways import open_topic
 from transacting import values_seen
 
 from distlog.gateway.gateway_server import GatewayServer
@@ -70,7 +70,7 @@ def test_a_client_commits_and_aborts_records_and_positions(
     gateway: GatewayServer, work: Callable[[GatewayServer], None]
 ) -> None:
     work(gateway)
-    assert values_seen(opened(gateway)) == SENT
+    assert values_seen(open_topic(gateway)) == SENT
     asking = confluent_kafka.Consumer({"bootstrap.servers": gateway.address, "group.id": "billing"})
     (response,) = asking.committed([confluent_kafka.TopicPartition("clicks", 0)], PATIENCE_S)
     assert response.offset == 3
@@ -105,4 +105,4 @@ def test_a_second_producer_with_the_id_fences_the_first(gateway: GatewayServer) 
     second.begin_transaction()
     second.produce("clicks", b"alive", partition=0)
     second.commit_transaction(PATIENCE_S)
-    assert values_seen(opened(gateway))[0] == [b"alive"]
+    assert values_seen(open_topic(gateway))[0] == [b"alive"]

@@ -6,7 +6,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from gateways import FETCH, LIST_OFFSETS, Wire, fetch_fields, fetching, opened, serving
+from gateways import FETCH, LIST_OFFSETS, Wire, fetch_fields, fetching, open_topic, serving
 from gateways import gateway as gateway
 from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsetsTopic
@@ -95,7 +95,7 @@ def test_only_partitions_of_the_transaction_take_its_batches(gateway: GatewaySer
         assert producer.send(b"fine") is FINE
         assert producer.end() is FINE
         assert producer.send(b"behind") is ErrorCode.invalid_txn_state
-    assert values_seen(opened(gateway)) == {0: [b"fine"], 1: []}
+    assert values_seen(open_topic(gateway)) == {0: [b"fine"], 1: []}
 
 
 def test_a_second_instance_fences_the_first_and_aborts_what_it_has_open(gateway: GatewayServer) -> None:
@@ -115,7 +115,7 @@ def test_a_second_instance_fences_the_first_and_aborts_what_it_has_open(gateway:
         second.add(("clicks", 0))
         second.send(b"alive")
         assert second.end() is FINE
-    assert values_seen(opened(gateway))[0] == [b"alive"]
+    assert values_seen(open_topic(gateway))[0] == [b"alive"]
 
 
 def test_a_continuing_producer_gets_the_next_epoch_once(gateway: GatewayServer) -> None:
@@ -141,7 +141,7 @@ def test_a_repeated_end_is_accepted_and_another_one_refused(gateway: GatewayServ
             producer.send(b"v")
             assert [producer.end(committed=committed) for _ in range(2)] == [FINE] * 2
             assert producer.end(committed=not committed) is ErrorCode.invalid_txn_state
-    topic = opened(gateway)
+    topic = open_topic(gateway)
     assert values_seen(topic)[0] == [b"v"]
     assert topic.end_offsets()[0] == 4
 

@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError, ProducerFenced
 
-from peers.python.story import PATIENCE_SECONDS, Place, run, same
+from peers.python.story import PATIENCE_SECONDS, Target, run, same
 
 _FIRST_MS = 1_700_000_000_000
 
@@ -28,28 +28,28 @@ async def started(client: Any) -> AsyncIterator[Any]:
         await (client.close if isinstance(client, AIOKafkaAdminClient) else client.stop)()
 
 
-def admin(target: Place) -> Any:
+def admin(target: Target) -> Any:
     return started(AIOKafkaAdminClient(bootstrap_servers=target.address))
 
 
-def producer(target: Place, **settings: Any) -> Any:
+def producer(target: Target, **settings: Any) -> Any:
     return started(AIOKafkaProducer(bootstrap_servers=target.address, **settings))
 
 
-def consumer(target: Place, *topics: str, **settings: Any) -> Any:
+def consumer(target: Target, *topics: str, **settings: Any) -> Any:
     defaults = {"auto_offset_reset": "earliest", "enable_auto_commit": False}
     return started(AIOKafkaConsumer(*topics, bootstrap_servers=target.address, **{**defaults, **settings}))
 
 
-async def created(target: Place, partitions: int = 1) -> str:
+async def created(target: Target, partitions: int = 1) -> str:
     async with admin(target) as a:
         response = await a.create_topics([NewTopic(target.topic, partitions, 1)])
     same("the code", [error[1] for error in response.topic_errors], [0])
     return target.topic
 
 
-async def written(target: Place, count: int, partitions: int, **settings: Any) -> list[tuple[int, int]]:
-    """Send values 0, 1, ... to partitions in turn; partitions and offsets as they were told."""
+async def written(target: Target, count: int, partitions: int, **settings: Any) -> list[tuple[int, int]]:
+    """Send values 0, 1, ... to partitions in turn; returns the reported partitions and offsets."""
     async with producer(target, **settings) as sender:
         sent = [
             await sender.send(
@@ -67,7 +67,7 @@ async def written(target: Place, count: int, partitions: int, **settings: Any) -
 
 
 async def read(reader: AIOKafkaConsumer, count: int) -> list[Any]:
-    """Read until so many records have come, and no more come."""
+    """Read until `count` records have come, and no more come."""
     records: list[Any] = []
     end = time.monotonic() + PATIENCE_SECONDS
     while len(records) < count:
@@ -78,7 +78,7 @@ async def read(reader: AIOKafkaConsumer, count: int) -> list[Any]:
     return records
 
 
-async def read_all(target: Place, partitions: int, count: int, **settings: Any) -> list[Any]:
+async def read_all(target: Target, partitions: int, count: int, **settings: Any) -> list[Any]:
     """All records of a topic, from its start."""
     async with consumer(target, **settings) as reader:
         reader.assign([TopicPartition(target.topic, number) for number in range(partitions)])
@@ -88,7 +88,7 @@ async def read_all(target: Place, partitions: int, count: int, **settings: Any) 
 # --- the stories
 
 
-async def produce_consume(settings: dict[str, Any], target: Place) -> None:
+async def produce_consume(settings: dict[str, Any], target: Target) -> None:
     await created(target, 3)
     positions = await written(target, 3000, 3, **settings)
     same("the offsets", sorted(positions), [(part, record) for part in range(3) for record in range(1000)])
@@ -98,7 +98,7 @@ async def produce_consume(settings: dict[str, Any], target: Place) -> None:
         same("headers and time", (record.headers, record.timestamp), ((("n", number),), _FIRST_MS + int(number)))
 
 
-async def group(target: Place) -> None:
+async def group(target: Target) -> None:
     topic = await created(target, 4)
     await written(target, 400, 4)
     settings = {"group_id": topic, "heartbeat_interval_ms": 300}
@@ -116,14 +116,14 @@ async def group(target: Place) -> None:
 
 
 async def shared(subject: str, counts: list[int], *members: AIOKafkaConsumer) -> None:
-    """Ask until the members have so many partitions."""
+    """Poll until the members have these numbers of partitions."""
     end = time.monotonic() + PATIENCE_SECONDS
     while [len(member.assignment()) for member in members] != counts:
         assert time.monotonic() < end, f"not in time: {subject}"
         await asyncio.sleep(0.05)
 
 
-async def transactions(target: Place) -> None:
+async def transactions(target: Target) -> None:
     topic = await created(target, 2)
     async with producer(target, transactional_id=topic) as sender:
         for number in range(10):
@@ -139,7 +139,7 @@ async def transactions(target: Place) -> None:
         same("the position", await reader.committed(TopicPartition(topic, 0)), 8)
 
 
-async def fenced(target: Place) -> None:
+async def fenced(target: Target) -> None:
     topic = await created(target)
     async with producer(target, transactional_id=topic) as first:
         await first.begin_transaction()
@@ -153,7 +153,7 @@ async def fenced(target: Place) -> None:
     same("the value", record.value, b"of the second")
 
 
-async def offsets(target: Place) -> None:
+async def offsets(target: Target) -> None:
     topic = await created(target)
     await written(target, 100, 1)
     part = TopicPartition(topic, 0)
@@ -170,7 +170,7 @@ async def offsets(target: Place) -> None:
             raise AssertionError("an offset that is out of range was read")
 
 
-async def topics(target: Place) -> None:
+async def topics(target: Target) -> None:
     topic = await created(target, 2)
     async with admin(target) as a:
         with suppress(KafkaError):
@@ -188,7 +188,7 @@ async def topics(target: Place) -> None:
             await asyncio.sleep(0.05)
 
 
-async def groups(target: Place) -> None:
+async def groups(target: Target) -> None:
     topic = await created(target)
     await written(target, 10, 1)
     async with consumer(target, topic, group_id=topic) as reader, admin(target) as a:
@@ -200,19 +200,19 @@ async def groups(target: Place) -> None:
         same("the position", consumer_group_offsets[TopicPartition(topic, 0)].offset, 10)
 
 
-def _alone(story: Callable[[Place], Awaitable[None]]) -> Callable[[Place], None]:
-    async def with_loop(target: Place) -> None:
+def _alone(story: Callable[[Target], Awaitable[None]]) -> Callable[[Target], None]:
+    async def with_loop(target: Target) -> None:
         await story(target)
 
     return lambda target: asyncio.run(with_loop(target))
 
 
-STORIES: dict[str, Callable[[Place], Awaitable[None]]] = {
+STORIES: dict[str, Callable[[Target], Awaitable[None]]] = {
     "produce-consume": partial(produce_consume, {}),
     "idempotent": partial(produce_consume, {"enable_idempotence": True}),
     **{
-        f"codec-{each}": partial(produce_consume, {"compression_type": each})
-        for each in ("gzip", "snappy", "lz4", "zstd")
+        f"codec-{codec}": partial(produce_consume, {"compression_type": codec})
+        for codec in ("gzip", "snappy", "lz4", "zstd")
     },
     "group": group,
     "transactions": transactions,

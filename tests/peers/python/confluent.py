@@ -40,7 +40,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from peers.python.story import PATIENCE_SECONDS, Place, run, same, until
+from peers.python.story import PATIENCE_SECONDS, Target, run, same, until
 
 _FIRST_MS = 1_700_000_000_000
 
@@ -55,24 +55,24 @@ def results_of(futures: dict[Any, Any]) -> list[Any]:
     return [future.result(PATIENCE_SECONDS) for future in futures.values()]
 
 
-def created(target: Place, partitions: int = 1, name: str = "", **config: str) -> str:
+def created(target: Target, partitions: int = 1, name: str = "", **config: str) -> str:
     topic = name or target.topic
     results_of(admin(target.address).create_topics([NewTopic(topic, partitions, 1, config=config)]))
     return topic
 
 
-def producer(target: Place, **settings: Any) -> Producer:
+def producer(target: Target, **settings: Any) -> Producer:
     named = {name.replace("_", "."): value for name, value in settings.items()}
     return Producer({"bootstrap.servers": target.address, **named})
 
 
-def consumer(target: Place, **settings: Any) -> Consumer:
+def consumer(target: Target, **settings: Any) -> Consumer:
     named = {name.replace("_", "."): value for name, value in settings.items()}
     defaults = {"group.id": target.topic, "auto.offset.reset": "earliest", "enable.auto.commit": False}
     return Consumer({"bootstrap.servers": target.address, **defaults, **named})
 
 
-def written(target: Place, topic: str, count: int, partitions: int, **settings: Any) -> list[tuple[int, int]]:
+def written(target: Target, topic: str, count: int, partitions: int, **settings: Any) -> list[tuple[int, int]]:
     """Send values 0, 1, ... to partitions in turn; partitions and offsets by the reports."""
     sender, deliveries = producer(target, **settings), []
 
@@ -98,7 +98,7 @@ def written(target: Place, topic: str, count: int, partitions: int, **settings: 
 
 
 def read(reader: Consumer, count: int) -> list[Message]:
-    """Poll until so many records have come, and no more come."""
+    """Poll until `count` records have come, and no more come."""
     records: list[Message] = []
     end = time.monotonic() + PATIENCE_SECONDS
     while len(records) < count:
@@ -115,7 +115,7 @@ def _good(messages: Iterable[Message]) -> list[Message]:
     return batch
 
 
-def read_all(target: Place, topic: str, partitions: int, count: int, **settings: Any) -> list[Message]:
+def read_all(target: Target, topic: str, partitions: int, count: int, **settings: Any) -> list[Message]:
     """All records of a topic, from its start."""
     reader = consumer(target, **settings)
     reader.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
@@ -137,7 +137,7 @@ def refused(code: int, call: Callable[[], object]) -> None:
 # --- the stories
 
 
-def produce_consume(target: Place) -> None:
+def produce_consume(target: Target) -> None:
     topic = created(target, 3)
     positions = written(target, topic, 3000, 3)
     same("the offsets", sorted(positions), [(part, record) for part in range(3) for record in range(1000)])
@@ -148,7 +148,7 @@ def produce_consume(target: Place) -> None:
         same("the time", record.timestamp(), (1, _FIRST_MS + int(number)))
 
 
-def tombstones(target: Place) -> None:
+def tombstones(target: Target) -> None:
     topic = created(target)
     sender = producer(target)
     for key, value in ((None, None), (b"", b""), (b"k", None)):
@@ -158,28 +158,28 @@ def tombstones(target: Place) -> None:
     same("the records", pairs, [(None, None), (b"", b""), (b"k", None)])
 
 
-def codec(name: str, target: Place) -> None:
+def codec(name: str, target: Target) -> None:
     topic = created(target)
     written(target, topic, 3000, 1, compression_type=name, linger_ms=20)
     records = read_all(target, topic, 1, 3000)
     same("values", [number.value() for number in records], [str(number).encode() for number in range(3000)])
 
 
-def small_records(target: Place) -> None:
+def small_records(target: Target) -> None:
     topic = created(target, 4)
     written(target, topic, 10_000, 4, enable_idempotence=True, linger_ms=0, batch_num_messages=20)
     for record in read_all(target, topic, 4, 10_000):
         same("the value", record.value(), str(record.offset() * 4 + record.partition()).encode())
 
 
-def acks(target: Place) -> None:
+def acks(target: Target) -> None:
     topic = created(target)
     for name in ("0", "1", "all"):
         written(target, topic, 10, 1, acks=name)
     read_all(target, topic, 1, 30)
 
 
-def too_large(target: Place) -> None:
+def too_large(target: Target) -> None:
     topic = created(target, **{"max.message.bytes": "1000"})
     failed = []
     sender = producer(target, message_timeout_ms=30_000)
@@ -188,7 +188,7 @@ def too_large(target: Place) -> None:
     same("the error", failed[0].code(), KafkaError.MSG_SIZE_TOO_LARGE)
 
 
-def group(settings: dict[str, Any], target: Place) -> None:
+def group(settings: dict[str, Any], target: Target) -> None:
     topic = created(target, 4)
     written(target, topic, 400, 4)
     first = consumer(target, **settings)
@@ -214,7 +214,7 @@ def group(settings: dict[str, Any], target: Place) -> None:
     first.close()
 
 
-def pattern(protocol: str, target: Place) -> None:
+def pattern(protocol: str, target: Target) -> None:
     created(target, name=f"{target.topic}-one")
     written(target, f"{target.topic}-one", 10, 1)
     reader = consumer(target, group_protocol=protocol, topic_metadata_refresh_interval_ms=1000)
@@ -227,7 +227,7 @@ def pattern(protocol: str, target: Place) -> None:
     reader.close()
 
 
-def static_member(target: Place) -> None:
+def static_member(target: Target) -> None:
     topic = created(target, 2)
     written(target, topic, 20, 2)
     first = consumer(target, group_instance_id="one")
@@ -243,7 +243,7 @@ def static_member(target: Place) -> None:
     same("members that are away", [member.group_instance_id for member in description.members], ["one"])
 
 
-def transactions(target: Place) -> None:
+def transactions(target: Target) -> None:
     topic = created(target, 2)
     sender = producer(target, transactional_id=target.topic)
     sender.init_transactions(PATIENCE_SECONDS)
@@ -261,7 +261,7 @@ def transactions(target: Place) -> None:
     read_all(target, topic, 2, 20, isolation_level="read_uncommitted")
 
 
-def open_transaction(target: Place) -> None:
+def open_transaction(target: Target) -> None:
     topic = created(target)
     sender = producer(target, transactional_id=target.topic)
     sender.init_transactions(PATIENCE_SECONDS)
@@ -277,7 +277,7 @@ def open_transaction(target: Place) -> None:
     read_all(target, topic, 1, 2, isolation_level="read_committed")
 
 
-def fenced(target: Place) -> None:
+def fenced(target: Target) -> None:
     topic = created(target)
     first, second = (producer(target, transactional_id=target.topic) for _ in range(2))
     first.init_transactions(PATIENCE_SECONDS)
@@ -293,12 +293,12 @@ def fenced(target: Place) -> None:
     same("the value", records[0].value(), b"of the second")
 
 
-def exactly_once(place: Place) -> None:
-    topic, target = created(place, 2), created(place, 2, f"{place.topic}-out")
-    written(place, topic, 500, 2)
-    reader = consumer(place, isolation_level="read_committed")
+def exactly_once(target: Target) -> None:
+    topic, output = created(target, 2), created(target, 2, f"{target.topic}-out")
+    written(target, topic, 500, 2)
+    reader = consumer(target, isolation_level="read_committed")
     reader.subscribe([topic])
-    sender = producer(place, transactional_id=place.topic)
+    sender = producer(target, transactional_id=target.topic)
     sender.init_transactions(PATIENCE_SECONDS)
     count = 0
     while count < 500:
@@ -307,7 +307,7 @@ def exactly_once(place: Place) -> None:
             continue
         sender.begin_transaction()
         for number in records:
-            sender.produce(target, number.value(), partition=number.partition())
+            sender.produce(output, number.value(), partition=number.partition())
         positions = reader.position(reader.assignment())
         sender.send_offsets_to_transaction(positions, reader.consumer_group_metadata(), PATIENCE_SECONDS)
         sender.commit_transaction(PATIENCE_SECONDS)
@@ -315,10 +315,10 @@ def exactly_once(place: Place) -> None:
     committed = reader.committed([TopicPartition(topic, number) for number in range(2)], PATIENCE_SECONDS)
     same("positions", [number.offset for number in committed], [250, 250])
     reader.close()
-    read_all(place, target, 2, 500, isolation_level="read_committed")
+    read_all(target, output, 2, 500, isolation_level="read_committed")
 
 
-def offsets_by_time(target: Place) -> None:
+def offsets_by_time(target: Target) -> None:
     topic = created(target)
     written(target, topic, 100, 1)
     reader = consumer(target)
@@ -333,7 +333,7 @@ def offsets_by_time(target: Place) -> None:
         same(f"the offset of {spec}", result[0].offset, offset)
 
 
-def out_of_range(target: Place) -> None:
+def out_of_range(target: Target) -> None:
     topic = created(target)
     written(target, topic, 10, 1)
     for reset, count in (("earliest", 10), ("error", 0)):
@@ -346,7 +346,7 @@ def out_of_range(target: Place) -> None:
         reader.close()
 
 
-def topics(target: Place) -> None:
+def topics(target: Target) -> None:
     topic, a = created(target, 2, **{"cleanup.policy": "compact"}), admin(target.address)
     refused(KafkaError.TOPIC_ALREADY_EXISTS, lambda: created(target, 2))
     results_of(a.create_partitions([NewPartitions(topic, 4)]))
@@ -354,11 +354,11 @@ def topics(target: Place) -> None:
     same("partitions", len(description.partitions), 4)
     assert topic in a.list_topics(timeout=PATIENCE_SECONDS).topics
     results_of(a.delete_topics([topic]))
-    until("it is gone", lambda: topic not in a.list_topics(timeout=PATIENCE_SECONDS).topics)
+    until("it was deleted", lambda: topic not in a.list_topics(timeout=PATIENCE_SECONDS).topics)
     refused(KafkaError.UNKNOWN_TOPIC_OR_PART, lambda: results_of(a.delete_topics([topic])))
 
 
-def configs(target: Place) -> None:
+def configs(target: Target) -> None:
     topic, a = created(target, **{"cleanup.policy": "compact"}), admin(target.address)
 
     def value(name: str) -> str:
@@ -383,7 +383,7 @@ def configs(target: Place) -> None:
     assert "num.io.threads" in broker
 
 
-def groups(target: Place) -> None:
+def groups(target: Target) -> None:
     topic, a = created(target, 2), admin(target.address)
     written(target, topic, 20, 2)
     reader = consumer(target)
@@ -411,7 +411,7 @@ def groups(target: Place) -> None:
     ]
 
 
-def delete_records(target: Place) -> None:
+def delete_records(target: Target) -> None:
     topic = created(target)
     written(target, topic, 10, 1)
     (response,) = results_of(admin(target.address).delete_records([TopicPartition(topic, 0, 4)]))
@@ -422,7 +422,7 @@ def delete_records(target: Place) -> None:
     reader.close()
 
 
-def cluster(target: Place) -> None:
+def cluster(target: Target) -> None:
     a = admin(target.address)
     description = a.describe_cluster().result(PATIENCE_SECONDS)
     assert description.cluster_id
@@ -431,7 +431,7 @@ def cluster(target: Place) -> None:
     a.elect_leaders(ElectionType.PREFERRED, [TopicPartition(topic, 0)]).result(PATIENCE_SECONDS)
 
 
-def acls(target: Place) -> None:
+def acls(target: Target) -> None:
     a, everything = admin(target.secured), (ResourceType.TOPIC, target.topic, ResourcePatternType.LITERAL)
     results_of(
         a.create_acls([AclBinding(*everything, "User:alice", "*", AclOperation.READ, AclPermissionType.ALLOW)])
@@ -442,7 +442,7 @@ def acls(target: Place) -> None:
     same("entries", len(a.describe_acls(acl_filter).result(PATIENCE_SECONDS)), 0)
 
 
-def users(target: Place) -> None:
+def users(target: Target) -> None:
     a, user = admin(target.secured), target.topic
     how = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
     results_of(a.alter_user_scram_credentials([UserScramCredentialUpsertion(user, how, b"a-password")]))
@@ -456,10 +456,10 @@ def users(target: Place) -> None:
     refused(KafkaError.RESOURCE_NOT_FOUND, lambda: results_of(a.describe_user_scram_credentials([user])))
 
 
-STORIES: dict[str, Callable[[Place], None]] = {
+STORIES: dict[str, Callable[[Target], None]] = {
     "produce-consume": produce_consume,
     "tombstones": tombstones,
-    **{f"codec-{each}": partial(codec, each) for each in ("gzip", "snappy", "lz4", "zstd")},
+    **{f"codec-{name}": partial(codec, name) for name in ("gzip", "snappy", "lz4", "zstd")},
     "small-records": small_records,
     "acks": acks,
     "too-large": too_large,

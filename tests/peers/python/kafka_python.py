@@ -28,7 +28,7 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import KafkaError, OffsetOutOfRangeError, TopicAlreadyExistsError
 from kafka.structs import OffsetAndMetadata
 
-from peers.python.story import PATIENCE_SECONDS, Place, run, same, until
+from peers.python.story import PATIENCE_SECONDS, Target, run, same, until
 
 _FIRST_MS = 1_700_000_000_000
 
@@ -42,24 +42,24 @@ def admin(address: str) -> Iterator[KafkaAdminClient]:
         client.close()
 
 
-def created(target: Place, partitions: int = 1, name: str = "", **configs: str) -> str:
+def created(target: Target, partitions: int = 1, name: str = "", **configs: str) -> str:
     topic = name or target.topic
     with admin(target.address) as a:
         a.create_topics({topic: {"num_partitions": partitions, "replication_factor": 1, "configs": configs}})
     return topic
 
 
-def producer(target: Place, **settings: Any) -> KafkaProducer:
+def producer(target: Target, **settings: Any) -> KafkaProducer:
     return KafkaProducer(bootstrap_servers=target.address, **settings)
 
 
-def consumer(target: Place, **settings: Any) -> KafkaConsumer:
+def consumer(target: Target, **settings: Any) -> KafkaConsumer:
     defaults = {"auto_offset_reset": "earliest", "enable_auto_commit": False}
     return KafkaConsumer(bootstrap_servers=target.address, **{**defaults, **settings})
 
 
-def written(target: Place, topic: str, count: int, partitions: int, **settings: Any) -> list[tuple[int, int]]:
-    """Send values 0, 1, ... to partitions in turn; partitions and offsets as they were told."""
+def written(target: Target, topic: str, count: int, partitions: int, **settings: Any) -> list[tuple[int, int]]:
+    """Send values 0, 1, ... to partitions in turn; returns the reported partitions and offsets."""
     sender, sent = producer(target, **settings), []
     for index in range(count):
         number = str(index).encode()
@@ -77,7 +77,7 @@ def polled(reader: KafkaConsumer, timeout_ms: int = 200) -> list[Any]:
 
 
 def read(reader: KafkaConsumer, count: int) -> list[Any]:
-    """Poll until so many records have come, and no more come."""
+    """Poll until `count` records have come, and no more come."""
     records: list[Any] = []
     end = time.monotonic() + PATIENCE_SECONDS
     while len(records) < count:
@@ -88,7 +88,7 @@ def read(reader: KafkaConsumer, count: int) -> list[Any]:
     return records
 
 
-def read_all(target: Place, topic: str, partitions: int, count: int, **settings: Any) -> list[Any]:
+def read_all(target: Target, topic: str, partitions: int, count: int, **settings: Any) -> list[Any]:
     """All records of a topic, from its start."""
     reader = consumer(target, **settings)
     reader.assign([TopicPartition(topic, number) for number in range(partitions)])
@@ -100,7 +100,7 @@ def read_all(target: Place, topic: str, partitions: int, count: int, **settings:
 # --- the stories
 
 
-def produce_consume(settings: dict[str, Any], target: Place) -> None:
+def produce_consume(settings: dict[str, Any], target: Target) -> None:
     topic = created(target, 3)
     positions = written(target, topic, 3000, 3, **settings)
     same("the offsets", sorted(positions), [(part, record) for part in range(3) for record in range(1000)])
@@ -111,14 +111,14 @@ def produce_consume(settings: dict[str, Any], target: Place) -> None:
         same("the time", record.timestamp, _FIRST_MS + int(number))
 
 
-def small_records(target: Place) -> None:
+def small_records(target: Target) -> None:
     topic = created(target, 4)
     written(target, topic, 10_000, 4, batch_size=2000)
     for record in read_all(target, topic, 4, 10_000):
         same("the value", record.value, str(record.offset * 4 + record.partition).encode())
 
 
-def group(assignor: type, target: Place) -> None:
+def group(assignor: type, target: Target) -> None:
     topic, settings = created(target, 4), {"group_id": target.topic, "partition_assignment_strategy": [assignor]}
     written(target, topic, 400, 4)
     first = consumer(target, heartbeat_interval_ms=300, **settings)
@@ -143,7 +143,7 @@ def group(assignor: type, target: Place) -> None:
     first.close()
 
 
-def transactions(target: Place) -> None:
+def transactions(target: Target) -> None:
     topic = created(target, 2)
     sender = producer(target, transactional_id=target.topic)
     sender.init_transactions()
@@ -168,7 +168,7 @@ def transactions(target: Place) -> None:
     reader.close()
 
 
-def fenced(target: Place) -> None:
+def fenced(target: Target) -> None:
     topic = created(target)
     first, second = (producer(target, transactional_id=target.topic) for _ in range(2))
     first.init_transactions()
@@ -188,7 +188,7 @@ def fenced(target: Place) -> None:
     same("the value", record.value, b"of the second")
 
 
-def offsets(target: Place) -> None:
+def offsets(target: Target) -> None:
     topic = created(target)
     written(target, topic, 100, 1)
     part, reader = TopicPartition(topic, 0), consumer(target, auto_offset_reset="none")
@@ -210,7 +210,7 @@ def offsets(target: Place) -> None:
             same(f"the offset of {spec}", a.list_partition_offsets({part: spec})[part].offset, offset)
 
 
-def topics(target: Place) -> None:
+def topics(target: Target) -> None:
     topic = created(target, 2, **{"cleanup.policy": "compact"})
     try:
         created(target, 2)
@@ -233,10 +233,10 @@ def topics(target: Place) -> None:
         a.elect_leaders(0, {topic: [0]})
         assert a.describe_cluster()["cluster_id"]
         a.delete_topics([topic])
-        until("it is gone", lambda: topic not in a.list_topics())
+        until("it was deleted", lambda: topic not in a.list_topics())
 
 
-def groups(target: Place) -> None:
+def groups(target: Target) -> None:
     topic, part = created(target), TopicPartition(target.topic, 0)
     written(target, topic, 10, 1)
     reader = consumer(target, group_id=topic)
@@ -256,7 +256,7 @@ def groups(target: Place) -> None:
         assert topic not in [listing["group_id"] for listing in a.list_groups()]
 
 
-def delete_records(target: Place) -> None:
+def delete_records(target: Target) -> None:
     topic = created(target)
     written(target, topic, 10, 1)
     with admin(target.address) as a:
@@ -264,7 +264,7 @@ def delete_records(target: Place) -> None:
     same("the offsets", [record.offset for record in read_all(target, topic, 1, 6)], list(range(4, 10)))
 
 
-def acls(target: Place) -> None:
+def acls(target: Target) -> None:
     of = ResourcePattern(ResourceType.TOPIC, target.topic)
     with admin(target.secured) as a:
         a.create_acls([ACL("User:alice", "*", ACLOperation.READ, ACLPermissionType.ALLOW, of)])
@@ -274,7 +274,7 @@ def acls(target: Place) -> None:
         same("entries", len(a.describe_acls(acl_filter)[0]), 0)
 
 
-def users(target: Place) -> None:
+def users(target: Target) -> None:
     user, kind = target.topic, ScramMechanism.SCRAM_SHA_256
     with admin(target.secured) as a:
         a.alter_user_scram_credentials([UserScramCredentialUpsertion(user, kind, b"a-password", iterations=4096)])
@@ -283,7 +283,7 @@ def users(target: Place) -> None:
         a.alter_user_scram_credentials([UserScramCredentialDeletion(user, kind)])
 
 
-def transactions_of_all(target: Place) -> None:
+def transactions_of_all(target: Target) -> None:
     topic = created(target)
     sender = producer(target, transactional_id=target.topic)
     sender.init_transactions()
@@ -300,11 +300,11 @@ def transactions_of_all(target: Place) -> None:
     sender.close()
 
 
-STORIES: dict[str, Callable[[Place], None]] = {
+STORIES: dict[str, Callable[[Target], None]] = {
     "produce-consume": partial(produce_consume, {}),
     **{
-        f"codec-{each}": partial(produce_consume, {"compression_type": each})
-        for each in ("gzip", "snappy", "lz4", "zstd")
+        f"codec-{codec}": partial(produce_consume, {"compression_type": codec})
+        for codec in ("gzip", "snappy", "lz4", "zstd")
     },
     "not-idempotent": partial(produce_consume, {"enable_idempotence": False, "acks": 1}),
     "small-records": small_records,

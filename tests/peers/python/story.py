@@ -13,24 +13,24 @@ PATIENCE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What a story is given: two servers, and a name for its topic and its group."""
+class Target:
+    """Two servers, and a name for the topic and the group of a story."""
 
     address: str
     secured: str
     topic: str
 
 
-def run(stories: Mapping[str, Callable[[Place], None]]) -> None:
+def run(stories: Mapping[str, Callable[[Target], None]]) -> None:
     """All stories, or those that the arguments ask for: ADDRESS ADDRESS-WITH-ACLS PREFIX [STORY...]"""
     address, secured, prefix, *only = sys.argv[1:]
     for name, story in stories.items():
         if not only or name in only:
-            _report(name, story, Place(address, secured, f"{prefix}-{name}"))
+            _report(name, story, Target(address, secured, f"{prefix}-{name}"))
     print("end", flush=True)
 
 
-def _report(name: str, story: Callable[[Place], None], target: Place) -> None:
+def _report(name: str, story: Callable[[Target], None], target: Target) -> None:
     start_s, ends = time.monotonic(), ["failed it does not end"]
 
     def run_story() -> None:
