@@ -187,7 +187,6 @@ def storage(memory_url: Address) -> Storage:
 
 @pytest.fixture
 def log(storage: Storage) -> CommitLog:
-    """The commit log in `storage`."""
     return commit_log(storage)
 
 
@@ -240,7 +239,6 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 @pytest.fixture
 def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Reader:
-    """Runs the examples of a page."""
     monkeypatch.chdir(tmp_path)
     return Reader(tmp_path, capsys)
 

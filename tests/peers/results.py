@@ -24,8 +24,6 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A story that fails at gateways, and why."""
-
     program: str
     story: str
     server: str

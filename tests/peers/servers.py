@@ -50,7 +50,6 @@ def on_disk(folder: Path) -> Iterator[Servers]:
 
 @contextmanager
 def on_moto(folder: Path) -> Iterator[Servers]:
-    """Two gateways over a bucket of moto's server."""
     with S3Server() as server, _over(server.url, server.options, folder) as servers:
         yield servers
 
@@ -70,7 +69,6 @@ def on_versitygw(folder: Path) -> Iterator[Servers]:
 
 @contextmanager
 def kafka(folder: Path) -> Iterator[Servers]:
-    """A broker, which has ACLs."""
     with kafka_broker.Broker(folder, _BROKER).running() as broker:
         yield Servers(broker.address, broker.address)
 

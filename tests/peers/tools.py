@@ -281,7 +281,6 @@ STORIES: dict[str, Callable[[Tools], None]] = {
 
 
 def main(jars: str, address: str, secured: str, prefix: str, *only: str) -> None:
-    """Run the stories, and print a line of each."""
     for name, story in STORIES.items():
         if only and name not in only:
             continue

@@ -241,7 +241,6 @@ def appends_plainly(stage: Stage, process: Process, memory: Memory) -> None:
 
 
 def writes(stage: Stage, process: Process, memory: Memory) -> None:
-    """Send records one by one through a writer."""
     topic = stage.open()
     while stage.goes_on():
         sent: list[Batch] = []
@@ -417,7 +416,6 @@ def travels(stage: Stage, process: Process, memory: Memory) -> None:
 
 
 def opens(stage: Stage, process: Process, memory: Memory) -> None:
-    """Load any kept version, again and again."""
     _load_again_and_again(stage, process, lambda floor, head: process.random.randrange(floor, head + 1))
 
 

@@ -48,7 +48,6 @@ class Folder:
         _apply(self.names, change)
 
     def sync(self) -> None:
-        """Make all names durable."""
         self.durable, self.journal = dict(self.names), []
 
     def after_loss(self, count: int) -> Names:
@@ -90,7 +89,6 @@ class File:
 
     @property
     def size(self) -> int:
-        """Return the size in the cache."""
         return os.fstat(self.cache).st_size
 
     def wrote(self, start: int, end: int, old_size: int) -> None:
@@ -117,7 +115,6 @@ class File:
                 self.dirty.add(size // PAGE)
 
     def write_back(self, pages: Iterable[int]) -> None:
-        """Write the present version of the pages to the device."""
         for page in pages:
             data = self._page(page)
             if data.strip(b"\0"):
@@ -126,7 +123,6 @@ class File:
                 self.device.pop(page, None)
 
     def sync(self) -> None:
-        """Write everything to the device but the refused pages."""
         self.write_back(sorted(self.dirty))
         self.dirty = set()
         self.device_size, self.sizes = self.size, []
@@ -134,7 +130,6 @@ class File:
             del self.device[page]
 
     def drop(self) -> None:
-        """Drop the refused pages from the cache."""
         size = self.size
         for page in sorted(self.refused):
             data = self.device.get(page, b"").ljust(PAGE, b"\0")

@@ -98,7 +98,6 @@ def writes_directly(stage: Stage, process: Process, memory: Memory) -> None:
 
 
 def are_durable(oracle: DiskOracle, sent: Sequence[Record]) -> None:
-    """Note that a flush made these records durable."""
     for record in sent:
         if record.location is None:
             oracle.says(f"a flush returned before {record.values[0][:8]!r} was delivered")
@@ -111,7 +110,6 @@ def are_durable(oracle: DiskOracle, sent: Sequence[Record]) -> None:
 
 
 def reads(stage: Stage, process: Process, memory: Memory) -> None:
-    """Read the whole topic again and again."""
     while stage.goes_on():
         topic = stage.open()
         with suppress(*PASSING, SnapshotTooOldError, OffsetOutOfRangeError):
@@ -267,7 +265,6 @@ def _new_batch(stage: Stage, process: Process, sender: str, window: Window) -> t
 
 
 def _send(stage: Stage, log: PartitionLog, window: Window) -> None:
-    """Append the unacknowledged batches in order."""
     oracle = oracle_of(stage)
     for data, records in list(window.batches)[window.sent :]:
         losses = oracle.losses
@@ -303,7 +300,6 @@ def _send_again(stage: Stage, log: PartitionLog, window: Window, index: int) -> 
 
 
 def changes_settings(stage: Stage, process: Process, memory: Memory) -> None:
-    """Change a setting of active segments now and then."""
     random, oracle, topic = process.random, oracle_of(stage), stage.open()
     while stage.goes_on():
         messages = random.choice((1, 2, 5))

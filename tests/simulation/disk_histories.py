@@ -28,8 +28,6 @@ _MOST_LOSSES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskPlan(Drawn):
-    """The plan of a history on a local disk."""
-
     faults: DiskFaults
     jobs: Sequence[str]
     span_bytes: int
@@ -38,7 +36,6 @@ class DiskPlan(Drawn):
 
 
 def plan(seed: int) -> DiskPlan:
-    """Draw a history."""
     random = Random(f"disk plan/{seed}")
     is_compacted = random.random() < 0.2
     has_retention = not is_compacted and random.random() < 0.3
@@ -162,7 +159,6 @@ class DiskHistory:
             oracle.check()
 
     def _actors(self) -> Iterator[tuple[str, Actor]]:
-        """Yield the actors with unique names."""
         for number, (name, actor) in enumerate(self.drawn.cast):
             if self.drawn.acts(number):
                 yield f"{name}-{number}", actor
@@ -276,5 +272,4 @@ class DiskHistory:
 
 
 def run(world: World, drawn: DiskPlan) -> None:
-    """Run a history on a local disk."""
     DiskHistory(world, drawn).run()

@@ -93,7 +93,6 @@ class DiskOracle(Oracle):
         return record
 
     def acknowledges(self, record: Record, partition: int, offset: int) -> None:
-        """Note that a record was acknowledged at an offset."""
         previous = self.records.get((partition, offset))
         if previous is not None and not self._may_be_lost(previous):
             self.says(f"offset {offset} of partition {partition} belongs to {named(previous)} and {named(record)}")
@@ -186,7 +185,6 @@ class DiskOracle(Oracle):
         self.audited = self.disk.power_losses
 
     def _audit_contents(self, rows: Mapping[Location, Row], ids: Mapping[Location, bytes]) -> None:
-        """Check that each record is as it was appended."""
         appended = {record.id: record for batch in self.batches for record in batch.records}
         for location, row in rows.items():
             record = appended.get(ids[location])
@@ -310,5 +308,4 @@ class DiskOracle(Oracle):
 
 
 def named(record: Record) -> str:
-    """A record in a message."""
     return f"{record.values[0][:8]!r} at {record.location}"

@@ -82,8 +82,6 @@ class Flushes(ActiveSegment):
 
 
 class FlushesInTime(Flushes):
-    """A writer appends, and relies on `flush.ms` for the syncs."""
-
     name = "appends that are synced after flush.ms"
     config: ClassVar[Mapping[str, object]] = {**Flushes.config, "flush.ms": 500}
 
@@ -98,8 +96,6 @@ class FlushesInTime(Flushes):
 
 
 class CleanedSegments(ActiveSegment):
-    """Two writers append during compaction and vacuum."""
-
     name = "append to the active segment during compaction"
     config: ClassVar[Mapping[str, object]] = {
         **_SEGMENT,
@@ -114,14 +110,12 @@ class CleanedSegments(ActiveSegment):
         return {"first": lambda: self.write("first"), "cleaner": self.clean, "second": lambda: self.write("first")}
 
     def prepare(self) -> None:
-        """Append records for compaction."""
         super().prepare()
         for _ in range(2):
             self.write("first")
             self.append(b"first", b"other", sender="sealer")
 
     def clean(self) -> None:
-        """Compact, and delete unused files."""
         with suppress(*PASSING, SnapshotTooOldError, OffsetOutOfRangeError):
             topic = distlog.open(self.stage.url)
             topic.compact()

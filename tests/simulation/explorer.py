@@ -51,7 +51,6 @@ Deviations = tuple[Deviation, ...]
 
 
 def parse(text: str) -> Deviations:
-    """Return the deviations in `text`, as `shown` writes them."""
     parts = (part.partition(":") for part in text.split(",") if part)
     return tuple(Deviation(int(point), kind) for point, _, kind in parts)
 

@@ -94,7 +94,6 @@ class Gateway:
         )
 
     def start(self) -> None:
-        """Join the cluster."""
         self.broker.groups.join()
         self.broker.groups.start()
         self.broker.transactions.start()
@@ -135,8 +134,6 @@ def _ignored(request: object) -> None:
 
 
 class _Produce:
-    """A produce request for its handler."""
-
     client: Any = None
     delayed: Any = None
     is_gone = False

@@ -76,8 +76,6 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(Drawn):
-    """The plan of a history on an object store."""
-
     faults: Faults
     #: The store's rules, and the size from which on objects are uploaded in parts.
     protocol: str = "s3"
@@ -124,7 +122,6 @@ class Plan(Drawn):
 
 
 def plan(seed: int) -> Plan:
-    """Draw a history."""
     random = Random(f"plan/{seed}")
     is_compacted = random.random() < 0.3
     delay_s = random.choice((20, 60, 300))
@@ -263,7 +260,6 @@ def _mild(faults: Faults) -> Faults:
 
 
 def _of_kafka(random: Random) -> list[tuple[str, Actor]]:
-    """Draw actors that import and export."""
     cast = list[tuple[str, Actor]]()
     if random.random() < 0.2:
         jobs = random.choice((["vacuum", "rebuild"], ["vacuum", "vacuum", "pin"]))

@@ -41,7 +41,6 @@ class Broker:
 
     @property
     def partitions(self) -> list[str]:
-        """The folders of the partitions with records."""
         return [self._path(number) for number in sorted(self._ends)]
 
     def _path(self, partition: int) -> str:
@@ -53,7 +52,6 @@ class Broker:
 
     @contextmanager
     def stopped_for(self, process: Process) -> Iterator[None]:
-        """Stop the broker while a process imports."""
         self.adopting.append(process)
         try:
             yield

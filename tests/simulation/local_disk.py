@@ -154,7 +154,6 @@ class LocalDisk:
         self.after_loss()
 
     def recover_faults(self) -> None:
-        """End a full disk, and failing writes."""
         self.free, self.is_failing = math.inf, False
 
     def _after_loss(self, folder: Folder, path: str, mood: str, copies: dict[File, tuple[File, str]]) -> Folder:
@@ -358,17 +357,14 @@ class LocalDisk:
             _REAL["utime"](path, ns=(now_ns, now_ns))
 
     def read_names(self, name: str, location: str, *arguments: Any, **options: Any) -> Any:
-        """Call a function of `os` that reads names."""
         self._step("look at", location)
         return _REAL[name](*arguments, **options)
 
     def listdir(self, location: str, path: Any) -> list[str]:
-        """Return the names in random order."""
         names = self.read_names("listdir", location, path)
         return self._order.sample(sorted(names), len(names))
 
     def scandir(self, location: str, path: Any) -> AbstractContextManager[Iterator[Any]]:
-        """Yield the entries in random order."""
         with self.read_names("scandir", location, path) as entries:
             ordered = sorted(entries, key=attrgetter("name"))
         return nullcontext(iter(self._order.sample(ordered, len(ordered))))
@@ -380,7 +376,6 @@ class LocalDisk:
     # --- bytes; a method gets the open file, and then the arguments of the call
 
     def read(self, name: str, open_file: OpenFile, *arguments: Any) -> Any:
-        """Call a function of `os` that reads a file."""
         self._step("read", open_file.path)
         if isinstance(open_file.node, File) and open_file.node.refused:
             self._may_write_back(open_file.node)
@@ -625,7 +620,6 @@ _WRITE_PAGE, _ADD, _RECORD_HOLDER, _INIT = (
 
 
 def _current_disk() -> LocalDisk | None:
-    """The disk, if a simulated process calls."""
     return _disk if isinstance(getcurrent(), Fiber) else None
 
 

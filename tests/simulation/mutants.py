@@ -105,7 +105,6 @@ class Mutant:
         return bool(self.scenarios or self.short or self.disk)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields to store."""
         names = ("area", "module", "function", "line", "kind", "diff", "found_by", "how", "is_executed")
         return {name: getattr(self, name) for name in names}
 
@@ -324,7 +323,6 @@ def choose(count: int, seed: int) -> list[Mutant]:
 
 
 def _replace(mutant: Mutant, code: types.CodeType) -> None:
-    """Replace the code of the mutant's function."""
     function: Any = sys.modules[mutant.module]
     for name in mutant.function.split("."):
         function = vars(function)[name]
@@ -384,7 +382,6 @@ def _history(kind: Any, seed: int) -> str | None:
 
 
 def note_executed(mutants: Sequence[Mutant], histories: int) -> None:
-    """Note for each mutant which runs execute its statement."""
     from simulation.explorer import Exploration
     from simulation.kinds import ON_DISK, SCENARIOS, SHORT
 

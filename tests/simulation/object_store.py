@@ -63,8 +63,6 @@ GCS_PAUSE_S = 1.0
 
 @dataclass(slots=True)
 class Faults:
-    """The probability of each fault at a request."""
-
     throttled: float = 0.0
     failed: float = 0.0
     #: The request never arrives.
@@ -86,8 +84,6 @@ class Faults:
 
 @dataclass(slots=True)
 class Flaws:
-    """Rules that a bad store breaks."""
-
     ignores_condition: bool = False
     #: It checks for the object first, and stores it later.
     condition_in_two_steps: bool = False
@@ -97,8 +93,6 @@ class Flaws:
 
 @dataclass(slots=True)
 class Object:
-    """The object under a key."""
-
     data: bytes
     written_s: float
 
@@ -175,7 +169,6 @@ class ObjectStore:
             self.objects[key] = after
 
     def listed(self) -> dict[str, Object]:
-        """Return the objects of a listing."""
         lag_s = self.flaws.listing_lag_s
         while self.recent and self.recent[0][0] < self.world.now - lag_s:
             self.recent.pop(0)
@@ -258,7 +251,6 @@ class Client:
         return _date_of(floor(BEGIN_MS / 1000 + when_s))
 
     def _meet_fate(self, kind: str, key: str) -> None:
-        """Draw the faults between a request and its response."""
         world, faults, draw = self.world, self.store.faults, self.random.random
         if draw() < faults.still:
             self.process.stand_still(self.random.uniform(0, faults.still_s))
@@ -365,7 +357,6 @@ class Client:
         return result
 
     def ls(self, path: str, detail: bool = True) -> list[dict[str, Any]]:
-        """Return the entries of a folder with one request."""
         prefix = self._strip_protocol(path) + "/"
 
         def effect() -> list[dict[str, Any]]:
@@ -393,7 +384,6 @@ class Client:
         self.request("delete", key, effect, writes=True)
 
     def call_s3(self, method: str, **arguments: Any) -> Any:
-        """Handle a direct call of S3's API."""
         bucket = arguments["Bucket"]
         match method:
             case "delete_objects":
@@ -474,7 +464,6 @@ class Client:
         self.request("put block", key, lambda: None, writes=True)
 
     def put_blocks(self, key: str, data: bytes) -> None:
-        """Complete the object."""
         self.request("put blocks", key, lambda: self.store.put(key, data, if_absent=False), writes=True)
 
     def _page(self, prefix: str, arguments: dict[str, Any]) -> dict[str, Any]:

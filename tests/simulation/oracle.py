@@ -205,13 +205,11 @@ class Oracle:
         return batch
 
     def says(self, text: str) -> None:
-        """Note a broken promise, and end the history."""
         self.world.note(f"BROKEN: {text}")
         self.broken.append(text)
         self.world.decide()
 
     def check(self) -> None:
-        """Raise BrokenPromiseError if a promise was broken."""
         if self.broken:
             raise BrokenPromiseError(self.broken[0])
 
@@ -663,7 +661,6 @@ def _is_adopted(segment: tuple[int, str]) -> bool:
 
 
 def log_file(topic: str, segment: Body) -> str:
-    """Return the name of the file with a segment's log."""
     if segment["log_position"] >= 0:
         return f"_bundles/{segment['stem']}.bundle"
     return f"{topic}-{segment['partition']}/{segment['stem']}.log"

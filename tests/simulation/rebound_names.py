@@ -20,7 +20,6 @@ class ReboundNames:
         self._setters: list[tuple[Callable[[Any], None], Any]] = []
 
     def install(self) -> None:
-        """Replace all names."""
         # the number and the last one of the modules, since an inspection of all names is slow
         modules = len(sys.modules), next(reversed(sys.modules))
         for name, module in list(sys.modules.items()) if modules != self._last_modules else ():

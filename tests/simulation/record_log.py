@@ -40,8 +40,6 @@ class StoredRow(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """The end of a transaction of a producer."""
-
     offset: int
     producer: int
     is_commit: bool
@@ -189,7 +187,6 @@ class RecordLog:
     markers: dict[int, list[Marker]] = field(default_factory=dict)
 
     def add(self, stored: StoredRow, now_s: float) -> Row:
-        """Return the record that was committed first at this offset."""
         offset = stored.offset
         if offset in self.rows:
             return self.rows[offset]

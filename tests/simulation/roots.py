@@ -80,7 +80,6 @@ class Root:
             yield "", 0
 
     def damage(self, random: Random) -> None:
-        """Flip a bit of the index of topics."""
         stored = self.store.objects.get(self._prefix + paths.TOPIC_INDEX)
         if stored is not None:
             data = bytearray(stored.data)
@@ -142,6 +141,5 @@ def lists(stage: Stage, process: Process, memory: Memory) -> None:
 
 @contextmanager
 def indexed_soon() -> Iterator[None]:
-    """Use the index for a few topics already."""
     with mock.patch.object(topic_index, "MANY_LOOKS", 2):
         yield

@@ -60,7 +60,6 @@ class Measured:
     names_each_day: list[int] = field(default_factory=list)
 
     def figures(self) -> dict[str, Any]:
-        """Return the figures for the tables and the charts."""
         appends = len(self.durations_s)
         # at the end some appends may still wait, for an unknown time
         durations_s: list[float | None] = [*sorted(self.durations_s), *[None] * (self.started - appends)]
@@ -87,8 +86,6 @@ def _ms(seconds: float | None) -> float | None:
 
 
 class Stage:
-    """A world with one topic, and its counts."""
-
     def __init__(self, partitions: int, config: Mapping[str, object] | None = None) -> None:
         from simulation.object_store import ObjectStore
         from simulation.world import World
@@ -136,7 +133,6 @@ class Stage:
         return measured
 
     def commits(self) -> list[bytes]:
-        """Return the contents of `_commits/`."""
         return [stored.data for key, stored in self.store.objects.items() if "/_commits/" in key]
 
     def _do(self, work: Callable[[], object]) -> None:
@@ -146,7 +142,6 @@ class Stage:
             raise self.world.errors[0][1]
 
     def rows(self, records: int) -> Any:
-        """Return a table of `records` records over all partitions."""
         import numpy as np
         import pyarrow as pa
 
@@ -172,8 +167,6 @@ class Stage:
         return appends
 
     def maintainer(self, end_s: float, every_s: float) -> Callable[[], None]:
-        """Return an actor that runs the jobs of `maintain`."""
-
         def maintains() -> None:
             import distlog
 
@@ -189,8 +182,6 @@ class Stage:
         return maintains
 
     def counter(self, end_s: float, every_s: float) -> Callable[[], None]:
-        """Return an actor that counts the names in `_commits/`."""
-
         def counts() -> None:
             for _ in range(round(end_s / every_s)):
                 self.world.pause(every_s)
@@ -200,7 +191,6 @@ class Stage:
 
 
 def _memory() -> int:
-    """Return the bytes of this process in memory."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()
 
@@ -244,7 +234,6 @@ Figures = dict[str, Any]
 
 
 def separate(run: Callable[[int, bool], Measured]) -> Callable[[Sequence[int], bool], dict[int, Figures]]:
-    """Run each size by itself."""
     return lambda sizes, short: {size: run(size, short).figures() for size in sizes}
 
 
@@ -259,12 +248,10 @@ def weeks_of(weeks: Weeks) -> Callable[[Sequence[int], bool], dict[int, Figures]
 
 
 def consumers(sizes: Sequence[int], short: bool) -> dict[int, Figures]:
-    """The members of one group, each with a partition."""
     return {size: Group(Stage(size), 2 if short else size).play() for size in sizes}
 
 
 def groups(sizes: Sequence[int], short: bool) -> dict[int, Figures]:
-    """The groups of one topic."""
     return {size: groups_of_a_topic(Stage(4, RETENTION), size) for size in sizes}
 
 
@@ -348,7 +335,6 @@ SCENARIOS: Mapping[str, Scenario] = {
 
 
 def main() -> int:
-    """Run the scenarios, and print their tables."""
     parser = argparse.ArgumentParser(prog="simulation.scale", description=__doc__)
     parser.add_argument("--only", choices=SCENARIOS, help="one scenario")
     parser.add_argument("--short", action="store_true", help="small sizes, and a short time for each")
@@ -370,7 +356,6 @@ def main() -> int:
 
 
 def _sizes(name: str, *, short: bool) -> dict[str, Figures]:
-    """Return the figures of each size, from separate processes."""
     scenario = SCENARIOS[name]
     sizes = [*map(str, scenario.sizes[:2] if short else scenario.sizes)]
     figures = dict[str, Figures]()
@@ -383,7 +368,6 @@ def _sizes(name: str, *, short: bool) -> dict[str, Figures]:
 
 
 def table(name: str, figures: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the figures of a scenario as Markdown."""
     scenario = SCENARIOS[name]
     lines = [[scenario.unit, *scenario.columns], ["---"] * (1 + len(scenario.columns))]
     lines += [

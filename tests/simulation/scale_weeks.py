@@ -23,8 +23,6 @@ ENVIRONMENT = {"PYTHONMALLOC": "malloc", "ARROW_DEFAULT_MEMORY_POOL": "system"}
 
 
 class _Mallinfo(ctypes.Structure):
-    """`struct mallinfo2` of glibc, in bytes."""
-
     _fields_ = [
         *[(name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks")],
         *[(name, ctypes.c_size_t) for name in ("fsmblks", "uordblks", "fordblks", "keepcost")],
@@ -50,13 +48,11 @@ class Weeks:
 
     @property
     def config(self) -> dict[str, object]:
-        """Records and files are kept for half a week."""
         week_ms = int(self.week_s * 1000)
         half = {"retention.ms": week_ms // 2, "file.delete.delay.ms": week_ms // 2}
         return {**half, "commit.retention.ms": week_ms}
 
     def play(self, stage: Stage, weeks: Sequence[int]) -> dict[int, dict[str, Any]]:
-        """Return the figures of the given weeks."""
         figures = dict[int, dict[str, Any]]()
 
         def run_weeks() -> None:

@@ -59,7 +59,6 @@ class Scenario:
         return {"retention.ms": -1, **self.config}
 
     def actors(self) -> Mapping[str, Callable[[], None]]:
-        """Return the actors by name."""
         raise NotImplementedError
 
     def check(self) -> None:
@@ -73,7 +72,6 @@ class Scenario:
         raise NotImplementedError
 
     def play(self, schedule: Schedule) -> None:
-        """Prepare, run the actors by the schedule, and check."""
         world = self.world
         self.do("creator", partial(create, self.stage, self.settings()))
         self.do("setup", self.prepare)
@@ -91,13 +89,11 @@ class Scenario:
         """Stop all faults."""
 
     def begin(self, name: str) -> None:
-        """Start an actor in a new process."""
         process = self.world.process(name)
         self._acting[process.pid] = name
         process.start(self.actors()[name])
 
     def do(self, name: str, work: Callable[[], None]) -> None:
-        """Do something in a new process, to its end."""
         self.world.process(name).start(work)
         self.world.run()
         self._raise_errors()
@@ -239,8 +235,6 @@ class Scenario:
 
 
 class StoreScenario(Scenario):
-    """A scenario on an object store."""
-
     #: `file.delete.delay.ms` and `commit.retention.ms`, in s.
     delay_s: ClassVar[float] = 60.0
     kept_s: ClassVar[float] = 7 * 86_400.0
@@ -291,7 +285,6 @@ class DiskScenario(Scenario):
             self.play(schedule)
 
     def _boot(self) -> None:
-        """Start the machine and its actors again."""
         acting, self._acting = {*self._acting.values()}, {}
         for name in self.actors():
             if name in acting & self.restarted:

@@ -86,7 +86,6 @@ _OFTEN = ["maintainer"] * 5 + ["reader", "opener", "follower"]
 
 
 def plan(seed: int) -> Plan:
-    """Draw a short history."""
     random = Random(f"short/{seed}")
     names = _names(random)
     is_compacted = random.random() < 0.3

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 
 class _PerProcess(KnownTopics):
-    """The known topics of each process of the world."""
-
     def __init__(self) -> None:
         self._processes = defaultdict[Process, KnownTopics](KnownTopics)
 

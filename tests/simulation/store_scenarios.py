@@ -26,8 +26,6 @@ from simulation.scenario import Scenario, StoreScenario
 
 
 class TwoAppends(StoreScenario):
-    """Two processes append at once."""
-
     name = "two appends"
 
     def actors(self) -> Mapping[str, Callable[[], None]]:
@@ -172,8 +170,6 @@ class DroppedAndCreated(StoreScenario):
 
 
 class Restored(StoreScenario):
-    """An old version is restored during an append."""
-
     name = "restore and append"
     partitions = 2
 
@@ -198,7 +194,6 @@ class Restored(StoreScenario):
             self.is_restored = True
 
     def delete(self) -> None:
-        """Delete one record more, and compact."""
         with suppress(*PASSING, OffsetOutOfRangeError):
             topic = distlog.open(self.stage.url)
             topic.delete_records({0: 3})
@@ -224,8 +219,6 @@ class Restored(StoreScenario):
 
 
 class ConsumerGroup(StoreScenario):
-    """Two consumers of one group, one with a late heartbeat."""
-
     name = "a consumer group with a late heartbeat"
     partitions = 2
     lease_s = 10.0
@@ -287,7 +280,6 @@ class Transactions(StoreScenario):
     name = "a transaction and a second producer"
 
     def prepare(self) -> None:
-        """Note the batches of each producer."""
         self.generations: list[list[Batch]] = []
 
     def actors(self) -> Mapping[str, Callable[[], None]]:
@@ -314,7 +306,6 @@ class Leaders(StoreScenario):
     name = "two leaders of one partition"
 
     def prepare(self) -> None:
-        """Let a previous leader lead, and watch the leaders."""
         topic = distlog.open(self.stage.url)
         Leadership(topic.handle, topic.current).begin([0])
         self.epoch, self.leader = 0, ""

@@ -50,8 +50,6 @@ class Stage:
         return results[0]
 
     def fill(self) -> None:
-        """Create the topic, with `commits` commits of records."""
-
         def fill(_: Process) -> None:
             topic = distlog.create(URL, partitions=self.partitions)
             for number in range(self.commits - 1):

@@ -30,13 +30,11 @@ def machine(seed: int) -> Iterator[tuple[World, LocalDisk]]:
 
 
 def run(world: World, work: Callable[[], object]) -> None:
-    """Do the work in a new process."""
     world.process("worker").start(work)
     world.run()
 
 
 def written(path: str, data: bytes, *, sync: bool = False) -> int:
-    """Write a file, and return its descriptor."""
     file = os.open(path, os.O_RDWR | os.O_CREAT)
     assert os.pwrite(file, data, 0) == len(data)
     if sync:

@@ -31,7 +31,6 @@ class Fiber(greenlet):
         self.daemon = True
 
     def assign(self, work: Callable[[], object], name: str) -> None:
-        """Become a thread that does `work` when it is resumed."""
         # invalidate the waits for the previous thread
         self.token += 1
         self._work, self.name = work, name
@@ -93,8 +92,6 @@ Waiting = tuple[Fiber, int]
 
 
 class SimLock:
-    """A lock between fibers."""
-
     def __init__(self, world: World) -> None:
         self.world, self.owner = world, None
         self.waiting: deque[Waiting] | tuple[()] = ()
@@ -141,8 +138,6 @@ class SimLock:
 
 
 class SimRLock(SimLock):
-    """A reentrant lock between fibers."""
-
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.count = 0
@@ -179,15 +174,11 @@ class SimRLock(SimLock):
 
 @dataclass(eq=False)
 class _Waiter:
-    """A fiber that waits for a condition."""
-
     waiting: Waiting
     is_notified: bool = False
 
 
 class SimCondition:
-    """A condition between fibers."""
-
     def __init__(self, world: World, lock: SimRLock | None = None) -> None:
         self.world, self.lock = world, lock or SimRLock(world)
         self.waiting: deque[_Waiter] = deque()
@@ -237,8 +228,6 @@ class SimCondition:
 
 
 class SimEvent:
-    """An event between fibers."""
-
     def __init__(self, world: World) -> None:
         self.world, self.is_set_now = world, False
         self.waiting: list[Waiting] = []
@@ -267,8 +256,6 @@ class SimEvent:
 
 
 class SimThread:
-    """A thread of the process that starts it."""
-
     def __init__(
         self,
         group: None = None,
@@ -314,8 +301,6 @@ class SimThread:
 
 
 class SimTimer(SimThread):
-    """A timer of the process that starts it."""
-
     def __init__(
         self, interval: float, function: Callable[..., object], args: Any = None, kwargs: Any = None
     ) -> None:

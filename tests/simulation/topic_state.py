@@ -91,8 +91,6 @@ class TopicState:
 
 
 class _Draft:
-    """The state during one commit."""
-
     def __init__(self, previous: TopicState, commit: ReadCommit) -> None:
         self.commit = commit
         pause_ms = min(commit.timestamp_ms - previous.timestamp_ms, HOUR_MS)

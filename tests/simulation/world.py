@@ -58,7 +58,6 @@ class Process:
         self.idle: list[Fiber] = []
 
     def start(self, work: Callable[[], object], name: str = "main") -> Fiber:
-        """Start a fiber that does `work`."""
         fiber = self.idle.pop() if self.idle else Fiber(self)
         fiber.assign(work, name)
         self.fibers.append(fiber)
@@ -208,7 +207,6 @@ class World:
             pass
 
     def pause(self, seconds: float = 0.0) -> None:
-        """Pause the calling fiber."""
         fiber = getcurrent()
         process, events, when = fiber.process, self._events, self.now + seconds
         if not process.is_alive:
@@ -247,7 +245,6 @@ class World:
     # --- the story
 
     def note(self, text: str) -> None:
-        """Add a line to the story."""
         if self.story is not None:
             self.story.append(f"{self.now:14.6f} {text}")
 
@@ -255,7 +252,6 @@ class World:
         return hashlib.sha256("\n".join(self.story or ()).encode()).hexdigest()
 
     def failed(self, process: Process, error: BaseException) -> None:
-        """Note an error that ended a fiber."""
         self.note(f"{process.name} ends with {type(error).__name__}")
         self.errors.append((process, error))
 

@@ -23,7 +23,6 @@ class Appending:
         self.log = PartitionLog(self.topic.handle, partition, self.topic.current, calls=calls, timeout_s=timeout_s)
 
     def append(self, records: Sequence[dict[str, Any]]) -> int:
-        """Append records, and return the offset of the first one."""
         encoded = encode(pa.RecordBatch.from_pylist(list(records)))
         data = np.frombuffer(encoded.data, np.uint8)
         return self.log.append(data, encoded.batches).first_offset

@@ -90,7 +90,6 @@ class Cluster:
         return [self._workers[host].pid, *processes.descendants(self._workers[host].pid)]
 
     def revive(self) -> None:
-        """Restart each worker that was killed."""
         for host, worker in self._workers.items():
             if worker.poll() is not None:
                 self._workers[host] = self._begin_worker(host)
@@ -102,8 +101,6 @@ class Cluster:
 
 
 class ClusterPipeline(Pipeline):
-    """The pipeline whose driver runs its tasks on a cluster."""
-
     victims = (
         *("Spark executor", "paused executor", "source", "Spark worker", "paused executor"),
         *("driver", "Spark executor", "sink", "paused executor", "machine"),
@@ -152,7 +149,6 @@ class ClusterPipeline(Pipeline):
 
 
 def run(folder: Path, seed: int, kills: int) -> Tally:
-    """Run a campaign on a cluster of this machine."""
     cluster = Cluster(folder)
     try:
         pipeline = ClusterPipeline(folder, seed, cluster)

@@ -29,8 +29,6 @@ _PAGE = 4096
 
 
 class Shim:
-    """Makes calls fail through the shim."""
-
     def __init__(self, folder: Path, chance: random.Random, kind: str) -> None:
         self.loses = kind == "sync"
         self._folder, self._chance = os.fsencode(folder), chance
@@ -91,7 +89,6 @@ def run(folder: Path, seed: int, kind: str, histories: int) -> Tally:
 
 
 def _counts(text: str) -> dict[str, int]:
-    """Parse the counts that the process printed."""
     lines = (line.partition(" ") for line in text.splitlines())
     return {name: int(count) for count, _, name in lines}
 

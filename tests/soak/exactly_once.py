@@ -111,7 +111,6 @@ class _Worker:
         return 1
 
     def end(self) -> None:
-        """Print its stack, and kill it."""
         self._process.send_signal(signal.SIGUSR1)
         time.sleep(0.5)
         self.kill()
@@ -129,19 +128,15 @@ def run(
 
 
 def run_with_two(folder: Path, seed: int, *, kills: int = 10, workers: int = 2, records: int = 6000) -> Tally:
-    """Run with two gateways."""
     return run(folder, seed, kills=kills, workers=workers, records=records, gateways=2)
 
 
 def run_on_s3(folder: Path, seed: int, *, kills: int = 6, workers: int = 2, records: int = 1200) -> Tally:
-    """Run with two gateways on moto's S3 server."""
     with server() as (root, options):
         return _run(Address(f"{root}/{seed}", options), folder, seed, kills, workers, records, 2)
 
 
 class Address(NamedTuple):
-    """A root and the options of its storage."""
-
     url: str
     options: Mapping[str, Any]
 

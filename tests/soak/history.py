@@ -32,8 +32,6 @@ class Faults(Protocol):
 
 
 class Pending(NamedTuple):
-    """Appended records whose flush was not confirmed."""
-
     process: Process
     appended: Appended
     values: list[bytes]
@@ -61,12 +59,10 @@ class History:
         self.processes: list[Process] = []
 
     def begin(self) -> None:
-        """Open the topic in new processes."""
         self.processes = [Process(self.topic) for _ in range(3)]
         self.check()
 
     def end(self) -> None:
-        """Close the processes."""
         for process in self.processes:
             process.close()
 
@@ -104,7 +100,6 @@ class History:
         self._apply_values(self.check(), action)
 
     def do(self, action: str) -> None:
-        """Do the named action in any process."""
         getattr(self, f"_{action}")()
 
     def _process(self) -> Process:

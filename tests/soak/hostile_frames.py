@@ -169,7 +169,6 @@ class _HonestProducer:
             self._producer.produce(_HONEST, self._sent[-1], partition=0)
 
     def end(self) -> list[bytes]:
-        """Stop, and return the acknowledged records."""
         self._is_over.set()
         self._thread.join()
         demand(self._producer.flush(_PATIENCE_S) == 0, "records of the honest producer are not acknowledged")
@@ -195,7 +194,6 @@ class HostileFrames:
         return self._changed(frame) if chance.random() < 0.7 else frame
 
     def _produce(self) -> bytes:
-        """Return a valid Produce request with a hostile batch."""
         chance, data = self._chance, self._batch()
         head = struct.pack(">hhihhhi", 0, chance.randrange(3, 9), chance.getrandbits(31), -1, -1, 1, 1000)
         return head + struct.pack(">ih5siii", 1, 5, b"taped", 1, chance.randrange(2), len(data)) + data

@@ -100,7 +100,6 @@ class Round:
             self._kill(process)
 
     def check(self, tally: Tally) -> None:
-        """Check the records and the topic at the end."""
         acks = self._acks(tally)
         demand(tally["records acknowledged"] > 0, "no writer has appended")
         topic = distlog.open(self.url)

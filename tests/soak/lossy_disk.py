@@ -46,8 +46,6 @@ class CachedFile:
 
 
 class LossyDisk:
-    """The disk in `root`, whose initial content is durable."""
-
     def __init__(self, patches: pytest.MonkeyPatch, root: Path, chance: random.Random) -> None:
         self.root, self.chance, self._patches = root, chance, patches
         self.steps_left: int | None = None

@@ -25,8 +25,6 @@ _PATIENCE_S = 120.0
 
 
 class Acknowledged:
-    """The highest acknowledged offset of each partition."""
-
     def __init__(self) -> None:
         self._lock, self._highest = threading.Lock(), dict[int, int]()
 
@@ -83,7 +81,6 @@ class Worker:
         self._member.close()
 
     def stop(self) -> None:
-        """Start to leave the group."""
         self._is_ending.set()
 
     def end(self) -> None:
@@ -155,7 +152,6 @@ class Appender:
         self._is_ending.set()
 
     def end(self) -> dict[int, int]:
-        """Stop, and return the end of each partition."""
         self.stop()
         self._thread.join()
         return dict(self._topic.refresh().end_offsets())
@@ -212,7 +208,6 @@ def run(
 
 
 def run_on_s3(folder: Path, seed: int, *, troubles: int = 4) -> Tally:
-    """Run the campaign with two gateways on an S3 server."""
     with server() as address:
         return run(folder, seed, troubles=troubles, gateways=2, members=2, address=address)
 
@@ -255,7 +250,6 @@ def _kill_at_takeover(
 
 
 def _takeovers(topic: distlog.Topic) -> int:
-    """Return the number of partition epochs."""
     transactions = topic.refresh().snapshot.transactions
     epochs = [transactions.newest(f"leader:{number}") for number in range(topic.partitions)]
     return sum(epoch + 1 for epoch in epochs if epoch is not None)
@@ -265,7 +259,6 @@ _TROUBLES = {"kill": _kill, "stop": _stop, "term": _term}
 
 
 def _wait_for_news(workers: Sequence[Worker]) -> None:
-    """Wait for some acknowledged commits."""
     old_rounds, patience = sum(worker.rounds for worker in workers), Patience(_PATIENCE_S)
     while (now := sum(worker.rounds for worker in workers)) < old_rounds + 3:
         demand(not patience.is_over(now), "nothing is committed any more")

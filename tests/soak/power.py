@@ -32,8 +32,6 @@ DAMAGES: dict[str, Callable[[bytes, random.Random], bytes]] = {
 
 
 class FailingSyncs:
-    """Syncs of logs that fail, and lose their data."""
-
     loses = True
 
     def __init__(self, disk: LossyDisk, chance: random.Random) -> None:

@@ -25,18 +25,15 @@ def kill(pid: int) -> None:
 
 
 def kill_all(pid: int) -> None:
-    """Kill a process and its descendants."""
     for child in (pid, *descendants(pid)):
         kill(child)
 
 
 def of_kind(pid: int, kind: str) -> list[int]:
-    """Return the descendants of `pid` of one of KINDS."""
     return [descendant for descendant in descendants(pid) if KINDS[kind] in _command_line(descendant)]
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Yield the descendants of `pid`, parents first."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):

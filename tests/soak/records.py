@@ -28,7 +28,6 @@ class Ack(NamedTuple):
 
 
 def record(writer: str, number: int) -> dict[str, Any]:
-    """Return the writer's record with this number."""
     text = f"{writer} {number} "
     return {
         "timestamp": now_ms(),
@@ -51,7 +50,6 @@ def open_acks(path: Path) -> int:
 
 
 def acknowledge(file: int, ack: Ack) -> None:
-    """Write an acknowledgement."""
     os.write(file, _ACK.pack(*ack))
 
 

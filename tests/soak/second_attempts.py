@@ -60,7 +60,6 @@ class SlowOnce(InputStorage):
 
 
 def _is_first(path: str) -> bool:
-    """Return True in the one process that creates the file."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL))
     except FileExistsError:

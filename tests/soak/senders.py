@@ -123,11 +123,9 @@ class Sender:
 
     @property
     def news(self) -> int:
-        """A number that grows with each result."""
         return self._notes.stat().st_size
 
     def notes(self, kind: str) -> list[str]:
-        """Return the results of one kind."""
         # the last line of a killed process may be cut
         lines = self._notes.read_text().rpartition("\n")[0].splitlines()
         return [remainder for line in lines for note_kind, _, remainder in [line.partition(" ")] if note_kind == kind]

@@ -58,7 +58,6 @@ def be_stopped() -> None:
 
 
 def run(folder: Path, seed: int, stops: int = 5) -> Tally:
-    """Stop `stops` processes at random calls, in one topic."""
     chance, tally, root = random.Random(seed), Tally(), folder / f"stops {seed}"
     root.mkdir()
     url = str(root / "events")
@@ -122,7 +121,6 @@ def _wait(act: Callable[[], object], pid: int, tally: Tally) -> None:
 
 
 def _recover(url: str, values: list[bytes], offsets: list[int]) -> None:
-    """Check the records, and continue with them."""
     values_read = [value for _, _, value in read_records(distlog.open(url), 0, 0)]
     demand(values_read[: len(values)] == values, "records are missing")
     writers = [writer_of(value) for value in values_read[len(values) :]]

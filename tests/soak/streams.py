@@ -223,7 +223,6 @@ class Pipeline:
             self.tally["queries restarted"] += 1
 
     def close(self) -> None:
-        """End all processes."""
         self._is_over.set()
         self._filling.join()
         processes.kill_all(self._driver.pid)
@@ -238,7 +237,6 @@ def _rows(topic: distlog.Topic, partition: int, start: int, end: int) -> pa.Tabl
 
 
 def run(folder: Path, seed: int, kills: int) -> Tally:
-    """Run a campaign on this disk."""
     return killed(Pipeline(folder, str(folder), {}, seed), kills)
 
 

@@ -15,8 +15,6 @@ _LARGEST = ("at most", "at the end")
 
 
 class Tally(Counter[str]):
-    """The number of each kind of event."""
-
     def add(self, other: Tally) -> None:
         """Add the counts of another run; maxima stay maxima."""
         for name, count in other.items():

@@ -74,8 +74,6 @@ def read(url: str, acks: str, is_compacted: bool) -> None:
 
 
 class Reader:
-    """The records that one reader got, by partition and offset."""
-
     def __init__(self, acks: str, is_compacted: bool) -> None:
         self._acks, self._is_compacted = Acks(Path(acks)), is_compacted
         self._records: list[dict[int, tuple[str, int]]] = [{} for _ in range(PARTITIONS)]
@@ -83,7 +81,6 @@ class Reader:
         self._next = [0] * PARTITIONS
 
     def note_acks(self) -> None:
-        """Note the new acknowledgements of the writers."""
         for name, ack in self._acks.new():
             acks = self._acknowledged[ack.partition]
             for delta in range(ack.count):
@@ -91,7 +88,6 @@ class Reader:
                 acks[ack.offset + delta] = (name, ack.first + delta)
 
     def check(self, topic: distlog.Topic, partition: int, again: bool) -> None:
-        """Read the new records, or all."""
         start, end = topic.start_offsets()[partition], topic.end_offsets()[partition]
         seen_records, acks = self._records[partition], self._acknowledged[partition]
         demand(end >= max(acks, default=-1) + 1, f"the log ends at {end}, before an acknowledged record")
@@ -114,7 +110,6 @@ class Reader:
 
 
 def maintain(url: str, acks: str) -> None:
-    """Run jobs of maintenance and rolls at random."""
     file = open_acks(Path(acks, f"{os.getpid()}.maintenance"))
     chance, topic = random.Random(os.getpid()), distlog.open(url)
     logs = [Appending(url, partition).log for partition in range(PARTITIONS)]

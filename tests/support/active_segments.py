@@ -22,8 +22,6 @@ SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
 
 
 class Clock:
-    """A time in ms that a test sets."""
-
     def __init__(self) -> None:
         self.now_ms = NOW
 
@@ -101,7 +99,6 @@ def records(
 
 
 def append(segment: LogSegment, *batches: bytes) -> None:
-    """Append the batches as one set."""
     data = b"".join(batches)
     segment.append(data, read_headers(data))
 

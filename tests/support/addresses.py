@@ -14,8 +14,6 @@ class Address(NamedTuple):
 
 
 class S3Server(NamedTuple):
-    """A running S3 server with a bucket."""
-
     endpoint: str
     key: str
     secret: str

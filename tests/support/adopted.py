@@ -52,7 +52,6 @@ def describe(
 
 
 def with_indexes(log: bytes, base_offset: int, interval_bytes: int = 0) -> dict[str, bytes]:
-    """The files of a segment whose log is `log`."""
     description = LogDescription(base_offset, interval_bytes=interval_bytes)
     description.add(log, read_headers(log))
     return {".log": log, **description.finish()}
@@ -127,5 +126,4 @@ def rows(records: Any) -> Rows:
 
 
 def offsets(records: Any) -> list[int]:
-    """The offsets of a table."""
     return records["offset"].to_pylist()

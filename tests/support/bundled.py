@@ -27,17 +27,14 @@ def rows(partitions: int, count: int, first: int = 0, size: int = 1) -> list[dic
 
 
 def segments(topic: Topic) -> list[SegmentInfo]:
-    """All live segments, by partition and offset."""
     return [segment for state in topic.snapshot.partitions for segment in state.segments]
 
 
 def bundles(storage: Storage) -> list[str]:
-    """The names of the bundles in a topic's storage."""
     return sorted(file.name for file in storage.list(BUNDLES_DIR))
 
 
 def changed(storage: Storage, name: str, change: Callable[[bytearray], object]) -> None:
-    """Change the bytes of a file."""
     data = bytearray(storage.read(name))
     change(data)
     storage.delete([name])

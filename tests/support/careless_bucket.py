@@ -15,8 +15,6 @@ from distlog.core.storage import object_client as storage_client
 
 @pytest.fixture
 def new_process(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Forgets all that this process has learned of stores."""
-
     def forget() -> None:
         monkeypatch.setattr(storage_client, "_PROOFS", {})
 

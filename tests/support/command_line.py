@@ -13,8 +13,6 @@ from distlog.cli import main
 
 
 class Outcome(NamedTuple):
-    """The result of a command."""
-
     status: int
     out: str
     err: str
@@ -39,7 +37,6 @@ class CommandLine:
         return self.bare(command, self.url, *arguments, stdin=stdin)
 
     def bare(self, command: str, *arguments: str, stdin: bytes = b"") -> Outcome:
-        """Run a command that takes no topic."""
         self._monkeypatch.setattr(sys, "argv", ["distlog", command, *arguments])
         self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         self._capsys.readouterr()

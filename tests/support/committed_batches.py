@@ -55,7 +55,6 @@ class Gateway:
         return info.appended.first_offset
 
     def end(self, producer: int, number: int = 0, *, is_committed: bool) -> None:
-        """Append the end marker."""
         markers = {number: marker(producer, 0, self.now_ms, is_committed=is_committed)}
         self.hosted.end_transaction(markers, allowed)[number].result()
 
@@ -63,5 +62,4 @@ class Gateway:
         self._metadata.close()
 
     def topic(self) -> Topic:
-        """The topic, as a program opens it."""
         return distlog.open(f"{self.address.url}/clicks", storage_options=self.address.options)

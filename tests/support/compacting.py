@@ -38,16 +38,12 @@ DAY = 86_400_000
 
 
 class FixedRandom(random.Random):
-    """A source of secrets that always returns the same."""
-
     def randbytes(self, n: int) -> bytes:
         assert n == len(SECRET)
         return SECRET
 
 
 class Clock:
-    """A time that tests move."""
-
     def __init__(self, now: int = NOW) -> None:
         self.now = now
 

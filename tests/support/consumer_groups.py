@@ -78,7 +78,6 @@ class Gateway:
         return Gateway(self.settings, self.store)
 
     def at_time(self, ms: int) -> None:
-        """Let `ms` pass, and expire sessions."""
         self.now += ms
         self.groups.expire()
 

@@ -21,7 +21,6 @@ PartitionSet = frozenset[TopicIdPartition]
 
 
 def partition_set(*numbers: int, topic: uuid.UUID = CLICKS) -> PartitionSet:
-    """Partitions of a topic."""
     return frozenset((topic, number) for number in numbers)
 
 
@@ -64,7 +63,6 @@ class ConsumerGateway(Gateway):
 
     @property
     def group(self) -> ConsumerGroup:
-        """The group as the gateway has it."""
         with self.groups.locked(GROUP) as entry:
             assert isinstance(entry.membership, ConsumerGroup)
             return entry.membership
@@ -103,18 +101,15 @@ class Consumer:
         return self.has
 
     def code(self, **fields: Any) -> ErrorCode:
-        """The error code of a heartbeat."""
         reply = self.beat(**fields)
         assert reply is not None
         return reply.error
 
     def again_as(self, gateway: ConsumerGateway) -> Consumer:
-        """The same member at another gateway."""
         other = Consumer(gateway, self.id, **self.settings)
         other.epoch, other.has = self.epoch, self.has
         return other
 
 
 def with_partitions(topics: Topics, count: int) -> None:
-    """Give `clicks` more partitions."""
     topics.by_name["clicks"] = topics.by_name["clicks"]._replace(partitions=count)

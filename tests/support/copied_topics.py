@@ -10,7 +10,6 @@ from distlog.core.topic import Topic
 
 
 def topic_at(root: Address, name: str) -> Topic:
-    """The topic in the folder `name` of a root."""
     return distlog.open(f"{root.url}/{name}", storage_options=root.options)
 
 
@@ -20,13 +19,11 @@ def copy_folder(root: Address, name: str, target: str) -> None:
 
 
 def move_folder(root: Address, name: str, target: str) -> None:
-    """Copy the folder, and delete it."""
     copy_folder(root, name, target)
     _delete(Storage(*root).child(name), "")
 
 
 def copy_files(source: Storage, target: Storage, folder: str = "") -> None:
-    """Copy all files in a folder and its folders."""
     for file in source.list(folder):
         target.put(file.name, source.read(file.name))
     for inner in source.list_folders(folder):

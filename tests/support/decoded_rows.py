@@ -13,7 +13,6 @@ HEADERS = ((b"h1", b"x"), (b"h2", None), ("ключ".encode(), b""))
 
 
 def rows(data: bytes, **options: Any) -> list[dict[str, Any]]:
-    """The records of `data`, timestamps as integers."""
     decoded = decode(data, read_headers(data), **options)
     index = decoded.schema.get_field_index("timestamp")
     if index >= 0:

@@ -36,12 +36,10 @@ def section(text: str, heading: str) -> str:
 
 
 def examples(text: str) -> list[Example]:
-    """All blocks that name a language."""
     return [Example(match["language"], match["text"], match["why"] or "") for match in _BLOCK.finditer(text)]
 
 
 def python(text: str, heading: str) -> str:
-    """The first Python example under a heading."""
     return next(example.text for example in examples(section(text, heading)) if example.language == "python")
 
 

@@ -12,8 +12,6 @@ from distlog.core.kafka.dump_lines import DumpOptions, DumpOutput
 
 
 class Dumped(NamedTuple):
-    """The output of a dump."""
-
     out: bytes
     err: str
     failures: int
@@ -28,7 +26,6 @@ class Dumped(NamedTuple):
 
 
 def dumped(*files: Path | str, as_json: bool = False, **options: Any) -> Dumped:
-    """The dump of `files`."""
     out, err = io.BytesIO(), io.BytesIO()
     output = DumpOutput(out, err, as_json)
     dump([DumpedFile.from_address(str(file)) for file in files], DumpOptions(**options), output)

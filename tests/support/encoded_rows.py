@@ -17,7 +17,6 @@ ROWS = st.lists(st.tuples(TIMESTAMPS, BYTES, BYTES, st.lists(st.tuples(st.text(m
 
 
 def table(rows: list[Row]) -> pa.RecordBatch:
-    """The rows as Arrow, with times as numbers."""
     return pa.RecordBatch.from_pydict(
         {
             "timestamp": pa.array([row[0] for row in rows], pa.int64()),

@@ -129,13 +129,11 @@ class FaultProxy:
             self._rules.append(_Rule(method, path, query, fault, skip, times))
 
     def reset(self) -> None:
-        """Forget all rules and requests."""
         with self._lock:
             self._rules, self._requests, self.most_at_once = [], [], 0
 
     @property
     def requests(self) -> list[Request]:
-        """The finished requests, in order of their arrival."""
         with self._lock:
             return list(self._requests)
 

@@ -15,7 +15,6 @@ from distlog.core.storage.input_storage import InputStorage
 
 
 def reader(**options: Any) -> FileReader:
-    """A reader with these options."""
     return FileReader(ReadOptions(**options), InputStorage())
 
 
@@ -51,7 +50,6 @@ def rows(
 
 
 def values(inputs: Sequence[object], split_bytes: int | None = None, tasks: int = 1, **options: Any) -> list[Any]:
-    """The value of each record."""
     return [row[1] for row in rows(inputs, split_bytes, tasks, **options)]
 
 

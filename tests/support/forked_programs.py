@@ -105,7 +105,6 @@ class Program:
         return self.returncode
 
     def poll(self) -> int | None:
-        """Its exit status, if it has ended."""
         try:
             return self.wait(0)
         except subprocess.TimeoutExpired:
@@ -156,7 +155,6 @@ class Program:
 
 
 def command(*arguments: object, **options: Any) -> Program:
-    """The command `distlog`, as `python -m distlog`."""
     from distlog.cli.app import COMMANDS
 
     modules = {f"distlog.cli.{text.function.split('.')[0]}" for text in COMMANDS.values()}

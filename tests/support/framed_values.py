@@ -19,7 +19,6 @@ def framed(schema_id: int, payload: bytes) -> bytes:
 
 
 def avro(schema: Any, value: Any) -> bytes:
-    """A value in Avro, written by fastavro."""
     import fastavro
 
     file = io.BytesIO()

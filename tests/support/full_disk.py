@@ -42,7 +42,6 @@ def fill(folder: Path) -> None:
 
 
 def make_room(folder: Path) -> None:
-    """Remove what `fill` wrote."""
     for path in folder.iterdir():
         if path.is_file():
             path.unlink()

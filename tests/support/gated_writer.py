@@ -78,18 +78,15 @@ def small(topic: Topic, **options: Any) -> Writer:
 
 
 def fill(writer: Writer, numbers: range) -> None:
-    """Append a record for each number to partition 0."""
     for number in numbers:
         writer.append(VALUE % number, partition=0)
 
 
 def numbers_in(topic: Topic) -> list[int]:
-    """The numbers of the records in partition 0."""
     return [int(value or b"") for value in contents(topic)[0]]
 
 
 def start_thread(work: Callable[[], object]) -> threading.Thread:
-    """A thread that does the work."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     return thread

@@ -41,7 +41,6 @@ def until_soon(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object
 
 @pytest.fixture
 def begin(address: Address, until_soon: object) -> Iterator[Any]:
-    """Starts gateways of the root, which end with the test."""
     with ExitStack() as ends:
 
         def start_gateway(session_ms: int = SESSION_MS, **settings: Any) -> GatewayServer:
@@ -66,7 +65,6 @@ def address(request: pytest.FixtureRequest, tmp_path: Any, memory_url: Address) 
 
 
 def pair(begin: Any) -> tuple[GatewayServer, GatewayServer]:
-    """Two gateways that have shared the groups."""
     first, two = begin(), begin()
     leases = [gateway.broker.cluster for gateway in (first, two)]
     until(

@@ -94,22 +94,15 @@ def open_topic(gateway: GatewayServer, name: str = "clicks") -> Topic:
 
 
 class Listening(Protocol):
-    """A gateway, or a broker."""
-
     @property
-    def port(self) -> int:
-        """Where it listens on this machine."""
-        ...
+    def port(self) -> int: ...
 
 
 class Writer(list[bytes]):
-    """A writer for kio."""
-
     write = list.append
 
 
 def encode(message: Any) -> bytes:
-    """The bytes of kio's message."""
     writer = Writer()
     entity_writer(type(message))(writer, message)  # type: ignore[arg-type]
     return b"".join(writer)
@@ -133,7 +126,6 @@ class Wire:
         self.socket.close()
 
     def ask(self, api_key: int, version: int, **fields: Any) -> Any:
-        """The response to a request."""
         return self.answer(api_key, version, self.send(api_key, version, **fields))
 
     def send(self, api_key: int, version: int, **fields: Any) -> int:
@@ -268,7 +260,6 @@ def producing(
 def fetching(
     wire: Wire, offset: int, partition: int = 0, *, topic: Any = "clicks", version: int = 12, **fields: Any
 ) -> Any:
-    """The response to a Fetch request from one partition."""
     body = wire.ask(FETCH, version, **fetch_fields(version, [(topic, partition, offset)], **fields))
     ((result,),) = [topic.partitions for topic in body.responses]
     return result

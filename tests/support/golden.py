@@ -23,7 +23,6 @@ class GoldenPartition:
 
     @property
     def logs(self) -> list[Path]:
-        """Its `.log` files in offset order."""
         return sorted(self.folder.glob("*.log"))
 
     def records(self, *, committed: bool = False) -> list[dict[str, Any]]:

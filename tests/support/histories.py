@@ -76,7 +76,6 @@ class History:
         return commit
 
     def create(self, partitions: int = 2, **settings: str) -> Commit:
-        """The commit that begins the topic."""
         return self.commit(Create("clicks"), SetPartitions(partitions), SetConfig(settings), operation="create")
 
     def snapshot(self) -> Snapshot:
@@ -157,7 +156,6 @@ def forged(storage: Storage, snapshot: Snapshot, **changes: Any) -> bytes:
 
 
 def checkpoint_files(storage: Storage) -> list[str]:
-    """The files of checkpoints, oldest first."""
     names = (file.name for file in storage.list(paths.COMMITS_DIR))
     return sorted(name for name in names if paths.parse_checkpoint_file(name) is not None)
 
@@ -168,7 +166,6 @@ def former_file(version: int) -> str:
 
 
 def checkpoints(storage: Storage) -> list[int | None]:
-    """The versions that have a checkpoint."""
     return [paths.parse_checkpoint_file(name) for name in checkpoint_files(storage)]
 
 

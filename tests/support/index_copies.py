@@ -29,12 +29,10 @@ def reopened(topic: Topic, folder: Path) -> Topic:
 
 
 def index_cache(folder: Path) -> IndexCache:
-    """The cache of the copies in `folder`."""
     with _temporary_files_in(folder):
         return IndexCache()
 
 
 def copies(folder: Path) -> list[Path]:
-    """The copies in `folder`."""
     with _temporary_files_in(folder):
         return sorted(path for path in Path(default_folder()).iterdir() if path.stat().st_size)

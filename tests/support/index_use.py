@@ -17,5 +17,4 @@ def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def by_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every segment is looked up by its index."""
     monkeypatch.setattr(segment_reader, "INDEX_WORTH_BYTES", 0)

@@ -79,7 +79,6 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """Where clients find it."""
         return f"127.0.0.1:{self.port}"
 
     @contextmanager
@@ -101,7 +100,6 @@ class Broker:
                     archive.replace(_CLASSES)
 
     def log(self) -> str:
-        """The output of the broker."""
         return (self._folder / "broker.log").read_text(encoding="utf-8", errors="replace")
 
     def _wait(self, process: subprocess.Popen[bytes]) -> None:
@@ -151,7 +149,6 @@ class Broker:
         return int(answer.offset)
 
     def ends(self, topic: str, partition: int = 0) -> tuple[int, int]:
-        """The log start and the high watermark."""
         from confluent_kafka import TopicPartition
 
         topic_partition = TopicPartition(topic, partition)

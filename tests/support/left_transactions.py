@@ -22,19 +22,16 @@ _TIMES = {"base_timestamp": TIME_MS, "max_timestamp": TIME_MS}
 
 
 def plain(offset: int, value: bytes) -> bytes:
-    """A batch of one record, of no producer."""
     return batch([record(0, 0, b"k", value)], base_offset=offset, leader_epoch=4, **_TIMES)
 
 
 def in_transaction(offset: int, value: bytes, producer: int = 7, epoch: int = 3, sequence: int = 0) -> bytes:
-    """A batch of one record in a producer's transaction."""
     of = (producer, epoch, sequence)
     records = [record(0, 0, b"k", value)]
     return batch(records, base_offset=offset, attributes=TRANSACTIONAL, producer=of, leader_epoch=4, **_TIMES)
 
 
 def end_marker(offset: int, kind: int, producer: int = 7, epoch: int = 3) -> bytes:
-    """An end marker, as a broker writes it."""
     body = record(0, 0, b"\0\0" + kind.to_bytes(2, "big"), b"\0\0\0\0\0\5")
     attributes, of = TRANSACTIONAL | CONTROL, (producer, epoch, -1)
     return batch([body], base_offset=offset, attributes=attributes, producer=of, leader_epoch=4, **_TIMES)
@@ -48,7 +45,6 @@ def state(
     epoch: int = 3,
     time_ms: int = TIME_MS,
 ) -> TransactionState:
-    """A state as a coordinator has it."""
     transaction_state = TransactionState(
         transactional_id=id,
         producer=ProducerId(producer, epoch),

@@ -40,7 +40,6 @@ def write(writer: Writer, number: int) -> None:
 
 
 def key_of(number: int) -> bytes:
-    """One of KEYS keys."""
     return b"k%d" % (number % KEYS)
 
 
@@ -59,14 +58,12 @@ class LiveWriter:
             self.acknowledged = int(self._process.stdout.readline())
 
     def kill(self) -> None:
-        """End it at once."""
         self._process.kill()
         said = self._process.communicate()[0].splitlines()
         # an incomplete number is not an acknowledgement
         self.acknowledged = max([self.acknowledged, *map(int, said[:-1])])
 
     def close(self) -> None:
-        """Let it close its writer, and end."""
         said = self._process.communicate("")[0].splitlines()
         assert self._process.returncode == 0
         self.acknowledged = max([self.acknowledged, *map(int, said)])

@@ -20,23 +20,18 @@ START = 1_700_000_000_000
 
 
 class Log(NamedTuple):
-    """A topic of one partition and the records in it."""
-
     topic: Topic
     expected: Rows
 
     @property
     def segments(self) -> list[SegmentInfo]:
-        """The live segments."""
         return list(self.topic.live_snapshot.partitions[0].segments)
 
     def file(self, number: int = 0, suffix: str = ".log") -> Path:
-        """A file of segment `number`, on a local disk."""
         return Path(self.topic.storage.local_path(self.topic.reader.name(self.segments[number], suffix)))
 
 
 def log_of(topic: Topic) -> Log:
-    """`topic` with what a scan finds in it now."""
     return Log(topic, rows(topic.scan().to_table()))
 
 
@@ -61,7 +56,6 @@ def appended(url: str, *counts: int, **settings: Any) -> Topic:
 
 
 def full_slice(segment: SegmentInfo, **changes: int) -> SegmentSlice:
-    """A slice of all of a segment, but for `changes`."""
     all_of_it = SegmentSlice(segment, segment.base_offset, segment.next_offset, 0, segment.log_bytes)
     return all_of_it._replace(**changes)
 
@@ -86,5 +80,4 @@ def each_byte_changed(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def batches_of(data: bytes) -> list[bytes]:
-    """The batches of a log."""
     return [data[row["position"] : row["position"] + row["size"]] for row in read_headers(data)]

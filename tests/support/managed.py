@@ -46,10 +46,8 @@ def create(root: str | Path, name: str, partitions: int = 1, clock: Clock | None
 
 
 def effects(runs: list[TaskRun], task: str) -> dict[str, float]:
-    """The effects of the runs of the task."""
     return {name: count for run in runs if run.task == task for name, count in run.done.items() if count}
 
 
 def errors(runs: list[TaskRun], task: str) -> dict[str, str]:
-    """The errors of the runs of the task."""
     return {url: error for run in runs if run.task == task for url, error in run.errors.items()}

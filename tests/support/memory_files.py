@@ -10,7 +10,6 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 
 def held() -> dict[str, Any]:
-    """All files, by their paths."""
     return dict(MemoryFileSystem.store)
 
 
@@ -37,7 +36,6 @@ def after_write(monkeypatch: pytest.MonkeyPatch, is_it: Callable[[str], bool], w
 
 
 def hold(files: Mapping[str, Any] | None = None) -> None:
-    """Hold these files and no others."""
     MemoryFileSystem.store.clear()
     MemoryFileSystem.pseudo_dirs[:] = [""]
     MemoryFileSystem.store.update(files or {})

@@ -11,12 +11,10 @@ from distlog.core.files.text_lines import LineParser, Parsed, line_at
 
 
 def parsed(parser: LineParser, block: bytes) -> Parsed:
-    """Parse a block that other blocks follow."""
     return parser.parse(block, len(block), is_last=False)
 
 
 def rows(result: Parsed) -> list[dict[str, Any]]:
-    """The records."""
     return result.records.to_pylist()  # type: ignore[no-any-return]
 
 
@@ -26,12 +24,10 @@ def bad_lines(result: Parsed, block: bytes) -> list[tuple[int, int]]:
 
 
 def records(unit: str = "ms") -> JsonRecords:
-    """The parser of records."""
     return JsonRecords(TimeReader(unit))
 
 
 def objects(unit: str = "ms", **fields: str) -> JsonFields:
-    """The parser of objects with these fields."""
     return JsonFields(fields, TimeReader(unit), SeenFields(fields))
 
 

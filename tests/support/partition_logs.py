@@ -113,7 +113,6 @@ class Process:
         return self._logs[partition]
 
     def folder(self, partition: int) -> Path:
-        """The folder of the partition's files."""
         return Path(self.handle.storage.local_path(paths.partition_dir(self.handle.name, partition)))
 
     @contextmanager
@@ -127,7 +126,6 @@ class Process:
             active.close()
 
     def record(self, partition: int) -> StateRecord | None:
-        """The record in the page of the lock."""
         return PartitionLock(str(self.folder(partition)), self.snapshots.snapshot.topic_id, 0).stored_record()
 
     def values(self) -> dict[int, list[bytes | None]]:
@@ -135,15 +133,12 @@ class Process:
         return contents(self.topic())
 
     def head(self) -> Snapshot:
-        """The commit log's newest snapshot."""
         return self.handle.log.load()
 
     def topic(self) -> Topic:
-        """The topic as a user of this process holds it."""
         return Topic(self.handle, self.head())
 
     def anomalies(self) -> tuple[object, ...]:
-        """The anomalies that `verify` finds."""
         return verify(self.handle, self.head()).anomalies
 
     def close(self) -> None:
@@ -154,7 +149,6 @@ class Process:
 
 
 def new_topic(folder: Path, partitions: int = 1, **settings: Any) -> Path:
-    """A topic in `folder`, which is made."""
     log = CommitLog(Storage(str(folder)), clock=Clock(), random=random.Random(0), writer="a test")
     log.create(partitions, TopicConfig(**{"index_interval_bytes": 0, **settings}))
     return folder
@@ -174,7 +168,6 @@ def log(folder: Path) -> Path:
 
 @pytest.fixture
 def rebooted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Starts the machine again."""
     boots = iter(range(1, 1 << 30))
 
     def reboot() -> None:

@@ -35,7 +35,6 @@ RECORDS = 40
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A filled topic for all tests of a file."""
     return filled(str(tmp_path_factory.mktemp("source") / "clicks"))
 
 

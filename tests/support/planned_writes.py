@@ -17,7 +17,6 @@ KEY_VALUE = StructType([StructField("key", BinaryType()), StructField("value", B
 
 
 def writer(url: str, schema: StructType = KEY_VALUE, **options: Any) -> DistlogWriter:
-    """The writer that Spark creates in its planning process."""
     source = DistlogDataSource(options=CaseInsensitiveDict({"path": url, **options}))
     data_writer = source.writer(schema, overwrite=False)
     assert isinstance(data_writer, DistlogWriter)
@@ -25,7 +24,6 @@ def writer(url: str, schema: StructType = KEY_VALUE, **options: Any) -> DistlogW
 
 
 def sent(value: Any) -> Any:
-    """A value as another process gets it."""
     return pickle.loads(pickle.dumps(value))
 
 
@@ -40,7 +38,6 @@ def commit(planned: DistlogWriter, *messages: WriterCommitMessage | None) -> Non
 
 
 def values(topic: distlog.Topic) -> list[str]:
-    """All values, in order of partition and offset."""
     return [value.decode() for value in topic.refresh().scan().to_table().column("value").to_pylist()]
 
 

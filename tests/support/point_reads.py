@@ -36,7 +36,6 @@ def expected_rows_from(expected: Rows, offset: int, limit: int | None = 1) -> Ro
 
 
 def _as_rows(records: Iterable[Record]) -> Rows:
-    """Records in the shape of `adopted.rows`."""
     headers = ("key", "value")
     return [
         {**record._asdict(), "headers": [dict(zip(headers, pair, strict=True)) for pair in record.headers]}

@@ -48,7 +48,6 @@ class Disk:
         self._steps_left = steps
 
     def after_power_loss(self, folder: Path) -> Path:
-        """Restore the surviving files in the new folder `folder`."""
         self._restore(os.stat(self._root).st_ino, folder)
         return folder
 

@@ -22,7 +22,6 @@ def records(*times: int, key: bytes | None = b"k", value: bytes = b"value") -> l
 
 
 def packed(contents: list[bytes], codec: str = "none", **fields: Any) -> bytes:
-    """A producer's compressed batch of records, from NOW on."""
     section = compress(CODECS[codec], b"".join(contents)) if codec != "none" else None
     fields = {"section": section, "base_timestamp": NOW, "max_timestamp": NOW + 1, **fields}
     fields["attributes"] = fields.get("attributes", 0) | CODECS[codec]
@@ -38,7 +37,6 @@ def checked(data: bytes, *, now_ms: int = NOW, **settings: Any) -> ValidBatch:
 
 
 def section(data: Any, codec: str) -> bytes:
-    """The decompressed records of the batch."""
     return bytes(decompress(CODECS[codec], bytes(data)[HEADER_SIZE:]))
 
 

@@ -81,10 +81,8 @@ class Producers:
 
     @property
     def segment_bytes(self) -> int:
-        """The bytes of the segment that has not ended yet."""
         return len(self._data)
 
     def roll(self) -> None:
-        """End the segment."""
         self.log.add(self._data, *self._aborted)
         self._data, self._aborted = b"", []

@@ -42,7 +42,6 @@ def body(
 
 
 def record(*args: object, **kwargs: object) -> bytes:
-    """A record of format 2, with the arguments of `body`."""
     return sized(body(*args, **kwargs))  # type: ignore[arg-type]
 
 

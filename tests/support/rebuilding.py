@@ -43,7 +43,6 @@ def contents(topic: Topic) -> dict[str, bytes]:
 
 
 def written_files(folder: Path) -> dict[Path, tuple[int, int]]:
-    """Which files there are, and when each was written."""
     files = {path: path.stat() for path in folder.rglob("*") if path.is_file()}
     return {path: (status.st_ino, status.st_mtime_ns) for path, status in files.items()}
 

@@ -37,8 +37,6 @@ def with_acls(folder: Path, *, everyone_if_none: bool = False, **settings: Any) 
 
 
 class UserWire(SaslWire):
-    """A connection of a user."""
-
     def __init__(self, gateway: GatewayServer, user: str) -> None:
         super().__init__(gateway)
         assert self.log_in(user).error_code is ErrorCode.none
@@ -61,7 +59,6 @@ def right(text: str, principal: str = "User:alice", *, denied: bool = False) -> 
 
 
 def codes(response: Any) -> set[ErrorCode]:
-    """All codes in a response, at all depths."""
     if isinstance(response, tuple):
         return set().union(*map(codes, response)) if response else set()
     if not hasattr(response, "__dataclass_fields__"):

@@ -15,7 +15,6 @@ FACTOR = int(os.environ.get("DISTLOG_SEARCH_FACTOR", "1"))
 
 
 def examples(count: int, **more: Any) -> settings:
-    """A search with `count` examples in the suite."""
     return settings(max_examples=count * FACTOR, **more)
 
 

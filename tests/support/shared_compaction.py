@@ -48,7 +48,6 @@ class Partition:
         put_commit(topic.log, topic.snapshot, "import", lambda _: [Add(segment)])
 
     def adopt(self, name: str) -> None:
-        """Adopt the files of a broker."""
         for log in golden_partitions()[name].logs:
             index = log.with_suffix(".txnindex")
             topic = self.topic.refresh()
@@ -135,5 +134,4 @@ def keyed_topic(url: str, partitions: int = 2) -> distlog.Topic:
 
 
 def offsets(topic: distlog.Topic, partition: int = 0) -> list[int]:
-    """The offsets of the newest version."""
     return topic.refresh().scan([partition], columns=["offset"]).to_table()["offset"].to_pylist()  # type: ignore[no-any-return]

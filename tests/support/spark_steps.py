@@ -56,20 +56,17 @@ class Steps:
         return counts
 
     def functions(self) -> None:
-        """Batches by the functions."""
         topic = self._topic("functions")
         assert append(self._rows(), topic).record_count == 20
         assert read(self.spark, topic, ["offset", "value", "timestamp"], limit=7).count() == 7
 
     def format(self) -> None:
-        """Batches by the format."""
         topic = self._topic("format")
         self._rows().write.format("distlog").mode("append").save(topic.url)
         frame = self.spark.read.format("distlog").option("includeHeaders", "true").load(topic.url)
         assert sorted(int(row.value) for row in frame.collect()) == list(range(20))
 
     def sql(self) -> None:
-        """Views of SQL."""
         self._topic("sql", 8)
         register_tables(self.spark, str(self._folder / "sql"))
         assert self.spark.sql("SELECT count(*) FROM clicks").first()[0] == 8
@@ -82,13 +79,11 @@ class Steps:
         assert other.read.format("distlog").load(topic.url).count() == 8
 
     def shuffle(self) -> None:
-        """An append with a shuffle."""
         topic = self._topic("shuffle")
         append(self._rows(), topic, shuffle=True)
         assert sum(topic.refresh().end_offsets().values()) == 20
 
     def push(self) -> None:
-        """Filters that the source gets."""
         topic = self._topic("push", 20)
         name = "spark.sql.python.filterPushdown.enabled"
         self.spark.conf.set(name, "true")
@@ -114,14 +109,12 @@ class Steps:
         assert sum(latest) == 0
 
     def limits(self) -> None:
-        """Limits of micro-batches."""
         topic = self._topic("limits", 20)
         rows = self._through(lambda: stream(self.spark, topic, start=distlog.EARLIEST, max_offsets=8), "limits")
         assert sum(rows) == 20
         assert len(rows) > 2
 
     def lag(self) -> None:
-        """The lag of a query."""
         topic = self._topic("behind", 20)
         frame = stream(self.spark, topic, start=distlog.EARLIEST)
         query = self._finish(frame.writeStream.format("noop"), "behind")
@@ -130,7 +123,6 @@ class Steps:
         assert lag(query, topic).column("lag").to_pylist() == [0, 1]
 
     def sink(self) -> None:
-        """A stream into a topic by the format."""
         source, topic = self._topic("sink", 20), self._topic("sunk")
 
         def frame() -> Any:
@@ -141,7 +133,6 @@ class Steps:
             assert sum(topic.refresh().end_offsets().values()) == 20
 
     def each_batch(self) -> None:
-        """A stream into a topic by `append` in foreachBatch."""
         source, topic = self._topic("each", 20), self._topic("every")
         frame = stream(self.spark, source, start=distlog.EARLIEST).select("key", "value")
 
@@ -155,7 +146,6 @@ class Steps:
         assert sum(topic.refresh().end_offsets().values()) == 20
 
     def maintain(self) -> None:
-        """Maintenance in tasks."""
         topic = self._topic("maintain", 40, **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
         topic.append([{"key": b"last", "value": b"v", "partition": n} for n in (0, 1)])
         executor = SparkExecutor(self.spark)
@@ -191,7 +181,6 @@ LABELS = {
 
 
 def main() -> None:
-    """Do all steps, or those that are named."""
     results = {}
     with tempfile.TemporaryDirectory() as folder:
         steps = Steps(Path(folder))

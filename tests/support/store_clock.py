@@ -20,11 +20,9 @@ class TimedStorage(Storage):
         self._store_clock = store_clock
 
     def now_ms(self, folder: str) -> int:
-        """The clock's time."""
         return self._store_clock()
 
     def replied_ms(self) -> int:
-        """The clock's time."""
         return self._store_clock()
 
     def put_if_absent(self, name: str, data: bytes, **options: Any) -> bytes:

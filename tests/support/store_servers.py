@@ -65,7 +65,6 @@ def running(protocol: str, folder: Path) -> Iterator[Store]:
 
 
 def free_port() -> int:
-    """A port where nobody listens."""
     with closing(socket.socket()) as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

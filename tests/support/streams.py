@@ -28,8 +28,6 @@ Read = dict[int, list[int]]
 
 
 class Seconds:
-    """A clock in seconds that a test moves."""
-
     def __init__(self) -> None:
         self.now = 0.0
 
@@ -89,7 +87,6 @@ class Stream:
         return self.reader.partitions(json.loads(start), json.loads(self.log[-1]))
 
     def rows(self, partitions: list[InputPartition]) -> list[Mapping[str, Any]]:
-        """The rows that tasks read."""
         self.splits = len(partitions)
         source = DistlogDataSource(options=CaseInsensitiveDict(self.options))
         in_task = pickle.loads(pickle.dumps((source.streamReader(SCHEMA), source)))[0]
@@ -114,12 +111,10 @@ def two_partitions(folder: Path) -> Topic:
 
 @pytest.fixture
 def topic(tmp_path: Path) -> Topic:
-    """`two_partitions` in the test's folder."""
     return two_partitions(tmp_path)
 
 
 def append(topic: Topic, partition: int, count: int) -> None:
-    """Append `count` records in one commit."""
     topic.refresh()
     topic.append(values(range(count)), partition=partition)
 

@@ -54,7 +54,6 @@ class RemotePartitionData:
 
 
 def golden_partitions() -> dict[str, RemotePartitionData]:
-    """The partitions in `data/`, by `<bucket>.<partition>`."""
     info = json.loads((DATA / "info.json").read_text(encoding="utf-8"))["buckets"]
     golden = {
         f"{bucket}.{name}": RemotePartitionData(bucket, name, fields)
@@ -67,7 +66,6 @@ def golden_partitions() -> dict[str, RemotePartitionData]:
 
 
 def uuid_of(number: int) -> str:
-    """A segment's uuid as 22 characters."""
     return base64.urlsafe_b64encode(number.to_bytes(16, "big")).decode()[:22]
 
 
@@ -97,12 +95,10 @@ class Upload:
         return f"{self.topic}-{TOPIC_ID}/{self.partition}"
 
     def chunks(self) -> list[bytes]:
-        """The chunks as they are stored."""
         parts = [self.log[number : number + self.chunk_bytes] for number in range(0, len(self.log), self.chunk_bytes)]
         return [compress(ZSTD, part) for part in parts] if self.compressed else parts
 
     def objects(self) -> dict[str, bytes]:
-        """The three objects, by name."""
         snapshot = write_producer_snapshot(np.zeros(0, ENTRY))
         indexes, locations, position = b"", {}, 0
         files = {"offset": self.index, "timestamp": self.time_index}
@@ -156,7 +152,6 @@ def packed(sizes: Sequence[int]) -> bytes:
 
 
 def put(storage: Storage, *uploads: Upload) -> None:
-    """Put the objects of `uploads` into a bucket."""
     for upload in uploads:
         storage.put_many(upload.objects())
 
@@ -174,7 +169,6 @@ def made_log(folder: Path, records: int, value_bytes: int = 100) -> tuple[bytes,
 
 
 def rows(batches: Iterator[pa.RecordBatch]) -> list[dict[str, Any]]:
-    """Records in the shape of `records()`."""
     table_rows = [row for batch in batches for row in batch.to_pylist()]
     for row in table_rows:
         row.pop("partition")

@@ -20,8 +20,6 @@ _DAY = datetime.timedelta(days=1)
 
 
 class Certificate(NamedTuple):
-    """The paths of PEM files."""
-
     certificate: str
     key: str
 
@@ -37,7 +35,6 @@ class Authority:
         self.file = self._written(f"{name}.pem", self._certificate.public_bytes(serialization.Encoding.PEM))
 
     def certificate(self, name: str, *, key_password: str | None = None) -> Certificate:
-        """A certificate for 127.0.0.1 and localhost."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = self._signed(name, key.public_key(), x509.BasicConstraints(ca=False, path_length=None))
         lock: Any = serialization.NoEncryption()
@@ -50,7 +47,6 @@ class Authority:
         )
 
     def revoked(self, *certificates: Certificate) -> str:
-        """The file of a certificate revocation list."""
         now = datetime.datetime.now(datetime.timezone.utc)
         add_revoked_certificate = (
             x509.CertificateRevocationListBuilder()

@@ -74,7 +74,6 @@ def files(storage: Storage) -> set[str]:
 
 
 def named_files(topic: Topic) -> set[str]:
-    """The names of all files that the topic's snapshot names."""
     return {
         topic.reader.name(segment, suffix)
         for state in topic.snapshot.partitions

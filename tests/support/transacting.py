@@ -35,7 +35,6 @@ class Sender:
         return self
 
     def send(self, partition: int, *values: bytes, key: bytes | None = None) -> Sender:
-        """Append the values, in a transaction if one is open."""
         if self._is_open:
             self.partitions.add(partition)
         now_ms, count = self.process.handle.clock(), len(values)
@@ -95,7 +94,6 @@ class Producing:
 
 
 def values_seen(topic: Topic, isolation: IsolationLevel = "read_committed") -> dict[int, list[bytes]]:
-    """The values of each partition, in order."""
     table = topic.refresh().scan(columns=["partition", "value"], isolation=isolation).to_table()
     values_by_partition: dict[int, list[bytes]] = {number: [] for number in range(topic.partitions)}
     for partition, value in zip(*(column.to_pylist() for column in table.columns), strict=True):
@@ -104,5 +102,4 @@ def values_seen(topic: Topic, isolation: IsolationLevel = "read_committed") -> d
 
 
 def committed(folder: Path) -> dict[int, list[bytes]]:
-    """The committed records that another process reads now."""
     return values_seen(Process(folder).topic())

@@ -95,7 +95,6 @@ class Parts:
         self.sequences: dict[tuple[ProducerId, str, int], int] = {}
 
     def load(self) -> None:
-        """Load and unload transactions as the lease says."""
         self.services.coordination.step(self.services.coordinator)
 
     @property
@@ -106,7 +105,6 @@ class Parts:
         return self.coordinator.begin_producer(id, TIMEOUT_MS)
 
     def send(self, producer: ProducerId, value: bytes, topic: str = "clicks", number: int = 0) -> None:
-        """Append a record of the producer's transaction."""
         key = producer, topic, number
         sequence = self.sequences[key] = self.sequences.get(key, -1) + 1
         numbers = (producer.id, producer.epoch, sequence)
@@ -139,7 +137,6 @@ class Parts:
         return clicks, views, position.offset if isinstance(position, Position) else None
 
     def topic(self, name: str) -> Topic:
-        """A topic, as a program opens it."""
         return distlog.open(f"{self.address.url}/{name}", storage_options=self.address.options)
 
     def killed(self) -> Parts:

@@ -60,7 +60,6 @@ class RawProducer:
         ]
 
     def send(self, value: bytes, number: int = 0, *, topic: str = "clicks", id: str | None = "") -> ErrorCode:
-        """Produce one record of a transaction."""
         sequence = self.sequences.get((topic, number), 0)
         producer = (self.producer_id, self.epoch, sequence)
         data = batch([record(0, 0, b"k", value)], attributes=TRANSACTIONAL, producer=producer)
@@ -87,7 +86,6 @@ class RawProducer:
         )
 
     def end_of(self, number: int, *, version: int = 3) -> ErrorCode:
-        """The answer to `ask_end`."""
         code: ErrorCode = self.wire.answer(END_TXN, version, number).error_code
         return code
 

@@ -29,7 +29,6 @@ class TwoClocks:
         self.good = topic_on(self.storage, 1, settings, self.store)
 
     def by(self, clock: Callable[[], int]) -> Topic:
-        """The topic, as a process with `clock` opens it."""
         return topic_on(self.storage, clock=clock)
 
 

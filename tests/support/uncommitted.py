@@ -22,12 +22,10 @@ def storage(storage_url: Address) -> Storage:
 
 @pytest.fixture
 def local(tmp_path: Path) -> Storage:
-    """The folder of a topic on a local disk."""
     return Storage(str(tmp_path / "topic"))
 
 
 def written(topic: Topic, *rows: dict[str, Any], partition: int | None = None) -> list[SegmentInfo]:
-    """The segments of `rows`, written and not committed."""
     appender = topic.appender()
     appender.append(rows, partition)
     return appender.close()

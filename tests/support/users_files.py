@@ -53,7 +53,6 @@ NONCE = "rOprNGfwEbeRWgbNEkqO"
 
 
 def client_first(name: str, nonce: str = NONCE) -> bytes:
-    """A client's first SCRAM message."""
     escaped = name.replace("=", "=3D").replace(",", "=2C")
     return f"n,,n={escaped},r={nonce}".encode()
 

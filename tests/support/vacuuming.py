@@ -21,8 +21,6 @@ DELAY = 1000
 
 
 class Clock:
-    """A time that tests move."""
-
     def __init__(self) -> None:
         self.now = 1_700_000_000_000
 
@@ -67,7 +65,6 @@ class World:
         return self.topic_at(self.log.load())
 
     def topic_at(self, snapshot: Snapshot) -> Topic:
-        """The topic with this world's clock."""
         return Topic(TopicHandle.of(self.storage, snapshot.name, self.log, self.clock), snapshot)
 
     def append(self, value: str = "v") -> None:
@@ -104,7 +101,6 @@ class World:
         }
 
     def checkpoints(self) -> list[int]:
-        """The versions of the checkpoints that are there, in order."""
         names = (file.name for file in self.storage.list("_commits"))
         return sorted(version for name in names if (version := paths.parse_checkpoint_file(name)) is not None)
 
@@ -119,7 +115,6 @@ class World:
                 self.read(state)
 
     def read(self, state: Snapshot) -> None:
-        """Read all of a version."""
         self.topic_at(state).scan().to_table()
 
     def values(self) -> list[bytes]:

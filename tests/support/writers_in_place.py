@@ -18,7 +18,6 @@ from distlog.core.write.writer import Delivery
 
 @pytest.fixture
 def clock() -> Clock:
-    """The clock of `topic`."""
     return Clock()
 
 
@@ -48,7 +47,6 @@ class Syncs:
 
 @pytest.fixture
 def syncs(monkeypatch: pytest.MonkeyPatch) -> Syncs:
-    """The syncs of the test's writers."""
     return Syncs(monkeypatch)
 
 

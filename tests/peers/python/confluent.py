@@ -116,7 +116,6 @@ def _good(messages: Iterable[Message]) -> list[Message]:
 
 
 def read_all(target: Target, topic: str, partitions: int, count: int, **settings: Any) -> list[Message]:
-    """All records of a topic, from its start."""
     reader = consumer(target, **settings)
     reader.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
     messages = read(reader, count)

@@ -89,7 +89,6 @@ def read(reader: KafkaConsumer, count: int) -> list[Any]:
 
 
 def read_all(target: Target, topic: str, partitions: int, count: int, **settings: Any) -> list[Any]:
-    """All records of a topic, from its start."""
     reader = consumer(target, **settings)
     reader.assign([TopicPartition(topic, number) for number in range(partitions)])
     records = read(reader, count)
