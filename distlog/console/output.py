@@ -1,4 +1,8 @@
-"""Prints the results of commands and jobs: tables on a terminal, lines in a pipe, or JSON; and the exit status."""
+"""Prints the reports, rows and records of commands and jobs; and their exit status.
+
+In JSON, times are ms since 1970, and bytes are text if they are UTF-8, else {"base64": "..."}. In tables and lines,
+times are ISO 8601, and bytes that are not UTF-8 and control characters are escaped.
+"""
 
 from __future__ import annotations
 
@@ -23,24 +27,14 @@ from distlog.core.errors import InvalidConfigError
 from distlog.core.read.row_lines import PLAIN, Texts, bytes_of, joined, json_objects, tabbed, texts_of
 from distlog.core.times import iso
 
-# In JSON, times are ms since 1970, and bytes are text if they are UTF-8, else {"base64": "..."}. In tables and
-# lines, times are ISO 8601, and bytes that are not UTF-8 and control characters are shown as \xNN.
-
-
 Row = Mapping[str, Any]
 #: Rows of one table. More rows make several tables, so the first rows show before the last are laid out.
 _TABLE_ROWS = 200
-# Exit status: 0 done, 1 it failed or found something wrong, 2 the command line is wrong, 130 and 143 it was ended
-# by SIGINT (Ctrl-C) or SIGTERM.
-
-
+#: Exit status: success, a failure or a problem in a report, and a wrong command line.
 SUCCESS, FAILED, WRONG_USAGE = 0, 1, 2
-#: 128 and the number of SIGINT or SIGTERM, as shells have it.
+#: 128 and the number of SIGINT (Ctrl-C) or SIGTERM, as in shells.
 INTERRUPTED, TERMINATED = 130, 143
 _TRACEBACK = logging.Formatter()
-# \n, \t, \r, \\ and \xNN stand for themselves. Keys and values are printed as they are; null as nothing.
-
-
 _TOKEN = re.compile(r"%(.)|\\(x[0-9a-fA-F]{2}|.)|([^%\\]+|.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
 
@@ -274,7 +268,7 @@ _SHOWN: dict[str, tuple[str, Callable[[pa.Array], pa.Array]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Conversions:
-    """A format: texts, and names of conversions between them, in their order."""
+    """A format: texts, and conversions between them. Keys and values are printed unchanged, null as nothing."""
 
     tokens: tuple[tuple[str, bool], ...]
 

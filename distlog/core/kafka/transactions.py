@@ -42,7 +42,6 @@ LAST_EPOCH = (1 << 15) - 2
 # int32, status int8, an array of topic and array of partitions (int32), or null (length -1), and the times in ms of
 # the last change and of the start (int64). Texts have an int16 length in front, arrays an int32 one. Version 1, which
 # brokers write from Kafka 4 on, is read too: it has the same fields, flexible.
-
 _VERSION, _FLEXIBLE_VERSION = 0, 1
 _HEAD, _TIMES, _COUNT = struct.Struct(">hqhib"), struct.Struct(">qq"), struct.Struct(">i")
 _log = logging.getLogger("distlog")

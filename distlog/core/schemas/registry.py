@@ -276,7 +276,6 @@ class _Server:
 # A record of the topic of schemas is a JSON object with a JSON object as its key, in Confluent's registry and in
 # Karapace: {"keytype":"SCHEMA","subject":"s","version":1,"magic":1}, with the schema and its id in the value.
 # {"keytype":"DELETE_SUBJECT","subject":"s"} deletes the versions up to the version in its value, CLEAR_SUBJECT all.
-
 _DELETIONS = ("DELETE_SUBJECT", "CLEAR_SUBJECT")
 T = TypeVar("T")
 

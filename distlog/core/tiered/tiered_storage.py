@@ -47,9 +47,6 @@ CACHE_CHUNKS = 2
 #: A chunk: the name of the object, and its number there.
 Key = tuple[str, int]
 Chunks = dict[Key, memoryview]
-# A segment is three objects: `.log`, its chunks in a row; `.indexes`, the index files in a row; and the manifest
-# `.rsm-manifest`, untrusted JSON, which is put last.
-
 #: The most bytes of a manifest, which has the sizes of all chunks.
 MAX_MANIFEST_BYTES = 32 << 20
 SNAPSHOT = ".snapshot"
@@ -59,12 +56,10 @@ _VERSION = "1"
 _TIMESTAMP = Integer(-1, MAX_LONG)
 _EPOCH = Integer(0, MAX_INT)
 _BYTES = Integer(0, MAX_INT)
-# `<topic>-<partition>/<stem>.log` is assembled from chunks; `.index`, `.timeindex`, `.txnindex` and `.snapshot`
-# are parts of one object. The stem is start offset and uuid, as in the objects' names.
-
 #: A uuid as Kafka writes it.
 UUID_PATTERN = "[A-Za-z0-9_-]{22}"
 _TOPIC_ID = re.compile(UUID_PATTERN)
+#: The objects of a segment: its chunks in a row, its index files in a row, and untrusted JSON, which is put last.
 LOG, INDEXES, MANIFEST = ".log", ".indexes", ".rsm-manifest"
 _NAME = re.compile(r".*-(?P<partition>\d+)/(?P<stem>[0-9]{20}-[A-Za-z0-9_-]{22})(?P<suffix>\.[a-z]+)", re.DOTALL)
 
@@ -348,7 +343,11 @@ def _index_ranges(indexes: dict[str, Any]) -> dict[str, tuple[int, int]]:
 
 
 class TieredFiles:
-    """The files of a remote topic: the backend of `TieredStorage`. Nothing can be written."""
+    """The files of a remote topic, the backend of `TieredStorage`, which cannot be written.
+
+    `<topic>-<partition>/<stem>.log` is assembled from chunks; `.index`, `.timeindex`, `.txnindex` and `.snapshot` are
+    parts of one object. The stem is start offset and uuid, as in the objects' names.
+    """
 
     def __init__(self, topic: RemoteTopic, url: str) -> None:
         self._topic, self._prefix = topic, f"{url}/"
