@@ -74,7 +74,7 @@ def _status_after(error: Exception | KeyboardInterrupt) -> int:
 
 
 def _refuse(error: Any) -> int:
-    """Print on one line what is wrong with the command line; returns the exit status."""
+    """Print the fault of the command line on one line; returns the exit status."""
     # the error of an option without its value has no context; the command is the first word, before all options
     command = " ".join(["distlog", *(word for word in sys.argv[1:2] if not word.startswith("-"))])
     about = error.ctx.command_path if getattr(error, "ctx", None) else command

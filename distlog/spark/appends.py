@@ -266,7 +266,7 @@ def _fits(rows: DataFrame) -> bool:
 
 
 def _with_settings(rows: DataFrame) -> DataFrame:
-    """Return the rows in a session of their own, so that no other query gets _SETTINGS."""
+    """Return the rows in a separate session, so that no other query gets _SETTINGS."""
     frame: Any = rows
     session = frame.sparkSession._jsparkSession.cloneSession()
     for name, value in _SETTINGS.items():
@@ -277,7 +277,7 @@ def _with_settings(rows: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class FilesResult:
-    """The result of the commit, how many bad lines were left out, and the files that have bytes and no records."""
+    """The result of the commit, the number of skipped bad lines, and the files with bytes but no records."""
 
     appended: AppendResult
     skipped: int = 0
@@ -287,7 +287,7 @@ class FilesResult:
 def append_files(
     spark: SparkSession, topic: Topic, reader: FileReader, files: Sequence[InputFile], options: WriteOptions
 ) -> FilesResult:
-    """Append the records of `files` in one commit; within a partition they stand in the order of files and lines."""
+    """Append the records of `files` in one commit; partitions keep the order of files and lines."""
     snapshot, app_id, batch_id = topic.snapshot, options.app_id, options.batch_id
     codec_of(topic.config, options.compression)
     check_room(snapshot, app_id, batch_id)

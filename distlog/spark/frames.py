@@ -64,11 +64,11 @@ def append(
 ) -> AppendResult:
     """Append the rows of a DataFrame to a topic in one commit. Returns the version and the offsets of the rows.
 
-    A Topic in place of its URL moves on to the version of the commit, and has its storage options.
+    A Topic instead of its URL moves to the version of the commit, and has its storage options.
 
-    A column that is not given is the frame's column of that name, if it has one; so is `partition`. Records stand in
-    the order of Spark's partitions and their rows, which for a DataFrame of several files is not the order of the
-    files. `order_by` sorts the rows by columns of `df`, in parallel; rows that are equal in them keep their order.
+    By default a column is the frame's column of that name, if it has one; so is `partition`. Records have the order
+    of Spark's partitions and their rows, which for a DataFrame of several files is not the order of the files.
+    `order_by` sorts the rows by columns of `df`, in parallel; rows that are equal in them keep their order.
     With `shuffle` there is one segment per partition of the topic, and the order between tasks is lost. A repeated
     (app_id, batch_id) appends nothing and returns the first result; a batch_id of digits is a number. `compression`
     is the codec if the topic's compression.type is producer. Numbers in the column timestamp count
@@ -149,10 +149,9 @@ def read(
 ) -> DataFrame:
     """The records from `start` (in) to `end` (out) as a DataFrame with the columns of Spark's Kafka source.
 
-    The arguments mean what they mean in `Topic.scan`. The version is the newest one now, or one given by number or
-    time; a Topic in place of its URL is read as it sees itself, with the storage options that it has. `limit` gives
-    the first records; tasks end where it is reached, and are not cut off as by `DataFrame.limit`.
-    Rows come by `mapInArrow`, which is faster than the data source, and needs pandas.
+    The arguments are as in `Topic.scan`. The version is the newest, or one by number or time; a Topic instead of
+    its URL is read at its version, with its storage options. `limit` returns the first records, and ends tasks there,
+    unlike `DataFrame.limit`. It uses `mapInArrow`, which is faster than the data source, and needs pandas.
     """
     _check_session(spark)
     schema = schema_of(None if columns is None else names_of(columns), include_headers)
@@ -218,18 +217,18 @@ def stream(
 
 
 def register_tables(spark: SparkSession, root: str, *, storage_options: StorageSettings | None = None) -> list[str]:
-    """Make each topic right below the folder `root` a temporary view of its name; returns the names as SQL has them.
+    """Make each topic in the folder `root` a temporary view of its name; returns the names, quoted for SQL.
 
     A view has the columns of Spark's Kafka source, and shows its topic at this version; call this again to include
     later appends. It replaces views of the same names, and hides tables with these names.
 
-    Raises TopicNotFoundError if there is no topic, and InvalidTopicError for names that are the same to Spark, which
-    sees no case unless `spark.sql.caseSensitive` is true; then no view is made.
+    Raises TopicNotFoundError without a topic, and InvalidTopicError for names that differ only in case, unless
+    `spark.sql.caseSensitive` is true; then no view is made.
     """
     _check_session(spark)
     found_topics = topics(root, storage_options)
     if not found_topics:
-        raise TopicNotFoundError("no topic is right below this folder: give the one above the topics", root=root)
+        raise TopicNotFoundError("this folder has no topics: use the folder that contains them", root=root)
     if spark.conf.get("spark.sql.caseSensitive") != "true":
         spelled: dict[str, str] = {}
         for topic in found_topics:
@@ -292,9 +291,8 @@ def lag(
     `position` is the end of the last batch that is done, `lag` the number of offsets from there to `end_offset`,
     and `lag_bytes` about how many bytes of log these are. Without `topic` the end offsets are from the plan of that
     batch, which costs no request; the format kafka reports no bytes, so lag_bytes is None. With `topic` the rows are
-    only for that topic, up to its current end; for a Topic in place of its URL, which moves on to the newest version,
-    this is one request. There are no rows before the first batch is done. A progress, as a StreamingQueryListener
-    gets it, will do as well.
+    only for that topic, up to its current end; a Topic instead of its URL moves to the newest version, with one
+    request. There are no rows before the first batch is done. `query` may be a progress of a StreamingQueryListener.
 
     Raises InvalidConfigError if the query does not read `topic`, TopicNotFoundError if it read one that was dropped.
     """

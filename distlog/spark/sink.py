@@ -270,7 +270,7 @@ def micro_batch(local_property: Callable[[str], str | None]) -> MicroBatch | Non
 
 
 def check_named(batch: MicroBatch | None, options: WriteOptions) -> None:
-    """Raise InvalidConfigError for an append in foreachBatch that nobody could recognize if Spark repeated it."""
+    """Raise InvalidConfigError for an unnamed append in foreachBatch, whose repetition would be appended twice."""
     if batch is not None and options.app_id is None:
         text = (
             "nothing was appended: Spark may repeat a batch of foreachBatch, so name it: "
@@ -382,7 +382,7 @@ class DistlogWriter(DataSourceArrowWriter):
         return WrittenSegments()
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Commit the segments of all tasks, in the order of the tasks, in one commit; a second call adds no other."""
+        """Commit the segments of all tasks, in their order, in one commit; a second call adds nothing."""
         freeze_objects()
         written = all_written(messages)
         if self._topic.is_done:

@@ -56,8 +56,8 @@ def session(app_name: str = "distlog", **conf: str) -> SparkSession:
 def register(spark: SparkSession, storage_options: Mapping[str, Any] | None = None) -> None:
     """Make the format `distlog` known to a session; needed for `format("distlog")` if it came by `--py-files`.
 
-    `storage_options` go with each read, write and stream of the format, below the options that it has itself. They
-    reach tasks, but stand in no plan, no log, no event log and no page of Spark, as secrets must not.
+    `storage_options` apply to each read, write and stream of the format, unless it sets them itself. They reach
+    tasks, but Spark's plans, logs, event logs and pages never show them, so they may be secrets.
     """
     name = DistlogDataSource.name()
     source = with_storage_options(storage_options, name) if storage_options else DistlogDataSource

@@ -92,7 +92,7 @@ class StreamPlan:
         snapshot = self._topic.refreshed()
         previous = offset_in(start, self._name, snapshot)
         if previous and "version" not in start:
-            # so that the checkpoint is of this source from now on, also if there is nothing new
+            # makes the checkpoint one of this source, even without new records
             start = previous.to_json()
         position = previous or self._start(snapshot)
         if _was_deleted(snapshot, position) or self._has_missed_its_end(snapshot):
@@ -295,7 +295,7 @@ class StreamOffset:
 
 
 def offset_in(value: Mapping[str, Any], name: str, snapshot: Snapshot) -> StreamOffset | None:
-    """As `StreamOffset.parse`; an offset of Kafka's source becomes one of the topic that is there, called `name`."""
+    """As `StreamOffset.parse`; an offset of Kafka's source becomes one of the current topic `name`."""
     offset = StreamOffset.parse(value)
     if offset is None or offset.topic_id:
         return offset
@@ -593,7 +593,7 @@ def _out_of_range(text: str, state: PartitionState, partition: int, offset: int)
 FRESH_S = 0.5
 #: An idle stream asks again after this time (`spark.sql.streaming.pollingDelay`).
 POLL_S = 0.01
-#: How often to check that the last commit is there still: a folder that was deleted shows nothing new.
+#: How often to check that the last commit still exists: a deleted folder shows nothing new.
 CHECK_S = 10.0
 #: Four times what it takes to refresh one active segment: with many segments, refreshes are rarer.
 TAIL_S = 0.0004
@@ -602,9 +602,8 @@ TAIL_S = 0.0004
 class WatchedTopic:
     """The newest snapshot of the topic in `storage`, also after it was dropped or created again.
 
-    A refresh costs one request if there is nothing new. On a remote storage there is at most one in FRESH_S seconds
-    by `clock`. On a local disk each call of `refreshed` refreshes, unless an idle stream would need a fifth of a core
-    for it.
+    A refresh costs one request if nothing is new. A remote storage has at most one in FRESH_S seconds by `clock`. On
+    a local disk `refreshed` always refreshes, unless an idle stream would need a fifth of a core for it.
     """
 
     #: Reads the topic of the last refresh.

@@ -1,4 +1,4 @@
-"""The parts of PySpark that not every version from 4.0 on has, and what stands in for them where they are missing."""
+"""Parts of PySpark that some versions from 4.0 on lack, and their stand-ins."""
 
 from __future__ import annotations
 
@@ -118,13 +118,13 @@ def arrow_schema(schema: StructType) -> Any:
 def by_id(frame: DataFrame, count: int, column: str) -> DataFrame:
     """The frame in `count` partitions, with equal numbers in `column` in the same one, and mostly each in its own."""
     if HAS_SHUFFLE_BY_ID:
-        # Spark takes an int alone; a number beyond that is for the work on the rows to refuse
+        # Spark takes only an int; the work on the rows refuses a larger number
         return frame.repartitionById(count, F.col(column).try_cast("int"))
     return frame.repartitionByRange(count, column)
 
 
 def check_part(is_there: bool, feature: str, since: str, instead: str = "") -> None:
-    """Raise InvalidConfigError, which names this version of PySpark and the one that has what is needed."""
+    """Raise InvalidConfigError, which names this version of PySpark and the needed one."""
     if not is_there:
         raise InvalidConfigError(
             f"{feature} needs PySpark {since} or newer, and this is {pyspark.__version__}{instead}"

@@ -116,7 +116,7 @@ def unescaped(text: str) -> str:
     for match in _ESCAPE.finditer(text):
         escape = match[1]
         if escape not in _ESCAPES and len(escape) != 3:
-            raise ValueError(f"unknown escape \\{escape}; there are \\n, \\t, \\r, \\\\ and \\xNN")
+            raise ValueError(f"unknown escape \\{escape}: use \\n, \\t, \\r, \\\\ or \\xNN")
         fragments += [text[position : match.start()], _ESCAPES.get(escape) or chr(int(escape[1:], 16))]
         position = match.end()
     tail = text[position:]
