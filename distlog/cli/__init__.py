@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from distlog.console.streams import escape_what_cannot_be_encoded, open_closed_streams, show_warnings, write_whole
+from distlog.core import extra
 from distlog.core.errors import DistlogError
-from distlog.core.optional import extra
 
 
 def main() -> None:

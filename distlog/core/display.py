@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TextIO
 
 import pyarrow as pa
 
-from distlog.core.optional import optional
+from distlog.core import optional
 from distlog.core.times import iso
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")

@@ -46,7 +46,6 @@ from distlog.core.storage.parallel import in_order, in_parallel
 from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, to_ms
 from distlog.core.topic import Topic
-from distlog.core.topic_id import NamedId, copies
 
 StorageOptions = Mapping[str, Any]
 #: Topics opened at the same time.
@@ -295,8 +294,27 @@ def topics(
 
 
 def copies_in(topics: Iterable[Topic]) -> dict[str, str]:
-    """The topics of a root that are copies of others and have their ids, and what to do: see `topic_id.copies`."""
-    return copies(NamedId(topic.name, topic.snapshot.topic_id, topic.snapshot.name) for topic in topics)
+    """The topics of a root whose id another topic has too: by name, what to do about it.
+
+    The topic with the name with which it was created is the original, and is left out.
+    """
+    by_id = dict[str, list[Topic]]()
+    for topic in topics:
+        by_id.setdefault(topic.snapshot.topic_id, []).append(topic)
+    return {
+        topic.name: copy_text(next(other.name for other in same_id if other is not topic))
+        for same_id in by_id.values()
+        if len(same_id) > 1
+        for topic in same_id
+        if topic.name != topic.snapshot.name
+    }
+
+
+def copy_text(original: str) -> str:
+    return (
+        f"has the topic id of {original}, since one is a copy of the other: 'distlog alter URL --new-id' gives a "
+        "copy its own"
+    )
 
 
 def find_topics(root: Storage) -> list[Storage]:

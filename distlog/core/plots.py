@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from distlog.core import extra, optional
 from distlog.core.display import counted, duration_text, size_text
-from distlog.core.optional import extra, optional
 from distlog.core.times import NO_TIMESTAMP
 
 Longs = npt.NDArray[np.int64]

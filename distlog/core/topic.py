@@ -58,6 +58,7 @@ from distlog.core.maintain.retention import (
 )
 from distlog.core.maintain.vacuum import VacuumReport, vacuum
 from distlog.core.maintain.verify import VerifyReport, verify
+from distlog.core.opening import assign_new_id
 from distlog.core.plots import SegmentFacts, topic_figure
 from distlog.core.read import group_admin, scan_plan
 from distlog.core.read.consumed_log import Start
@@ -74,7 +75,6 @@ from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.segments.transactions import last_stable_offset
 from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, to_ms
-from distlog.core.topic_id import assign_new_id
 from distlog.core.write.append import Appender, AppendResult, BatchId, Transaction, check_batch, open_appender
 from distlog.core.write.engine import Engine
 from distlog.core.write.producer import Producer, producer_sender

@@ -10,7 +10,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from distlog.core.optional import extra, optional
+from distlog.core import extra, optional
 
 optional("pyspark", "distlog.spark", extra("spark"))
 # first, since it refuses a PySpark that is too old

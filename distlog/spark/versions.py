@@ -13,8 +13,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from distlog.core import extra, optional
 from distlog.core.errors import InvalidConfigError
-from distlog.core.optional import extra, optional
 
 __all__ = [
     "HAS_ADMISSION",

@@ -18,7 +18,6 @@ from searches import examples
 
 from distlog.core import paths
 from distlog.core.commits import checkpoint, commit_json, partition_table
-from distlog.core.commits.action_table import ADD_TABLE, MOST_ROWS_OF_TABLE, REMOVE_TABLE, read_table, write_table
 from distlog.core.commits.actions import (
     Action,
     Add,
@@ -31,7 +30,17 @@ from distlog.core.commits.actions import (
     SetPartitions,
     without_tables,
 )
-from distlog.core.commits.commit_json import Commit, in_tables, read_actions, write_actions
+from distlog.core.commits.commit_json import (
+    ADD_TABLE,
+    MOST_ROWS_OF_TABLE,
+    REMOVE_TABLE,
+    Commit,
+    in_tables,
+    read_actions,
+    read_table,
+    write_actions,
+    write_table,
+)
 from distlog.core.commits.fields import write
 from distlog.core.commits.segment_table import SegmentInfo, to_columns
 from distlog.core.commits.snapshot import Snapshot, apply

@@ -13,7 +13,7 @@ from addresses import Address
 from topics import NOW, Clock, contents, topic_on, values
 from two_clocks import MONTH_MS, TwoClocks
 
-from distlog.core.commits.prepared_commit import AHEAD_MS
+from distlog.core.commits.commit_log import AHEAD_MS
 from distlog.core.config import DAY_MS
 from distlog.core.errors import StorageError
 from distlog.core.storage.storage import FileInfo, Storage

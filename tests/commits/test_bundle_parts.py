@@ -13,7 +13,7 @@ from histories import History, segment
 from distlog.core import paths
 from distlog.core.commits import checkpoint, fields
 from distlog.core.commits.actions import Add, Remove
-from distlog.core.commits.prepared_commit import oldest_read_version
+from distlog.core.commits.commit_log import oldest_read_version
 from distlog.core.commits.segment_table import OWN_FILE, SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CorruptMetadataError

@@ -17,8 +17,8 @@ from simulation.world import World
 
 from distlog.core import paths
 from distlog.core.commits.actions import Action, SetLogStartOffset
-from distlog.core.commits.backoff import LONGEST_TURN_S, PAUSE_S, RaceBackoff
 from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.commit_race import LONGEST_TURN_S, PAUSE_S, RaceBackoff
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitConflictError
 from distlog.core.storage.storage import Storage

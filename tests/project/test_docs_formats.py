@@ -21,8 +21,7 @@ from docs_pages import read, section, table
 import distlog
 from distlog.core import paths
 from distlog.core.arrays import PAGE_BYTES
-from distlog.core.commits import action_table, actions, checkpoint, commit_json, fields, producer_table
-from distlog.core.commits.action_table import write_table
+from distlog.core.commits import actions, checkpoint, commit_json, fields, producer_table
 from distlog.core.commits.actions import (
     MAX_PARTITIONS,
     PRODUCER_APP,
@@ -35,7 +34,7 @@ from distlog.core.commits.actions import (
     Requires,
 )
 from distlog.core.commits.checkpoint import CHECKPOINT_BYTES, CHECKPOINT_COMMITS
-from distlog.core.commits.commit_json import MOST_PRODUCER_BATCHES, PRODUCER_STEPS, Commit, write_actions
+from distlog.core.commits.commit_json import MOST_PRODUCER_BATCHES, PRODUCER_STEPS, Commit, write_actions, write_table
 from distlog.core.commits.producer_table import ProducerBatch
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.transaction_table import KEPT_MS, KEPT_NUMBERS, PAUSE_MS
@@ -158,15 +157,15 @@ def test_a_producer_has_the_numbers_and_the_id_that_the_page_says(tmp_path: Path
 
 def test_the_columns_of_differences_of_a_table_are_those_of_the_page() -> None:
     steps, *rows = table(PAGE, "### Actions", 1)
-    assert set(names([steps])) == action_table.STEPS
+    assert set(names([steps])) == commit_json.STEPS
     relative = {names([row])[0]: names([row], 1)[0] for row in rows if "the difference to `" in row[1]}
-    assert relative == action_table.RELATIVE
-    assert {names([row])[0] for row in rows if "where the" in row[1]} == {*action_table.ADJACENT}
+    assert relative == commit_json.RELATIVE
+    assert {names([row])[0] for row in rows if "where the" in row[1]} == {*commit_json.ADJACENT}
     assert names(rows[-2:]) == ["crc32c", "time_index_crc32c"]
     text = section(PAGE, "### Actions")
     assert f"From {commit_json.TABLE_ROWS} on" in text
-    assert f"up to {action_table.MOST_ROWS_OF_TABLE:,} rows" in text
-    assert f"up to {action_table.MOST_ROWS:,}." in text
+    assert f"up to {commit_json.MOST_ROWS_OF_TABLE:,} rows" in text
+    assert f"up to {commit_json.MOST_ROWS:,}." in text
 
 
 def test_a_segment_has_the_members_and_defaults_of_the_table(topic: distlog.Topic) -> None:

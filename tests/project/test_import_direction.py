@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 #: Lowest first: modules and packages of distlog.core. A module imports its own layer and those below.
 CORE_LAYERS = (
-    "errors config display optional integers paths times arrays locks",
+    "errors config display integers paths times arrays locks",
     "plots storage schemas",
     "format",
     "commits",
@@ -25,7 +25,7 @@ CORE_LAYERS = (
     "read write",
     "maintain",
     "kafka files",
-    "topic topic_id opening",
+    "topic opening",
     "tiered log_manager warm_up",
 )
 #: Above the core, lowest first: what a program imports, then its faces, then what runs them.

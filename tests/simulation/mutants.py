@@ -34,11 +34,11 @@ from typing import Any
 #: The modules in `distlog.core` that carry promises, and the test files for their survivors.
 MODULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "commits": (
-        ("commits.commit_log", "commits.prepared_commit", "commits.snapshot_loader"),
+        ("commits.commit_log", "commits.commit_log", "commits.snapshot_loader"),
         ("commits/test_commit_log*.py", "commits/test_bad_clocks.py", "commits/test_fairness.py"),
     ),
     "group commit": (
-        ("commits.commit_race", "commits.backoff", "commits.pending_queue"),
+        ("commits.commit_race", "commits.commit_race", "commits.pending_queue"),
         ("topics/test_group_commit.py", "commits/test_fairness.py"),
     ),
     "vacuum": (

@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Any
 from unittest import mock
 
-from distlog.core.commits import checkpoint, prepared_commit, snapshot_loader
+from distlog.core.commits import checkpoint, commit_log, snapshot_loader
 from distlog.core.commits import snapshot as snapshots
 from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.snapshot import Snapshot
@@ -92,6 +92,6 @@ def computed_once() -> Iterator[None]:
         mock.patch.object(checkpoint, "decode", lambda *arguments: _copy(state(*arguments))),
         mock.patch.object(snapshots, "fold", fold),
         mock.patch.object(snapshot_loader, "fold", fold),
-        mock.patch.object(prepared_commit, "apply", lambda head, commit: fold(head, [commit])),
+        mock.patch.object(commit_log, "apply", lambda head, commit: fold(head, [commit])),
     ):
         yield

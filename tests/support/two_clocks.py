@@ -40,7 +40,7 @@ def believed(now: int, storage: Storage, passed_ms: int = 0) -> int:
 def poison(world: TwoClocks, monkeypatch: pytest.MonkeyPatch) -> None:
     """An append by an older library on a bad clock."""
     with monkeypatch.context() as patch:
-        patch.setattr("distlog.core.commits.prepared_commit.trusted_ms", believed)
+        patch.setattr("distlog.core.commits.commit_log.trusted_ms", believed)
         after = world.by(world.bad)
         after.append(values([99]))
     assert after.snapshot.timestamp_ms >= NOW + MONTH_MS

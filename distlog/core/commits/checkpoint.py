@@ -30,9 +30,8 @@ import pyarrow.compute as pc
 from distlog.core import paths
 from distlog.core.arrays import flags_of, integers, join, numbers_of
 from distlog.core.commits import actions, fields, producer_table, segment_table, transaction_table
-from distlog.core.commits.action_table import declared_size
 from distlog.core.commits.actions import MAX_PARTITIONS, NOTHING, Active, Requires
-from distlog.core.commits.commit_json import FORMAT, check_format
+from distlog.core.commits.commit_json import FORMAT, check_format, declared_size
 from distlog.core.commits.fields import LONG, UUID, Text, stored
 from distlog.core.commits.partition_table import Longs, PartitionTable
 from distlog.core.commits.producer_table import NO_PRODUCERS

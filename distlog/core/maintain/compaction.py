@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from distlog.core.arrays import byte_array, table_of_rows
-from distlog.core.commits.prepared_commit import AHEAD_MS
+from distlog.core.commits.commit_log import AHEAD_MS
 from distlog.core.commits.segment_table import NO_OFFSET, NOT_LOOKED, SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig

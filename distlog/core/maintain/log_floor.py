@@ -21,8 +21,8 @@ import numpy.typing as npt
 from distlog.core import paths
 from distlog.core.arrays import numbers_of
 from distlog.core.commits import checkpoint, commit_json, fields
-from distlog.core.commits.action_table import REMOVE_TABLE, read_table
 from distlog.core.commits.actions import Remove
+from distlog.core.commits.commit_json import REMOVE_TABLE, read_table
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.snapshot_loader import CHECKPOINTS_TRIED, CommitFiles

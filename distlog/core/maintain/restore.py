@@ -25,8 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distlog.core.arrays import table_of_numbers
-from distlog.core.commits.action_table import MOST_ROWS
 from distlog.core.commits.actions import Action, Add, Cleaned, Remove, Restore, SetLogStartOffset
+from distlog.core.commits.commit_json import MOST_ROWS
 from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.segment_table import SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from distlog.core.arrays import table_of_numbers
-from distlog.core.commits.action_table import MOST_ROWS
 from distlog.core.commits.actions import Action, Remove, SetLogStartOffset
+from distlog.core.commits.commit_json import MOST_ROWS
 from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot

@@ -11,14 +11,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core import display
+from distlog.core import display, extra, optional
 from distlog.core.arrays import integers
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.display import Progress, counted, size_text
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.format.record_batch import COLUMNS, SCHEMA
 from distlog.core.integers import MAX_LONG, count_of, whole_number
-from distlog.core.optional import extra, optional
 from distlog.core.plots import SegmentFacts, scan_figure
 from distlog.core.read import scan_plan
 from distlog.core.read.point_read import first_records

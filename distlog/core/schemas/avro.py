@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from distlog.core import extra, optional
 from distlog.core.arrays import flags_of, integers
 from distlog.core.errors import InvalidConfigError, SchemaNotFoundError
-from distlog.core.optional import extra, optional
 from distlog.core.schemas.decoding import (
     Decoded,
     Longs,

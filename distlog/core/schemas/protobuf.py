@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distlog.core import extra, optional
 from distlog.core.arrays import flags_of, integers, join
 from distlog.core.errors import InvalidConfigError, SchemaNotFoundError
-from distlog.core.optional import extra, optional
 from distlog.core.schemas.decoding import (
     Decoded,
     Indexes,

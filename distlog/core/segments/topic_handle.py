@@ -10,8 +10,7 @@ from random import Random, SystemRandom
 from typing import Any
 
 from distlog.core import VERSION, paths
-from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.prepared_commit import trusted_ms
+from distlog.core.commits.commit_log import CommitLog, trusted_ms
 from distlog.core.commits.producer_table import EXPIRATION_MS
 from distlog.core.commits.snapshot_loader import NO_DEFAULTS
 from distlog.core.format.index_cache import IndexCache

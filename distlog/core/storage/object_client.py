@@ -15,9 +15,9 @@ from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import Any
 
+from distlog.core import extra
 from distlog.core.errors import InvalidConfigError, StorageError
 from distlog.core.locks import process_lock
-from distlog.core.optional import extra
 from distlog.core.storage.parallel import PARALLEL_REQUESTS
 
 #: The secrets within a connection string of Azure.

@@ -1,5 +1,5 @@
 """Requests and responses as bytes, and the codes of errors."""
 
-from distlog.core.optional import extra, optional
+from distlog.core import extra, optional
 
 optional("kio", "the gateway", extra("gateway"))

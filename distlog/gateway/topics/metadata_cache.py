@@ -30,13 +30,13 @@ from distlog.core.kafka.transactions import TRANSACTIONS_TOPIC
 from distlog.core.log.log_validator import BatchRun
 from distlog.core.log.partition_log import Appended, AppendInfo
 from distlog.core.log_manager.broker_config import BrokerConfig
+from distlog.core.opening import copy_text
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC
 from distlog.core.segments.producer_states import FirstBatch
 from distlog.core.segments.topic_handle import TopicHandle, topic_log
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
-from distlog.core.topic_id import copy_text
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.protocol.frames import AccessDeniedError, UnknownTopicIdError, error_code
 from distlog.gateway.topics.gathered_appends import GatheredAppends, RequestedBatches, Results
