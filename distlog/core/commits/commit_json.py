@@ -54,7 +54,7 @@ from distlog.core.format.record_batch import LOG_OVERHEAD
 from distlog.core.integers import MAX_LONG
 from distlog.core.paths import NEW_STEM_PATTERN
 
-#: From this number on, actions of a kind are a table, see `action_table`.
+#: From this number on, actions of a kind are a table, see `write_table`.
 TABLE_ROWS = 32
 
 
