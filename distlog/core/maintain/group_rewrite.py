@@ -10,8 +10,8 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from distlog.core.commits.action_table import MOST_ROWS
 from distlog.core.commits.actions import Action, Add, Cleaned, Remove
+from distlog.core.commits.commit_json import MOST_ROWS
 from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.segment_table import SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
