@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -22,6 +23,7 @@ from distlog.core.commits.actions import (
     Remove,
     SetConfig,
     SetPartitions,
+    SetTopicId,
     SetTransaction,
     without_tables,
 )
@@ -58,7 +60,6 @@ from distlog.core.maintain.retention import (
 )
 from distlog.core.maintain.vacuum import VacuumReport, vacuum
 from distlog.core.maintain.verify import VerifyReport, verify
-from distlog.core.opening import assign_new_id
 from distlog.core.plots import SegmentFacts, topic_figure
 from distlog.core.read import group_admin, scan_plan
 from distlog.core.read.consumed_log import Start
@@ -493,7 +494,13 @@ class Topic:
         TopicNotFoundError at its next refresh. Raises ReadOnlyTopicError for a topic at a version or a time.
         """
         self._check_writable()
-        return assign_new_id(self.handle)
+        snapshot, topic_id = self.log.load(), str(uuid.uuid4())
+        # before the commit, so that no member finds its group without positions; and after it, since until then they
+        # are those of no topic, which vacuum deletes
+        group_admin.carry_over(self.storage, snapshot.topic_id, topic_id)
+        seal_all(self.handle, snapshot, "new-id", [SetTopicId(topic_id)])
+        group_admin.carry_over(self.storage, snapshot.topic_id, topic_id)
+        return topic_id
 
     def seal(self) -> None:
         """Seal the active segments in one commit, as a copy of the folder to an object store needs."""
