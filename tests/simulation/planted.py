@@ -16,9 +16,9 @@ from commits import put_commit, put_state
 from distlog.core import times, topic
 from distlog.core.commits import (
     checkpoint,
+    commit_log,
     commit_race,
     pending_queue,
-    prepared_commit,
     snapshot_loader,
 )
 from distlog.core.commits.actions import SetLogStartOffset, SetTransaction
@@ -137,7 +137,7 @@ def _replays_only_at_first() -> Any:
 def _old_files_are_committed() -> Any:
     """The writer commits files that vacuum may have deleted."""
     every = ExitStack()
-    for module in (commit_race, prepared_commit):
+    for module in (commit_race, commit_log):
         every.enter_context(mock.patch.object(module, "check_read_version", return_value=None))
     every.enter_context(mock.patch.object(PartitionDraft, "_check_read_versions", return_value=None))
     return every
@@ -265,7 +265,7 @@ def _commits_of(now_ms: Callable[[int], int], factor: float = 1.0) -> Plant:
 
 def _time_stands_still() -> Any:
     """A commit has the time of its process, even if an earlier commit has a later one."""
-    return mock.patch.object(prepared_commit, "trusted_ms", lambda now_ms, storage, passed_ms=0: now_ms)
+    return mock.patch.object(commit_log, "trusted_ms", lambda now_ms, storage, passed_ms=0: now_ms)
 
 
 def _a_hole_is_passed_over() -> Any:
