@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# pandas imports it, and Python would release its lock after a fork before which it was not held: see `_settle`
+# pandas imports it, and Python would release its lock after a fork before which it was not held: see `_import_pandas`
 import concurrent.futures.thread  # noqa: F401
 import os
 import re
@@ -21,8 +21,8 @@ import pyarrow as pa
 
 def numbers_of(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
     """The values of a column of integers without nulls; read-only, and a copy only if it has several chunks."""
-    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    values: npt.NDArray[Any] = np.from_dlpack(whole)
+    chunk = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    values: npt.NDArray[Any] = np.from_dlpack(chunk)
     values.flags.writeable = False
     return values
 
@@ -39,10 +39,10 @@ def flags_of(column: pa.Array) -> npt.NDArray[np.bool_]:
 def integers(values: npt.ArrayLike, kind: pa.DataType | None = None) -> pa.Array:
     """A column of integers; an array of that kind is not copied. OverflowError for values that do not fit it."""
     kind = kind or pa.int64()
-    given = np.asarray(values)
-    array = np.ascontiguousarray(given, f"i{kind.bit_width // 8}")
-    if not np.can_cast(given.dtype, array.dtype) and not np.array_equal(array, given):
-        raise OverflowError(f"there are numbers that are no {kind}")
+    source = np.asarray(values)
+    array = np.ascontiguousarray(source, f"i{kind.bit_width // 8}")
+    if not np.can_cast(source.dtype, array.dtype) and not np.array_equal(array, source):
+        raise OverflowError(f"a number does not fit in {kind}")
     return pa.Array.from_buffers(kind, array.size, [None, pa.py_buffer(array)])
 
 
@@ -65,12 +65,12 @@ def java_text(data: bytes) -> str:
 
 
 def column_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """A column of Python's values, some of them None: what `pa.array` makes of them, with its errors."""
+    """A column of Python values, some of which are None; as `pa.array`, with its errors."""
     try:
-        made = _made(values, kind)
+        column = _column_without_pandas(values, kind)
     except (TypeError, ValueError, OverflowError, AttributeError):
-        made = None
-    return pa.array(values, kind) if made is None else made
+        column = None
+    return pa.array(values, kind) if column is None else column
 
 
 def scalar_of(value: Any, kind: pa.DataType) -> pa.Scalar:
@@ -88,7 +88,7 @@ def table_of_numbers(rows: Sequence[Mapping[str, int]], names: Iterable[str]) ->
 
 def batch_of_rows(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
     """As `pa.RecordBatch.from_pylist`."""
-    columns = [column_of([row.get(each.name) for row in rows], each.type) for each in schema]
+    columns = [column_of([row.get(spec.name) for row in rows], spec.type) for spec in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -99,8 +99,8 @@ _MOST_BYTES = 2**31 - 1
 _TYPE_CODES = {pa.int8(): "b", pa.int16(): "h", pa.int32(): "i", pa.int64(): "q"}
 
 
-def _made(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
-    """None for what only `pa.array` can make."""
+def _column_without_pandas(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
+    """None for values that only `pa.array` can convert."""
     types = set(map(type, values))
     valid = None
     if _NULL in types:
@@ -122,10 +122,10 @@ def _made(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
     if kind == pa.bool_() and valid is None and types <= {bool}:
         return booleans(np.array(values, np.bool_))
     if pa.types.is_struct(kind) and valid is None and types in ({tuple}, {dict}, set()):
-        names = [each.name for each in kind]
+        names = [spec.name for spec in kind]
         rows = [tuple(map(value.get, names)) for value in values] if types == {dict} else values
         parts = zip(*rows, strict=True) if rows else [()] * kind.num_fields
-        children = [column_of(part, each.type) for part, each in zip(parts, kind, strict=True)]
+        children = [column_of(part, spec.type) for part, spec in zip(parts, kind, strict=True)]
         return pa.Array.from_buffers(kind, len(values), [None], children=children)
     return None
 
@@ -138,41 +138,36 @@ def _of_bytes(values: Sequence[bytes], kind: pa.DataType, valid: pa.Buffer | Non
 
 
 def _ends(lengths: Iterable[int], count: int) -> Any:
-    """The offsets of `count` values: for a few of them a numpy array takes longer."""
+    """The offsets of `count` values."""
     if count <= _FEW:
+        # a numpy array takes longer to make
         return packed("i", accumulate(lengths, initial=0))
     ends = np.zeros(count + 1, np.int32)
     np.cumsum(np.fromiter(lengths, np.int32, count), out=ends[1:])
     return ends
 
 
-def _settle() -> None:
-    """Have Arrow import pandas now if it ever will: it does so under a lock, with the first Python values it gets.
-
-    A child that is forked while another thread imports would wait for that lock forever.
-    """
+def _import_pandas() -> None:
+    """Have Arrow import pandas before the fork: a child would wait forever for the import lock of another thread."""
     pa.array([0])
     global _has_threads
     _has_threads = len(os.listdir("/proc/self/task")) > 1 if os.path.isdir("/proc/self/task") else True
 
 
 def _change_pool() -> None:
-    """Have Arrow take memory from the C library, if another thread may have been in Arrow's own pool at the fork.
-
-    That pool's locks stay as they were in a child, and its next thread would wait for one forever (mimalloc 3).
-    """
+    """Take memory from the C library if another thread may hold a lock of Arrow's own pool (mimalloc 3)."""
     if _has_threads:
         pa.set_memory_pool(pa.system_memory_pool())
 
 
 _has_threads = False
-os.register_at_fork(before=_settle, after_in_child=_change_pool)
+os.register_at_fork(before=_import_pandas, after_in_child=_change_pool)
 
 
 _SMALL = 4096
 _BYTE = np.dtype(np.uint8)
 
-#: Direct writes use whole pages, whatever the block size of the disk.
+#: Direct writes use whole pages: every disk's block size divides them.
 PAGE_BYTES = 4096
 #: How much is gathered before it is written: enough to keep a disk busy.
 BLOCK_BYTES = 2 << 20

@@ -1,8 +1,8 @@
 """A topic's settings, under Kafka's names, with Kafka's defaults and ranges (`LogConfig`, Kafka 4.1).
 
 Some differ: `batch.bytes` is distlog's own, since no producer decides it; so are `batch.ids.bytes` and
-`commit.retention.ms`, since a broker has no such state; `file.delete.delay.ms` is one day, since a
-Spark reader may hold a snapshot for hours; `flush.messages` is 1, so an acknowledged record is on the device, as
+`commit.retention.ms`, since a broker has no state of that kind; `file.delete.delay.ms` is one day, since a
+Spark reader may hold a snapshot for hours; `flush.messages` is 1, so an acknowledged record is durable, as
 there are no replicas. `internal.segment.bytes` is for tests, as in Kafka: it replaces `segment.bytes`, and may be
 smaller.
 """
@@ -23,10 +23,10 @@ from distlog.core.integers import MAX_INT, MAX_LONG, MIN_LONG
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 #: `commit.retention.ms` unless a topic sets it, and its least value. The least is far above the time that a request
-#: to a store may take: half of it is how long a process may believe that its look at the head is fresh.
+#: to a store may take: for half this time a process may rely on the head that it has read.
 COMMIT_RETENTION_MS, LEAST_COMMIT_RETENTION_MS = 7 * DAY_MS, 60_000
-#: `commit.retention.ms` is at least so many times `file.delete.delay.ms`: a snapshot may be held for the delay, and
-#: half of the retention is how long its holder need not look whether its commit is still there.
+#: `commit.retention.ms` is at least this multiple of `file.delete.delay.ms`: a snapshot may be held for the delay,
+#: and for half the retention its holder need not check that its commit exists.
 COMMIT_RETENTION_DELAYS = 2
 #: The least that a segment can hold (Kafka's LegacyRecord.RECORD_OVERHEAD_V0).
 _LEAST_SEGMENT = 14
@@ -35,9 +35,11 @@ _INTERNAL = "internal."
 _Check = Callable[[Any], bool]
 
 
-def _setting(default: Any, check: _Check, rule: str, doc: str, kept: _Check | None = None) -> Any:
-    """A setting whose new values must pass `check`; stored values that pass only `kept` stay valid."""
-    return field(default=default, metadata={"check": check, "kept": kept or check, "rule": rule, "doc": doc})
+def _setting(default: Any, check: _Check, rule: str, doc: str, stored_check: _Check | None = None) -> Any:
+    """A setting whose new values must pass `check`; stored values need only pass `stored_check`."""
+    return field(
+        default=default, metadata={"check": check, "stored_check": stored_check or check, "rule": rule, "doc": doc}
+    )
 
 
 def _between(default: float, low: float, high: float, doc: str) -> Any:
@@ -71,7 +73,7 @@ class TopicConfig(ShownSettings):
     compression_type: str = _one_of(
         "producer",
         ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
-        "codec of new batches, whatever a writer asks for; producer: the writer's choice, uncompressed by default",
+        "codec of new batches, for every writer; producer: the writer's choice, uncompressed by default",
     )
     compression_gzip_level: int = _setting(
         -1, lambda value: value == -1 or 1 <= value <= 9, "-1 or between 1 and 9", "gzip level"
@@ -90,7 +92,7 @@ class TopicConfig(ShownSettings):
     max_compaction_lag_ms: int = _between(MAX_LONG, 1, MAX_LONG, "when a record must be compacted")
     max_message_bytes: int = _between(1_048_588, 0, MAX_INT, "largest batch, with its header, as stored")
     message_timestamp_type: str = _one_of(
-        "CreateTime", ("CreateTime", "LogAppendTime"), "whose time a record carries: its own, or that of its append"
+        "CreateTime", ("CreateTime", "LogAppendTime"), "the time of a record: its own, or its append's"
     )
     message_timestamp_before_max_ms: int = _between(MAX_LONG, 0, MAX_LONG, "how old a record may be")
     message_timestamp_after_max_ms: int = _between(HOUR_MS, 0, MAX_LONG, "how far ahead a record may be")
@@ -126,7 +128,7 @@ class TopicConfig(ShownSettings):
     # Settings that only a newer library knows, kept as they are: (name, value), sorted by name.
     unknown: tuple[tuple[str, str], ...] = ()
     # The names that the topic sets itself, if only to their defaults; see `with_defaults`.
-    given: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    names: tuple[str, ...] = field(default=(), compare=False, repr=False)
     # The defaults that the caller opened the topic with, in place of Kafka's: (name, value).
     defaults: tuple[tuple[str, object], ...] = field(default=(), compare=False, repr=False)
 
@@ -134,7 +136,7 @@ class TopicConfig(ShownSettings):
         for name, spec in _FIELDS.items():
             value = getattr(self, spec.name)
             if value is not spec.default:
-                _check(name, value, spec.metadata["kept"])
+                _check(name, value, spec.metadata["stored_check"])
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
             raise InvalidConfigError("min.compaction.lag.ms must not be above max.compaction.lag.ms")
 
@@ -143,38 +145,38 @@ class TopicConfig(ShownSettings):
         """The config of Kafka-named `settings`, strings or values; InvalidConfigError names the fault."""
         _check_mapping(settings)
         _check_new(settings)
-        config = cls._kept(settings)
+        config = cls._of(settings)
         config._check_commit_retention()
         return config
 
     @classmethod
-    def _kept(cls, settings: Mapping[str, object]) -> TopicConfig:
+    def _of(cls, settings: Mapping[str, object]) -> TopicConfig:
         values: dict[str, Any] = {_field_name(name): _parse(name, value) for name, value in settings.items()}
-        return cls(**values, given=tuple(settings))
+        return cls(**values, names=tuple(settings))
 
     def _check_commit_retention(self) -> None:
         least_ms = COMMIT_RETENTION_DELAYS * self.file_delete_delay_ms
-        if "commit.retention.ms" in self.given and 0 <= self.commit_retention_ms < least_ms:
+        if "commit.retention.ms" in self.names and 0 <= self.commit_retention_ms < least_ms:
             text = f"commit.retention.ms must be at least {COMMIT_RETENTION_DELAYS} times file.delete.delay.ms"
             raise InvalidConfigError(f"{text}, or -1", value=self.commit_retention_ms, least=least_ms)
 
     @property
-    def look_retention_ms(self) -> int:
+    def known_retention_ms(self) -> int:
         """For how long a commit surely stays when there are newer ones, as far as the topic's own settings say.
 
         All processes must agree on it: so the caller's defaults do not count, and without an end it is the default.
         """
-        is_own = "commit.retention.ms" in self.given or "commit.retention.ms" not in dict(self.defaults)
+        is_own = "commit.retention.ms" in self.names or "commit.retention.ms" not in dict(self.defaults)
         own_ms = self.commit_retention_ms if is_own else COMMIT_RETENTION_MS
         return COMMIT_RETENTION_MS if own_ms == -1 else own_ms
 
     @property
     def commits_kept_ms(self) -> int | None:
-        """The time for which vacuum keeps commits, None if for ever; never shorter than `look_retention_ms`."""
+        """The time for which vacuum keeps commits, None for no limit; never shorter than `known_retention_ms`."""
         if self.commit_retention_ms == -1:
             return None
         least_ms = COMMIT_RETENTION_DELAYS * self.file_delete_delay_ms
-        return max(self.commit_retention_ms, self.look_retention_ms, least_ms)
+        return max(self.commit_retention_ms, self.known_retention_ms, least_ms)
 
     @property
     def segment_size(self) -> int:
@@ -188,7 +190,7 @@ class TopicConfig(ShownSettings):
         Raises UnsupportedVersionError when this library knows the name, but not the value.
         """
         try:
-            config = cls._kept({name: value for name, value in settings.items() if name in _FIELDS})
+            config = cls._of({name: value for name, value in settings.items() if name in _FIELDS})
         except InvalidConfigError as error:
             raise UnsupportedVersionError(f"a newer distlog set this topic's config: upgrade ({error})") from error
         unknown = sorted((name, value) for name, value in settings.items() if name not in _FIELDS)
@@ -201,26 +203,30 @@ class TopicConfig(ShownSettings):
             _field_name(name)
         _check_new({name: value for name, value in settings.items() if value is not None})
         merged: dict[str, object] = {**self._known_overrides(), **settings}
-        config = TopicConfig._kept({name: value for name, value in merged.items() if value is not None})
+        config = TopicConfig._of({name: value for name, value in merged.items() if value is not None})
         config._check_commit_retention()
-        unknown = tuple(each for each in self.unknown if each[0] not in settings)
+        unknown = tuple(setting for setting in self.unknown if setting[0] not in settings)
         return dataclasses.replace(config, unknown=unknown).with_defaults(dict(self.defaults))
 
     def with_defaults(self, defaults: Mapping[str, object]) -> TopicConfig:
         """This config, with `defaults` (Kafka names) for settings that the topic does not have itself.
 
-        They are in effect, but are no settings of the topic: they are never stored. If the compaction lags would
-        contradict each other, only the topic's own count. Raises as `parse` does.
+        They apply, but are never stored. Where the compaction lags would contradict each other, only the topic's
+        apply. Raises as `parse` does.
         """
-        own = self._known_overrides()
+        overrides = self._known_overrides()
         values = {name: _parse(name, value) for name, value in defaults.items()}
-        values |= {name: getattr(self, _field_name(name)) for name in own}
+        values |= {name: getattr(self, _field_name(name)) for name in overrides}
         if {"min.compaction.lag.ms", "max.compaction.lag.ms"} <= values.keys() and (
             values["min.compaction.lag.ms"] > values["max.compaction.lag.ms"]  # type: ignore[operator]
         ):
-            values = {name: value for name, value in values.items() if name in own or "compaction.lag" not in name}
-        merged = TopicConfig._kept(values)
-        return dataclasses.replace(merged, unknown=self.unknown, given=tuple(own), defaults=tuple(defaults.items()))
+            values = {
+                name: value for name, value in values.items() if name in overrides or "compaction.lag" not in name
+            }
+        merged = TopicConfig._of(values)
+        return dataclasses.replace(
+            merged, unknown=self.unknown, names=tuple(overrides), defaults=tuple(defaults.items())
+        )
 
     def overrides(self) -> dict[str, str]:
         """The settings that the topic sets itself, as Kafka names and strings, as they are stored."""
@@ -231,7 +237,7 @@ class TopicConfig(ShownSettings):
         return {
             name: _show(getattr(self, spec.name))
             for name, spec in _FIELDS.items()
-            if name in self.given or (name not in inherited and getattr(self, spec.name) != spec.default)
+            if name in self.names or (name not in inherited and getattr(self, spec.name) != spec.default)
         }
 
     def all(self) -> dict[str, object]:
@@ -313,15 +319,15 @@ _SIZES = {
 def without_unit(name: str, text: str, allows: Callable[[int], bool]) -> str:
     """The end of an error about a number with a unit: the number alone, if it is allowed and unambiguous."""
     units = _SIZES if name.endswith(".bytes") else _TIMES
-    number, own = (
+    number, unit_of_setting = (
         re.fullmatch(r"([0-9]{1,20})(?:\.([0-9]{1,20}))? *([A-Za-z]+)", text),
         units.get(name.rpartition(".")[2]),
     )
-    if number is None or own is None or (unit := units.get(number[3].lower())) is None:
+    if number is None or unit_of_setting is None or (unit := units.get(number[3].lower())) is None:
         return ""
     decimals = number[2] or ""
-    meant, rest = divmod(int(number[1] + decimals) * unit, own * 10 ** len(decimals))
-    is_sure = not rest and (number[3] not in ("M", "m") or units is _SIZES) and allows(meant)
+    meant, remainder = divmod(int(number[1] + decimals) * unit, unit_of_setting * 10 ** len(decimals))
+    is_sure = not remainder and (number[3] not in ("M", "m") or units is _SIZES) and allows(meant)
     return f", without a unit: {text} is {meant}" if is_sure else ", without a unit"
 
 

@@ -27,15 +27,15 @@ def size_text(size: float) -> str:
 
 def duration_text(seconds: float) -> str:
     """A duration: `42 s`, `3 min 05 s`, `2 h 10 min`, `7 d`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    if whole < 86_400:
-        return f"{whole // 3600} h {whole % 3600 // 60:02} min"
-    hours = whole % 86_400 // 3600
-    return f"{whole // 86_400} d {hours:02} h" if hours else f"{whole // 86_400} d"
+    total = round(seconds)
+    if total < 60:
+        return f"{total} s"
+    if total < 3600:
+        return f"{total // 60} min {total % 60:02} s"
+    if total < 86_400:
+        return f"{total // 3600} h {total % 3600 // 60:02} min"
+    hours = total % 86_400 // 3600
+    return f"{total // 86_400} d {hours:02} h" if hours else f"{total // 86_400} d"
 
 
 def counted(number: int, noun: str, nouns: str | None = None) -> str:
@@ -113,12 +113,12 @@ def _laid_out(
     table: pa.Table, columns: Sequence[str] | None, most: int
 ) -> tuple[list[str], list[list[str]], list[bool]]:
     """The titles, the rows with a row of dots for the ones left out, and which columns are numbers."""
-    chosen = table.select(list(columns)) if columns is not None else table
-    names = list(chosen.schema.names)
-    rows = _rows(chosen.slice(0, most - most // 2 if chosen.num_rows > most else most))
-    if chosen.num_rows > most:
-        rows += [["…"] * len(names), *_rows(chosen.slice(chosen.num_rows - most // 2))]
-    return names, rows, [is_number(field.type) for field in chosen.schema]
+    shown = table.select(list(columns)) if columns is not None else table
+    names = list(shown.schema.names)
+    rows = _rows(shown.slice(0, most - most // 2 if shown.num_rows > most else most))
+    if shown.num_rows > most:
+        rows += [["…"] * len(names), *_rows(shown.slice(shown.num_rows - most // 2))]
+    return names, rows, [is_number(field.type) for field in shown.schema]
 
 
 def _rows(table: pa.Table) -> list[list[str]]:
@@ -232,8 +232,8 @@ class Progress:
         return "  ".join(parts)
 
     def _share(self) -> float | None:
-        done, total = (self.rows, self._total_rows) if self._total_rows else (self.bytes, self._total_bytes)
-        return min(done / total, 1.0) if total else None
+        count, total = (self.rows, self._total_rows) if self._total_rows else (self.bytes, self._total_bytes)
+        return min(count / total, 1.0) if total else None
 
     def _seconds(self) -> float:
         return max(self._clock() - self._started, 1e-9)
@@ -260,12 +260,12 @@ class Shown:
 
     def _repr_html_(self) -> str:
         table = self.to_table()
-        said = "<br>".join(escape(line) for line in str(self).splitlines())
-        return f"<p>{said}</p>{html(table) if table.num_rows else ''}"
+        summary = "<br>".join(escape(line) for line in str(self).splitlines())
+        return f"<p>{summary}</p>{html(table) if table.num_rows else ''}"
 
 
 class ShownSettings:
-    """A dataclass of settings under Kafka's names: as text the ones that were set, in a notebook all of them."""
+    """A dataclass of settings under Kafka's names: as text those that were set, in a notebook all."""
 
     __slots__ = ()
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -280,11 +280,16 @@ class ShownSettings:
         return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in self.overrides().items())})"
 
     def _repr_html_(self) -> str:
-        own = self.overrides()
+        overrides = self.overrides()
         meanings = {field.name.replace("_", "."): field.metadata.get("doc") for field in fields(self)}
         rows = [
-            {"setting": name, "value": str(value), "set": "yes" if name in own else "", "meaning": meanings.get(name)}
-            for name, value in {**self.all(), **own}.items()
+            {
+                "setting": name,
+                "value": str(value),
+                "set": "yes" if name in overrides else "",
+                "meaning": meanings.get(name),
+            }
+            for name, value in {**self.all(), **overrides}.items()
         ]
         return html(pa.Table.from_pylist(rows), most=len(rows))
 

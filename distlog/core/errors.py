@@ -59,8 +59,8 @@ class DistlogError(Exception):
         super().__init__(message, details)
 
     def __str__(self) -> str:
-        facts = " ".join(f"{name}={value}" for name, value in self.details.items() if value is not None)
-        return f"{self.message} ({facts})" if facts else self.message
+        details = " ".join(f"{name}={value}" for name, value in self.details.items() if value is not None)
+        return f"{self.message} ({details})" if details else self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (type(self), self.message, self.details)
@@ -92,7 +92,7 @@ class RecordErrors(tuple[tuple[int, str], ...]):
     __slots__ = ()
 
     def __str__(self) -> str:
-        return "; ".join(f"{number}: {why}" for number, why in self[:3]) + ("; ..." if len(self) > 3 else "")
+        return "; ".join(f"{number}: {fault}" for number, fault in self[:3]) + ("; ..." if len(self) > 3 else "")
 
 
 class RecordValidationError(InvalidRecordError):

@@ -263,7 +263,7 @@ def topics(
     """
     folder = Storage(root, storage_options)
 
-    def opened(name: str) -> Topic | None:
+    def open_topic(name: str) -> Topic | None:
         try:
             storage = Storage(folder.child(name).url, storage_options)
             log = topic_log(storage)
@@ -286,7 +286,7 @@ def topics(
     # another folder may hold a topic that no address can name
     names = sorted(usual.union(_topics_of(folder, folders - usual)))
     topics = [
-        topic for topic in in_order((partial(opened, name) for name in names), _OPEN_AT_ONCE) if topic is not None
+        topic for topic in in_order((partial(open_topic, name) for name in names), _OPEN_AT_ONCE) if topic is not None
     ]
     for name, text in copies_in(topics).items():
         warnings.warn(f"{name} {text}", TopicIdWarning, stacklevel=2)

@@ -4,7 +4,7 @@ A topic is a folder; all names below are relative to it:
 
     _commits/00000000000000000007.json                          commit 7
     _commits/00000000000000000100.<sha256>.checkpoint.arrow.zst the state at version 100
-    _commits/<version>.<sha256>.of.<that of a full one>.checkpoint.arrow.zst   what changed since that checkpoint
+    _commits/<version>.<sha256>.of.<full checkpoint>.checkpoint.arrow.zst   what changed since that checkpoint
     _commits/_last_checkpoint                                   a hint
     _commits/.removed-files                                     on a local disk, the lock of deletes and restores
     <topic>-<partition>/<stem>.log .index .timeindex .txnindex  a segment
@@ -13,16 +13,16 @@ A topic is a folder; all names below are relative to it:
     <topic>-<partition>/leader-epoch-checkpoint                 the leader epochs of a broker's log
     _bundles/<stem>.bundle                                      segments of many partitions, of this stem in each
     _pending/<stem>.json                                        an append that waits for another writer's commit
-    _pending/<stem>.<its actions>.append                        the same, told by the name alone
-    <topic>-<partition>/.lock .flush                            on a local disk, the locks of appends in place
+    _pending/<stem>.<its actions>.append                        the same, in the name alone
+    <topic>-<partition>/.lock .flush                            on a local disk, the locks of direct appends
     <topic>-<partition>/.lock.page .flush.page                  copies of the locks' pages, for users that only read
     _groups/<topic id>/<group>/00000000000000000003.json        version 3 of a group of consumers
     _groups/<topic id>/<group>/<member id>.beat                 the last heartbeat of one of its members
 
-The gateways of a root are a group too: of no topic, in the root's own `_groups`. Beside it, `topics.json` is their
-cache of what a list of all topics shows.
+The gateways of a root are a group too, of no topic, in the root's own `_groups`; `topics.json` caches what a list of
+all topics shows.
 
-On a local disk, `.<uuid hex>.tmp` in any of these folders is a file that is being written. `_commits/.probe-<uuid
+On a local disk, `.<uuid hex>.tmp` in any folder is a file that is being written. `_commits/.probe-<uuid
 hex>` is written to test the storage, and deleted at once.
 """
 
@@ -35,7 +35,7 @@ from distlog.core.errors import InvalidConfigError, InvalidTopicError
 
 COMMITS_DIR = "_commits"
 GROUPS_DIR = "_groups"
-#: The gateways' index of the root's topics, so that a list of all of them need not read each one.
+#: The gateways' index of the root's topics, so that a list need not read every topic.
 TOPIC_INDEX = f"{GROUPS_DIR}/00000000-0000-0000-0000-000000000000/topics.json"
 BUNDLES_DIR = "_bundles"
 PENDING_DIR = "_pending"
@@ -45,7 +45,7 @@ REMOVED_FILES_LOCK = f"{COMMITS_DIR}/.removed-files"
 NEW_STEM_PATTERN = r"v(?P<read_version>[0-9]{20})-[0-9a-f]{32}"
 STEM_PATTERN = rf"{NEW_STEM_PATTERN}|[0-9]{{20}}"
 LOCK_FILE, FLUSH_FILE = ".lock", ".flush"
-#: The suffix of the copy of a lock's page, behind the name of the lock's file.
+#: Follows the name of a lock's file in the name of the copy of its page.
 PAGE_COPY = ".page"
 SNAPSHOT_SUFFIX, LEADER_EPOCHS = ".snapshot", "leader-epoch-checkpoint"
 BUNDLE_SUFFIX = ".bundle"
@@ -74,7 +74,7 @@ _PARTITION_DIR = rf"(?P<topic>.+)-{_PARTITION}"
 #: The states of producers before an offset; unlike other files of 20 digits it is not of one segment.
 _PRODUCER_SNAPSHOT = re.compile(rf"{_PARTITION_DIR}/(?P<offset>[0-9]{{20}}){re.escape(SNAPSHOT_SUFFIX)}")
 _LEADER_EPOCHS = re.compile(rf"{_PARTITION_DIR}/{LEADER_EPOCHS}")
-#: Behind the topic's name and a dash, since a look for the last dash of a name costs more than all the rest.
+#: Follows the topic's name and a dash: a search for the last dash costs more than this match.
 _SEGMENT_FILE = re.compile(
     rf"{_PARTITION}/(?P<stem>{_STEM.pattern})"
     rf"(?:{'|'.join(map(re.escape, SEGMENT_SUFFIXES))})"
@@ -159,9 +159,9 @@ def parse_bundle_file(name: str) -> str | None:
     return match["stem"] if match else None
 
 
-def pending_file(stem: str, told: str = "") -> str:
-    """The name of an append that waits for a commit; `told` are its actions, if the name has them, in base64."""
-    return f"{PENDING_DIR}/{check_stem(stem)}.{f'{told}.append' if told else 'json'}"
+def pending_file(stem: str, actions: str = "") -> str:
+    """The name of an append that waits for a commit; `actions` are in base64, if the name has them."""
+    return f"{PENDING_DIR}/{check_stem(stem)}.{f'{actions}.append' if actions else 'json'}"
 
 
 def parse_pending_file(name: str) -> str | None:
@@ -203,7 +203,7 @@ def base_of_checkpoint(name: str) -> str | None:
 
 
 def group_folder(topic_id: str, group: str) -> str:
-    """The relative name of a group's folder; raises InvalidConfigError if it has no such name.
+    """The relative name of a group's folder; raises InvalidConfigError if it is not a name of a group.
 
     The topic's id is in it: a new topic at the same address does not get the groups of a dropped one.
     """

@@ -18,7 +18,7 @@ Longs = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SegmentFacts:
+class SegmentColumns:
     """Columns of the segments, with times in ms or -1; `partitions` are the partitions that are shown, ascending."""
 
     partitions: Longs
@@ -33,10 +33,10 @@ class SegmentFacts:
         np.add.at(sums, np.searchsorted(self.partitions, self.partition), amounts)
         return sums
 
-    def with_times(self) -> SegmentFacts:
+    def with_times(self) -> SegmentColumns:
         has_time = self.last_ms != NO_TIMESTAMP
         columns = (self.partition, self.records, self.bytes, np.minimum(self.first_ms, self.last_ms), self.last_ms)
-        return SegmentFacts(self.partitions, *(column[has_time] for column in columns))
+        return SegmentColumns(self.partitions, *(column[has_time] for column in columns))
 
 
 INK, MUTED, GRID = "#24292f", "#6e7781", "#e3e6ea"
@@ -58,8 +58,8 @@ def labels(axes: Any, x: str, y: str) -> None:
     axes.set_ylabel(y, fontsize=9, color=MUTED)
 
 
-def empty(axes: Any, why: str) -> None:
-    axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", fontsize=10, color=MUTED)
+def empty(axes: Any, reason: str) -> None:
+    axes.text(0.5, 0.5, reason, transform=axes.transAxes, ha="center", va="center", fontsize=10, color=MUTED)
     axes.set_xticks([])
     axes.set_yticks([])
     axes.grid(False)
@@ -78,7 +78,7 @@ def bytes_text(size: float, _position: object = None) -> str:
     return size_text(size).replace(".0 ", " ") if size else "0"
 
 
-#: At most this many bins, each of one of these widths: as people count time.
+#: The largest number of bins, and their widths, as people count time.
 MOST_BINS = 100
 _SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
 _WIDTHS = (
@@ -102,18 +102,20 @@ class TimeBins:
     @classmethod
     def over(cls, first_ms: int, last_ms: int) -> TimeBins:
         room = _MINUTE // 2 if first_ms == last_ms else 0
-        first, last = (min(max(each, 0), _LATEST_MS - _WIDTHS[-1][0]) for each in (first_ms - room, last_ms + room))
-        width, label = next(each for each in _WIDTHS if last // each[0] - first // each[0] < MOST_BINS)
+        first, last = (
+            min(max(time_ms, 0), _LATEST_MS - _WIDTHS[-1][0]) for time_ms in (first_ms - room, last_ms + room)
+        )
+        width, label = next(bin for bin in _WIDTHS if last // bin[0] - first // bin[0] < MOST_BINS)
         return cls(first - first % width, width, last // width - first // width + 1, label)
 
     @property
     def edges_ms(self) -> Longs:
         return self.start_ms + self.width_ms * np.arange(self.count + 1, dtype=np.int64)
 
-    def spread(self, facts: SegmentFacts) -> npt.NDArray[np.float64]:
-        width = (facts.last_ms - facts.first_ms + 1).astype(np.float64)
+    def spread(self, columns: SegmentColumns) -> npt.NDArray[np.float64]:
+        width = (columns.last_ms - columns.first_ms + 1).astype(np.float64)
         below = [
-            float((facts.records * np.clip((edge - facts.first_ms) / width, 0.0, 1.0)).sum())
+            float((columns.records * np.clip((edge - columns.first_ms) / width, 0.0, 1.0)).sum())
             for edge in self.edges_ms.tolist()
         ]
         return np.diff(below)
@@ -156,8 +158,8 @@ def records_over_time(axes: Any, bins: TimeBins | None, counts: npt.NDArray[np.f
     labels(axes, "time of the records, UTC", f"records per {bins.label.removeprefix('1 ')}")
 
 
-def bytes_by_partition(axes: Any, facts: SegmentFacts) -> None:
-    sizes = facts.by_partition(facts.bytes)
+def bytes_by_partition(axes: Any, columns: SegmentColumns) -> None:
+    sizes = columns.by_partition(columns.bytes)
     mean = float(sizes.mean()) if len(sizes) else 0.0
     skew = f"the largest is {sizes.max() / mean:.2f} times the mean" if mean and len(sizes) > 1 else ""
     panel(axes, "Bytes by partition", skew)
@@ -165,7 +167,7 @@ def bytes_by_partition(axes: Any, facts: SegmentFacts) -> None:
         empty(axes, "no bytes")
         return
     width = 0.8 if len(sizes) <= _GAPS else 1.0
-    numbers = facts.partitions
+    numbers = columns.partitions
     axes.bar(numbers, sizes, width, color=BLUE)
     if len(sizes) > 1:
         axes.axhline(mean, color=INK, linewidth=1, linestyle=(0, (4, 3)))
@@ -179,14 +181,14 @@ def bytes_by_partition(axes: Any, facts: SegmentFacts) -> None:
     labels(axes, "partition", "bytes in the log")
 
 
-def segment_ages(axes: Any, facts: SegmentFacts, now_ms: int, retention_ms: int) -> None:
+def segment_ages(axes: Any, columns: SegmentColumns, now_ms: int, retention_ms: int) -> None:
     """Bytes by the age of their segment's newest record; bytes older than `retention_ms`, if not -1, are red."""
     limit = duration_text(retention_ms / 1000) if retention_ms >= 0 else "-1: no limit"
     panel(axes, "Segment ages", f"retention.ms = {limit}")
-    if not len(facts.last_ms):
+    if not len(columns.last_ms):
         empty(axes, "no segments with a time")
         return
-    ages = np.maximum(now_ms - facts.last_ms, 0)
+    ages = np.maximum(now_ms - columns.last_ms, 0)
     oldest = max(int(ages.max()), 1)
     is_near = 0 <= retention_ms <= _NEAR * oldest
     unit, unit_ms = next(((name, size) for name, size in _UNITS if oldest >= 2 * size), _UNITS[-1])
@@ -196,7 +198,7 @@ def segment_ages(axes: Any, facts: SegmentFacts, now_ms: int, retention_ms: int)
     axes.hist(
         [ages[~expired] / unit_ms, ages[expired] / unit_ms],
         bins=edges / unit_ms,
-        weights=[facts.bytes[~expired], facts.bytes[expired]],
+        weights=[columns.bytes[~expired], columns.bytes[expired]],
         stacked=True,
         color=[BLUE, RED],
         label=["kept", "the next retention deletes it"],
@@ -215,27 +217,29 @@ def segment_ages(axes: Any, facts: SegmentFacts, now_ms: int, retention_ms: int)
 Times = Iterable[pa.RecordBatch]
 
 
-def topic_figure(title: str, facts: SegmentFacts, now_ms: int, retention_ms: int, times: Times | None = None) -> Any:
+def topic_figure(
+    title: str, columns: SegmentColumns, now_ms: int, retention_ms: int, times: Times | None = None
+) -> Any:
     figure, axes = _figure(title, [["time", "time"], ["bytes", "ages"]], 7.0)
-    _over_time(axes["time"], facts.with_times(), times)
-    bytes_by_partition(axes["bytes"], facts)
-    segment_ages(axes["ages"], facts.with_times(), now_ms, retention_ms)
+    _over_time(axes["time"], columns.with_times(), times)
+    bytes_by_partition(axes["bytes"], columns)
+    segment_ages(axes["ages"], columns.with_times(), now_ms, retention_ms)
     return _shown(figure)
 
 
-def scan_figure(title: str, facts: SegmentFacts, times: Times | None = None) -> Any:
+def scan_figure(title: str, columns: SegmentColumns, times: Times | None = None) -> Any:
     figure, axes = _figure(title, [["time"], ["bytes"]], 6.0)
-    _over_time(axes["time"], facts.with_times(), times)
-    bytes_by_partition(axes["bytes"], facts)
+    _over_time(axes["time"], columns.with_times(), times)
+    bytes_by_partition(axes["bytes"], columns)
     return _shown(figure)
 
 
-def _over_time(axes: Any, facts: SegmentFacts, times: Times | None) -> None:
-    if not len(facts.last_ms):
+def _over_time(axes: Any, columns: SegmentColumns, times: Times | None) -> None:
+    if not len(columns.last_ms):
         records_over_time(axes, None, np.empty(0), exact=True)
         return
-    bins = TimeBins.over(int(facts.first_ms.min()), int(facts.last_ms.max()))
-    counts = bins.spread(facts) if times is None else bins.counted(times)
+    bins = TimeBins.over(int(columns.first_ms.min()), int(columns.last_ms.max()))
+    counts = bins.spread(columns) if times is None else bins.counted(times)
     records_over_time(axes, bins, counts, exact=times is not None)
 
 
@@ -248,7 +252,7 @@ def _figure(title: str, rooms: list[list[str]], height: float) -> tuple[Any, dic
 
 
 def _shown(figure: Any) -> Any:
-    """The figure; a notebook shows it as the result of a cell, so it must not show it once more as an open one."""
+    """The figure; a notebook shows the result of a cell, so an open figure would be shown twice."""
     pyplot = optional("matplotlib.pyplot", "plot()", extra("plot"))
     if "inline" in pyplot.get_backend().lower():
         pyplot.close(figure)

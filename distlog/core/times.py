@@ -54,7 +54,7 @@ def scale(unit: str) -> tuple[int, int]:
 
 
 def in_ms(number: int, unit: str) -> int:
-    """Milliseconds, fractions cut off, for a number of units; a number below 0 is no time, and stays."""
+    """Milliseconds, fractions cut off, for a number of units; a number below 0 stays, since it is not a time."""
     divisor, factor = scale(unit)
     return number if number < 0 else number // divisor * factor
 
@@ -62,7 +62,7 @@ def in_ms(number: int, unit: str) -> int:
 def wrong_unit(number: int, unit: str = "ms") -> str | None:
     if in_ms(number, unit) < _TOO_LATE_MS:
         return None
-    likely = next((each for each in TIME_UNITS if in_ms(number, each) < _TOO_LATE_MS), "ns")
+    likely = next((name for name in TIME_UNITS if in_ms(number, name) < _TOO_LATE_MS), "ns")
     return (
         f"a timestamp is {_UNITS[unit][2]} since 1970, and this looks like {_UNITS[likely][2]}: "
         f"give the unit, {likely}, as timestamp_unit"
@@ -72,8 +72,8 @@ def wrong_unit(number: int, unit: str = "ms") -> str | None:
 def to_ms(value: Time, unit: str = "ms", *, up: bool = False) -> int:
     """Milliseconds since 1970 of a number of units, a datetime of Python, pandas or numpy, or ISO 8601 text.
 
-    No zone means UTC, and a date its midnight. Fractions of a millisecond are cut off, as Arrow does; with `up` such
-    a time is the next millisecond, as for a bound of records' times, which have none.
+    No zone means UTC, and a date its midnight. Fractions of a millisecond are cut off, as Arrow does; with `up`
+    they are rounded up, as for a bound of records' times.
     """
     try:
         if isinstance(value, str):
@@ -84,8 +84,8 @@ def to_ms(value: Time, unit: str = "ms", *, up: bool = False) -> int:
         if isinstance(value, np.datetime64):
             if np.isnat(value):
                 raise ValueError("not a time")
-            whole = value.astype("datetime64[ms]")
-            value = int(whole.astype(np.int64)) + (up and bool(whole < value))
+            rounded = value.astype("datetime64[ms]")
+            value = int(rounded.astype(np.int64)) + (up and bool(rounded < value))
         if isinstance(value, date) and not isinstance(value, datetime):
             value = datetime(value.year, value.month, value.day)
         if isinstance(value, datetime):

@@ -60,7 +60,7 @@ from distlog.core.maintain.retention import (
 )
 from distlog.core.maintain.vacuum import VacuumReport, vacuum
 from distlog.core.maintain.verify import VerifyReport, verify
-from distlog.core.plots import SegmentFacts, topic_figure
+from distlog.core.plots import SegmentColumns, topic_figure
 from distlog.core.read import group_admin, scan_plan
 from distlog.core.read.consumed_log import Start
 from distlog.core.read.consumer import LEASE_S, ConsumeOptions, Consumer, reset_group
@@ -93,10 +93,10 @@ class Topic:
     """
 
     def __init__(
-        self, handle: TopicHandle, snapshot: Snapshot, *, pinned: bool = False, why: str = AT_A_VERSION
+        self, handle: TopicHandle, snapshot: Snapshot, *, pinned: bool = False, pin_reason: str = AT_A_VERSION
     ) -> None:
         self.handle = handle
-        self.current = CurrentSnapshot(handle.log, snapshot, pinned=pinned, pin_reason=why)
+        self.current = CurrentSnapshot(handle.log, snapshot, pinned=pinned, pin_reason=pin_reason)
         self.live = LiveSnapshot(handle, self.current)
 
     @property
@@ -144,7 +144,7 @@ class Topic:
 
     @property
     def name(self) -> str:
-        """The topic's name: that of its folder, the last part of its address."""
+        """The topic's name: its folder's name, the last part of its address."""
         return self.storage.name
 
     @property
@@ -203,18 +203,18 @@ class Topic:
     ) -> Scan:
         """The records from `start` (in) to `end` (out), all by default, as a Scan that runs when it is read.
 
-        Both are an offset, or one by partition, EARLIEST or LATEST; an end behind the log is the log end.
+        Both are an offset, or one by partition, EARLIEST or LATEST; an end past the log is the log end.
         Times are the records' times, in any order: from `start_time` (in) to `end_time` (out), to the
         millisecond, without records that have no timestamp. `max_workers` threads decode, the caller among
         them: by default as many as there are cores. Raises OffsetOutOfRangeError for a start outside of the log,
         unless `out_of_range` is earliest or latest, and for an end below 0; ValueError for an offset and a time on
         one side.
         """
-        chosen, snapshot = check_columns(columns), self.live_snapshot
+        names, snapshot = check_columns(columns), self.live_snapshot
         times = scan_plan.times(start, end, start_time, end_time)
         bounds = scan_plan.bounds(snapshot, partitions, start, end)
         slices, visible = scan_plan.plan(self.reader, snapshot, bounds, isolation, out_of_range, times)
-        return Scan(self.reader, slices, chosen, visible, max_workers)
+        return Scan(self.reader, slices, names, visible, max_workers)
 
     def consume(
         self,
@@ -271,7 +271,7 @@ class Topic:
     ) -> FetchedBatches:
         """Kafka's fetch: the stored batches from the one that holds `offset` on, whole, at least one.
 
-        `bytes()` of it is a broker's answer; `send_to` sends that to a socket from the page cache. As a broker
+        `bytes()` returns a broker's response; `send_to` sends it to a socket from the page cache. As a broker
         does, it checks the headers and offsets, and leaves checksums to the receiver, unless `check_crcs` is true.
         Empty at the log end, and if `max_bytes` is 0. With `isolation="read_committed"` it ends at the last stable
         offset, and its `aborted` names the transactions whose records the receiver must drop, as in Kafka.
@@ -289,13 +289,13 @@ class Topic:
         """By partition, (offset, timestamp in ms) of the first record at or after the time, or None.
 
         `times` is one time for all partitions, or one by partition: ms since 1970, a datetime, ISO 8601 text, or
-        LATEST, EARLIEST, MAX_TIMESTAMP. No lookup leads to an end marker of a transaction, which is no record.
+        LATEST, EARLIEST, MAX_TIMESTAMP. No lookup returns an end marker of a transaction, which is not a record.
         """
         by_partition = times if isinstance(times, Mapping) else dict.fromkeys(range(self.partitions), times)
         for partition in by_partition:
             self.check_partition(partition)
-        asked = {number: to_ms(time, up=True) for number, time in by_partition.items()}
-        return offsets_for_times(self.reader, self.live_snapshot.partitions, asked)
+        times_ms = {number: to_ms(time, up=True) for number, time in by_partition.items()}
+        return offsets_for_times(self.reader, self.live_snapshot.partitions, times_ms)
 
     def history(self, limit: int | None = None) -> Listing:
         """The commits, newest first: version, time, operation, writer, and the numbers added and removed."""
@@ -317,11 +317,11 @@ class Topic:
         of all records. `progress` as in `Scan.to_table`. matplotlib must be installed.
         """
         snapshot, times = self.live_snapshot, self.scan().times(progress) if exact else None
-        facts = segment_facts(snapshot)
-        records, size = counted(int(facts.records.sum()), "record"), size_text(int(facts.bytes.sum()))
-        segments, partitions = counted(len(facts.bytes), "segment"), counted(len(facts.partitions), "partition")
+        columns = segment_columns(snapshot)
+        records, size = counted(int(columns.records.sum()), "record"), size_text(int(columns.bytes.sum()))
+        segments, partitions = counted(len(columns.bytes), "segment"), counted(len(columns.partitions), "partition")
         title = f"{self.name}, version {snapshot.version}: {records}, {size}, {segments}, {partitions}"
-        return topic_figure(title, facts, self.clock(), snapshot.config.retention_ms, times)
+        return topic_figure(title, columns, self.clock(), snapshot.config.retention_ms, times)
 
     def verify(self, *, executor: Executor | None = None) -> VerifyReport:
         """Check every checksum, record, index entry and metadata invariant of the snapshot; it changes nothing.
@@ -337,10 +337,10 @@ class Topic:
         Raises StorageError if it runs or has written, TopicExistsError where another topic of this name was exported,
         CorruptionError.
         """
-        chosen = list(range(self.partitions) if partitions is None else partitions)
-        for partition in chosen:
+        numbers = list(range(self.partitions) if partitions is None else partitions)
+        for partition in numbers:
             self.check_partition(partition)
-        return export_topic(self.handle, self.live_snapshot, log_dir, chosen)
+        return export_topic(self.handle, self.live_snapshot, log_dir, numbers)
 
     def refresh(self) -> Topic:
         """Move on to the newest version (one GET when there is nothing new); returns this topic."""
@@ -495,8 +495,8 @@ class Topic:
         """
         self._check_writable()
         snapshot, topic_id = self.log.load(), str(uuid.uuid4())
-        # before the commit, so that no member finds its group without positions; and after it, since until then they
-        # are those of no topic, which vacuum deletes
+        # before the commit, so that no member finds its group without positions; and after it, since vacuum deletes
+        # positions of an id that no topic has
         group_admin.carry_over(self.storage, snapshot.topic_id, topic_id)
         seal_all(self.handle, snapshot, "new-id", [SetTopicId(topic_id)])
         group_admin.carry_over(self.storage, snapshot.topic_id, topic_id)
@@ -513,7 +513,7 @@ class Topic:
 
         Writers in all processes get a TopicNotFoundError, also when the topic is created again. An active segment
         that other hands damaged is repaired first, as `repair` does: it is cut where the damage begins, which is
-        logged. To save the records behind it, bring the file back before you drop the topic.
+        logged. To save the records after it, bring the file back before you drop the topic.
         """
         self._check_writable()
         try:
@@ -525,8 +525,8 @@ class Topic:
     def reset_group(self, group: str, to: Start | None = None, *, kafka: str | None = None) -> dict[int, int]:
         """Set a group's positions, in all partitions or in the given ones; returns all its positions.
 
-        `to` is as `start` of `consume`. Its members lose their partitions, and begin anew at these positions.
-        `kafka` in its place takes over the positions that this group of Kafka's clients has committed through a
+        `to` is as `start` of `consume`. Its members lose their partitions, and start again at these positions.
+        `kafka` in its place takes over the positions that this group of Kafka clients has committed through a
         gateway; then the group must have no members. Raises InvalidConfigError, OffsetOutOfRangeError,
         GroupNotFoundError, CommitConflictError.
         """
@@ -537,7 +537,7 @@ class Topic:
         return reset_group(self.handle, snapshot, group, to, kafka)
 
     def delete_group(self, group: str) -> None:
-        """Forget a group's positions; a member that lives makes it anew. Raises GroupNotFoundError."""
+        """Forget a group's positions; a live member creates it again. Raises GroupNotFoundError."""
         self._check_writable()
         group_admin.delete(GroupLog(self.storage, self.snapshot.topic_id, group))
 
@@ -554,26 +554,26 @@ class Topic:
     def restore(self, version: int, *, dry_run: bool = False) -> RestoreReport:
         """Bring back, in one commit, the records of `version` that vacuum has not deleted; newer records stay.
 
-        Of more than 500,000 segments it makes several commits, each of whole partitions. It takes back the changes
-        that retention, `delete_records` and compaction made since. Raises
-        OffsetOutOfRangeError for a version that does not exist, TopicNotFoundError if it is of a dropped topic.
+        More than 500,000 segments take several commits, each of whole partitions. The changes that retention,
+        `delete_records` and compaction made since are reverted. Raises OffsetOutOfRangeError for a version that does
+        not exist, TopicNotFoundError if it is of a dropped topic.
         """
         self._check_writable()
-        chosen = whole_number("version", version)
-        restored, after = restore(self.handle, self.snapshot, chosen, dry_run=dry_run)
+        version = whole_number("version", version)
+        restored, after = restore(self.handle, self.snapshot, version, dry_run=dry_run)
         self.advance(after)
         expired = plan_retention(after, self.handle.trusted_ms())
         return RestoreReport(
-            after.version, chosen, tuple(restored), sum(len(segment.segments) for segment in expired), dry_run
+            after.version, version, tuple(restored), sum(len(segment.segments) for segment in expired), dry_run
         )
 
-    def delete_records(self, before: Mapping[int, int]) -> DeleteRecordsReport:
+    def delete_records(self, offsets: Mapping[int, int]) -> DeleteRecordsReport:
         """Delete the records below an offset, by partition; -1 is the log end. They are not read any more.
 
         Raises OffsetOutOfRangeError above the log end, InvalidConfigError if `cleanup.policy` is only compact.
         """
         self._check_writable()
-        starts, after = delete_records(self.handle, self.snapshot, before)
+        starts, after = delete_records(self.handle, self.snapshot, offsets)
         self.advance(after)
         return DeleteRecordsReport(after.version, starts)
 
@@ -677,8 +677,8 @@ _TIMES = ("first_timestamp", "min_timestamp", "max_timestamp", "append_time_ms",
 
 
 def _history_row(commit: Commit) -> dict[str, object]:
-    made = list(without_tables(commit.actions))
-    added = [action.segment for action in made if isinstance(action, Add)]
+    actions = list(without_tables(commit.actions))
+    added = [action.segment for action in actions if isinstance(action, Add)]
     batch = next((action for action in commit.actions if isinstance(action, SetTransaction)), None)
     # a damaged commit may claim a version without a number
     return {
@@ -687,7 +687,7 @@ def _history_row(commit: Commit) -> dict[str, object]:
         "operation": commit.operation,
         "writer": commit.writer,
         "segments_added": len(added),
-        "segments_removed": sum(isinstance(action, Remove) for action in made),
+        "segments_removed": sum(isinstance(action, Remove) for action in actions),
         "records_added": min(sum(segment.record_count for segment in added), MAX_LONG),
         "bytes_added": min(sum(segment.log_bytes for segment in added), MAX_LONG),
         "app_id": batch.app_id if batch else None,
@@ -696,7 +696,7 @@ def _history_row(commit: Commit) -> dict[str, object]:
 
 
 def segments(snapshot: Snapshot) -> Listing:
-    """One row per live segment, with every fact that the snapshot holds; a time that it lacks is null."""
+    """One row per live segment, with everything that the snapshot holds; a time that it lacks is null."""
     table = pa.Table.from_batches([state.segments.columns() for state in snapshot.partitions])
     for name in _TIMES:
         table = table.set_column(table.schema.get_field_index(name), name, _times(table[name]))
@@ -731,13 +731,13 @@ def _times(column: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([valid.cast(pa.timestamp("ms", "UTC"))])
 
 
-def segment_facts(snapshot: Snapshot) -> SegmentFacts:
+def segment_columns(snapshot: Snapshot) -> SegmentColumns:
     tables = [state.segments for state in snapshot.partitions]
     names = ("record_count", "log_bytes", "min_timestamp", "first_timestamp", "max_timestamp")
     records, size, oldest, first, last = (np.concatenate([table.array(name) for table in tables]) for name in names)
     numbers = np.arange(len(tables))
     partition = np.repeat(numbers, [len(table) for table in tables])
-    return SegmentFacts(numbers, partition, records, size, np.where(oldest >= 0, oldest, first), last)
+    return SegmentColumns(numbers, partition, records, size, np.where(oldest >= 0, oldest, first), last)
 
 
 #: The attributes that writers, transactions and Spark use. Completion does not offer them.

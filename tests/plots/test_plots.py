@@ -15,7 +15,7 @@ from topics import NOW, topic_on
 
 import distlog
 from distlog.core.config import DAY_MS
-from distlog.core.plots import MOST_BINS, SegmentFacts, TimeBins
+from distlog.core.plots import MOST_BINS, SegmentColumns, TimeBins
 from distlog.core.storage.storage import Storage
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -140,7 +140,7 @@ def test_bins_hold_all_times_and_are_not_too_many(first: int, last: int) -> None
     assert bins.edges_ms[0] <= first <= last < bins.edges_ms[-1]
     assert bins.count <= MOST_BINS
     single = np.array([1])
-    fields = SegmentFacts(single, single, single * 7, single, np.array([first]), np.array([last]))
+    fields = SegmentColumns(single, single, single * 7, single, np.array([first]), np.array([last]))
     assert bins.spread(fields).sum() == pytest.approx(7)
 
 

@@ -18,10 +18,8 @@ from distlog.core.commits.segment_table import SCHEMA, SegmentInfo, to_columns, 
 from distlog.core.errors import UnsupportedVersionError
 from distlog.core.integers import MAX_LONG
 
-# Named features: what a library must know before it reads, or writes, a topic.
-#
-# A commit that this library would get wrong names a feature in `requires`. From then on the name is in the topic's
-# state and in every checkpoint. This library knows none beyond its format, so it stops with an error that names them.
+# A commit that older libraries would get wrong names a feature in `requires`: the name stays in the topic's state.
+# This library has no feature beyond its format, so it raises an error that names them.
 
 
 FEATURE = Text("[A-Za-z0-9_.-]{1,100}")
@@ -43,11 +41,10 @@ class Requires:
 
     @classmethod
     def of(cls, value: Any) -> Requires:
-        """The features that the JSON object `value` names; raises ValueError."""
+        """Check: a JSON object of features."""
         return fields.read(cls, value)
 
     def also(self, other: Requires) -> Requires:
-        """These features and the features of `other`."""
         if other == NOTHING:
             return self
         return Requires(_sorted(self.reader, other.reader), _sorted(self.writer, other.writer))
@@ -76,8 +73,7 @@ def _sorted(names: Iterable[str], more: Iterable[str]) -> tuple[str, ...]:
 
 
 MAX_PARTITIONS = 100_000
-#: Where the application ids of leaders, of producers, and of micro-batches that came again begin. No other
-#: application's may: its batches would end a leader, fence a producer, or hide a write.
+#: Prefixes of the application ids of leaders and producers. Another application with one would fence them.
 LEADER_APP, PRODUCER_APP = RESERVED_APPS = ("leader:", "producer:")
 
 
@@ -95,10 +91,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class SetTopicId:
-    """Gives the topic another id, as a copy of a folder needs: to all that know the former one it was dropped.
-
-    The commit itself has the former id, so it follows the commits before it; the next one has the new id.
-    """
+    """Gives the topic another id, from the next commit on: for users of the former id it was dropped."""
 
     topic_id: str = stored(UUID)
 
@@ -156,9 +149,9 @@ class SetLogStartOffset:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Lets the commit add segments again that were live at `version` or later; lowers the log start offset.
+    """Lets the commit add segments again that were live at `version`, from the vacuum horizon on, or later.
 
-    The version must not be below the vacuum horizon: vacuum keeps the files from there on.
+    Lowers the log start offset.
     """
 
     partition: int = stored(PARTITION)
@@ -170,8 +163,7 @@ class Restore:
 class SetTransaction:
     """Records an application's batch and the offsets it got by partition (Delta's set transaction).
 
-    `in_order`: the application numbers its batches, and commits them one after the other. Then much lower numbers may
-    be forgotten.
+    `in_order`: the application commits its numbered batches one after the other, so lower numbers may be forgotten.
     """
 
     app_id: str = stored(NAME)
@@ -182,10 +174,7 @@ class SetTransaction:
 
 @dataclass(frozen=True, slots=True)
 class ProducerBatches:
-    """The producers of the batches that a commit adds, by partition, in the order of the offsets.
-
-    A partition whose producers no commit has named yet may get earlier batches, too.
-    """
+    """The producers of a commit's batches by partition, in offset order; the first one may have earlier batches."""
 
     batches: Mapping[int, tuple[ProducerBatch, ...]]
 
@@ -224,10 +213,7 @@ class GcFloor:
 
 @dataclass(frozen=True, slots=True)
 class LogFloor:
-    """From now on, the commits and checkpoints of versions below `version` may be deleted.
-
-    It is not above the vacuum horizon: vacuum reads the commits from there on to find files to delete.
-    """
+    """From now on, commits and checkpoints below `version` may be deleted; not above the vacuum horizon."""
 
     version: int = stored(LONG)
 

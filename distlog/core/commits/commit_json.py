@@ -1,4 +1,4 @@
-"""A commit and its JSON: the only thing that ever changes a topic."""
+"""A commit and its JSON, with tables of many segments: the only thing that ever changes a topic."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ ADD_TABLE, REMOVE_TABLE = "add_table", "remove_table"
 MOST_ROWS_OF_TABLE, MOST_ROWS = 100_000, 500_000
 
 STEPS = frozenset({"partition", "base_offset", "created_ms"})
-#: In the order in which they are read.
+#: In the order in which they are decoded.
 RELATIVE = {
     "next_offset": "base_offset",
     "offset_of_max_timestamp": "base_offset",

@@ -1,4 +1,4 @@
-"""A topic's commit log: load its state, follow it, and add to it."""
+"""A topic's commit log: load its state, follow it, prepare and put commits."""
 
 from __future__ import annotations
 
@@ -62,23 +62,20 @@ _log = logging.getLogger(__name__)
 TIMEOUT_S = 600.0
 
 # Concurrency is optimistic (see `CommitRace`): there are no locks, and no commit is ever changed. Vacuum deletes
-# commits that are older than `commit.retention.ms`. So a name that is free proves nothing to a process that was
-# paused: the commit of that name may have existed and been deleted. Each snapshot has a time of the store's clock
-# at which its next version did not exist yet. If the response to a put, or "not found", carries a time long after
-# that, the process looks for the newest commit before it trusts the response. Usually this costs no request.
+# commits older than `commit.retention.ms`. So a free name proves nothing to a process that was paused: the commit of
+# that name may have been deleted. Each snapshot has a time of the store's clock at which its next version did not
+# exist. If the response to a put, or "not found", has a time long after that, the process searches the newest commit
+# before it trusts the response. Usually this costs no request.
 #
-# A commit that is visible may not be durable yet: on a local disk, its writer may have died before it synced the
-# folder. Our own put syncs the folder, and with it all earlier commits. If nothing is put, but the caller learns of
-# a visible commit, the folder is synced first.
+# A visible commit may not be durable: on a local disk, its writer may have died before it synced the folder. A put
+# syncs the folder, with all earlier commits. Without a put, the folder is synced before the caller gets the commit.
 
 
 class CommitLog:
     """The commits of the topic in `storage`, for any number of readers and writers in any processes.
 
-    `clock` gives the time in ms. `random` varies the pauses of `sleep`, in seconds. `monotonic` measures deadlines,
-    in seconds. `writer` is stored in each commit as its author. A checkpoint is written after `checkpoint_commits`
-    commits (see `CheckpointWriter`). `defaults` are settings for what a topic does not set itself
-    (`TopicConfig.with_defaults`).
+    `clock` is in ms, `sleep` and `monotonic` in seconds. `random` varies the pauses. `writer` is the author in each
+    commit. `defaults` are settings that the topic does not set itself (`TopicConfig.with_defaults`).
     """
 
     def __init__(
@@ -106,7 +103,6 @@ class CommitLog:
 
     @property
     def defaults(self) -> Mapping[str, object]:
-        """Settings for what the topic does not set itself."""
         return self.loader.defaults
 
     def create(
@@ -120,10 +116,9 @@ class CommitLog:
     ) -> Snapshot:
         """Create the topic, with the name of the storage's folder; after a drop the versions continue.
 
-        It holds what is `imported` from the start. Without `topic_id` it gets a new one. `absent_ms` is the
-        `listed_ms` of `SnapshotLoader.load_unlisted`, if it listed. Raises TopicExistsError,
-        InvalidTopicError, InvalidConfigError, StorageError when the storage cannot hold a log,
-        UnsupportedVersionError if only a newer library may write the dropped topic, and CommitStateUnknownError.
+        `absent_ms` is the `listed_ms` of `SnapshotLoader.load_unlisted`. Raises TopicExistsError, InvalidTopicError,
+        InvalidConfigError, StorageError when the storage cannot hold a log, UnsupportedVersionError if only a newer
+        library may write the dropped topic, and CommitStateUnknownError.
         """
         actions = [*creation(self._storage.url, partitions, config), *imported]
         head = self._head_to_create_on(absent_ms)
@@ -171,12 +166,11 @@ class CommitLog:
     ) -> Snapshot:
         """The snapshot at the head, at `version`, or of the newest commit that is not after `timestamp_ms`.
 
-        With `cached`, loaded here before, the head takes few requests; unlike `refresh`, this is right also if the
-        topic was created again since. A new commit that is at most `recent_ms` old is then taken for the head. With
-        `few` the head takes fewer requests if the topic has few commits (see `SnapshotLoader.load_few`). Raises
-        TopicNotFoundError when there is no topic, or it was dropped by then (unless `include_dropped`, as vacuum
-        asks), OffsetOutOfRangeError for a version or time that the topic does not have, CorruptMetadataError,
-        UnsupportedVersionError.
+        With `cached`, loaded here before, the head takes few requests, also if the topic was created again since; a
+        new commit at most `recent_ms` old is then taken for the head. `few` takes fewer requests if the topic has few
+        commits. Raises TopicNotFoundError when there is no topic, or it was dropped by then (unless
+        `include_dropped`), OffsetOutOfRangeError for a version or time that the topic does not have,
+        CorruptMetadataError, UnsupportedVersionError.
         """
         if timestamp_ms is not None:
             snapshot = self.loader.load_at(timestamp_ms)
@@ -197,8 +191,7 @@ class CommitLog:
     def refresh(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot at the head, from an older one of the same topic; one request if there are no new commits.
 
-        Raises TopicNotFoundError when the topic was dropped, even if it was created again: the new topic has other
-        offsets.
+        Raises TopicNotFoundError when the topic was dropped, even if it was created again.
         """
         try:
             head = self.still_exists(self.loader.follow(snapshot))
@@ -252,7 +245,6 @@ class CommitLog:
         return self.loader.floor_above(error)
 
     def preparation(self, operation: str, write_id: str | None) -> CommitPreparation:
-        """The attempts of one commit of this log."""
         return CommitPreparation(self._storage, operation, writer=self._writer, write_id=write_id, clock=self._clock)
 
     def put_if_next(self, attempt: PreparedCommit, timeout_s: float, put_time: PutTime) -> bytes | None:
@@ -266,9 +258,8 @@ class CommitLog:
     def confirm_put(self, head: Snapshot, attempt: PreparedCommit, put_time: PutTime) -> Snapshot | None:
         """None if the commit that was put after `head` is in the log; else the newest head.
 
-        If the put came long after `head` was read, the version may have been committed and deleted before:
-        then nothing was committed. Raises CommitStateUnknownError if an earlier try may have been that commit, so
-        that it was read, and deleted with the others since.
+        Long after `head` was read, the version may have been committed before, and deleted: then nothing was
+        committed. Raises CommitStateUnknownError if that may have been an earlier try of this commit.
         """
         if head.is_fresh_at(put_time.time_ms or self._storage.replied_ms()):
             return None
@@ -278,13 +269,11 @@ class CommitLog:
         except StorageError as error:
             text = "the commit was put, and it is unknown whether it is in the log: check whether its records exist"
             raise CommitStateUnknownError(text, version=version) from error
-        if newest is None:
-            return None
-        if newest.log_floor <= version:
+        if newest is None or newest.log_floor <= version:
             return None
         # a network disk returns its time only on request
         now_ms = self._storage.replied_ms() or self._storage.now_ms(paths.COMMITS_DIR)
-        if not put_time.time_ms or now_ms - put_time.time_ms >= head.config.look_retention_ms // 2:
+        if not put_time.time_ms or now_ms - put_time.time_ms >= head.config.known_retention_ms // 2:
             raise CommitStateUnknownError(
                 "the commit may have been read, and deleted since by retention: this process was paused for "
                 "longer than commit.retention.ms; check whether its records exist",
@@ -306,10 +295,7 @@ class CommitLog:
         return newest
 
     def reload(self, snapshot: Snapshot) -> Snapshot:
-        """Load the head without `snapshot`, whose commit may be below the log retention horizon.
-
-        Raises TopicNotFoundError if there is none: then the folder was deleted.
-        """
+        """Load the head without `snapshot`; raises TopicNotFoundError if the folder was deleted."""
         head = self.loader.load()
         if head is None or head.version < snapshot.version:
             raise self._deleted()
@@ -326,10 +312,7 @@ class CommitLog:
 
 
 def creation(url: str, partitions: int, config: TopicConfig) -> list[Action]:
-    """The actions of a new topic at `url`, whose last part is its name.
-
-    Raises InvalidTopicError, and InvalidPartitionsError for a number of partitions that no topic has.
-    """
+    """The actions of a new topic at `url`; raises InvalidTopicError, InvalidPartitionsError."""
     check_partition_count(partitions)
     name = paths.check_topic_name(paths.last_part(url.rstrip("/")))
     if not paths.may_be_topic_folder(name):
@@ -339,16 +322,14 @@ def creation(url: str, partitions: int, config: TopicConfig) -> list[Action]:
 
 
 def check_partition_count(count: int) -> None:
-    """Raise InvalidPartitionsError for a number of partitions that no topic has."""
     if not 1 <= count <= MAX_PARTITIONS:
         raise InvalidPartitionsError(f"a topic has 1 to {MAX_PARTITIONS} partitions", partitions=count)
 
 
-# The next commit of the process would be the only one there: no process could read it or create the topic again.
-# In a topic that was created again it would not follow the commit before it, and nobody could read that topic: so the
-# commit that exists must be the same one. On a local disk each check costs next to nothing. On an object store it is
-# a request, made once in CHECK_S. In that time the process may have put commits: so it checks one that existed at the
-# last check.
+# A commit in a folder that was deleted would be the only one there, and one in a topic that was created again would
+# not follow the commit before it: nobody could read that topic. So a writer checks that the commit before its own
+# exists and is the same one. On a local disk a check costs little. On an object store it is a request in CHECK_S, for
+# a commit that existed at the last check, since the process may have put commits since.
 
 
 #: How often to check on an object store.
@@ -466,10 +447,7 @@ class PreparedCommit:
 
 
 def with_append_times(actions: Sequence[Action], time_ms: int) -> tuple[Action, ...]:
-    """The `actions` of a commit of `time_ms`; segments that wait for the commit's time get it.
-
-    The times of commits increase, and so do the times of a partition's segments.
-    """
+    """The `actions` of a commit of `time_ms`; segments that wait for the commit's time get it."""
     return tuple(_timed(action, time_ms) for action in actions)
 
 
@@ -482,10 +460,8 @@ def _timed(action: Action, time_ms: int) -> Action:
     return action
 
 
-# This process's time, unless its clock is far ahead of the store's: one bad clock must not damage a topic.
-#
-# A slow clock does no harm: the times of commits only increase. The store is asked for its time only if
-# the clock is far ahead of a time that is known to have passed. So a busy writer never asks.
+# One bad clock must not damage a topic. A slow clock does no harm, since the times of commits only increase. The
+# store is asked only if the clock is far ahead of a time that has passed, so a busy writer never asks.
 
 
 #: A clock is trusted up to this far ahead of a time that has passed, or of the store's time.
@@ -493,9 +469,9 @@ AHEAD_MS = 5 * 60_000
 
 
 def trusted_ms(now_ms: int, storage: Storage, passed_ms: int = 0) -> int:
-    """`now_ms`, or the store's own time, with a warning, if `now_ms` is more than AHEAD_MS later.
+    """`now_ms`, or with a warning the time of the topic's `storage` if that is more than AHEAD_MS earlier.
 
-    `storage` is a topic's. It is not asked if `now_ms` is at most AHEAD_MS after `passed_ms`, which has passed.
+    The storage is not asked if `now_ms` is at most AHEAD_MS after `passed_ms`, which has passed.
     """
     if now_ms <= passed_ms + AHEAD_MS:
         return now_ms
@@ -510,10 +486,7 @@ def trusted_ms(now_ms: int, storage: Storage, passed_ms: int = 0) -> int:
 
 
 def not_after(timestamp_ms: int, action: Action) -> Action:
-    """`action` for a commit of `timestamp_ms`: a segment with a later time, of a bad clock, gets that time.
-
-    Retention uses this time if the records' own times are in the future.
-    """
+    """`action` for a commit of `timestamp_ms`: a segment with a later time, of a bad clock, gets that time."""
     if isinstance(action, AddTable):
         created = numbers_of(action.rows["created_ms"])
         if not (created > timestamp_ms).any():
@@ -535,10 +508,7 @@ def check_read_version(head: Snapshot, read_version: int | None) -> None:
 
 
 def oldest_read_version(actions: Sequence[Action]) -> int | None:
-    """The oldest read version of the files that `actions` add; None if there are none.
-
-    Restored files do not count: their version is checked.
-    """
+    """The oldest read version of the files that `actions` add; None if none do. Restored files have a check."""
     removed_pairs = {(action.partition, action.stem) for action in actions if isinstance(action, (Remove, Seal))}
     restored = {action.partition for action in actions if isinstance(action, Restore)}
     removed = [action.rows for action in actions if isinstance(action, RemoveTable)]
@@ -561,10 +531,7 @@ def oldest_read_version(actions: Sequence[Action]) -> int | None:
 
 
 class CommitPreparation:
-    """The attempts of one commit, a new one after each lost race.
-
-    `writer` is the author of the commit, `write_id` its write; `clock` gives the time in ms.
-    """
+    """The attempts of one commit, a new one after each lost race. `clock` is in ms."""
 
     def __init__(
         self,
@@ -588,8 +555,7 @@ class CommitPreparation:
     ) -> PreparedCommit:
         """Make the commit of `actions` after `head`; `next_append` is the queued append whose writer commits next.
 
-        Raises CommitConflictError when readers would refuse the commit, TransactionTooOldError when files are too
-        old.
+        Raises CommitConflictError when readers would refuse it, TransactionTooOldError when files are too old.
         """
         passed_ms = head.timestamp_ms if head else 0
         timestamp_ms = max(trusted_ms(self._clock(), self._storage, passed_ms), passed_ms + 1)

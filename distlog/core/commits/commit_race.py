@@ -1,4 +1,4 @@
-"""The race of one commit for the next version: an iterator of heads."""
+"""The race of one commit for the next version: an iterator of heads, with pauses after lost races."""
 
 from __future__ import annotations
 
@@ -25,17 +25,15 @@ class CommitRace:
         return race.commit, race.after
 
     The first head is `snapshot` (no request), the next one the newest after a lost race. If nothing was put for a
-    head, it comes again, or the newer one that `after` was set to; to commit nothing, leave the loop. An error raised
-    in the loop means that nothing was committed. On a fresh snapshot and without a race a commit is one PUT.
+    head, it comes again, or the newer one that `after` was set to; to commit nothing, leave the loop. After an error
+    in the loop nothing was committed. On a fresh snapshot and without a race a commit is one PUT.
 
     `read_version` is the oldest version that was read before a new data file was started, `write_id` is stored in the
-    commit. An append with a `ticket` may be committed by another writer, and this one may commit others' appends;
-    then `commit` is the commit that has it, and the loop ends.
+    commit. Another writer may commit an append with a `ticket`: then `commit` is its commit, and the loop ends.
 
     Iterating raises CommitConflictError when nothing was and nothing will be committed; its subclass
-    TransactionTooOldError when the data files must be written again; CommitStateUnknownError when the commit may have
-    happened, so that the data files must be kept; UnsupportedVersionError when only a newer library may write the
-    topic.
+    TransactionTooOldError when the data files must be written again; CommitStateUnknownError when the data files must
+    be kept, since the commit may exist; UnsupportedVersionError when only a newer library may write the topic.
     """
 
     def __init__(
@@ -108,7 +106,7 @@ class CommitRace:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None and self.commit is None:
-            # another writer's commit that the caller learned of is durable then
+            # the caller may rely on another writer's commit
             self._log.sync()
         if self._ticket is not None and self.commit is not None:
             self._log.queue.leave(self._ticket, self.commit)
@@ -118,7 +116,7 @@ class CommitRace:
                 self._ticket.raise_if_in_doubt(error)
 
     def _prepared(self, head: Snapshot, actions: Sequence[Action]) -> PreparedCommit:
-        """The commit of `actions`, and of other pending appends unless readers would refuse it with them."""
+        """The commit of `actions` with other pending appends, or without if readers would refuse it with them."""
         waited_ms, ticket = self._backoff.waited_ms(), self._ticket
         if ticket is not None:
             try:
@@ -130,14 +128,11 @@ class CommitRace:
         return self._preparation.make(head, head.topic_id, actions, waited_ms)
 
     def _lose(self, winner: bytes) -> None:
-        """Wait for a turn after a lost race, and follow the log.
-
-        Two writers tend to win alternately, since one writes a file while the other commits. So an append joins the
-        queue only after the second loss.
-        """
+        """Wait for a turn after a lost race, and follow the log."""
         log, ticket, head = self._log, self._ticket, self.after
         commit = log.files.decode(head.version + 1, winner)
         self._backoff.lost_to(commit)
+        # two writers win alternately, as one writes a file while the other commits: the queue is for more
         probes = self._backoff.probes()
         may_wait = ticket is not None and ticket.may_wait(log.monotonic())
         if not may_wait or (commit.next_append is None and probes == 1):
@@ -162,10 +157,7 @@ class CommitRace:
     def _follow(
         self, snapshot: Snapshot, commits: list[Commit], probes: int = 1, *, one_request: bool = False
     ) -> None:
-        """Move to `snapshot`, made of the head and `commits`, with later ones, by just `one_request` if set.
-
-        The ticket gets no commit before all are confirmed: one may stand where a later one was deleted.
-        """
+        """Move to `snapshot`, made of the head and `commits`, with later commits; by just `one_request` if set."""
         log, base = self._log, self.after
         try:
             self.after = log.loader.follow(
@@ -176,6 +168,7 @@ class CommitRace:
             if self._ticket is not None:
                 self._catch_up(self.after)
         else:
+            # only now, since one of them may stand where a later one was deleted
             if self._ticket is not None:
                 self._ticket.observe(commits)
 
@@ -204,7 +197,7 @@ class CommitRace:
 
 
 MAINTENANCE = frozenset({"retention", "compact", "rebuild", "gc"})
-#: The longest usual pause, in seconds. It is short and does not grow, or else the latest writer would win.
+#: The longest usual pause, in seconds. It is short and does not grow, or the latest writer would win.
 PAUSE_S = 0.05
 #: Maintenance waits longer, so that appends win.
 MAINTENANCE_PAUSE_S = 1.0
@@ -212,7 +205,7 @@ MAINTENANCE_PAUSE_S = 1.0
 TURN = 0.6
 #: The longest wait for a turn.
 LONGEST_TURN_S = 5.0
-#: If others try for no longer than this, in seconds, writers take no turns: it would cost more than it saves.
+#: If other writers try for less than this, in seconds, turns cost more than they save.
 _SHORT_S = 0.5
 _PROBES = 4
 
@@ -220,9 +213,8 @@ _PROBES = 4
 class RaceBackoff:
     """How long a writer waits after a lost race, and when it gives up, `timeout_s` seconds from now.
 
-    The winner's commit says how long it had tried. A writer that has tried for less than usual waits; one that has
-    tried for longer does not. So writers roughly take turns without talking to each other. If there are few, none
-    tries for long, and none waits. `clock` and `sleep` are in seconds.
+    A commit has the time for which its writer had tried. A writer that has tried for less than usual waits, so
+    writers roughly take turns. If there are few, none waits. `clock` and `sleep` are in seconds.
     """
 
     def __init__(
@@ -241,7 +233,6 @@ class RaceBackoff:
         self._losses, self._winners_s = 0, 0.0
 
     def try_for(self, timeout_s: float) -> None:
-        """Give up `timeout_s` seconds from now."""
         self._end = self._clock() + timeout_s
 
     def left_s(self) -> float:

@@ -18,10 +18,9 @@ from distlog.core import arrays
 from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.paths import STEM_PATTERN
 
-# A stored value is a frozen dataclass whose fields are made with `stored(check)`. A check takes what `json.loads`
-# returned and gives the field's value, or raises ValueError; `read` turns a whole JSON object into the dataclass. A
-# newer library may add fields, which are ignored: what must not be ignored is a feature, see `actions.Requires`.
-
+# A stored value is a frozen dataclass whose fields are made with `stored(check)`. A check converts a value of
+# `json.loads` or raises ValueError; `read` converts a whole object. Fields of newer libraries are ignored: what must
+# not be ignored is a feature, see `actions.Requires`.
 
 Check = Callable[[Any], Any]
 Value = TypeVar("Value")
@@ -58,7 +57,6 @@ class Text:
 
 
 def boolean(value: Any) -> bool:
-    """Check: true or false."""
     if not isinstance(value, bool):
         raise ValueError("must be true or false")
     return value
@@ -135,7 +133,6 @@ _FEW = 64
 def check_column(name: str, column: pa.Array, check: Check) -> None:
     """Raise ValueError unless `check`, of a number, a text or a flag, would take each value of an Arrow column."""
     if isinstance(check, Integer) and len(column):
-        # a kernel of Arrow or of numpy takes longer to begin than the few numbers of most commits
         if len(column) <= _FEW:
             numbers = column.to_pylist()
             low, high = min(numbers), max(numbers)
@@ -191,7 +188,7 @@ def _offset_range(bounds: Any) -> tuple[int, int]:
     return bounds[0], bounds[1]
 
 
-# Bounds of any text, and the bytes that each further value must have: a commit's have 20 to 30.
+# The values that any text may have, and the bytes for each further one: a commit has 20 to 30.
 FREE_VALUES = 1_000_000
 BYTES_PER_VALUE = 16
 
@@ -212,19 +209,13 @@ def check_sum(data: bytes) -> None:
 
 
 def parse(data: bytes) -> Any:
-    """The value of the JSON text `data`; raises as `check` does, and ValueError when it is not JSON.
-
-    Raises RecursionError when it is nested too deep.
-    """
+    """The value of the JSON text `data`; raises ValueError, and RecursionError when it is nested too deep."""
     check(data)
     return json.loads(data)
 
 
 def check(data: bytes) -> None:
-    """Raise ValueError when `data` holds far more values than metadata of its size does.
-
-    A text of empty lists takes twenty times its size in memory.
-    """
+    """Raise ValueError when `data` holds far more values than metadata of its size: they take much memory."""
     # commas and brackets inside strings count too; metadata has few
     values = data.count(b",") + data.count(b"[") + data.count(b"{")
     if values > FREE_VALUES + len(data) // BYTES_PER_VALUE:

@@ -1,4 +1,4 @@
-"""The queue of pending appends on an object store: one of their writers commits them all."""
+"""The queue of pending appends on an object store, and their files: one of their writers commits them all."""
 
 from __future__ import annotations
 
@@ -31,22 +31,19 @@ from distlog.core.errors import (
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 
-# Only one commit is put at a time, however many writers there are. So a writer that lost leaves its append as a file
-# in `_pending/`: a commit without a version, named by the stem of its first segment. The writer whose turn it is
-# commits all pending appends but the oldest one, which its commit names: the writer of that one commits next. The
-# other writers poll for the next commit, and find themselves in it. If it does not come, the first writer in the
-# queue goes ahead, then the next one, and each after LONGEST_WAIT_S in which the queue before it got no shorter:
-# nobody waits for a writer that may be dead. A queue that gets shorter is not left: of a thousand writers that go
-# ahead at once one would commit.
+# Only one commit is put at a time. So a writer that lost a race leaves its append as a file in `_pending/`: a commit
+# without a version, named by the stem of its first segment. The writer whose turn it is commits all pending appends
+# but the oldest, whose writer commits next: the commit names it. The other writers poll for the next commit, and find
+# their append in it. If it does not come, the first writer in the queue commits, then the next one, and each writer
+# for which the queue before it got no shorter in LONGEST_WAIT_S, since a writer may be dead. While the queue gets
+# shorter, nobody leaves it: of a thousand writers that commit at once one would win.
 #
-# An append is committed once, since commits are a chain. The writer of version V has read all commits before it, back
-# to the one at which the files of each append were started, which the stem names. An append that is in one of the
-# commits is not committed again. Its own writer has read them too, when it puts V. An append older than a writer's
-# commit history is left to other writers.
+# An append is committed once, since commits are a chain. The writer of version V has read all commits since the
+# files of each append were started, which the stem names, and commits no append that is in one. An append older than
+# a writer's commit history is left to other writers.
 #
-# An append that was left may be committed at any time, also if its writer is dead: until vacuum raises the vacuum
-# horizon above its files, as of any commit. So an error after that is an unknown outcome, unless the topic was
-# dropped or the files are too old.
+# A pending append may be committed at any time, also if its writer is dead, until the vacuum horizon is above its
+# files. So the outcome of an error after that is unknown, unless the topic was dropped or the files are too old.
 
 
 #: A pending append polls for the next commit after this time, in seconds, and the more seldom the longer none comes.
@@ -126,8 +123,8 @@ class CommitHistory:
 class AppendTicket:
     """One append that other writers may commit, and whose writer may commit theirs.
 
-    It starts at the snapshot `base`; `observe` must get every later commit. `history` is what the process has
-    followed before, so that older appends can be committed, too. `next_stem` names the append whose turn it is.
+    It starts at the snapshot `base`; `observe` must get every later commit. `history` has the commits that the
+    process has followed before. `next_stem` names the append whose turn it is.
     """
 
     def __init__(
@@ -199,10 +196,7 @@ class AppendTicket:
         return self._commit_count >= MANY or self._next_stem is not None
 
     def lose_track(self, head: Snapshot) -> None:
-        """Start again at `head`, since commits before it cannot be read any more.
-
-        Raises CommitStateUnknownError if these may have the append.
-        """
+        """Start again at `head`; CommitStateUnknownError if the deleted commits before it may have the append."""
         if self.is_left and not self._is_dropped:
             text = "commits were deleted that may have the append: check whether its records exist"
             raise CommitStateUnknownError(text, version=head.version)
@@ -214,10 +208,7 @@ class AppendTicket:
         return not self._goes_alone and not is_large and now_s < self._races_at
 
     def join(self, now_s: float) -> bool:
-        """Let other writers commit the append, and list what comes before it; False if it does not wait for them.
-
-        A large append does not wait in the queue, but commits what does.
-        """
+        """Let other writers commit the append, unless it is large, and list what comes before; True if it waits."""
         if not self.is_joined and not self._goes_alone:
             self._next_stem = self._next_stem or self._first_next_stem
             data = self._append.encode()
@@ -430,11 +421,10 @@ def _placed(appends: Iterable[Commit], head: Snapshot, ends: dict[int, int]) -> 
     return [*added, *batches]
 
 
-# It is a commit without a place in the log, named by the stem of its first segment. A short one is in the file's name
-# too: deflated, in the letters of URLs' base64. So a writer that commits what waits lists the folder, and reads no
-# file: if a hundred small files are read at once, one read always takes long. The dictionary of the compression is
-# the text that all pending appends share, with the topic's id and the stem: so a name has about 30 letters for each
-# part of a bundle. An object store's names have at most 1,024 bytes, including the folders.
+# A short append is in its file's name too, deflated, in base64 for URLs: so its committer lists the folder, and reads
+# no file, since one of a hundred concurrent reads always takes long. The dictionary of the compression is the text
+# that all pending appends share, with the topic's id and the stem: a name has about 30 letters for each part of a
+# bundle. An object store's names have at most 1,024 bytes, with the folders.
 
 
 #: The most bytes of a file, and of its whole address with the name.
@@ -470,11 +460,9 @@ def pending_append(
     *,
     is_keyed: bool,
 ) -> Commit | None:
-    """Return an append of the segments that other writers may commit; None if they may not.
+    """Return an append of the segments that other writers may commit; None on a disk, and for a large one.
 
-    They may not on a disk, where a commit is quick, or if the append is large.
-
-    `batch` is of the application that appends, if it names any. `is_keyed` says that all records have keys.
+    `batch` is the application's, if any. `is_keyed`: all records have keys.
     """
     if storage.is_local or isinstance(segments, SegmentTable):
         return None
@@ -518,9 +506,9 @@ def pending_file(append: Commit, data: bytes, storage: Storage, *, by_name: bool
 
 
 def read_pending(storage: Storage, file: str, topic_id: str) -> Commit | None:
-    """The append of the topic that waits as this file; None if there is none that this library can commit.
+    """The append in this file, or without a request in its name; None if this library cannot commit it.
 
-    An append in the name needs no request. If its file was deleted since it was listed, it was committed.
+    If its file was deleted since it was listed, the append was committed.
     """
     stem, text = paths.parse_pending_file(file) or "", paths.actions_in_pending_name(file)
     try:

@@ -119,7 +119,7 @@ class Snapshot:
         """
         age_ms = time_ms - self.seen_ms
         has_times = self.seen_ms > 0 and time_ms > 0
-        return has_times and -CLOCKS_DIFFER_MS <= age_ms < self.config.look_retention_ms // 2
+        return has_times and -CLOCKS_DIFFER_MS <= age_ms < self.config.known_retention_ms // 2
 
     @property
     def table(self) -> PartitionTable:
@@ -402,8 +402,8 @@ class _Draft:
 
     def _with_former_retention(self, head: Snapshot) -> Snapshot:
         """`head`, which notes the former `commit.retention.ms` if the commit lowered it."""
-        former_ms = self._head.config.look_retention_ms if self._head else 0
-        if former_ms <= head.config.look_retention_ms:
+        former_ms = self._head.config.known_retention_ms if self._head else 0
+        if former_ms <= head.config.known_retention_ms:
             return head
         former_ms = max(former_ms, head.former_retention_ms)
         return dataclasses.replace(head, former_retention_ms=former_ms, former_retention_version=head.version)

@@ -18,7 +18,7 @@ from distlog.core.display import Progress, counted, size_text
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.format.record_batch import COLUMNS, SCHEMA
 from distlog.core.integers import MAX_LONG, count_of, whole_number
-from distlog.core.plots import SegmentFacts, scan_figure
+from distlog.core.plots import SegmentColumns, scan_figure
 from distlog.core.read import scan_plan
 from distlog.core.read.point_read import first_records
 from distlog.core.read.scan_plan import by_partition, count, is_every_offset_a_record, most_records
@@ -438,7 +438,7 @@ def _to_read(slices: Sequence[SegmentSlice], sizes: Longs, chosen: Longs) -> tup
     return pieces, np.concatenate(rows)
 
 
-def slice_facts(slices: Sequence[SegmentSlice]) -> SegmentFacts:
+def slice_facts(slices: Sequence[SegmentSlice]) -> SegmentColumns:
     rows = []
     for piece in slices:
         segment = piece.segment
@@ -448,7 +448,7 @@ def slice_facts(slices: Sequence[SegmentSlice]) -> SegmentFacts:
             first, last = max(first, piece.times.oldest), min(last, piece.times.newest)
         rows.append((segment.partition, most_records([piece]), piece.estimated_bytes, first, last))
     columns = np.array(rows, np.int64).reshape(-1, 5).T
-    return SegmentFacts(np.unique(columns[0]), *columns)
+    return SegmentColumns(np.unique(columns[0]), *columns)
 
 
 #: The attributes that plots and Spark use. Completion does not offer them.

@@ -61,7 +61,7 @@ class TieredTopic(Topic):
 
     def __init__(self, topic: RemoteTopic) -> None:
         storage = TieredStorage(topic)
-        super().__init__(TopicHandle.of(storage, topic.name), load(storage), pinned=True, why=READ_ONLY)
+        super().__init__(TopicHandle.of(storage, topic.name), load(storage), pinned=True, pin_reason=READ_ONLY)
 
     @property
     def _bucket(self) -> TieredStorage:
