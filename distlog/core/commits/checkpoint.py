@@ -1,13 +1,12 @@
 """Checkpoints: files with the whole state at one version, so that a topic opens without its history.
 
 A checkpoint is never required: if it is missing or wrong, an older one is used, or the commits. Its name has digits
-of its SHA-256, so a flipped bit is noticed, and writers that race write different files or the same bytes. One of a
-large topic is incremental: it has what changed since a full one, so it costs as much as the changes, and a reader
-needs two files at most. docs/formats.md#checkpoints has the layout.
+of its SHA-256. One of a large topic is incremental: it has the changes since a full one, so a reader needs two files
+at most. docs/formats.md#checkpoints has the layout.
 
 Nothing in the file is trusted. The frame declares its size, which the size of the file bounds. Arrow may crash on a
-schema that is malformed, so it never parses one: the schemas are made from the names and types in the text. Arrow
-verifies the messages, and validates the columns in full; together they never exceed the bytes that hold them.
+malformed schema, so the schemas are made from the names and types in the text. Arrow verifies the messages, and
+validates the columns in full; they never exceed the bytes that hold them.
 """
 
 from __future__ import annotations
@@ -192,8 +191,6 @@ _PARTITION = ("log_start_offset", "log_end_offset", "first_dirty_offset", "segme
 
 
 class _Partitions(NamedTuple):
-    """The partitions' facts in columns."""
-
     log_start_offsets: Longs
     log_end_offsets: Longs
     first_dirty_offsets: Longs
@@ -307,7 +304,6 @@ def _changed(base: pa.RecordBatch, table: str, changed: Mapping[str, pa.RecordBa
 
 
 def _partition_columns(table: PartitionTable, segments: pa.RecordBatch) -> list[dict[str, Any]]:
-    """The JSON of the partitions."""
     counts = np.bincount(numbers_of(segments["partition"]), minlength=len(table))
     columns = (table.log_start_offsets, table.log_end_offsets, table.first_dirty_offsets, counts)
     rows = zip(*(column.tolist() for column in columns), strict=True)
@@ -476,9 +472,8 @@ def _check_segments(segments: pa.RecordBatch, partitions: _Partitions) -> None:
     actions.check(segments)
 
 
-# When checkpoints are written. A small one is written at once. A large one is written in the background by a process
-# that commits often, so an append does not wait for it. A process with few commits, like a job, may end before the
-# thread starts, so it writes a large one at once too.
+# A process that commits often writes a large checkpoint in the background. One with few commits, like a job, may end
+# before the thread starts, so it writes it at once.
 
 
 CHECKPOINT_COMMITS = 100
@@ -504,7 +499,6 @@ class CheckpointWriter:
         self._task: Task[None] | None = None
 
     def note_base(self, base: str) -> None:
-        """Write incremental checkpoints on the full one `base` from now on."""
         self.base = base
 
     def write_if_due(self, former: Snapshot, snapshot: Snapshot) -> None:
@@ -525,7 +519,6 @@ class CheckpointWriter:
             _log.warning("no checkpoint of version %d: the previous one is still being written", snapshot.version)
 
     def wait(self) -> None:
-        """Wait until no checkpoint is being written."""
         if self._task is not None and self._process == os.getpid():
             self._task.wait()
 
@@ -549,7 +542,7 @@ class CheckpointWriter:
             _log.warning("cannot write the checkpoint of version %d: %s", snapshot.version, error)
 
     def _write_incremental(self, snapshot: Snapshot) -> bool:
-        """False if it is to be a full one: also if no vacuum may keep its base for long, or that is damaged."""
+        """False if a full one is due, also if vacuum may delete its base soon, or that is damaged."""
         base, floor = self.base, max(snapshot.gc_floor, snapshot.log_floor)
         if (
             base is None
@@ -560,7 +553,7 @@ class CheckpointWriter:
         try:
             return write_incremental(self._storage, snapshot, base, self._commits) is not None
         except (CorruptMetadataError, FileNotFoundError) as error:
-            _log.warning("the full checkpoint %s is of no use any more: %s", base, error)
+            _log.warning("the full checkpoint %s cannot be used any more: %s", base, error)
             return False
 
 
@@ -622,7 +615,7 @@ class RowChanges:
 
 def _check(numbers: Longs, count: int) -> None:
     if (np.diff(numbers) <= 0).any() or not 0 <= numbers[:1].sum() <= numbers[-1:].sum() < max(count, 1):
-        raise ValueError("its changes are of rows that are not there")
+        raise ValueError("its changes are of rows that do not exist")
 
 
 def _complement(numbers: Longs, count: int) -> Longs:

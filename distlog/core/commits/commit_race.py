@@ -168,7 +168,7 @@ class CommitRace:
             if self._ticket is not None:
                 self._catch_up(self.after)
         else:
-            # only now, since one of them may stand where a later one was deleted
+            # only now: one may have been put at the version of a commit that was deleted
             if self._ticket is not None:
                 self._ticket.observe(commits)
 

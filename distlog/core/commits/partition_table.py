@@ -50,8 +50,8 @@ class PartitionTable(Sequence[PartitionState]):
     """The partitions 0, 1, ... of a snapshot.
 
     Their offsets are arrays, and their segments layers of rows, older ones first. `changed` are the states of
-    partitions that changed one by one, or that columns cannot hold; they replace the rows of their
-    partitions. States are created when they are needed, and cached.
+    partitions that changed one by one, or that columns cannot hold; they replace the rows of their partitions.
+    States are made on access, and cached.
     """
 
     __slots__ = ("_changed", "_dirty", "_ends", "_layers", "_lookups", "_starts", "_states")
@@ -71,14 +71,12 @@ class PartitionTable(Sequence[PartitionState]):
 
     @classmethod
     def of(cls, states: Sequence[PartitionState]) -> PartitionTable:
-        """Return a table of `states`, which may be one already."""
         if isinstance(states, PartitionTable):
             return states
         return cls.empty(len(states)).with_states(dict(enumerate(states)))
 
     @classmethod
     def empty(cls, count: int) -> PartitionTable:
-        """Return `count` partitions without records."""
         none = np.zeros(count, np.int64)
         return cls(none, none, none)
 
@@ -86,7 +84,7 @@ class PartitionTable(Sequence[PartitionState]):
     def of_columns(
         cls, starts: Longs, ends: Longs, dirty: Longs, rows: pa.RecordBatch, changed: Mapping[int, PartitionState]
     ) -> PartitionTable:
-        """Return partitions with these offsets; `rows` are in order, with those in `changed`."""
+        """Partitions with these offsets; `rows` are in order, with those in `changed`."""
         return cls(starts, ends, dirty, (_Layer(rows),) if len(rows) else (), changed)
 
     # --- one partition
@@ -130,7 +128,6 @@ class PartitionTable(Sequence[PartitionState]):
         return PartitionState(start, end, segments, dirty)
 
     def _merge_layers(self) -> None:
-        """Merge the layers; the contents stay."""
         if len(self._layers) > 1:
             self._layers = (_merged(self._layers),)
 
@@ -156,17 +153,14 @@ class PartitionTable(Sequence[PartitionState]):
 
     @property
     def log_start_offsets(self) -> Longs:
-        """The first readable offset of each partition."""
         return self._offsets(self._starts, "log_start_offset")
 
     @property
     def log_end_offsets(self) -> Longs:
-        """The next offset of each partition."""
         return self._offsets(self._ends, "log_end_offset")
 
     @property
     def first_dirty_offsets(self) -> Longs:
-        """The offset up to which each partition is compacted."""
         return self._offsets(self._dirty, "first_dirty_offset")
 
     def _offsets(self, column: Longs, name: str) -> Longs:
@@ -204,7 +198,6 @@ class PartitionTable(Sequence[PartitionState]):
         return NO_SEGMENTS.columns()
 
     def segment_counts(self) -> Longs:
-        """The number of segments of each partition."""
         counts: Longs = sum(
             (np.bincount(layer.owners, minlength=len(self)) for layer in self._layers), 0 * self._ends
         )
@@ -229,7 +222,6 @@ class PartitionTable(Sequence[PartitionState]):
     # --- changes
 
     def with_states(self, states: Mapping[int, PartitionState]) -> PartitionTable:
-        """This table with other states of some partitions."""
         if not states:
             return self
         cache = self._states if self._states.keys().isdisjoint(states) else {}
@@ -244,7 +236,6 @@ class PartitionTable(Sequence[PartitionState]):
         return PartitionTable(raised, self._ends, self._dirty, self._layers, self._changed)
 
     def extended(self, count: int) -> PartitionTable:
-        """This table with `count` partitions."""
         more = np.zeros(count - len(self), np.int64)
         starts, ends, dirty = (np.concatenate([column, more]) for column in (self._starts, self._ends, self._dirty))
         return PartitionTable(starts, ends, dirty, self._layers, self._changed)
@@ -267,7 +258,7 @@ class PartitionTable(Sequence[PartitionState]):
     def changed(self, added: pa.RecordBatch, removed: pa.RecordBatch, gc_floor: int) -> PartitionTable:
         """This table after a commit that adds and removes these segments, none of a partition with its own state.
 
-        Raises ValueError as `PartitionDraft` does for one partition.
+        Raises ValueError as `PartitionDraft` does.
         """
         owners = numbers_of(added["partition"])
         if (owners[1:] < owners[:-1]).any():
@@ -290,7 +281,7 @@ class PartitionTable(Sequence[PartitionState]):
         return PartitionTable(self._starts, ends, self._dirty, layers, self._changed)
 
     def _check_at_ends(self, new: pa.RecordBatch, layers: Sequence[_Layer]) -> Longs:
-        """The log ends after `new` segments, which must follow each other from the log ends of today."""
+        """The log ends after `new` segments, which must follow each other from the log ends."""
         owners, bases, ends = (numbers_of(new[name]) for name in ("partition", "base_offset", "next_offset"))
         expected = self._ends[owners]
         same = owners[1:] == owners[:-1]

@@ -1,9 +1,9 @@
-"""Commits' records of idempotent producers, and a partition's table (KIP-98, KIP-360)."""
+"""The producers of a partition at one version, as commits record them (KIP-98, KIP-360)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +27,6 @@ class ProducerTable:
         self._changed = dict(changed or {})
 
     def get(self, producer_id: int, passed_ms: int) -> ProducerState | None:
-        """Return the state of a producer at the time `passed_ms`."""
         state = self._changed.get(producer_id)
         if state is None:
             row = int(np.searchsorted(self._rows["producer_id"], producer_id))
@@ -63,7 +62,6 @@ class ProducerTable:
         return ((int(row["producer_id"]), _state(row)) for row in self.rows())
 
     def rows(self) -> Rows:
-        """The same as an array."""
         return _merged(self._rows, self._changed)
 
     @property
@@ -91,7 +89,7 @@ class ProducerTable:
 EXPIRATION_MS = DAY_MS
 #: The most that the time between two commits counts for.
 PAUSE_MS = 3_600_000
-#: How many batches of a producer are remembered, so that they are known again.
+#: How many batches of a producer are remembered, to recognize duplicates.
 KEPT_BATCHES = 5
 #: Stands for a missing epoch, sequence number or offset.
 NONE = -1
@@ -100,7 +98,7 @@ DATA, TRANSACTIONAL_DATA, ABORT_MARKER, COMMIT_MARKER = range(4)
 
 
 class ProducerBatch(NamedTuple):
-    """The facts about a producer in one of its batches; `timestamp` is the largest.
+    """One batch of a producer; `timestamp` is the largest.
 
     `coordinator_epoch` is of a marker. `last_sequence` is NONE for markers, and for data that is not numbered.
     """
@@ -116,7 +114,6 @@ class ProducerBatch(NamedTuple):
 
     @property
     def is_marker(self) -> bool:
-        """True if it ends a transaction."""
         return self.kind >= ABORT_MARKER
 
     def is_within(self, start_offset: int, end_offset: int) -> bool:
@@ -172,12 +169,10 @@ class KnownBatch(NamedTuple):
 
     @property
     def first_sequence(self) -> int:
-        """The sequence number of its first record."""
         return int(increment_sequence(self.last_sequence, -self.offset_delta))
 
     @property
     def first_offset(self) -> int:
-        """The offset of its first record."""
         return self.last_offset - self.offset_delta
 
 
@@ -194,13 +189,11 @@ class ProducerState:
     last_timestamp: int = NO_TIMESTAMP
     coordinator_epoch: int = NONE
     transaction_first_offset: int = NONE
-    # The time of its last batch by this process's clock, or by the time passed in commits: records may have old
-    # times.
+    # The time of its last batch by this process's clock, or by the time passed in commits.
     heard_ms: int = NO_TIMESTAMP
 
     @property
     def last_sequence(self) -> int:
-        """The sequence number of the last record of this epoch; -1 if there is none."""
         return self.batches[-1].last_sequence if self.batches else NONE
 
     def has_expired(self, now_ms: int, after_ms: int = EXPIRATION_MS) -> bool:
@@ -238,23 +231,13 @@ class ProducerState:
             return self
         first = self.batches[0].last_offset
         batches = (*(batch for batch in earlier.batches if batch.last_offset < first), *self.batches)[-KEPT_BATCHES:]
-        return ProducerState(
-            self.epoch,
-            batches,
-            self.last_timestamp,
-            self.coordinator_epoch,
-            self.transaction_first_offset,
-            self.heard_ms,
-        )
+        return replace(self, batches=batches)
 
 
-# The producers of a partition at one version, by commits alone: a table by producer id, and the few rows that changed
-# since it was made. So a commit costs as much as the producers that it names, however many there are.
-#
-# A producer that no commit named for EXPIRATION_MS is not known any more, unless its transaction is open. That
-# goes by the times of commits, so that all readers agree; a pause between two counts as PAUSE_MS at most. So one
-# commit from the far future makes no producer forgotten. Rows are dropped when the table is rebuilt.
-
+# A table by producer id, and the few rows that changed since it was made: a commit costs as much as the producers
+# that it names. A producer that no commit named for EXPIRATION_MS is forgotten, unless its transaction is open. That
+# goes by the times of commits, so that all readers agree; a pause between two has PAUSE_MS at most, so that a commit
+# from the far future makes no producer forgotten. Rows are dropped when the table is rebuilt.
 
 _BATCH = ("last_sequence", "last_offset", "offset_delta", "timestamp")
 _FIELDS = ("epoch", "coordinator_epoch", "transaction_first_offset", "last_timestamp", "heard_ms")

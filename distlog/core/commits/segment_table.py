@@ -31,12 +31,12 @@ from distlog.core.commits.fields import (
 from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.paths import stem_read_version
 
-#: A fact that the writer of the segment did not store.
+#: A value that the writer of the segment did not store.
 UNKNOWN = -1
 #: `first_unstable_offset` when it was not determined; NO_OFFSET when there is no open transaction.
 NOT_LOOKED, NO_OFFSET = -2, -1
 
-#: The position of what is a file of its own, and no part of a bundle.
+#: The position of a file that is not a part of a bundle.
 OWN_FILE = -1
 
 #: `append_time_ms` of a segment that gets the time of its commit.
@@ -104,7 +104,7 @@ class SegmentInfo:
 
     @property
     def shift(self) -> int:
-        """The number that is added to a stored offset to get the record's offset."""
+        """The difference of a record's offset and its stored offset."""
         return self.base_offset - self.stored_base_offset
 
     @property
@@ -114,7 +114,6 @@ class SegmentInfo:
 
     @property
     def is_bundled(self) -> bool:
-        """True if the log is a part of a bundle."""
         return self.log_position != OWN_FILE
 
     @property
@@ -204,7 +203,6 @@ class SegmentTable(Sequence[SegmentInfo]):
         return [*(table._columns for table in tables if table._count), *([to_columns(tails)] if tails else [])]
 
     def columns(self) -> pa.RecordBatch:
-        """All segments as one batch of SCHEMA."""
         columns = self._columns
         return join([columns, to_columns(self._tail)]) if self._tail else columns
 
@@ -214,7 +212,6 @@ class SegmentTable(Sequence[SegmentInfo]):
 
     @property
     def base_offsets(self) -> Longs:
-        """Each segment's first offset; ascending."""
         return self.array("base_offset")
 
     @property
@@ -224,7 +221,6 @@ class SegmentTable(Sequence[SegmentInfo]):
 
     @property
     def log_bytes(self) -> Longs:
-        """The size of each log file."""
         return self.array("log_bytes")
 
     @property
@@ -234,7 +230,6 @@ class SegmentTable(Sequence[SegmentInfo]):
 
     @property
     def record_counts(self) -> Longs:
-        """The number of records in each segment."""
         return self.array("record_count")
 
     @property
@@ -417,10 +412,9 @@ def check_fit(segments: Sequence[SegmentInfo], starts: Longs, ends: Longs) -> No
         end = segment.next_offset
 
 
-# A partition may have a hundred thousand segments, so there is no Python object per segment. `columns` are rows
-# of a checkpoint's columns, cut when they are asked for: an Arrow slice takes 5 kB, and there may be ten thousand
-# partitions. Segments that were added later are a short `tail` of SegmentInfo, which is merged into
-# the columns when it grows. A SegmentInfo of a column row is made on access.
+# A partition may have a hundred thousand segments, so a SegmentInfo is made on access. The rows are in a checkpoint's
+# columns, sliced on access, since an Arrow slice takes 5 kB. Segments that were added later are a short `tail` of
+# SegmentInfo, which is merged into the columns when it grows.
 
 
 TAIL_LIMIT = 256
@@ -533,7 +527,7 @@ def with_numbers(rows: pa.RecordBatch, columns: Mapping[str, npt.ArrayLike]) -> 
 
 
 def moved(rows: pa.RecordBatch, base_offsets: Longs) -> pa.RecordBatch:
-    """The rows moved to begin at `base_offsets`, as `SegmentInfo.at` moves one."""
+    """The rows moved to begin at `base_offsets`, as `SegmentInfo.moved_to` moves one."""
     by = base_offsets - numbers_of(rows["base_offset"])
     numbers = {name: numbers_of(rows[name]) for name in ("offset_of_max_timestamp", "first_unstable_offset")}
     later = {name: np.where(column >= 0, column + by, column) for name, column in numbers.items()}

@@ -62,15 +62,14 @@ class Snapshot:
     """A topic at `version`; immutable, so it is shared, kept and pickled freely.
 
     `name` is the prefix of the partition folders: the topic's name when it was created. A commit is refused if the
-    read version of its files is below `gc_floor`. `commit_bytes` is the size of all commits so far. `requires` names
-    the features that readers and writers must know. `passed_ms` is the time that has passed in commits (see
-    `producer_table`).
+    read version of its files is below `gc_floor`. `commit_bytes` is the size of all commits so far, `passed_ms` the
+    time that has passed in commits (see `producer_table`).
 
     Commits below `log_floor` may be deleted. `former_retention_ms` is `commit.retention.ms` from before version
     `former_retention_version` lowered it: it applies until `log_floor` is above that version. `replaced_ms` is the
-    time at which the topic replaced a dropped one, without records; otherwise 0. `former_ids` are its ids before
-    `topic_id`, the last one last. If the next version exists, it was written after `seen_ms`, a time of the store's
-    own clock, 0 if unknown; not stored.
+    time at which the topic replaced a dropped one, without records; otherwise 0. `former_ids` are its earlier ids,
+    the last one last. The next version was written after `seen_ms`, a time of the store's clock, 0 if unknown; not
+    stored.
     """
 
     version: int
@@ -95,15 +94,12 @@ class Snapshot:
 
     @property
     def commits_kept_ms(self) -> int | None:
-        """The time for which vacuum keeps commits, in ms; None for no limit.
-
-        A lowered setting does not apply yet to processes that have read only the former one, so that still counts.
-        """
+        """The time for which vacuum keeps commits, in ms; None for no limit. A lowered setting applies late."""
         kept_ms = self.config.commits_kept_ms
         return None if kept_ms is None else max(kept_ms, self.former_retention_ms)
 
     def note_seen(self, time_ms: int) -> None:
-        """Note that the next version was not there at `time_ms`; the only thing that a snapshot learns later."""
+        """Note that the next version did not exist at `time_ms`; the only change of a snapshot."""
         if time_ms > self.seen_ms:
             object.__setattr__(self, "seen_ms", time_ms)
 
@@ -112,10 +108,9 @@ class Snapshot:
         return self.topic_id == earlier.topic_id and (earlier.dropped or not self.dropped)
 
     def is_fresh_at(self, time_ms: int) -> bool:
-        """True if the knowledge of a process of the next version still holds at `time_ms` of the store's clock.
+        """True if what a process knows of the next version still holds at `time_ms` of the store's clock.
 
-        The next version was written after `seen_ms`, so it is deleted `commit.retention.ms` after that at the
-        earliest. Half of this is left for clocks of servers that differ, and for requests that take long.
+        It was written after `seen_ms`, so it exists for `commit.retention.ms`; half is for clocks and slow requests.
         """
         age_ms = time_ms - self.seen_ms
         has_times = self.seen_ms > 0 and time_ms > 0
@@ -123,7 +118,6 @@ class Snapshot:
 
     @property
     def table(self) -> PartitionTable:
-        """The partitions, in columns."""
         return PartitionTable.of(self.partitions)
 
     @property
@@ -134,19 +128,14 @@ class Snapshot:
         return sorted(number for number, state in states.items() if state.active is not None)
 
     def transaction(self, app_id: str, batch_id: int | str) -> TransactionInfo | None:
-        """The set transaction of the application's batch; None if it was not committed, or was forgotten.
-
-        Batches older than 30 days are forgotten, except the application's newest; so are earlier ones than the last
-        few of an application that commits in order.
-        """
+        """The set transaction of the application's batch; None if it was not committed, or was forgotten."""
         return self.transactions.get(app_id, batch_id)
 
 
 class PartitionDraft:
     """A private, mutable copy of a PartitionState; every method raises ValueError when an invariant breaks.
 
-    Offsets change with each action. Added and removed segments go into the table at the end of the commit, in
-    `end_commit`: only then the holes to fill are known.
+    Segments change in `end_commit`, which knows all holes to fill; offsets change with each action.
     """
 
     def __init__(self, state: PartitionState) -> None:
@@ -166,7 +155,7 @@ class PartitionDraft:
         self._opened_stems: set[str] = set()
         self._sealed: set[str] = set()
         self._restored_from: int | None = None
-        self._end_before, self._is_told = self._log_end_offset, False
+        self._former_end, self._has_batches = self._log_end_offset, False
 
     def add(self, segment: SegmentInfo) -> None:
         """Put `segment` at the log's end, or, if it begins below, in a hole that the commit makes."""
@@ -180,7 +169,6 @@ class PartitionDraft:
         self._log_end_offset = segment.next_offset
 
     def remove(self, stem: str) -> None:
-        """Take out the segment `stem`, which was live before the commit."""
         if stem in self._removed:
             raise ValueError(f"segment {stem} is removed twice")
         self._removed.add(stem)
@@ -199,13 +187,11 @@ class PartitionDraft:
         self._restored_from = offset
 
     def set_first_dirty_offset(self, offset: int) -> None:
-        """Note how far the partition is compacted."""
         if offset > self._log_end_offset:
             raise ValueError(f"cleaned up to {offset}, above the log end {self._log_end_offset}")
         self._first_dirty_offset = offset
 
     def open(self, active: Active) -> None:
-        """Begin an active segment at the log's end."""
         self._check_at_end(active.stem, active.base_offset)
         if self._segments.live([active.stem]):
             raise ValueError(f"segment {active.stem} is sealed already")
@@ -213,7 +199,6 @@ class PartitionDraft:
         self._active = active
 
     def seal(self, stem: str) -> None:
-        """End the active segment `stem`."""
         if not self._active or self._active.stem != stem:
             raise ValueError(f"segment {stem} is not active")
         self._sealed.add(stem)
@@ -222,16 +207,16 @@ class PartitionDraft:
     def add_producers(self, batches: Sequence[ProducerBatch], passed_ms: int) -> None:
         """Add the commit's batches of producers, after the segments that it adds."""
         # a first commit with batches may also have batches of the log so far
-        first = self._end_before if self._producers else 0
+        first = self._former_end if self._producers else 0
         for batch in batches:
             if not first <= batch.last_offset - batch.offset_delta <= batch.last_offset < self._log_end_offset:
                 raise ValueError(f"producer {batch.producer_id} has a batch that the commit does not add")
-        self._producers, self._is_told = self._producers.updated(batches, passed_ms), True
+        self._producers, self._has_batches = self._producers.updated(batches, passed_ms), True
 
     def end_commit(self, gc_floor: int) -> None:
         """End the commit: fill the holes, and refuse files that were started below `gc_floor`."""
         self._check_read_versions(gc_floor)
-        if not self._is_told and any(segment.has_producers or segment.has_transactions for segment in self._new):
+        if not self._has_batches and any(segment.has_producers or segment.has_transactions for segment in self._new):
             # after direct appends, the commits lack the latest batches of producers
             self._producers = NO_PRODUCERS
         if self._removed or self._replacements:
@@ -245,7 +230,6 @@ class PartitionDraft:
         self._begin_commit()
 
     def finish(self) -> PartitionState:
-        """The partition's state after the commits."""
         return PartitionState(
             log_start_offset=self._log_start_offset,
             log_end_offset=self._log_end_offset,
@@ -277,11 +261,8 @@ class PartitionDraft:
                 raise ValueError(f"segment {stem} was started below the vacuum horizon {gc_floor}")
 
 
-# `fold` and `apply`: how commits change a snapshot, and the invariants of commits.
-#
-# Pure functions. A commit that breaks an invariant raises CorruptMetadataError: an error is better than a gap, an
-# overlap or a duplicate record. A writer runs `apply` before it commits, so it never breaks an invariant.
-
+# A commit that breaks an invariant raises CorruptMetadataError: an error is better than a gap, an overlap or a
+# duplicate record. A writer runs `apply` before it commits, so it breaks none.
 
 #: The actions on one partition, besides tables and new log starts.
 _ON_PARTITIONS = Add | Remove | Restore | Cleaned | Active | Seal | ProducerBatches
@@ -342,8 +323,7 @@ class _Draft:
     def _starts_in_columns(self, actions: Sequence[Action]) -> list[SetLogStartOffset] | None:
         """Return the new log starts of a commit with tables; None if it must be applied action by action.
 
-        The order of actions on one partition counts. So tables are taken whole only if nothing but new log starts,
-        within the log, follows.
+        The order of actions on one partition matters: only new log starts, within the log, may follow tables.
         """
         if any(isinstance(action, _ON_PARTITIONS) for action in actions):
             return None
@@ -401,7 +381,6 @@ class _Draft:
         )
 
     def _with_former_retention(self, head: Snapshot) -> Snapshot:
-        """`head`, which notes the former `commit.retention.ms` if the commit lowered it."""
         former_ms = self._head.config.known_retention_ms if self._head else 0
         if former_ms <= head.config.known_retention_ms:
             return head
@@ -459,8 +438,7 @@ class _Draft:
             case LogFloor(version):
                 return _raised(head, version)
             case AddTable() | RemoveTable():
-                # together with all tables of the commit
-                return head
+                return head  # with all tables of the commit
             case Restore(_, _, version) if version < head.gc_floor or version >= commit.version:
                 raise ValueError(f"the files of version {version} are not kept")
             case _:
@@ -494,7 +472,7 @@ class _Draft:
         return self._changed[partition]
 
     def _apply_tables(self, tables: Sequence[AddTable | RemoveTable], gc_floor: int) -> None:
-        """Add and remove segments: in columns, or one by one for partitions that are not in columns."""
+        """Add and remove segments, one by one for partitions that are not in columns."""
         kinds = (AddTable, SCHEMA), (RemoveTable, REMOVED_SCHEMA)
         added, removed = (
             join([pa.RecordBatch.from_arrays([pa.nulls(0, spec.type) for spec in schema], schema=schema), *rows])

@@ -27,7 +27,7 @@ NO_DEFAULTS: Mapping[str, object] = MappingProxyType({})
 class SnapshotLoader:
     """Loads snapshots of the topic in `storage`, also of a dropped topic; `defaults` are for its config.
 
-    `listed_ms` is a time of the store's clock before the last listing. `saw` gets the name of the full
+    `listed_ms` is a time of the store's clock before the last listing. `on_base` gets the name of the full
     checkpoint with which a load of the head begins.
     """
 
@@ -35,9 +35,9 @@ class SnapshotLoader:
         self,
         storage: Storage,
         defaults: Mapping[str, object] = NO_DEFAULTS,
-        saw: Callable[[str], None] = lambda _: None,
+        on_base: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._storage, self.defaults, self._saw = storage, defaults, saw
+        self._storage, self.defaults, self._on_base = storage, defaults, on_base
         self._files = CommitFiles(storage)
         self.listed_ms = self._first_listed = 0
         #: Full checkpoints that are damaged, or that damaged ones need; a load tries none twice.
@@ -67,17 +67,16 @@ class SnapshotLoader:
         return snapshot
 
     def load_few(self) -> Snapshot | None:
-        """The snapshot at the head by few requests if the topic has few commits: a listing, and one for each commit.
+        """The snapshot at the head by a listing, and a request for each commit in it.
 
-        Commits that are not in the listing are not read. With more than FEW_NAMES commits it costs one request more
-        than `load`.
+        With more than FEW_NAMES commits it costs one request more than `load`.
         """
         return self._with_defaults(self._from_listings(MAX_LONG, few=True))
 
     def load_unlisted(self, listed_ms: int) -> Snapshot | None:
-        """The snapshot at the head of a topic of which somebody else's listing showed no commits; None for no topic.
+        """The snapshot at the head of a topic of which the caller's listing showed no commits; None for no topic.
 
-        `listed_ms` is a time of the store's clock before that listing. Commits are listed only if that was too old.
+        `listed_ms` is a time of the store's clock before that listing. Commits are listed again if it is too old.
         """
         if snapshot := self._from_hint(MAX_LONG):
             return self._with_defaults(snapshot)
@@ -117,10 +116,10 @@ class SnapshotLoader:
         commits: list[Commit] | None = None,
         one_request: bool = False,
     ) -> Snapshot:
-        """`snapshot` with all later commits applied; it starts with `group` concurrent requests.
+        """`snapshot` with all later commits applied, which are added to `commits`; `group` requests come first.
 
-        `base` is the state from which `snapshot` was made, if any. The later commits are added to `commits`.
-        `one_request` stops after the first requests that return commits. Raises BehindFloorError.
+        `snapshot` was made from `base`, if any. `one_request` stops after the first requests that return commits.
+        Raises BehindFloorError.
         """
         head, request_time, base = snapshot, RequestTime(), base or snapshot
         try:
@@ -147,8 +146,8 @@ class SnapshotLoader:
     def is_newest(self, base: Snapshot, version: int) -> bool:
         """True if `version`, found from `base`, is the last one; False also if that is unknown.
 
-        On an object store a listing shows it, since the horizon is above all deleted versions. A disk deletes commits
-        in order: if the commit of `base` exists, no later one was deleted.
+        A listing shows it, since the horizon is above all deleted versions. A disk deletes commits in order: if the
+        commit of `base` exists, no later one was deleted.
         """
         if self._storage.is_local:
             commit = self._files.read(base.version)
@@ -157,10 +156,10 @@ class SnapshotLoader:
         return all((paths.parse_commit_file(file.name) or 0) <= version for file in later)
 
     def _believed(self, base: Snapshot, head: Snapshot, asked_ms: int) -> Snapshot:
-        """`head`, after which there was nothing when that was asked, after `asked_ms`; it was found from `base`.
+        """`head`, found from `base`, after which a request after `asked_ms` found nothing.
 
-        Where the answer came late after the last look, the next version may have been deleted: then it is looked
-        for. Raises BehindFloorError.
+        If the response is late, the next version may have been deleted: then the newest is searched. Raises
+        BehindFloorError.
         """
         if not base.is_fresh_at(self._storage.replied_ms()) and not self.is_newest(base, head.version):
             raise BehindFloorError
@@ -168,10 +167,7 @@ class SnapshotLoader:
         return head
 
     def _from_known(self, cached: Snapshot, end: int, recent: range) -> Snapshot | None:
-        """None if the folder was deleted and the topic created again, so that `cached` is of another topic.
-
-        Each commit names the previous one, so the commit of `cached` is read only if it is the newest.
-        """
+        """None if the topic was created again. The commit of `cached` is read only if it is the newest."""
         try:
             snapshot, request_time = cached, RequestTime()
             for commits in self._files.follow(cached.version + 1, end=end, request_time=request_time):
@@ -226,7 +222,7 @@ class SnapshotLoader:
             self._unusable.add(full or name)
             raise
         if end == MAX_LONG:
-            self._saw(full or name)
+            self._on_base(full or name)
         return snapshot
 
     def _read_with_time(self, name: str, end: int) -> tuple[Snapshot, int]:
@@ -244,7 +240,6 @@ class SnapshotLoader:
         return base, written_ms
 
     def _from_listings(self, end: int, *, few: bool = False) -> Snapshot | None:
-        """Return the snapshot by a listing; lists again if commits in it were deleted since."""
         first = -1
         for _ in range(LISTINGS_TRIED):
             with suppress(BehindFloorError):
@@ -290,10 +285,7 @@ class SnapshotLoader:
         return self._listed(snapshot, snapshot, end, listed_ms)
 
     def _listed(self, snapshot: Snapshot | None, base: Snapshot | None, end: int, listed_ms: int) -> Snapshot | None:
-        """Return `snapshot`, made from `base`, after a listing from `listed_ms` on.
-
-        No later version was written before the listing. Raises BehindFloorError if the listing is too old.
-        """
+        """`snapshot`, made from `base`, after a listing from `listed_ms` on; BehindFloorError if it is too old."""
         if snapshot is None or base is None or snapshot.version + 1 == end:
             return snapshot
         snapshot.note_seen(listed_ms)
@@ -318,10 +310,7 @@ class SnapshotLoader:
             return
 
     def _from_checkpoint(self, name: str, end: int, newest: int, listed_ms: int, read_end: int) -> Snapshot | None:
-        """Fold the commits up to `read_end` on the checkpoint `name`; None if that is not usable.
-
-        Raises BehindFloorError if the listing from `listed_ms` on is too old to decide which version is last.
-        """
+        """Fold the commits up to `read_end` on the checkpoint `name`; None if that is not usable."""
         try:
             base = self._read(name, end)
             snapshot = self._fold_from(base, read_end, max(newest, base.version), RequestTime())
@@ -358,8 +347,6 @@ class RequestTime:
 
 
 class CommitFiles:
-    """The commit files of one topic."""
-
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
@@ -408,10 +395,9 @@ class CommitFiles:
     ) -> Iterator[list[Commit]]:
         """The commits from `start` (in) to `end` (out) or to the head, in groups that grow from `group` on.
 
-        A group is as large as all earlier ones together: usually there is just one new commit. The version `existing`
-        exists. Raises CorruptMetadataError for a missing version below it, or below a commit that was read. With a
-        `group` of 1, nothing after it is read, so a missing version is the end. `request_time` gets the time of the
-        last request.
+        A group is as large as all earlier ones together. The version `existing` exists. Raises CorruptMetadataError
+        for a missing version below it, or below a commit that was read. `request_time` gets the time of the last
+        request.
         """
         first = start
         request_time = request_time or RequestTime()
@@ -451,7 +437,7 @@ _FIRST_GROUP = 4
 CHECKPOINTS_TRIED = 2
 #: A topic has few commits if one page of a listing has them all, on each kind of object store.
 FEW_NAMES = 1000
-#: A listing that takes longer than commits surely stay is made again so often.
+#: How often a listing is tried that takes longer than commits are kept.
 LISTINGS_TRIED = 3
 
 
@@ -459,7 +445,7 @@ _log = logging.getLogger(__name__)
 
 
 class BehindFloorError(Exception):
-    """Raised if all versions that a process knows may be deleted: it must load the topic again."""
+    """All versions that a process knows may be deleted: it must load the topic again."""
 
 
 def _is_below(name: str, end: int) -> bool:

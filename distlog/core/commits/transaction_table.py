@@ -49,7 +49,6 @@ class TransactionTable:
         self._passed = _passed(numbers_of(columns["timestamp_ms"])) if passed is None else passed
 
     def get(self, app_id: str, batch_id: int | str) -> TransactionInfo | None:
-        """The batch's commit and offsets; None if it was not committed, or is old and was forgotten."""
         recent = self._ordered.get(app_id, batch_id) or self._tail.get((app_id, batch_id))
         return recent or find(self._columns, app_id, batch_id) or find(self._silent, app_id, batch_id)
 
@@ -73,7 +72,7 @@ class TransactionTable:
 
     @property
     def size(self) -> int:
-        """The bytes that the batches take that were not committed in order, without the last few."""
+        """The bytes of the batches that were not committed in order, without the last few."""
         return sum(int(part.nbytes) for part in (self._columns, self._silent) if len(part))
 
     def is_forgotten(self, app_id: str, batch_id: int | str) -> bool:

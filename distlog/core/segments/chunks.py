@@ -1,4 +1,4 @@
-"""Chunks: whole batches of one or several segments, back to back in one buffer, checked and decoded at once."""
+"""Chunks: whole batches of one or several segments in one buffer, checked, filtered, decoded and sent."""
 
 from __future__ import annotations
 
@@ -97,13 +97,13 @@ class LogRange(NamedTuple):
 
 class Files(Sequence[str]):
     def __init__(self, ranges: Sequence[LogRange], owner: Longs) -> None:
-        self._pieces, self._owner = ranges, owner
+        self._ranges, self._owner = ranges, owner
 
     def __len__(self) -> int:
         return len(self._owner)
 
     def __getitem__(self, row: Any) -> Any:
-        return self._pieces[self._owner[row]].file
+        return self._ranges[self._owner[row]].file
 
 
 def headers_of_all(ranges: Sequence[LogRange], data: memoryview) -> npt.NDArray[Any]:
@@ -117,7 +117,7 @@ def headers_of_all(ranges: Sequence[LogRange], data: memoryview) -> npt.NDArray[
             return batches
     except CorruptRecordError:
         pass
-    # one of the files is damaged: read each alone to find which
+    # one of the files is damaged
     return np.concatenate([_headers_of_file(log_range, data) for log_range in ranges])
 
 
@@ -225,8 +225,7 @@ class Chunk:
     def check_offsets(self) -> None:
         """Raise CorruptRecordError for a batch at offsets that its segment does not have there.
 
-        Base offsets are outside the checksums, so only their order can be checked: batches follow each other from the
-        file's first offset to its last, without a gap if the segment is dense.
+        Base offsets are not in the checksums: only their order can be checked, and that a dense segment has no gap.
         """
         wrong = first_misplaced(
             self.batches, self.owner, np.array([log_range.check_row() for log_range in self.ranges], RUN)
@@ -241,7 +240,7 @@ class Chunk:
             return
         crcs, positions = self.batches["crc"], self.batches["position"]
         if len(self.ranges) == 1:
-            # the fast way, since a point read does little else
+            # a point read does little else
             self.ranges[0].check_ends(int(crcs[0]), int(crcs[-1]), int(positions[-1]))
             return
         changes = np.flatnonzero(np.diff(self.owner)) + 1
@@ -284,7 +283,7 @@ class Chunk:
 
 def _cut(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     if records.get_total_buffer_size() <= OUTPUT_BYTES:
-        # most are this small, and the exact size costs more to compute
+        # the exact size costs more to compute
         return iter([records] if records.num_rows else [])
     parts = ceil(records.nbytes / OUTPUT_BYTES)
     rows = ceil(records.num_rows / parts) or 1
@@ -313,8 +312,7 @@ def _checked(chunk: Chunk) -> Chunk:
 class SentPart(NamedTuple):
     """The bytes to send: first `prefix`, then the bytes from `start` (in) to `end` (out) of the fetched data.
 
-    A run of batches that are stored with the offsets that readers see is one slice of the file. A batch with another
-    offset has the offset as a prefix.
+    A run of batches stored with the offsets that readers see is one part. Another offset of a batch is its prefix.
     """
 
     prefix: bytes
@@ -361,7 +359,7 @@ class Sending:
         return True
 
     def _send_prefix(self, receiver: socket.socket) -> int:
-        # the rest is sent at once, so the prefix waits for it rather than become a packet of its own
+        # what follows is sent at once, in one packet with the prefix
         count = receiver.send(self._prefix, socket.MSG_MORE if self._start < self._end else 0)
         self._prefix = self._prefix[count:]
         return count
@@ -380,9 +378,9 @@ class Sending:
 
 @dataclass(frozen=True, slots=True)
 class StoredBatches:
-    """Batches in bytes [begin, end) of a local file, as readers see them. Only headers were read: receivers check.
+    """Batches in bytes [begin, end) of a local file, as readers see them, of which only headers were read.
 
-    The file is opened for each use, so that many may wait for slow receivers.
+    The file is opened for each use, since many may wait for slow receivers.
     """
 
     storage: Storage
@@ -436,8 +434,7 @@ PerBatch = int | npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """Hides the data of aborted transactions (KIP-98). The decoder always hides control batches, as a Kafka
-    consumer does.
+    """Hides the data of aborted transactions (KIP-98); the decoder hides control batches.
 
     `aborted` has, by partition, a row per transaction: producer id, first offset, last offset.
     """

@@ -44,9 +44,8 @@ def any_first(batch: BatchFields) -> None:
 class ProducerStates:
     """The states of a partition's producers, by producer id, at one offset of its log.
 
-    A log that was cleaned, or cut at its beginning, does not have batches of all producers. So a walk may begin
-    with a snapshot before `offset`: batches below that are passed over. A walk that is not `whole` begins
-    without a snapshot.
+    A log that was cleaned, or cut at its beginning, does not have batches of all producers. So a walk may begin with
+    a snapshot before `offset`, and skips batches below it. Without a snapshot it is not complete.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class ProducerStates:
                 del self._states[producer]
 
     def observe(self, data: Any, rows: npt.NDArray[Any], shift: int = 0, *, heard_ms: int = NO_TIMESTAMP) -> None:
-        """Take batches (BATCH rows) of `data`, with offsets `shift` higher; `heard_ms`: they were just appended."""
+        """Add batches (BATCH rows) of `data`, with offsets `shift` higher; `heard_ms`: they were just appended."""
         if len(rows) != 1 or int(rows["base_offset"][0]) + shift < self.offset:
             rows = rows[(rows["producer_id"] >= 0) & (rows["base_offset"] + shift >= self.offset)]
         for batch in producer_batches(data, _sufficient_rows(rows), shift):
@@ -119,7 +118,7 @@ class ProducerStates:
                 self._states[producer] = state.with_earlier(former)
 
     def update_heard_times(self, earlier: ProducerStates) -> None:
-        """Take the times of `earlier`: logs and snapshots have only the times of records."""
+        """Use the times of `earlier`: logs and snapshots have only the times of records."""
         for producer, state in self._states.items():
             former = earlier.get(producer)
             if former is not None and former.heard_ms > state.heard_ms:
@@ -157,7 +156,7 @@ _MARKERS = {ABORT: ABORT_MARKER, COMMIT: COMMIT_MARKER}
 
 
 def producer_batches(data: Any, rows: npt.NDArray[Any], shift: int = 0) -> Iterator[ProducerBatch]:
-    """The facts about producers in batches (BATCH rows) of `data`; `shift` is added to their offsets."""
+    """The producers of batches (BATCH rows) of `data`; `shift` is added to their offsets."""
     if len(rows) > 1:
         # most batches of most logs have no producer
         rows = rows[rows["producer_id"] >= 0]
@@ -288,10 +287,7 @@ def write_producer_snapshot(entries: npt.NDArray[np.void]) -> bytes:
     return struct.pack(">hI", _VERSION, crc32c(body)) + body
 
 
-# A producer numbers its records from 0 on, in each partition. So a log can distinguish a batch that it has from
-# the next one, and from one after missing batches. It keeps the last five batches of each producer.
-
-#: Kafka's producer.id.expiration.check.interval.ms: how often all producers are looked at.
+#: How often all producers are checked (Kafka's producer.id.expiration.check.interval.ms).
 EXPIRATION_CHECK_MS = 600_000
 #: Raises an error for a batch that must not be the first one of a producer that the log does not know.
 FirstBatch = Callable[[BatchFields], None]
@@ -312,7 +308,7 @@ def _check_next(state: ProducerState, batch: BatchFields, first: FirstBatch) -> 
     if sequence != expected:
         raise OutOfOrderSequenceError(
             "the batch does not follow the producer's last one, so batches are missing, or it is an old one: "
-            "begin a new producer",
+            "start a new producer",
             producer_id=producer,
             producer_epoch=epoch,
             sequence=sequence,

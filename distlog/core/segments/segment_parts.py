@@ -1,4 +1,4 @@
-"""The places of the bytes of a segment, and the checks that they are the segment's."""
+"""The parts of a segment in storage, its log and indexes: where they are, whose they are, and those that are open."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from distlog.core.storage.storage import Storage
 
 
 class IndexFields(NamedTuple):
-    """The fields of SegmentInfo with the size, the CRC-32C and the place in a bundle, if any, of one index."""
+    """The fields of SegmentInfo with the size, the CRC-32C and the position in a bundle, if any, of one index."""
 
     size: str
     checksum: str
@@ -69,7 +69,6 @@ def index_fields_of(files: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def index_size(segment: SegmentInfo, suffix: str) -> int:
-    """The size of an index file; 0 means that there is none."""
     size: int = getattr(segment, INDEX_FIELDS[suffix].size)
     return size
 
@@ -99,7 +98,7 @@ def checksum_error(segment: SegmentInfo, suffix: str, part: Part, checksum: int)
 
 
 def part_of(topic: str, segment: SegmentInfo, suffix: str = ".log") -> Part:
-    """The place of a segment's log (an active one may have grown), or of its index, a file once it was rebuilt."""
+    """The part with a segment's log (an active one may have grown), or with its index, a file once it was rebuilt."""
     if suffix == ".log":
         size, position = segment.log_bytes, segment.log_position
     else:
@@ -110,8 +109,8 @@ def part_of(topic: str, segment: SegmentInfo, suffix: str = ".log") -> Part:
     return Part(paths.segment_file(topic, segment.partition, segment.stem, suffix), 0, size, True)
 
 
-# Segments of one shape have their batches at the same places and offsets. Only the checksum fields of the first and
-# the last batch distinguish their logs; they are in the metadata. A read that begins after the first checks that.
+# Similar segments have their batches at the same positions and offsets: only the checksum fields of the first and the
+# last batch, which the metadata has, distinguish their logs. A read that begins after the first batch checks that.
 
 #: The beginning of a log, up to where the checksum of its first batch ends.
 HEAD_BYTES = CRC_START
@@ -122,7 +121,7 @@ _MAGIC_AT, _LEGACY_CRC_AT = 16, 12
 
 
 class IdentifiedLogs:
-    """The logs of a topic that were checked to belong to their segments; for many threads, and picklable."""
+    """The logs of a topic that belong to their segments by a check; for many threads, and picklable."""
 
     def __init__(self) -> None:
         self._keys_seen: set[tuple[int, str, int]] = set()
@@ -255,7 +254,7 @@ class SegmentIndexes:
         except OSError as error:
             if self._storage.is_local:
                 raise StorageError(f"cannot read: {error.strerror}", file=part.name) from error
-            # there is no place for a copy, as on a full disk
+            # a copy cannot be stored, as on a full disk
             _log.warning("%s: the transaction index is read from the store each time", error)
         return self._decoded(segment, part, self._storage.read(*part.full_range))
 
@@ -332,17 +331,14 @@ class SegmentIndexes:
     ) -> IndexT:
         def open_index() -> IndexT:
             index = kind(path, segment.stored_base_offset, begin, index_size(segment, suffix))
-            self._check_checksum(segment, suffix, index)
+            error = checksum_error(segment, suffix, self._part(segment, suffix), index.checksum())
+            if error is not None:
+                raise error
             check(index)
             return index
 
         index: IndexT = self._open.get(_index_key(segment, suffix), path, open_index)
         return index
-
-    def _check_checksum(self, segment: SegmentInfo, suffix: str, index: MappedIndex) -> None:
-        error = checksum_error(segment, suffix, self._part(segment, suffix), index.checksum())
-        if error is not None:
-            raise error
 
     def _drop(self, segment: SegmentInfo, suffix: str) -> None:
         self._cache.discard(self._storage, self._part(segment, suffix), tag=_tag(segment, suffix))
@@ -371,12 +367,11 @@ DEPTH = 3
 
 
 class LogFile:
-    """The bytes of one log, read forward to `end`, or now and then beyond it.
+    """The bytes of one log, read forward to `end`, or sometimes past it.
 
     The first read of a remote file is one request, since it may be the only one. After a second read, windows are
-    fetched ahead, each twice as large as the one before. With `mapped`, the bytes of a local file, which must be
-    sealed, are mapped: a copy costs three times as much, but with a map a disk's error ends the process. Files on a
-    network are copied.
+    fetched ahead, each twice as large as the one before. With `mapped`, a sealed file on a local disk is mapped, as a
+    copy costs three times as much; a disk's error then ends the process.
     """
 
     def __init__(self, storage: Storage, log: Part, end: int, *, mapped: bool) -> None:
@@ -443,9 +438,8 @@ _Identity = tuple[int, int, int]
 class OpenFiles(Generic[T]):
     """Up to `limit` objects by key, each opened from one file; safe between threads, and empty after pickling.
 
-    Opening and checking a file costs much more than a lookup in it. But files are replaced or damaged, so each use
-    asks the file system. With `timed`, a file with another modification time is another file. Copies in a cache are
-    not `timed`: the time of a copy is its last use.
+    Files are replaced or damaged, so each use compares the file's identity: inode, size and, with `timed`,
+    modification time, which in a cache is the last use.
     """
 
     def __init__(self, limit: int, *, timed: bool) -> None:
@@ -501,8 +495,7 @@ class OpenFiles(Generic[T]):
 #: How many logs stay mapped. The disk space of a deleted one is free only when it is unmapped (`forget_deleted`).
 OPEN_LOGS = 16
 
-#: How much of an active log is read around a position: enough for small batches, for two of a writer, and for the
-#: largest usual ones. To copy 2 MiB for one record takes longer than all else.
+#: How much of an active log is read around a position: for small batches, for two of a writer, for the largest usual.
 _PARTS_BYTES = (32 << 10, 512 << 10, 2 << 20)
 
 
@@ -534,7 +527,7 @@ class OpenLogs:
         return log
 
     def around(self, segment: SegmentInfo, position: int) -> Iterator[OpenLog]:
-        """The log, as `get` gives it; of an active one, which is not mapped, a part from `position` on, then more."""
+        """The log, as `get` returns it; of an active one parts from `position` on, each larger."""
         if not segment.is_active:
             yield self.get(segment)
             return

@@ -1,4 +1,4 @@
-"""Reads one segment: finds a position by an index, walks whole batches, and gives them out as chunks."""
+"""Reads segments: one in chunks, by its indexes, and slices of many as Arrow, decoded ahead."""
 
 from __future__ import annotations
 
@@ -95,9 +95,8 @@ class SegmentReader:
         """Chunks with the batches that `part` owns, of about `step` log bytes: use a small `step` to stop early.
 
         With `most_bytes` they end before a batch that would exceed it, or before bytes that are not a batch, and
-        nothing is read ahead for later batches. Raises CorruptRecordError for bytes that are not a batch, after the
-        batches before them, and for a chunk with a batch that is out of place, since the wrong one may be the next or
-        the last one; checksums are left to `Chunk.check`.
+        nothing is read ahead. Raises CorruptRecordError for bytes that are not a batch, after the batches before
+        them, and for a chunk with a misplaced batch; checksums are left to `Chunk.check`.
         """
         start, hint = self._bounds(part)
         if most_bytes is not None:
@@ -120,8 +119,8 @@ class SegmentReader:
     def stored(self, part: SegmentSlice, most_bytes: int) -> StoredBatches | None:
         """The first batches that `part` owns, up to `most_bytes`, at least one, as a range of a local file.
 
-        Only headers are read. None if there are no batches, if readers see other offsets or times than the file has,
-        or if something is wrong with the log or its index: then `chunks` raises the error.
+        Only headers are read. None if there are no batches, if the file has other offsets or times than readers see,
+        or after an error, which `chunks` raises.
         """
         segment, log = part.segment, self.part(part.segment)
         if not self.storage.is_local_disk or segment.shift or segment.append_time_ms >= 0:
@@ -129,7 +128,7 @@ class SegmentReader:
         with suppress(OSError, StorageError, CorruptRecordError), self.storage.opened_file(log.name) as file:
             start, log_end = log.begin + self._bounds(part)[0], log.begin + log.size
             if hasattr(os, "posix_fadvise"):
-                # whoever sends them should not wait for the device, since it may have other receivers
+                # a sender should not wait for the disk, since it may have other receivers
                 os.posix_fadvise(file, start, min(most_bytes, log_end - start), os.POSIX_FADV_WILLNEED)
             begin, end, next_offset = find_batches(
                 file,
@@ -239,8 +238,7 @@ class SegmentReader:
     def aborted_transactions(self, segment: SegmentInfo) -> list[AbortedTransaction]:
         """The aborted transactions that end in the segment, at the offsets that readers see.
 
-        Without them aborted data would be read, so a bad index raises CorruptIndexError, a missing one
-        SnapshotTooOldError.
+        Raises CorruptIndexError, or SnapshotTooOldError for a missing index: aborted data must not be read.
         """
         try:
             transactions = self._indexes.aborted_transactions(segment)
@@ -323,9 +321,9 @@ def _owned(chunk: Chunk) -> Chunk | None:
 SMALL_BYTES = 1 << 20
 #: The size up to which small segments are put into one chunk.
 GROUP_BYTES = CHUNK_BYTES
-#: The size of the first local chunk. It is small, since it is decoded before others and may be all that is wanted.
+#: The size of the first local chunk: small, since it is decoded before others and may be enough.
 FIRST_BYTES = 1 << 20
-#: How many batches of one chunk, of at most about OUTPUT_BYTES each, are decoded before they are asked for.
+#: How many batches of one chunk, of about OUTPUT_BYTES at most, are decoded ahead.
 AHEAD_BATCHES = 4
 
 Group = list[SegmentSlice]
@@ -340,18 +338,17 @@ def read_slices(
     isolation: Isolation,
     max_workers: int,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of `slices`, in order, in batches of some MB if there is that much.
+    """The records of `slices`, in order, in batches of up to some MB.
 
-    Three stages: groups of small segments, which are read together; chunks, the bytes of some MB of whole batches,
-    fetched ahead if they are remote; record batches, decoded from a chunk. `max_workers` threads, including the
-    caller's, decode local files; the caller decodes remote files alone. Memory is bounded by a few chunks for each
-    thread.
+    Three stages: groups of small segments; chunks, some MB of whole batches, fetched ahead if they are remote; record
+    batches. `max_workers` threads, including the caller's, decode local files; the caller decodes remote files alone.
+    Memory is bounded by a few chunks for each thread.
     """
     is_local = reader.storage.is_local
-    # with remote files the requests take the time, and decoding ahead would need more to be fetched ahead
+    # requests for remote files take the time: to decode ahead, more would have to be fetched ahead
     workers = max_workers if is_local else 1
     chunks = _local_chunks(reader, slices) if is_local else _remote_chunks(reader, groups(slices, GROUP_BYTES))
-    # the first chunk may be all that is wanted: it is decoded before more is read
+    # the first chunk may be enough: it is decoded before more is read
     for chunk in islice(chunks, 1):
         yield from chunk().records(columns, isolation)
     tasks = (partial(_decoded, chunk, columns, isolation, workers) for chunk in chunks)
@@ -425,15 +422,12 @@ def _same(chunk: Chunk) -> Chunk:
 def _decoded(
     load_chunk: ChunkLoader, columns: Sequence[str], isolation: Isolation, workers: int
 ) -> Iterator[pa.RecordBatch]:
-    """The records of one chunk; with several workers AHEAD_BATCHES are decoded now, the rest when they are needed."""
+    """The records of one chunk; with several workers AHEAD_BATCHES are decoded now, others on demand."""
     return prefetched(load_chunk().records(columns, isolation), AHEAD_BATCHES if workers > 1 else 0)
 
 
 def whole_log(reader: SegmentReader, segment: SegmentInfo) -> Iterator[Chunk]:
-    """The segment's chunks, with their checksums compared; the checksum of the whole file is compared at the end.
-
-    Nothing made from the chunks may be committed before the iterator has ended.
-    """
+    """The segment's chunks, checked; commit nothing before the end, which checks the file's checksum."""
     size = checksum = 0
     for chunk in reader.chunks(_full_slice(segment)):
         chunk.check()

@@ -1,4 +1,4 @@
-"""The state of a segment after its batches so far: all that its next append, its readers and its seal need."""
+"""The state of a segment after its batches so far, which its next append, its readers and its seal need."""
 
 from __future__ import annotations
 
@@ -68,8 +68,7 @@ class SegmentState:
     """The state of a segment (times in ms, -1: none), in the order of the numbers in `kernels.segment_fold`."""
 
     stem: str
-    # For the index rule: log bytes since the last entry, the largest timestamp, the last offset of its batch minus
-    # the base offset, the timestamp of the last time entry, the number of batches.
+    # For the index rule. The delta is of the last offset in the batch with the largest timestamp.
     since_entry: int = _size()
     max_timestamp: int = _time()
     max_timestamp_delta: int = _size()
@@ -198,9 +197,9 @@ class SegmentState:
         return self.flushed_ms if self.flushed_offset == self.next_offset else now_ms
 
 
-# A state is the fold over the headers of the batches (`fold`). Writers of a segment and walks over its log fold
-# alike. So a seal reads no byte of the log again, and a recovery after a crash, a rebuild and a check come to the
-# state of the writer, and to the same indexes byte for byte. Folds work on the numbers as one int64 array.
+# Writers of a segment and walks over its log fold the headers of its batches in the same way (`fold`). So a seal
+# reads no byte of the log, and a recovery, a rebuild and a check get the writer's state, and the same indexes byte
+# for byte.
 
 #: A segment's numbers: the fields of SegmentState after `stem`, in their order.
 Numbers = npt.NDArray[np.int64]
@@ -285,7 +284,7 @@ _COMPLAINTS = {
 
 
 class UnfitBatchError(ValueError):
-    """A batch cannot come next in its segment; `row` is its number among those that were to be folded."""
+    """A batch cannot come next in its segment; `row` is its number among the batches to fold."""
 
     def __init__(self, message: str, row: int) -> None:
         super().__init__(message)
@@ -486,7 +485,7 @@ class LogDescription:
     def add(
         self, data: Any, batches: Batches, newest_offsets: Longs = BY_HEADERS, min_timestamps: Longs = BY_HEADERS
     ) -> None:
-        """Take the next batches (BATCH rows), which are all of `data`; see `fold`, also for what it raises."""
+        """Add the next batches (BATCH rows), which are all of `data`; raises as `fold`."""
         self._use(fold(self._numbers, data, batches, self._interval, newest_offsets, min_timestamps))
 
     def finish(self) -> dict[str, bytes]:

@@ -30,23 +30,21 @@ from distlog.core.segments.segment_state import LogDescription
 from distlog.core.storage.storage import ObjectWriter, Storage
 from distlog.core.times import NO_TIMESTAMP
 
-# Bundles are objects that hold the small segments of many partitions, one per task of an append: a segment costs
-# two files otherwise, and each file a request or a sync. A bundle has the logs, by partition, and then their
-# indexes; each part is what its file would be. On a disk each log begins at a page. A bundle has one segment of a
-# partition, and all have its stem. If segments roll within an append, the next ones go to the next bundle: so
-# retention can delete a long load in pieces.
+# A bundle is an object with the small segments of many partitions, one per task of an append, since each file costs a
+# request or a sync. It has the logs, by partition, and then their indexes, with the bytes of the files. On a disk
+# each log begins at a page. A bundle has one segment of a partition, and all have its stem. The next segments of an
+# append go to the next bundle, so that retention can delete a long load in parts.
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
 class SegmentWriter:
-    """Writes the records of one partition as segments that begin at offset 0 (`SegmentInfo.at`), in about 6 MiB of
-    memory.
+    """Writes the records of one partition as segments that begin at offset 0, in about 6 MiB of memory.
 
-    A segment ends by `segment.bytes`, `segment.index.bytes`, and `segment.ms` less a part of `segment.jitter.ms` that
-    `random` chooses once. The same records give the same bytes, however they are cut into appends. After an
-    InvalidRecordError what was written so far stays unreferenced, for vacuum to delete.
+    A segment ends by `segment.bytes`, `segment.index.bytes`, and `segment.ms` less a random part of
+    `segment.jitter.ms`. The same records give the same bytes, also in several appends. After an InvalidRecordError
+    the written files stay unreferenced, for vacuum to delete.
     """
 
     def __init__(
@@ -160,7 +158,7 @@ LARGEST_BUNDLE = 128 << 20
 #: A larger bundle is streamed: past the page cache of a disk, or as a multipart upload of 8 MiB a request.
 _PUT_BYTES = 16 << 20
 
-#: The fields of SegmentInfo that say where a part is, by the suffix that its file would have.
+#: The fields of SegmentInfo with the position of a part, by the suffix that its file would have.
 _POSITION_FIELDS = {".log": "log_position"} | {
     suffix: field.position for suffix, field in INDEX_FIELDS.items() if field.position
 }
@@ -168,7 +166,7 @@ _POSITION_FIELDS = {".log": "log_position"} | {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Bundle:
-    """The parts of one bundle, by partition and then by suffix; each is the pieces that it is made of."""
+    """The buffers of each part of one bundle, by partition and then by suffix."""
 
     stem: str
     segments: dict[int, Mapping[str, Sequence[Buffer]]] = dataclasses.field(default_factory=dict)
@@ -186,7 +184,7 @@ class Bundles:
         self._lock = threading.Lock()
 
     def join(self, partition: int) -> None:
-        """Note that the append meets this partition. One that meets a single partition makes no bundle."""
+        """Note that the append has records of this partition; one of a single partition makes no bundle."""
         self._partitions.add(partition)
 
     @property
@@ -203,7 +201,7 @@ class Bundles:
             self._held += change
 
     def add(self, partition: int, log: Sequence[Buffer], indexes: Mapping[str, bytes]) -> str:
-        """Take the buffers of a segment's log, and its indexes by suffix, to write later; returns its stem."""
+        """Add the buffers of a segment's log, and its indexes by suffix, to write later; returns its stem."""
         parts = {".log": log, **{suffix: [data] for suffix, data in indexes.items() if data}}
         with self._lock:
             bundle = next((bundle for bundle in self._waiting if partition not in bundle.segments), None)
@@ -314,12 +312,9 @@ def with_aborted(
     return dataclasses.replace(segment, **index_fields_of({".txnindex": data}))
 
 
-# Decides when a segment ends by time: Kafka's `LogSegment.shouldRoll`, for segments that are written in bulk.
-#
-# A segment's time begins with its first batch. The segment ends before a batch whose largest timestamp is more than
-# `segment.ms` after that. So if records are in the order of their times, each segment spans `segment.ms`, and
-# retention can delete them piece by piece. If the first batch is not in that order, its time is its largest
-# timestamp, as in Kafka: later records that are older do not begin another segment.
+# When a segment ends by time: Kafka's `LogSegment.shouldRoll`, for segments that are written in bulk. A segment's
+# time begins with its first batch; it ends before a batch whose largest timestamp is more than `segment.ms` later. If
+# the first batch is not in the order of time, its time is its largest timestamp, as in Kafka.
 
 
 def time_span(config: TopicConfig) -> int:
@@ -357,7 +352,7 @@ class RollTime:
         return int(np.argmax(late)) if late.any() else len(batches)
 
 
-#: A log file up to this size is held in memory, and put together with its index files; a larger one is streamed.
+#: A log file up to this size is held in memory, and put with its index files; a larger one is streamed.
 HELD_BYTES = 1 << 20
 #: A buffer from this size on is held for a bundle without a copy; a smaller one may be a small part of its memory.
 KEPT_BYTES = 1 << 18
@@ -413,9 +408,8 @@ class SegmentFile:
     ) -> None:
         """Append `batches` (BATCH rows, positions in `data`), which are all of `data`, at `base_offsets`.
 
-        The base offsets in `data` are overwritten. They ascend; gaps are allowed. `newest_offsets` and
-        `min_timestamps` are the same as in `fold`. `data` must not change until the next call returns; with bundles,
-        never.
+        They ascend, with gaps, and overwrite the base offsets in `data`, which must not change until the next call
+        returns; with bundles, never. `newest_offsets` and `min_timestamps` are as in `fold`.
         """
         write_base_offsets(data, batches["position"], header_offsets(batches, base_offsets))
         moved = batches.copy()

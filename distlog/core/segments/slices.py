@@ -19,10 +19,7 @@ from distlog.core.times import Time, to_ms
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """Records with oldest <= timestamp <= newest, in ms; a record without a timestamp has -1.
-
-    It is a filter, since records may be in any order, for example after a backfill.
-    """
+    """A filter of records with oldest <= timestamp <= newest, in ms; a record without a timestamp has -1."""
 
     oldest: int = MIN_LONG
     newest: int = MAX_LONG
@@ -69,8 +66,7 @@ OutOfRange = Literal["fail", "earliest", "latest"]
 class SegmentSlice(NamedTuple):
     """The records of one segment with start_offset <= offset < end_offset, in batches that begin in a byte range.
 
-    A batch belongs to the slice that holds its first byte, so slices of one segment need not know where its batches
-    begin. `times` filters the records: ALWAYS if the segment is known to lie in the range that is read.
+    A batch belongs to the slice that has its first byte. `times` filters the records.
     """
 
     segment: SegmentInfo
@@ -90,14 +86,14 @@ class SegmentSlice(NamedTuple):
 
     @property
     def span(self) -> tuple[int, int]:
-        """The offsets (first, end) of the segment that are asked for; none if first is not below end."""
+        """The offsets (first, end) of the segment that are read; none if first is not below end."""
         return max(self.start_offset, self.segment.base_offset), min(self.end_offset, self.segment.next_offset)
 
     @property
     def estimated_bytes(self) -> int:
         start, end = self.span
-        every = self.segment.next_offset - self.segment.base_offset
-        return (self.end_position - self.start_position) * (end - start) // max(every, 1)
+        offsets = self.segment.next_offset - self.segment.base_offset
+        return (self.end_position - self.start_position) * (end - start) // max(offsets, 1)
 
     @property
     def estimated_records(self) -> int:

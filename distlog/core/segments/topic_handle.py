@@ -1,4 +1,4 @@
-"""The handle of one topic: its storage, its reader, its commit log, a clock, sources of ids and random numbers."""
+"""The handle of one topic: its storage, reader, commit log, clock, and sources of ids and random numbers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def new_id() -> str:
 class TopicHandle:
     """The topic called `name` in `storage`, with the tools for all work on it.
 
-    `random` must be unpredictable, because compaction draws from it the secret under which keys are hashed. The
-    handle pickles, into Spark tasks too, without its caches and `random`.
+    `random` must be unpredictable, as it gives the secret of compaction's hashes. The handle pickles, into Spark
+    tasks too, without its caches and `random`.
     """
 
     storage: Storage
@@ -58,7 +58,7 @@ class TopicHandle:
         return cls(storage, name, reader, commit_log, clock, new_id, producer_expiration_ms=producer_expiration_ms)
 
     def trusted_ms(self) -> int:
-        """Return the time in ms: this process's clock, or the store's if this one is far ahead. Asks the store."""
+        """Return the time in ms: this process's, or the store's if this process is far ahead. It takes a request."""
         return trusted_ms(self.clock(), self.storage)
 
     def new_stem(self, read_version: int) -> str:

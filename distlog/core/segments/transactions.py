@@ -88,7 +88,7 @@ def transactions_of(reader: SegmentReader, state: PartitionState) -> Iterator[Se
 
 
 class OpenTransactions:
-    """The first offset of each open transaction, by producer id, after the batches seen so far, in their order."""
+    """The first offset of each open transaction, by producer id, after the observed batches."""
 
     def __init__(self, first_offsets: Mapping[int, int] | None = None) -> None:
         self._first_offsets = dict(first_offsets or {})
@@ -103,7 +103,7 @@ class OpenTransactions:
         return min(self._first_offsets.values(), default=NO_OFFSET)
 
     def observe(self, data: Any, batches: npt.NDArray[Any], shift: int = 0) -> list[AbortedTransaction]:
-        """Take the next batches (BATCH rows) of `data`; returns the transactions that their markers abort."""
+        """Add the next batches (BATCH rows) of `data`; returns the transactions that their markers abort."""
         aborted = []
         for batch in batches[(batches["attributes"] & TRANSACTIONAL) != 0]:
             producer, offset = int(batch["producer_id"]), int(batch["base_offset"]) + shift
@@ -112,7 +112,7 @@ class OpenTransactions:
             elif (kind := control_type(data, batch)) in _MARKERS and producer in self._first_offsets:
                 first = self._first_offsets.pop(producer)
                 if kind == ABORT:
-                    # the earliest of the other transactions, as if this one had never been
+                    # the earliest of the other transactions
                     stable = min(self._first_offsets.values(), default=offset + 1)
                     aborted.append(AbortedTransaction(producer, first, offset, stable))
         return aborted
