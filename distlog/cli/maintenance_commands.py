@@ -26,7 +26,7 @@ from distlog import __version__
 from distlog.cli.options import DryRun, Json, Storage, Url, usage
 from distlog.console import arguments, output
 from distlog.console.output import Report, Summary, print_report, status_of
-from distlog.core import DISTRIBUTION
+from distlog.core import DISTRIBUTION, extra
 from distlog.core.display import Progress, counted, size_text
 from distlog.core.errors import DistlogError, TopicIdWarning
 from distlog.core.format.kernels.native import COMPILED, kept_code
@@ -34,7 +34,6 @@ from distlog.core.maintain.repair import rebuild_indexes
 from distlog.core.maintain.vacuum import vacuum as vacuum_files
 from distlog.core.maintain.verify import verify as verify_all
 from distlog.core.opening import copies_in, naming_topics, topics
-from distlog.core.optional import extra
 from distlog.core.segments.topic_handle import topic_log
 from distlog.core.storage.storage import Storage as Folder
 from distlog.core.storage.store_check import check_store as store_report

@@ -27,13 +27,13 @@ from distlog.cli.options import Json, Storage, usage
 from distlog.console import output
 from distlog.console.output import FAILED, SUCCESS, StatusLine, Summary, print_report
 from distlog.console.streams import drop_what_cannot_be_written
+from distlog.core import extra, optional
 from distlog.core.display import counted, size_text
 from distlog.core.errors import InvalidConfigError, StorageError
 from distlog.core.log_manager.broker_config import parse_properties
 from distlog.core.log_manager.log_manager import LogManager, Metric
 from distlog.core.log_manager.log_tasks import TaskRun
 from distlog.core.opening import check_root
-from distlog.core.optional import extra, optional
 from distlog.core.storage.parallel import begin
 from distlog.core.storage.storage import Storage as Folder
 from distlog.core.warm_up import warm_up
