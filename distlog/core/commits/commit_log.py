@@ -123,9 +123,10 @@ class CommitLog:
         actions = [*creation(self._storage.url, partitions, config), *imported]
         head = self._head_to_create_on(absent_ms)
         self._storage.probe_put_if_absent(paths.COMMITS_DIR)
-        preparation = self.preparation("import" if imported else CREATE, None)
+        operation = "import" if imported else CREATE
         while True:
-            attempt, put_time = preparation.make(head, topic_id or str(uuid.uuid4()), actions), PutTime()
+            attempt = self.prepare(operation, head, actions, topic_id=topic_id or str(uuid.uuid4()))
+            put_time = PutTime()
             winner = self.put_if_next(attempt, TIMEOUT_S, put_time)
             if winner is None and self._is_first_or_next(head, attempt, put_time):
                 # vacuum takes the lock on a full disk, and restore: they make it too, if there is space then
@@ -240,12 +241,52 @@ class CommitLog:
             raise OffsetOutOfRangeError(text, version=start, log_floor=floor, head=end - 1) from None
         return commits
 
-    def floor_above(self, error: CorruptMetadataError) -> int | None:
-        """Return the log retention horizon if the commit of `error` is below it; else None."""
-        return self.loader.floor_above(error)
+    def prepare(
+        self,
+        operation: str,
+        head: Snapshot | None,
+        actions: Sequence[Action],
+        *,
+        topic_id: str | None = None,
+        write_id: str | None = None,
+        waited_ms: int = 0,
+        next_append: str | None = None,
+    ) -> PreparedCommit:
+        """Make the commit of `actions` after `head`; `next_append` is the queued append whose writer commits next.
 
-    def preparation(self, operation: str, write_id: str | None) -> CommitPreparation:
-        return CommitPreparation(self._storage, operation, writer=self._writer, write_id=write_id, clock=self._clock)
+        `topic_id` is the head's by default. Raises CommitConflictError when readers would refuse it,
+        TransactionTooOldError when files are too old.
+        """
+        passed_ms = head.timestamp_ms if head else 0
+        timestamp_ms = max(trusted_ms(self._clock(), self._storage, passed_ms), passed_ms + 1)
+        actions = in_tables(actions)
+        actions = with_append_times([not_after(timestamp_ms, action) for action in actions], timestamp_ms)
+        commit = Commit(
+            version=head.version + 1 if head else 0,
+            id=str(uuid.uuid4()),
+            prev=head.commit_id if head else None,
+            topic_id=topic_id or (head.topic_id if head else str(uuid.uuid4())),
+            timestamp_ms=timestamp_ms,
+            operation=operation,
+            writer=self._writer,
+            waited_ms=waited_ms,
+            write_id=write_id,
+            next_append=next_append,
+            actions=actions,
+        )
+        if head:
+            check_read_version(head, oldest_read_version(actions))
+        data = commit.encode()
+        if len(data) > MAX_CONDITIONAL_BYTES:
+            raise CommitConflictError(
+                f"nothing was committed: a commit takes up to {MAX_CONDITIONAL_BYTES} bytes; do it in several",
+                size=len(data),
+            )
+        try:
+            commit = Commit.decode(data, paths.commit_file(commit.version))
+            return PreparedCommit(commit, data, apply(head, commit))
+        except CorruptMetadataError as error:
+            raise CommitConflictError(f"nothing was committed: {error.__cause__}", operation=operation) from error
 
     def put_if_next(self, attempt: PreparedCommit, timeout_s: float, put_time: PutTime) -> bytes | None:
         """Put the attempt's commit; None if it was first, else the bytes of the commit that was."""
@@ -528,64 +569,3 @@ def oldest_read_version(actions: Sequence[Action]) -> int | None:
             if isinstance(action, AddTable):
                 added.update(pc.unique(action.rows["stem"]).to_pylist())
     return min((version for version in map(paths.stem_read_version, added) if version is not None), default=None)
-
-
-class CommitPreparation:
-    """The attempts of one commit, a new one after each lost race. `clock` is in ms."""
-
-    def __init__(
-        self,
-        storage: Storage,
-        operation: str,
-        *,
-        writer: str,
-        write_id: str | None,
-        clock: Callable[[], int],
-    ) -> None:
-        self._storage, self._operation, self._clock = storage, operation, clock
-        self._writer, self._write_id = writer, write_id
-
-    def make(
-        self,
-        head: Snapshot | None,
-        topic_id: str,
-        actions: Sequence[Action],
-        waited_ms: int = 0,
-        next_append: str | None = None,
-    ) -> PreparedCommit:
-        """Make the commit of `actions` after `head`; `next_append` is the queued append whose writer commits next.
-
-        Raises CommitConflictError when readers would refuse it, TransactionTooOldError when files are too old.
-        """
-        passed_ms = head.timestamp_ms if head else 0
-        timestamp_ms = max(trusted_ms(self._clock(), self._storage, passed_ms), passed_ms + 1)
-        actions = in_tables(actions)
-        actions = with_append_times([not_after(timestamp_ms, action) for action in actions], timestamp_ms)
-        commit = Commit(
-            version=head.version + 1 if head else 0,
-            id=str(uuid.uuid4()),
-            prev=head.commit_id if head else None,
-            topic_id=topic_id,
-            timestamp_ms=timestamp_ms,
-            operation=self._operation,
-            writer=self._writer,
-            waited_ms=waited_ms,
-            write_id=self._write_id,
-            next_append=next_append,
-            actions=actions,
-        )
-        if head:
-            check_read_version(head, oldest_read_version(actions))
-        data = commit.encode()
-        if len(data) > MAX_CONDITIONAL_BYTES:
-            raise CommitConflictError(
-                f"nothing was committed: a commit takes up to {MAX_CONDITIONAL_BYTES} bytes; do it in several",
-                size=len(data),
-            )
-        try:
-            commit = Commit.decode(data, paths.commit_file(commit.version))
-            return PreparedCommit(commit, data, apply(head, commit))
-        except CorruptMetadataError as error:
-            raise CommitConflictError(
-                f"nothing was committed: {error.__cause__}", operation=self._operation
-            ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from random import Random
 from types import TracebackType
 
@@ -49,7 +50,7 @@ class CommitRace:
     ) -> None:
         self._log, self._start, self._read_version = log, snapshot, read_version
         self._backoff = RaceBackoff(operation, timeout_s, clock=log.monotonic, sleep=log.pause, random=log.random)
-        self._preparation = log.preparation(operation, write_id)
+        self._operation, self._write_id = operation, write_id
         self._ticket, self._joins_queue = ticket, ticket is not None and log.queue.was_crowded(CROWDED_S)
         #: The commit, once it is in the log; None if nothing was committed.
         self.commit: Commit | None = None
@@ -117,15 +118,15 @@ class CommitRace:
 
     def _prepared(self, head: Snapshot, actions: Sequence[Action]) -> PreparedCommit:
         """The commit of `actions` with other pending appends, or without if readers would refuse it with them."""
-        waited_ms, ticket = self._backoff.waited_ms(), self._ticket
+        ticket, waited_ms = self._ticket, self._backoff.waited_ms()
+        prepare = partial(self._log.prepare, self._operation, head, write_id=self._write_id, waited_ms=waited_ms)
         if ticket is not None:
             try:
-                together = [*actions, *ticket.group_actions(head, actions)]
-                return self._preparation.make(head, head.topic_id, together, waited_ms, ticket.next_append)
+                return prepare([*actions, *ticket.group_actions(head, actions)], next_append=ticket.next_append)
             except CommitConflictError:
                 if not ticket.go_alone():
                     raise
-        return self._preparation.make(head, head.topic_id, actions, waited_ms)
+        return prepare(actions)
 
     def _lose(self, winner: bytes) -> None:
         """Wait for a turn after a lost race, and follow the log."""

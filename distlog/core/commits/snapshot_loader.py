@@ -412,16 +412,12 @@ class CommitFiles:
             start += len(commits)
             if len(commits) == len(next_commits):
                 continue
-            if start <= existing or self._has_later(start, next_commits[len(commits) + 1 :], size):
+            later = next_commits[len(commits) + 1 :]
+            if start <= existing or (any(later) if later or size == 1 else self.read(start + 1) is not None):
                 # A missing version may have been written, and the next one after it, between two of our reads.
                 self.read_existing(start)
                 continue
             return
-
-    def _has_later(self, missing: int, commits: Sequence[Commit | None], size: int) -> bool:
-        if size > 1 and not commits:
-            return self.read(missing + 1) is not None
-        return any(commits)
 
 
 def _until_missing(commits: Iterable[Commit | None]) -> Iterator[Commit]:

@@ -59,7 +59,7 @@ def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> Vacuum
     try:
         return _vacuum(storage, log, dry_run=dry_run)
     except (CorruptMetadataError, OffsetOutOfRangeError) as error:
-        if isinstance(error, CorruptMetadataError) and log.floor_above(error) is None:
+        if isinstance(error, CorruptMetadataError) and log.loader.floor_above(error) is None:
             raise
         raise CommitConflictError(
             "another run of vacuum has deleted old commits concurrently: run it again"
