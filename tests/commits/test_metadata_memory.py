@@ -1,4 +1,4 @@
-"""Hostile metadata: neither a small file or a large one can make its reader use much memory."""
+"""Hostile metadata: no file, small or large, can make its reader use much memory."""
 
 from __future__ import annotations
 

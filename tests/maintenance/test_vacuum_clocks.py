@@ -1,4 +1,4 @@
-"""Vacuum uses the storage's clock: other clocks and commit times neither stop it or make it delete early."""
+"""Vacuum uses the storage's clock: other clocks and commit times do not stop it or make it delete early."""
 
 from __future__ import annotations
 

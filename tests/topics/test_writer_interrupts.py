@@ -52,7 +52,7 @@ def interrupted_at(line: int, work: Callable[[], None]) -> bool:
 
 
 @pytest.mark.long
-def test_an_interrupt_at_any_line_neither_loses_or_duplicates_a_record(topic: Topic) -> None:
+def test_an_interrupt_at_any_line_does_not_lose_or_duplicate_a_record(topic: Topic) -> None:
     line, was_interrupted = 0, True
     while was_interrupted:
         line += 1
