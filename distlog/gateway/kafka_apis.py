@@ -11,8 +11,7 @@ from distlog.gateway.apis import cluster, configs, fetch, groups, produce, secur
 from distlog.gateway.broker import Api, Broker, Handlers
 from distlog.gateway.protocol.frames import RequestHead
 from distlog.gateway.protocol.messages import InvalidRequestError
-from distlog.gateway.security.acls import Rights
-from distlog.gateway.server.request import PRODUCE_KEY, ClientSession, Request
+from distlog.gateway.server.request import PRODUCE_KEY, ClientSession, Request, Rights
 
 
 class KafkaApis:

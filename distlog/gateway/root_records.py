@@ -20,7 +20,6 @@ from distlog.gateway.security.acls import (
     PatternType,
     Permission,
     ResourceType,
-    Rights,
     check_acl,
     client_host,
 )
@@ -35,6 +34,7 @@ from distlog.gateway.server.fairness import (
     Limits,
     Quotas,
 )
+from distlog.gateway.server.request import Rights
 from distlog.gateway.topics.metadata_cache import (
     ACLS_TOPIC,
     CONFIGS_TOPIC,

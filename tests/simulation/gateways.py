@@ -35,9 +35,9 @@ from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.subscribed_topics import SubscribedTopics
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.root_records import DynamicConfigs
-from distlog.gateway.security.acls import Rights
 from distlog.gateway.server.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
 from distlog.gateway.server.fairness import Quotas
+from distlog.gateway.server.request import Rights
 from distlog.gateway.topics.metadata_cache import MetadataCache
 from distlog.gateway.topics.partition import FetchedData
 from distlog.gateway.transactions.transaction_coordinator import TransactionServices

@@ -20,8 +20,8 @@ from distlog.gateway.protocol.frames import (
     error_code,
 )
 from distlog.gateway.protocol.messages import ErrorCode
-from distlog.gateway.security.acls import CLUSTER_NAME, NO_OPERATIONS, Operation, ResourceType
-from distlog.gateway.server.request import Request
+from distlog.gateway.security.acls import CLUSTER_NAME, Operation, ResourceType
+from distlog.gateway.server.request import NO_OPERATIONS, Request
 from distlog.gateway.topics.metadata_cache import OWN_TOPICS, HostedTopic
 from distlog.gateway.topics.topic_index import TopicSummary
 

@@ -30,8 +30,8 @@ from distlog.gateway.groups.offsets_format import TopicIdPartition, numbers_by_t
 from distlog.gateway.groups.subscribed_topics import matches
 from distlog.gateway.protocol.frames import AccessDeniedError, Fields, error_code
 from distlog.gateway.protocol.messages import ErrorCode
-from distlog.gateway.security.acls import CLUSTER_NAME, NO_OPERATIONS, Operation, ResourceType
-from distlog.gateway.server.request import Request
+from distlog.gateway.security.acls import CLUSTER_NAME, Operation, ResourceType
+from distlog.gateway.server.request import NO_OPERATIONS, Request
 from distlog.gateway.topics.metadata_cache import HostedTopic
 from distlog.gateway.topics.topic_index import TopicSummary
 

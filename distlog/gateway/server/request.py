@@ -1,4 +1,4 @@
-"""Requests, and the threads that handle them (Kafka's RequestChannel, KafkaRequestHandlerPool)."""
+"""Requests, their rights, and the threads that handle them (Kafka's RequestChannel, KafkaRequestHandlerPool)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,21 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from distlog.gateway.protocol.frames import Fields, RequestHead, ResponseChunk, read_request, write_response
-from distlog.gateway.protocol.messages import MAX_ITEMS, response_fields
-from distlog.gateway.security.acls import Rights
+from distlog.gateway.event_log import EventLog
+from distlog.gateway.protocol.frames import (
+    AccessDeniedError,
+    ClusterAccessDeniedError,
+    Fields,
+    GroupAccessDeniedError,
+    RequestHead,
+    ResponseChunk,
+    TransactionalIdAccessDeniedError,
+    error_code,
+    read_request,
+    write_response,
+)
+from distlog.gateway.protocol.messages import MAX_ITEMS, ErrorCode, response_fields
+from distlog.gateway.security.acls import CLUSTER_NAME, OPERATIONS, AccessLists, Operation, ResourceType
 from distlog.gateway.security.authentication import SaslExchange
 from distlog.gateway.server.fairness import REQUEST_PERCENTAGE, CpuUse, CpuUses, FairQueue, Quotas
 
@@ -130,6 +142,64 @@ class ClientSession:
     local: tuple[str, int]
     principal: str | None
     sasl: SaslExchange | None
+
+
+#: Kafka's value for operations that were not asked for.
+NO_OPERATIONS = -(2**31)
+_DENIALS = {
+    ResourceType.TOPIC: AccessDeniedError("Topic authorization failed."),
+    ResourceType.GROUP: GroupAccessDeniedError("Group authorization failed."),
+    ResourceType.CLUSTER: ClusterAccessDeniedError("Cluster authorization failed."),
+    ResourceType.TRANSACTIONAL_ID: TransactionalIdAccessDeniedError("Transactional Id authorization failed."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """The rights of a client: everything without `lists`. `denials` logs and counts denials.
+
+    A handler checks them before it opens the resource, so a client without rights does not learn what exists.
+    """
+
+    lists: AccessLists | None = None
+    principal: str = ""
+    host: str = ""
+    denials: EventLog | None = None
+
+    def might(self, operation: Operation, kind: ResourceType, name: str) -> bool:
+        """True if the client may do this; nothing is logged, since it did not name the resource."""
+        return self.lists is None or self.lists.may(self.principal, self.host, operation, kind, name)
+
+    def might_with_any(self, operation: Operation, kind: ResourceType) -> bool:
+        """True if the client may do this with some resource."""
+        return self.lists is None or self.lists.may_any(self.principal, self.host, operation, kind)
+
+    def describes(self, topic: str) -> bool:
+        return self.might(Operation.DESCRIBE, ResourceType.TOPIC, topic)
+
+    def check(self, operation: Operation, kind: ResourceType, name: str) -> None:
+        if not self.might(operation, kind, name):
+            if self.denials is not None:
+                self.denials.note(f"{self.principal} at {self.host}", f"{operation.name} of {kind.name} {name!r}")
+            raise type(_DENIALS[kind])(_DENIALS[kind].message)
+
+    def check_cluster(self, *operations: Operation) -> None:
+        if not any(self.might(operation, ResourceType.CLUSTER, CLUSTER_NAME) for operation in operations):
+            self.check(operations[-1], ResourceType.CLUSTER, CLUSTER_NAME)
+
+    def denied(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> ErrorCode:
+        """Kafka's code of the denial; none if the client may do this."""
+        try:
+            self.check(operation, kind, name)
+        except AccessDeniedError as error:
+            return error_code(error)
+        return ErrorCode.none
+
+    def operations(self, kind: ResourceType, name: str = CLUSTER_NAME) -> int:
+        """The operations that the client may do with a resource, as bits (KIP-430)."""
+        if self.lists is None:
+            return NO_OPERATIONS
+        return sum(1 << operation for operation in OPERATIONS[kind] if self.might(operation, kind, name))
 
 
 class ClientConnection(Protocol):
