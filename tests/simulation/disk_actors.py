@@ -212,7 +212,9 @@ def sends_in_windows(stage: Stage, process: Process, memory: Memory) -> None:
             current = CurrentSnapshot(topic.log, topic.log.load())
             with closing(PartitionLog(topic.handle, window.partition, current)) as log:
                 for _ in range(random.randrange(1, 6)):
-                    while window.sent == len(window.batches) or (_has_room(window) and random.random() < 0.7):
+                    while window.sent == len(window.batches) or (
+                        len(window.batches) - window.sent < _WINDOW and random.random() < 0.7
+                    ):
                         window.batches.append(_new_batch(stage, process, memory.name, window))
                     _send(stage, log, window)
                     if random.random() < 0.3:
@@ -234,10 +236,6 @@ def sends_in_windows(stage: Stage, process: Process, memory: Memory) -> None:
         except PASSING:
             pass
         stage.pause(random)
-
-
-def _has_room(window: Window) -> bool:
-    return len(window.batches) - window.sent < _WINDOW
 
 
 def _new_batch(stage: Stage, process: Process, sender: str, window: Window) -> tuple[bytes, Sequence[Record]]:

@@ -20,12 +20,7 @@ from distlog.core.storage.local_files import LocalFiles
 from distlog.core.storage.locks_and_pages import FileLock
 from distlog.core.write import engine
 from simulation.local_disk import boot_id
-from simulation.planted import Bug, Plant, bug
-
-
-def _without(owner: Any, name: str, result: Any = None) -> Plant:
-    """A step is left out."""
-    return lambda: mock.patch.object(owner, name, return_value=result)
+from simulation.planted import Bug, bug, patched
 
 
 def _without_folder_syncs() -> Any:
@@ -126,27 +121,26 @@ def _rolls_let_go_of_the_lock() -> Any:
     return mock.patch.object(partition_log, "roll", roll)
 
 
-def _readers_see_what_failed() -> Any:
-    """Readers read a log to its end, past what a failed sync made durable."""
-    return mock.patch.object(live_snapshot, "_end_after_failed_sync", return_value=None)
-
-
 #: Each bug, by what is wrong with it.
 BUGS: Mapping[str, Bug] = {
-    "a folder is not synced after a link": bug(_without(LocalFiles, "sync")),
+    "a folder is not synced after a link": bug(patched(LocalFiles, "sync", return_value=None)),
     "folders above are not synced": bug(_without_folder_syncs),
     "a commit is not synced before its link": bug(_commits_are_not_synced),
     "a failed sync is tried again": bug(_failed_syncs_are_tried_again),
     "a page of another boot is believed": bug(_other_boots_are_believed),
-    "locks keep nobody out": bug(_without(FileLock, "_has_locked", True)),
+    "locks keep nobody out": bug(patched(FileLock, "_has_locked", return_value=True)),
     "a roll lets go of the lock": bug(_rolls_let_go_of_the_lock),
     "recovery cuts a sound batch": bug(_the_last_batch_is_cut),
     "a flush is reported before its sync": bug(_flushed_before_the_sync),
     "a flush waits for nothing": bug(_flushes_wait_for_nothing),
     "indexes are trimmed too far": bug(_indexes_are_trimmed_too_far),
-    "a seal is not synced": bug(_without(LogSegment, "_sync")),
-    "new segments have no durable names": bug(_without(SegmentFiles, "sync_names")),
-    "readers see what failed": bug(_readers_see_what_failed, "reader", "failing"),
-    "a retried direct append is appended again": bug(_without(PartitionProducers, "check"), "window"),
-    "a recovery point is not synced": bug(_without(SegmentFiles, "sync_indexes")),
+    "a seal is not synced": bug(patched(LogSegment, "_sync", return_value=None)),
+    "new segments have no durable names": bug(patched(SegmentFiles, "sync_names", return_value=None)),
+    "readers see what failed": bug(
+        patched(live_snapshot, "_end_after_failed_sync", return_value=None), "reader", "failing"
+    ),
+    "a retried direct append is appended again": bug(
+        patched(PartitionProducers, "check", return_value=None), "window"
+    ),
+    "a recovery point is not synced": bug(patched(SegmentFiles, "sync_indexes", return_value=None)),
 }

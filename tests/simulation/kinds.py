@@ -71,16 +71,12 @@ def _file(name: str) -> Path:
     return Path(__file__).with_name(name)
 
 
-def _run_on_disk(world: World, flaws: Flaws, drawn: disk_histories.DiskPlan) -> None:
-    disk_histories.run(world, drawn)
-
-
 ON_STORE = Kind("bugs", _file("found.json"), history.plan, history.run, planted.BUGS)
 ON_DISK = Kind(
     "bugs on a disk",
     _file("found_on_disk.json"),
     disk_histories.plan,
-    _run_on_disk,
+    lambda world, flaws, drawn: disk_histories.run(world, drawn),
     disk_planted.BUGS,
     ("--disk",),
 )

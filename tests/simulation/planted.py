@@ -47,8 +47,9 @@ from simulation.threads import current
 Plant = Callable[[], Any]
 
 
-def _resolve_put(change: Callable[..., bytes]) -> Plant:
-    return lambda: mock.patch.object(object_store, "resolve_put", change)
+def patched(owner: Any, name: str, *replacement: Any, **options: Any) -> Plant:
+    """Replace a name of the library while the bug is planted."""
+    return lambda: mock.patch.object(owner, name, *replacement, **options)
 
 
 def _read_back(read_back: Callable[[], bytes], path: str) -> bytes:
@@ -112,11 +113,6 @@ def _put_overwrites() -> Any:
     return mock.patch.object(object_store.ObjectRequests, "_create", create)
 
 
-def _never_a_replay() -> Any:
-    """The writer does not look for an application's batch."""
-    return mock.patch.object(append_commit, "replayed", return_value=None)
-
-
 def _replays_only_at_first() -> Any:
     """The writer looks for an application's batch at first, and not before the commit."""
     real, look_up, inside = append_commit.commit_append, append_commit.replayed, set[object]()
@@ -141,11 +137,6 @@ def _old_files_are_committed() -> Any:
         every.enter_context(mock.patch.object(module, "check_read_version", return_value=None))
     every.enter_context(mock.patch.object(PartitionDraft, "_check_read_versions", return_value=None))
     return every
-
-
-def _floor_is_not_committed() -> Any:
-    """Vacuum deletes without raising the vacuum horizon first."""
-    return mock.patch.object(vacuum, "_raise_floor", lambda storage, log, head, *_: head)
 
 
 def _delay_of(factor: float) -> Plant:
@@ -187,16 +178,6 @@ def _vacuum_forgets_what_was_removed() -> Any:
     return mock.patch.object(vacuum, "removals", forgetful)
 
 
-def _vacuum_takes_all_that_is_not_named() -> Any:
-    """Vacuum deletes files that no commit names, even if their writer is still at work."""
-    return mock.patch.object(vacuum, "is_below", return_value=True)
-
-
-def _late_puts_are_believed() -> Any:
-    """A put that succeeded counts as a commit, even if it came late."""
-    return mock.patch.object(CommitLog, "confirm_put", return_value=None)
-
-
 def _late_misses_are_believed() -> Any:
     """A missing object counts as missing, even if the response came late."""
 
@@ -205,16 +186,6 @@ def _late_misses_are_believed() -> Any:
         return head
 
     return mock.patch.object(snapshot_loader.SnapshotLoader, "_believed", believed)
-
-
-def _a_head_is_always_fresh() -> Any:
-    """A process trusts its last read of the head, even if that was long ago."""
-    return mock.patch.object(Snapshot, "is_fresh_at", return_value=True)
-
-
-def _an_old_head_is_the_newest() -> Any:
-    """A process that read the head long ago takes it for the newest one."""
-    return mock.patch.object(snapshot_loader.SnapshotLoader, "is_newest", return_value=True)
 
 
 def _log_floor_is_not_committed() -> Any:
@@ -263,11 +234,6 @@ def _commits_of(now_ms: Callable[[int], int], factor: float = 1.0) -> Plant:
     return plant
 
 
-def _time_stands_still() -> Any:
-    """A commit has the time of its process, even if an earlier commit has a later one."""
-    return mock.patch.object(commit_log, "trusted_ms", lambda now_ms, storage, passed_ms=0: now_ms)
-
-
 def _a_hole_is_passed_over() -> Any:
     """A reader that misses a version continues with the next one."""
 
@@ -293,11 +259,6 @@ def _stale_members_commit() -> Any:
     return mock.patch.object(membership.Membership, "commit", commit)
 
 
-def _members_never_expire() -> Any:
-    """A member delivers records after its lease ended."""
-    return mock.patch.object(membership.Membership, "is_lapsed", property(lambda self: False))
-
-
 def _others_die_at_once() -> Any:
     """A member takes other members for dead at once."""
 
@@ -317,11 +278,6 @@ def _without_part(name: str, value: Any) -> Plant:
         )
 
     return plant
-
-
-def _a_newer_producer_fences_none() -> Any:
-    """A producer continues after a newer one with its transactional id started."""
-    return mock.patch.object(producer.ProducerIdentity, "check", return_value=None)
 
 
 def _nothing_is_committed_unchecked() -> Any:
@@ -347,16 +303,6 @@ def _an_abort_believes_in_itself() -> Any:
         self._appender = None
 
     return mock.patch.object(producer.TransactionSender, "abort", abort)
-
-
-def _a_producer_is_not_checked() -> Any:
-    """The log appends a producer's batches again."""
-    return mock.patch.object(engine.ProducerCheck, "check", return_value=None)
-
-
-def _a_commit_checks_producers_only_at_first() -> Any:
-    """The writer checks a producer's batches at first, and not after commits that came first."""
-    return mock.patch.object(engine, "_check_again", return_value=None)
 
 
 def _a_checkpoint_lacks_producers() -> Any:
@@ -422,11 +368,6 @@ def _a_loser_does_not_plan_again() -> Any:
     return mock.patch.object(CommitRace, "put", put)
 
 
-def _a_new_topic_takes_old_records() -> Any:
-    """A writer does not notice that the topic was created again."""
-    return mock.patch.object(Snapshot, "continues", lambda head, snapshot: not head.dropped)
-
-
 def _a_drop_ends_snapshots() -> Any:
     """Vacuum does not keep what a drop removed."""
     real = vacuum.removals
@@ -468,16 +409,6 @@ def _nobody_begins_to_lead() -> Any:
     return mock.patch.object(cluster.Leadership, "begin", begin)
 
 
-def _ended_transactions_take_records() -> Any:
-    """A gateway appends to transactions that have ended, or are another producer's."""
-    return mock.patch.object(gathered_appends, "refuse_fenced", return_value=None)
-
-
-def _old_producers_are_not_fenced() -> Any:
-    """A coordinator serves an older producer with the same transactional id."""
-    return mock.patch.object(transaction_coordinator, "check_producer", return_value=None)
-
-
 def _decisions_are_not_stored() -> Any:
     """A coordinator reports its decision before it is stored."""
 
@@ -500,13 +431,6 @@ def _names_of_copies_are_offsets() -> Any:
     )
 
 
-def _exports_keep_what_was_rewritten() -> Any:
-    """An export takes segments with the same base offset for the same."""
-    return mock.patch.object(
-        export.ExportedSegment, "is_of", lambda self, segment: self.base_offset == segment.base_offset
-    )
-
-
 def _of_spark(name: str, change: Any) -> Plant:
     """A change of Spark's sink, imported when the bug is planted since that takes seconds."""
     return lambda: mock.patch(f"distlog.spark.sink.{name}", change)
@@ -514,26 +438,6 @@ def _of_spark(name: str, change: Any) -> Plant:
 
 def _without_a_number(*arguments: Any, **named: Any) -> Any:
     return append_commit.commit_append(*arguments, **{**named, "app_id": None, "batch_id": None})
-
-
-def _files_of_the_dead_stay() -> Any:
-    """Vacuum keeps the files of writers that died before their commit."""
-    return mock.patch.object(vacuum, "is_below", return_value=False)
-
-
-def _uploads_of_the_dead_stay() -> Any:
-    """Vacuum does not look for uploads."""
-    return mock.patch.object(vacuum, "dead_uploads", return_value=[])
-
-
-def _a_queued_append_has_failed() -> Any:
-    """An error means that nothing was appended, although other writers may commit the queued append."""
-    return mock.patch.object(AppendTicket, "raise_if_in_doubt")
-
-
-def _dead_appends_stay() -> Any:
-    """Vacuum deletes no queued append."""
-    return mock.patch.object(vacuum, "dead_appends", return_value=[])
 
 
 # ---
@@ -556,11 +460,6 @@ def _the_floor_has_another_checkpoint() -> Any:
     return patches
 
 
-def _batch_ids_have_no_bound() -> Any:
-    """A topic takes new batch ids without a bound."""
-    return mock.patch.object(append_commit, "check_room", return_value=None)
-
-
 # ---
 # Merges and queued appends.
 
@@ -574,11 +473,6 @@ def _a_merge_lacks_a_segment() -> Any:
         return real(handle, merge_job.MergeJob.of(groups), **named)
 
     return mock.patch.object(merge, "do_job", do_job)
-
-
-def _found_appends_are_where_they_were_planned() -> Any:
-    """An append that another writer committed reports its planned offsets."""
-    return mock.patch.object(append_commit, "segments_of_append", lambda commit, segments: segments)
 
 
 def _the_next_commit_is_taken_for_ones_own() -> Any:
@@ -628,59 +522,83 @@ BUGS: Mapping[str, Bug] = {
     "aborted records are fetched": bug(planted_records.aborted_records_are_fetched, "transacting", "consumer"),
     "settings begin at once": bug(planted_records.settings_begin_at_once, "vacuumer", "config"),
     "a put that exists is another's": bug(_exists_means_lost, "unanswered"),
-    "an unclear put has failed": bug(_resolve_put(_unclear_means_failed), "plain", "unanswered"),
-    "an unknown outcome is a failure": bug(_resolve_put(_unknown_means_failed), "plain", "silence"),
+    "an unclear put has failed": bug(
+        patched(object_store, "resolve_put", _unclear_means_failed), "plain", "unanswered"
+    ),
+    "an unknown outcome is a failure": bug(
+        patched(object_store, "resolve_put", _unknown_means_failed), "plain", "silence"
+    ),
     "a commit's put has no condition": bug(_put_overwrites),
-    "a batch is never a replay": bug(_never_a_replay, "appender"),
+    "a batch is never a replay": bug(patched(append_commit, "replayed", return_value=None), "appender"),
     "a replay is known only at the start": bug(_replays_only_at_first, "appender"),
     "files below the floor are committed": bug(_old_files_are_committed, "vacuum", "still"),
-    "vacuum does not commit its floor": bug(_floor_is_not_committed, "vacuum", "still"),
+    "vacuum does not commit its floor": bug(
+        patched(vacuum, "_raise_floor", lambda storage, log, head, *_: head), "vacuum", "still"
+    ),
     "vacuum waits half as long": bug(_delay_of(0.5), "vacuum", "reader"),
     "vacuum does not wait": bug(_delay_of(0.0), "vacuum"),
     "vacuum goes by its process's clock": bug(_vacuum_by_own_clock, "vacuum"),
     "vacuum forgets what was removed": bug(_vacuum_forgets_what_was_removed, "vacuum"),
-    "vacuum deletes what is not named yet": bug(_vacuum_takes_all_that_is_not_named, "vacuum"),
-    "a wrong clock is believed": bug(_time_stands_still),
+    "vacuum deletes what is not named yet": bug(patched(vacuum, "is_below", return_value=True), "vacuum"),
+    "a wrong clock is believed": bug(patched(commit_log, "trusted_ms", lambda now_ms, storage, passed_ms=0: now_ms)),
     "a missing version is passed over": bug(_a_hole_is_passed_over, "unanswered", "appender", "gateway"),
     "stale members commit positions": bug(_stale_members_commit, "several followers"),
-    "members never expire": bug(_members_never_expire, "several followers"),
+    "members never expire": bug(
+        patched(membership.Membership, "is_lapsed", property(lambda self: False)), "several followers"
+    ),
     "others die at once": bug(_others_die_at_once, "several followers"),
     "a checkpoint lacks transactions": bug(_without_part("transactions", NO_TRANSACTIONS)),
     "a checkpoint lacks the vacuum horizon": bug(_without_part("gc_floor", 0), "vacuum"),
     "a checkpoint lacks producers": bug(_a_checkpoint_lacks_producers, "client"),
     "a loser does not plan again": bug(_a_loser_does_not_plan_again),
     "a failed read is the end": bug(_a_failed_read_is_the_end, "silence"),
-    "a newer producer fences none": bug(_a_newer_producer_fences_none, "several producers"),
+    "a newer producer fences none": bug(
+        patched(producer.ProducerIdentity, "check", return_value=None), "several producers"
+    ),
     "nothing is committed unchecked": bug(_nothing_is_committed_unchecked, "several producers"),
     "an abort believes in itself": bug(_an_abort_believes_in_itself, "producer", "silence"),
-    "a producer's batches are not checked": bug(_a_producer_is_not_checked, "client", "unanswered"),
+    "a producer's batches are not checked": bug(
+        patched(engine.ProducerCheck, "check", return_value=None), "client", "unanswered"
+    ),
     "producers are checked only at first": bug(
-        _a_commit_checks_producers_only_at_first, "client", "several gateways"
+        patched(engine, "_check_again", return_value=None), "client", "several gateways"
     ),
     "a restore leaves log starts": bug(_a_restore_leaves_starts, "restore", "delete-records"),
     "a log start goes back": bug(_a_log_start_goes_back, "delete-records"),
-    "a new topic takes old records": bug(_a_new_topic_takes_old_records, "recreate"),
+    "a new topic takes old records": bug(
+        patched(Snapshot, "continues", lambda head, snapshot: not head.dropped), "recreate"
+    ),
     "a drop ends snapshots": bug(_a_drop_ends_snapshots, "recreate", "vacuum", "deletes soon"),
     "vacuum forgets bundles": bug(_bundles_are_forgotten),
     "groups outlive topics": bug(_groups_outlive_topics, "follower", "recreate"),
     "nobody begins to lead": bug(_nobody_begins_to_lead, "committing"),
-    "ended transactions take records": bug(_ended_transactions_take_records, "transacting", "several gateways"),
-    "old producers are not fenced": bug(_old_producers_are_not_fenced, "several transactings"),
+    "ended transactions take records": bug(
+        patched(gathered_appends, "refuse_fenced", return_value=None), "transacting", "several gateways"
+    ),
+    "old producers are not fenced": bug(
+        patched(transaction_coordinator, "check_producer", return_value=None), "several transactings"
+    ),
     "a micro-batch has no number": bug(
         _of_spark("commit_append", _without_a_number),
         "query",
     ),
-    "files of the dead stay": bug(_files_of_the_dead_stay, "death"),
-    "uploads of the dead stay": bug(_uploads_of_the_dead_stay, "death", "parts", "s3"),
+    "files of the dead stay": bug(patched(vacuum, "is_below", return_value=False), "death"),
+    "uploads of the dead stay": bug(patched(vacuum, "dead_uploads", return_value=[]), "death", "parts", "s3"),
     "decisions are not stored": bug(_decisions_are_not_stored, "transacting", "several gateways", "death"),
     "names of copies are offsets": bug(_names_of_copies_are_offsets, "adopter", "late"),
-    "exports keep what was rewritten": bug(_exports_keep_what_was_rewritten, "exporter", "compact"),
-    "a queued append has failed": bug(_a_queued_append_has_failed, "crowd", "silence"),
-    "dead appends stay": bug(_dead_appends_stay, "crowd", "death"),
-    "a late put is believed": bug(_late_puts_are_believed, "vacuumer"),
+    "exports keep what was rewritten": bug(
+        patched(export.ExportedSegment, "is_of", lambda self, segment: self.base_offset == segment.base_offset),
+        "exporter",
+        "compact",
+    ),
+    "a queued append has failed": bug(patched(AppendTicket, "raise_if_in_doubt"), "crowd", "silence"),
+    "dead appends stay": bug(patched(vacuum, "dead_appends", return_value=[]), "crowd", "death"),
+    "a late put is believed": bug(patched(CommitLog, "confirm_put", return_value=None), "vacuumer"),
     "a late miss is believed": bug(_late_misses_are_believed, "vacuumer"),
-    "a head is always fresh": bug(_a_head_is_always_fresh, "vacuumer"),
-    "an old head is the newest": bug(_an_old_head_is_the_newest, "vacuumer"),
+    "a head is always fresh": bug(patched(Snapshot, "is_fresh_at", return_value=True), "vacuumer"),
+    "an old head is the newest": bug(
+        patched(snapshot_loader.SnapshotLoader, "is_newest", return_value=True), "vacuumer"
+    ),
     "the log retention horizon is not committed": bug(_log_floor_is_not_committed, "vacuumer"),
     "no checkpoint at the log retention horizon": bug(_no_checkpoint_at_the_floor, "vacuumer"),
     "the newest commits go first": bug(_newest_commits_go_first, "vacuumer"),
@@ -697,9 +615,13 @@ BUGS: Mapping[str, Bug] = {
     "merged groups are swapped": bug(planted_state.merged_groups_are_swapped, "compact"),
     "joined batches have no holes": bug(planted_state.joined_batches_have_no_holes, "compact", "holes"),
     "the floor has another checkpoint": bug(_the_floor_has_another_checkpoint, "traveller"),
-    "batch ids have no bound": bug(_batch_ids_have_no_bound, "few batch ids", "appender"),
+    "batch ids have no bound": bug(
+        patched(append_commit, "check_room", return_value=None), "few batch ids", "appender"
+    ),
     "the next commit is taken for one's own": bug(_the_next_commit_is_taken_for_ones_own, "crowd"),
     "queued batches keep planned offsets": bug(_queued_batches_keep_planned_offsets, "crowd", "appender"),
     "a merge lacks a segment": bug(_a_merge_lacks_a_segment, "compact"),
-    "found appends are where they were planned": bug(_found_appends_are_where_they_were_planned, "crowd"),
+    "found appends are where they were planned": bug(
+        patched(append_commit, "segments_of_append", lambda commit, segments: segments), "crowd"
+    ),
 }

@@ -94,10 +94,6 @@ def _sleep(fiber: Fiber, seconds: float) -> None:
     fiber.world.pause(max(seconds, 0.0))
 
 
-def _draw(fiber: Fiber) -> float:
-    return fiber.process.random.random()
-
-
 def _uuid4(fiber: Fiber) -> uuid.UUID:
     return uuid.UUID(int=fiber.process.random.getrandbits(128), version=4)
 
@@ -145,7 +141,7 @@ _SURROUNDINGS: list[tuple[Any, str, Any]] = [
     # kernels are compiled or loaded, and modules imported, at their first use
     (_DispatcherBase, "_compile_for_args", _outside(_DispatcherBase._compile_for_args)),
     (importlib._bootstrap, "_find_and_load", _outside(importlib._bootstrap._find_and_load)),
-    (retry, "jitter", _choose_bare(retry.jitter, lambda fiber: _draw(fiber))),
+    (retry, "jitter", _choose_bare(retry.jitter, lambda fiber: fiber.process.random.random())),
     (
         random,
         "SystemRandom",

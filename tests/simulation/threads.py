@@ -110,7 +110,7 @@ class SimLock:
 
     def _acquire_later(self, fiber: Fiber, blocking: bool, timeout: float) -> bool:
         end = self.world.now + timeout if 0 <= timeout < threading.TIMEOUT_MAX / 2 else None
-        while self.owner is not None and not self.owner_is_gone():
+        while self.owner is not None and not (isinstance(self.owner, Fiber) and not self.owner.process.is_alive):
             if not blocking or (end is not None and self.world.now >= end):
                 return False
             self.waiting = self.waiting or deque()
@@ -120,9 +120,6 @@ class SimLock:
             self.world.wait(fiber)
         self.owner = fiber
         return True
-
-    def owner_is_gone(self) -> bool:
-        return isinstance(self.owner, Fiber) and not self.owner.process.is_alive
 
     def release(self, *_: object) -> None:
         if self.owner is None:
