@@ -436,7 +436,7 @@ def keep_what_is_loaded() -> None:
 
 def says_something(run: TaskRun) -> bool:
     """Return whether a run did something, or failed."""
-    return bool(run.errors) or any(run.done.values())
+    return bool(run.errors) or any(run.counts.values())
 
 
 def _served(where: tuple[str, int] | None, metrics: Callable[[], list[Metric]]) -> AbstractContextManager[int | None]:

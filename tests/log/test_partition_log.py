@@ -198,7 +198,7 @@ def test_close_waits_for_the_lock_and_then_closes_the_files(tmp_path: Path) -> N
         data, _ = encoded(b"in between")
         data[:8].view(">i8")[:] = segment.next_offset
         segment.append(data.data, read_headers(data.data))
-        active.moved_on()
+        active.publish_state()
     closing.join(60)
     assert not closing.is_alive()
     process.close()

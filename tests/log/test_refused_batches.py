@@ -46,7 +46,7 @@ def test_there_is_an_offset_per_record(last_delta: int, count: int) -> None:
     refused(
         InvalidRecordError,
         packed(records(*[0] * count), last_delta=last_delta),
-        "another number of records than of",
+        "one offset per record",
     )
 
 
@@ -59,7 +59,9 @@ def test_a_batch_has_as_many_records_as_it_says(codec: str, present: int, claime
 
 def test_an_impossible_count_allocates_no_memory() -> None:
     refused(
-        InvalidRecordError, packed(records(0), last_delta=2**31 - 2, count=2**31 - 1), "too short for the records"
+        InvalidRecordError,
+        packed(records(0), last_delta=2**31 - 2, count=2**31 - 1),
+        "too short for its number of records",
     )
     with pytest.raises(CorruptRecordError):
         checked(packed(records(0), last_delta=-4, count=3))
@@ -73,14 +75,14 @@ def test_the_offsets_in_a_batch_are_consecutive(codec: str, deltas: tuple[int, .
 
 
 def test_a_batch_begins_at_offset_0() -> None:
-    refused(InvalidRecordError, packed(records(0), base_offset=1), "begins at offset 0")
+    refused(InvalidRecordError, packed(records(0), base_offset=1), "begin at offset 0")
 
 
 def test_a_changed_byte_is_detected() -> None:
     for number in (21, 30, HEADER_SIZE + 3):
         data = bytearray(packed(records(0, 1)))
         data[number] ^= 1
-        refused(CorruptRecordError, bytes(data), "changed on its way")
+        refused(CorruptRecordError, bytes(data), "changed in transit")
 
 
 @pytest.mark.parametrize("codec", [name for name in CODECS if name != "none"] + ["5"])

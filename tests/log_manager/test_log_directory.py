@@ -38,7 +38,7 @@ def test_an_unknown_or_ambiguous_name_is_refused(tmp_path: Path) -> None:
     manager = Managed(tmp_path / "a", tmp_path / "b").manager
     with pytest.raises(TopicNotFoundError, match="several roots have this topic"):
         manager.topic("clicks")
-    with pytest.raises(TopicNotFoundError, match="topic is loaded"):
+    with pytest.raises(TopicNotFoundError, match="is not loaded"):
         manager.topic("views")
 
 
@@ -147,7 +147,7 @@ def test_a_root_that_is_a_topic_is_reported(tmp_path: Path) -> None:
     managed = Managed(tmp_path / "clicks")
     managed.after(minutes=1)
     assert managed.manager.errors["load-logs"] == {
-        f"{tmp_path}/clicks": "this is a topic, not a folder of topics: give the one above it"
+        f"{tmp_path}/clicks": "this is a topic, not a folder of topics: give the folder that contains it"
     }
 
 

@@ -214,7 +214,7 @@ def _replay(stage: Stage, topic: distlog.Topic, memory: Memory) -> None:
 def _check_may_fail(stage: Stage, memory: Memory, error: Exception) -> None:
     """A batch that is sent again is a replay and not a conflict."""
     is_conflict = isinstance(error, CommitConflictError) and not isinstance(error, distlog.TransactionTooOldError)
-    texts = ("until the deadline", "was dropped", "is compacted since")
+    texts = ("until the deadline", "was dropped", "has become compacted")
     if is_conflict and not any(text in str(error) for text in texts):
         stage.oracle.says(f"batch {memory.number} of {memory.name} is refused: {error}")
 

@@ -81,7 +81,7 @@ def _flushed_before_the_sync() -> Any:
 
     def sync(self: Any, state: Any, target: Any, timeout_s: Any, *, with_indexes: bool) -> None:
         with self._partition.held(timeout_s):
-            self._partition.flushed(state, self._partition.handle.clock(), with_indexes=False)
+            self._partition.note_flushed(state, self._partition.handle.clock(), with_indexes=False)
         real(self, state, target, timeout_s, with_indexes=with_indexes)
 
     return mock.patch.object(PartitionFlush, "_sync", sync)

@@ -196,7 +196,7 @@ def test_ids_that_no_commit_can_hold_are_refused_before_any_task(wrong: dict[str
 
 @pytest.mark.parametrize(("options", "is_stream"), [({"txnVersion": "1"}, False), ({}, True)])
 def test_a_write_cannot_use_the_app_id_of_a_producer(options: dict[str, str], is_stream: bool) -> None:
-    with pytest.raises(InvalidRecordError, match="are distlog's own: give another app_id"):
+    with pytest.raises(InvalidRecordError, match="are reserved: give another app_id"):
         WriteOptions.parse(
             {"path": "memory://facts/clicks", "txnAppId": "producer:a", **options}, is_stream=is_stream
         )

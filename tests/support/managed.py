@@ -46,7 +46,7 @@ def create(root: str | Path, name: str, partitions: int = 1, clock: Clock | None
 
 
 def effects(runs: list[TaskRun], task: str) -> dict[str, float]:
-    return {name: count for run in runs if run.task == task for name, count in run.done.items() if count}
+    return {name: count for run in runs if run.task == task for name, count in run.counts.items() if count}
 
 
 def errors(runs: list[TaskRun], task: str) -> dict[str, str]:

@@ -116,7 +116,7 @@ def test_keyless_records_do_not_get_into_a_concurrently_compacted_topic(storage:
     transaction = topic.transaction()
     transaction.append(values([1]))
     other.alter_config({"cleanup.policy": "compact"})
-    with pytest.raises(CommitConflictError, match="each needs a key; write again"):
+    with pytest.raises(CommitConflictError, match="each record needs a key; write again"):
         transaction.commit()
     assert other.refresh().end_offsets() == {0: 0}
     with pytest.raises(InvalidRecordError, match="needs a key"):
@@ -173,7 +173,7 @@ def test_a_batch_that_no_commit_can_hold_is_refused_before_anything_is_written(
 def test_an_application_cannot_use_the_id_of_a_producer_or_leader(app_id: str, local: Storage) -> None:
     topic = topic_on(local, 1)
     for append in (topic.append, lambda rows, **ids: topic.transaction(**ids)):
-        with pytest.raises(InvalidRecordError, match=f"are distlog's own: give another app_id.*{app_id}"):
+        with pytest.raises(InvalidRecordError, match=f"are reserved: give another app_id.*{app_id}"):
             append(values([1]), app_id=app_id, batch_id=1 << 62)
     assert files(local) == set()
     assert topic.append(values([1]), app_id=f"my-{app_id}", batch_id=1).version == 1
@@ -182,7 +182,7 @@ def test_an_application_cannot_use_the_id_of_a_producer_or_leader(app_id: str, l
 def test_a_batch_of_another_application_does_not_fence_a_producer(local: Storage) -> None:
     topic = topic_on(local, 1)
     with topic.producer("billing") as producer:
-        with pytest.raises(InvalidRecordError, match="are distlog's own"):
+        with pytest.raises(InvalidRecordError, match="are reserved"):
             topic.append(values([1]), app_id="producer:billing", batch_id=1 << 62)
         producer.append(b"still mine")
     assert contents(topic.refresh()) == {0: [b"still mine"]}

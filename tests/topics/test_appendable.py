@@ -123,7 +123,7 @@ def test_no_rows_are_accepted() -> None:
         ),
         (
             pa.table({"user": [1], "page": [1]}),
-            r"page, user: .*; known are partition, timestamp, key, value, headers$",
+            r"page, user: .*; columns are partition, timestamp, key, value, headers$",
         ),
         (pa.table({"value": [b"v"], "vlaue": [b"v"]}), "unknown column vlaue"),
         (pa.table({"key": [b"k"]}), "a value column is needed"),
@@ -136,7 +136,7 @@ def test_no_rows_are_accepted() -> None:
         ([{"value": b"v", "timestamp": 1.5}], "multiply seconds with a fraction by 1000.*row=0 got=1.5"),
         ([{"value": b"v", "timestamp": True}], "timestamp must be an integer .*row=0 got=bool"),
         ([{"value": b"v", "timestamp": 2**63}], "column timestamp must be int64"),
-        ([{"value": b"v", "timestamp": -2}], r"before 1970; -1 is none.*row=0 timestamp=-2"),
+        ([{"value": b"v", "timestamp": -2}], r"before 1970; -1 means none.*row=0 timestamp=-2"),
         (pa.table({"value": [b"v"], "timestamp": [1.5]}), "column timestamp must be a timestamp"),
         (pa.table({"value": [b"v"], "timestamp": pa.array([2**64 - 1], pa.uint64())}), "column timestamp must fit"),
         (pa.table({"value": [b"v"], "timestamp": pa.array([2**61], pa.timestamp("s"))}), "column timestamp must fit"),

@@ -156,7 +156,7 @@ USES: list[Callable[[distlog.Topic], object]] = [
 def test_an_active_segment_on_an_object_store_fails_with_advice(
     on_a_store: tuple[str, Address], use: Callable[[distlog.Topic], object]
 ) -> None:
-    text = r"copied here with an active segment.*'distlog alter FOLDER --seal', and copy.*again \(.*partition=1\)"
+    text = r"copied here with an active segment.*'distlog alter FOLDER --seal'.*and copy.*again \(.*partition=1\)"
     with pytest.raises(distlog.StorageError, match=text):
         use(topic_at(on_a_store[1], "clicks"))
 

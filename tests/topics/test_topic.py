@@ -216,7 +216,8 @@ def test_objects_of_one_process_refuse_to_pickle_with_advice(tmp_path: Path) -> 
         with (
             handle,
             pytest.raises(
-                TypeError, match=rf"a {type(handle).__name__} (is of one process|cannot be pickled): pickle its topic"
+                TypeError,
+                match=rf"a {type(handle).__name__} (belongs to one process|cannot be pickled): pickle its topic",
             ),
         ):
             pickle.dumps(handle)

@@ -236,7 +236,7 @@ def test_an_error_of_a_callback_is_logged(
     with caplog.at_level(logging.ERROR, "distlog"), small(topic, on_delivery=broken) as writer:
         fill(writer, range(7))
     assert numbers_in(topic) == list(range(7))
-    assert "the on_delivery of a writer failed with Delivery(partition=0" in caplog.text
+    assert "on_delivery failed for Delivery(partition=0" in caplog.text
     assert type(error).__name__ in caplog.text
 
 

@@ -44,9 +44,9 @@ from distlog.core.storage.retry import Deadline
 
 
 class ActivePartition:
-    """A partition, its lock and its active segment, as one process knows them.
+    """A partition, its lock and its active segment, in one process.
 
-    All methods but `held`, `create` and `close` need the lock. If a method fails, or the process ends in it, the next
+    All methods but `held`, `create` and `close` need the lock. If a method fails, or its process dies, the next
     `recover`, in any process, repairs the state.
     """
 
@@ -71,26 +71,26 @@ class ActivePartition:
         return self.lock.held(timeout_s)
 
     def recover(self) -> LogSegment | None:
-        """The active segment, ready for appends, or None; another process may have changed it, or died doing so."""
+        """The active segment, ready for appends after any changes and crashes of other processes, or None."""
         value = self.lock.value()
         segment = self._known_segment(value)
         if segment is None:
             try:
                 self._adopt_state(value)
             except DamagedLogError:
-                # so that the next use reads the file again
+                # the next use reads the file again
                 self._release()
                 raise
         elif segment.config is not self.snapshots.snapshot.config:
             reopened = self._opener.segment_of(segment.state)
             with closed_on_error(reopened):
-                # before the other is closed: of a log that no process has open, the kernel may forget an error
+                # before the other closes: the kernel may forget the error of a log that no process has open
                 reopened.open()
             self._use(reopened)
         return self._segment
 
     def ready_segment(self) -> LogSegment | None:
-        """The active segment, if it is ready for appends as this process left it; None if `recover` has work."""
+        """The active segment, if it is ready as this process left it; None if `recover` has work."""
         segment = self._known_segment(self.lock.value())
         if segment is None or segment.config is not self.snapshots.snapshot.config:
             return None
@@ -107,7 +107,7 @@ class ActivePartition:
         self._opener.create(stem)
 
     def begin(self, created_ms: int) -> LogSegment:
-        """Begin the segment that a commit made active; its files were created at that time."""
+        """Open the segment that a commit made active; its files were created at `created_ms`."""
         state = self.snapshots.snapshot.partitions[self.partition]
         assert state.active is not None
         begin = SegmentState.new(state.active.stem, state.active.base_offset, created_ms, state.first_unstable_offset)
@@ -115,11 +115,11 @@ class ActivePartition:
         return self._use(self._opener.segment_of(begin))
 
     def begin_seal(self, status: PageStatus = PageStatus.CHANGING) -> SealedSegment:
-        """Finish the active segment's files. The caller then commits, and calls `end_seal` or `reactivate`."""
+        """Finish the active segment's files; the caller then commits, and calls `end_seal` or `reactivate`."""
         segment = self._segment
         assert segment is not None
         state_before = segment.state
-        # until the seal is over, every process asks the commit log
+        # until the seal ends, every process reads the commit log
         self.lock.publish(status, state_before)
         self._segment = self._page_value = None
         began_ns = perf_counter_ns()
@@ -134,7 +134,7 @@ class ActivePartition:
         self.lock.count(*PartitionCounters(flushes=1, flush_ns=perf_counter_ns() - began_ns))
         if not state.batches:
             return SealedSegment(self.partition, state_before, None)
-        # records without timestamps age from the last append, and the seal may come much later
+        # records without timestamps age from the last append, which may be long before the seal
         info = replace(state.segment_info(self.partition), created_ms=state_before.written_by_ms(state.flushed_ms))
         return SealedSegment(self.partition, state_before, info)
 
@@ -145,9 +145,9 @@ class ActivePartition:
         self.lock.publish(PageStatus.NONE, None)
 
     def reactivate(self, state_before: SegmentState) -> None:
-        """Make the segment active again as it was before its seal, which was not committed and will not be."""
+        """Make the segment active again as before its seal, which will not be committed."""
         self._use(self._opener.reopened(state_before))
-        # its log was closed since, so the next use checks whether the kernel dropped unwritten pages
+        # its log was closed, so the next use checks whether the kernel dropped unwritten pages
         self._release()
 
     def seal(self) -> None:
@@ -172,21 +172,21 @@ class ActivePartition:
         segment = self.recover()
         if segment is not None and segment.stem == stem:
             is_whole = self._opener.write_again(segment, sync)
-            self.moved_on() if is_whole else self.give_up()
+            self.publish_state() if is_whole else self.give_up()
 
-    def moved_on(self) -> None:
+    def publish_state(self) -> None:
         assert self._segment is not None
         self._page_value = self.lock.publish_active(self._segment.packed_state())
 
-    def flushed(self, state: SegmentState, since_ms: int, *, with_indexes: bool) -> bool:
-        """Note that a sync started at `since_ms` covered `state`, with the indexes if so. False once sealed."""
+    def note_flushed(self, state: SegmentState, since_ms: int, *, with_indexes: bool) -> bool:
+        """Note a sync of `state` that started at `since_ms`, and included the indexes or not; False once sealed."""
         segment = self.recover()
         if segment is None or segment.stem != state.stem:
             return False
         segment.note_flushed(state.next_offset, state.position, since_ms)
         if with_indexes:
             self.lock.recovery_point = state.flushed(since_ms).pack()
-        self.moved_on()
+        self.publish_state()
         return True
 
     def repair(self, *, dry_run: bool) -> TruncatedTail | None:
@@ -204,32 +204,23 @@ class ActivePartition:
         with closing(self._opener.segment_of(begin)) as segment:
             state = segment.scan_tail(self._opener.transactions_before())
         with closing(self._opener.segment_of(state)) as segment:
-            trailing, end = (
-                segment.trailing(),
-                max(segment.last_sound_offset(), reason.details.get("end_offset") or 0),
-            )
-        truncated = TruncatedTail(
-            self.partition,
-            segment.file,
-            state.position,
-            trailing.end - trailing.position,
-            state.next_offset,
-            end,
-            reason,
-        )
+            trailing, last_sound_offset = segment.trailing(), segment.last_sound_offset()
+        size = trailing.end - trailing.position
+        end = max(last_sound_offset, reason.details.get("end_offset") or 0)
+        truncated = TruncatedTail(self.partition, segment.file, state.position, size, state.next_offset, end, reason)
         if not dry_run:
             _log.warning("%s", truncated)
             self._seal_flushed(state.flushed(self.handle.clock()))
         return truncated
 
-    def doubt(self) -> None:
-        """Forget the segment, so that the next use recovers it: after an error the files' content is not known."""
+    def forget_segment(self) -> None:
+        """Forget the segment, whose files' content is unknown after an error: the next use recovers it."""
         if self._segment is not None and self._segment.is_torn:
             self.lock.publish(PageStatus.TORN, self._segment.state)
         self._release()
 
     def close(self) -> None:
-        """Close the segment's files and the lock's file; nothing is flushed. Waits for threads that hold the lock."""
+        """Close the files without a flush; waits for threads that hold the lock."""
         with self.lock.alone():
             self._release()
         self.lock.close()
@@ -239,7 +230,7 @@ class ActivePartition:
         return self.snapshots.snapshot.partitions[self.partition].active
 
     def _adopt_state(self, value: bytes | None) -> None:
-        """Continue from the page's state, or, if that is not enough, from the commit log."""
+        """Continue from the page's state, or from the commit log if that is not enough."""
         record = StateRecord.unpack(value)
         state = record.state_of(self._topic_id, self._active) if record else None
         if record is None or state is None or record.status != PageStatus.ACTIVE:
@@ -247,7 +238,7 @@ class ActivePartition:
             # the process that committed it may have died before the commit was durable
             self.handle.storage.sync(paths.COMMITS_DIR)
             state = record.state_of(self._topic_id, self._active) if record else None
-        # a commit checks it, and direct appends make none
+        # direct appends make no commit, which would check it
         self.snapshots.snapshot.requires.check_writable()
         if self._active is None:
             self.end_seal()
@@ -284,7 +275,7 @@ class ActivePartition:
         if segment is not self._segment:
             self._release()
         self._segment = segment
-        self.moved_on()
+        self.publish_state()
         return segment
 
     def _release(self) -> None:
@@ -294,7 +285,7 @@ class ActivePartition:
 
 
 class SealedSegment(NamedTuple):
-    """A segment whose seal lacks only its commit: its former state, and the segment to add, None if it is empty."""
+    """A segment whose seal lacks its commit: its former state, and the segment to add, or None if it is empty."""
 
     partition: int
     state_before: SegmentState
@@ -305,7 +296,7 @@ class SealedSegment(NamedTuple):
         return [seal] if self.info is None else [seal, Add(self.info)]
 
 
-def check_is_there(path: str, active: Active) -> None:
+def check_exists(path: str, active: Active) -> None:
     """Raise DamagedLogError if the `active` segment has no log: it was durable before the commit that names it."""
     if not os.path.exists(path):
         raise DamagedLogError(
@@ -336,8 +327,7 @@ class SegmentOpener:
     def resumed(self, segment: LogSegment | None, state: SegmentState, status: PageStatus) -> LogSegment | None:
         """The segment with this state and any batches that another process wrote before it died.
 
-        It is `segment` if that can take appends. None if a sync failed or may have failed, and records are
-        lost.
+        It is `segment` if that can take appends. None if a sync failed, or may have, and records are lost.
         """
         if status == PageStatus.FAILED:
             return None
@@ -350,13 +340,13 @@ class SegmentOpener:
             try:
                 self._repair(segment, status, is_known=is_known)
             except DamagedLogError:
-                # a device may lose unsynced records; without a failed sync, something else has cut a short log
+                # a device may lose unsynced records; without a failed sync, something else cut a short log
                 is_cut = segment.unknown_bytes() < 0 and not was_not_synced(self._folder, segment.stem)
                 if is_cut or not segment.has_lost_its_end():
                     raise
                 segment.close()
                 return None
-            # the process that began to seal it may have died when a sync had failed
+            # the process that was sealing it may have died after a failed sync
             if status == PageStatus.CHANGING:
                 is_whole = self.write_again(segment, FlushOutcome.STARTED)
             else:
@@ -377,14 +367,14 @@ class SegmentOpener:
     def _repair(self, segment: LogSegment, status: PageStatus, *, is_known: bool) -> None:
         """Make the files match the state, with any batches that another process wrote before it died."""
         unknown = segment.unknown_bytes()
-        # a page of this boot counts what was written: no crash takes that away
+        # what a page of this boot counts was written, and no crash loses it
         is_other = not is_known and (unknown > 0 or segment.is_preallocated) and not segment.has_its_end()
         if unknown < 0 or is_other:
-            # either raises, or it is another file with the same batches
+            # raises, unless it is another file with the same batches
             segment.recover(self.transactions_before(), DurableEnd(segment.next_offset, segment.size))
             segment.flush()
             return
-        # a healthy segment's indexes are not opened: a seal finds out whether one was changed
+        # the indexes of a healthy segment are not opened: a seal checks them
         if unknown > 0 or status != PageStatus.ACTIVE or not (is_known or segment.seems_to_have_entries()):
             self._rebuild_damaged_indexes(segment)
         if status == PageStatus.TORN:
@@ -398,10 +388,10 @@ class SegmentOpener:
             segment.make_indexes(self.transactions_before())
 
     def _is_trusted(self, segment: LogSegment) -> bool:
-        """True if the next sync will report lost records; False if that cannot be ensured.
+        """True if the next sync will report lost records.
 
-        If its writer was killed, no process had the file open: then the kernel forgets that it could not write
-        pages, and forgets the pages. So a process that opens the file then reads them before the next sync.
+        If its writer was killed and no process had the file open, the kernel forgets failed writes, and the pages. So
+        a process that opens the file makes the next sync read them first.
         """
         if segment.is_open or not segment.unflushed.size:
             return True
@@ -409,12 +399,12 @@ class SegmentOpener:
         return mark_doubted(self._folder, segment.stem)
 
     def recovered(self, active: Active, value: bytes | None) -> LogSegment:
-        """The `active` segment, whose end is not known: walked from the recovery point in `value`, and synced."""
+        """The `active` segment with an unknown end, walked from the recovery point in `value`, and synced."""
         topic_id = self._snapshots.snapshot.topic_id
         point, durable = recovery_point(value, topic_id, active), durable_end(value, topic_id, active)
         segment = self.segment_of(point or SegmentState.new(active.stem, active.base_offset, self._handle.clock()))
         with closed_on_error(segment):
-            check_is_there(segment.file, active)
+            check_exists(segment.file, active)
             if point is None or not segment.has_its_bytes():
                 segment.recover(self.transactions_before(), durable)
             elif segment.unknown_bytes() or segment.size < durable.position or segment.trailing().end > segment.size:
@@ -431,7 +421,7 @@ class SegmentOpener:
     def sealed(self, segment: LogSegment, status: PageStatus) -> SegmentState:
         """Seal the segment's files; with FAILED they hold only durable records."""
         if status != PageStatus.FAILED:
-            # open it first, so that the kernel reports later write errors to this process too
+            # first, so that the kernel reports later write errors to this process too
             segment.open()
             sync = stored_mark(self._folder, segment.stem)
             if sync == FlushOutcome.FAILED or (sync != FlushOutcome.ENDED and not self.write_again(segment, sync)):
@@ -446,36 +436,32 @@ class SegmentOpener:
         return transactions_before(self._handle, self._snapshots.refresh().partitions[self._partition])
 
 
-# The commit log says which segments there are. The page in the lock's file says where the active one ends, and is
-# written after the bytes that it counts. The page says CHANGING from before a seal's commit until after it. A
-# process that finds this, or a page that does not check, asks the commit log first. A process may end between any
-# two steps.
+# The commit log lists the segments. The page in the lock's file has the end of the active one, and is written after
+# the bytes that it counts. A process may die between any two steps:
 #
-#     open    create the files, commit `active`, page ACTIVE      found: NONE and `active`: the segment is recovered
-#     append  write the log, the indexes, then the page           found: a log that is longer: its tail is walked
-#     seal    page CHANGING, trim and sync the files, commit      found: CHANGING: the commit log says whether it is
+#     open    create the files, commit `active`, page ACTIVE      left: NONE and `active`: the segment is recovered
+#     append  write the log, the indexes, then the page           left: a longer log: its tail is walked
+#     seal    page CHANGING, trim and sync the files, commit      left: CHANGING: the commit log shows whether it is
 #             `seal` and `add`, page NONE, or ACTIVE with the     sealed; if not, it stays active
-#             next segment when the same commit opened one
-#     torn    page TORN: an append failed, and cannot be cut off  found: TORN: it is cut off before anything else
-#     failed  page FAILED, cut the files to what was flushed,     found: FAILED: the same, by any process
+#             next segment if the same commit opened one
+#     torn    page TORN: a failed append cannot be cut off        left: TORN: it is cut off first
+#     failed  page FAILED, cut the files to their flushed end,    left: FAILED: the same, by any process
 #     sync    trim and sync them, commit `seal`, page NONE
-#     repair  page FAILED, as if what is sound were flushed, and  found: the same
-#             the rest as above
+#     repair  as after a failed sync, with the sound end for      left: the same
+#             the flushed end
 #
-# A sync that failed is never tried again in the same segment: the next one would succeed, without what was lost.
-
+# A failed sync is never repeated in the same segment: the next one would succeed without the lost records.
 _log = logging.getLogger("distlog")
-
 #: How long a commit is tried while its process holds a lock that others wait for.
 COMMIT_TIMEOUT_S = TIMEOUT_S / 2
 
 
 @dataclass(frozen=True, slots=True)
 class TruncatedTail:
-    """The bytes that a repair cuts off an active segment: `size` bytes of `file` from `position` on.
+    """The `size` bytes of `file` from `position` on that a repair cuts off an active segment.
 
-    They, and what is not in the file any more, held the offsets from `start_offset` on, as far as is known up to
-    `end_offset`; they are given again.
+    They, and bytes that are already missing, held the offsets from `start_offset` on, up to `end_offset` as far as
+    known; the offsets are assigned again.
     """
 
     partition: int
@@ -495,11 +481,11 @@ class TruncatedTail:
 
 
 def active_folder(handle: TopicHandle, partition: int) -> str:
-    """The folder of a partition with an active segment. Raises StorageError if it is not on a disk."""
+    """The folder of a partition with an active segment; StorageError if it is not on a disk."""
     if not handle.storage.is_local:
         raise StorageError(
-            "the topic was copied here with an active segment, which only a disk can have: on the disk seal it, "
-            "'distlog alter FOLDER --seal', and copy the folder again",
+            "the topic was copied here with an active segment, which only a disk can have: seal it on the disk "
+            "('distlog alter FOLDER --seal'), and copy the folder again",
             url=handle.storage.url,
             partition=partition,
         )
@@ -507,7 +493,7 @@ def active_folder(handle: TopicHandle, partition: int) -> str:
 
 
 def open_segments(partitions: Sequence[ActivePartition]) -> None:
-    """Open the active segments of partitions of one topic; partitions that have none begin theirs in one commit."""
+    """Open the active segments of partitions of one topic; missing ones begin in one commit."""
     with ExitStack() as stack:
         missing = []
         for partition in sorted(partitions, key=lambda partition: partition.partition):
@@ -538,7 +524,7 @@ def begin_segments(
         try:
             return _begin(partitions, snapshot, operation, sealed)
         except TransactionTooOldError:
-            # vacuum may have deleted the new files: others are made
+            # vacuum may have deleted the new files: create others
             if not deadline.pause():
                 raise
         except CommitConflictError:
@@ -569,7 +555,7 @@ def _begin(
 
 
 class ActiveSeals:
-    """Seals the active segments of partitions in the commit of a race.
+    """Seals the active segments of partitions in the commit of a race, or leaves them active if that fails.
 
         with CommitRace(...) as race, ActiveSeals(handle, race) as seals:
             for head in race:
@@ -577,9 +563,8 @@ class ActiveSeals:
                 if sealed is not None:
                     race.put([*seals.actions, ...])
 
-    Partitions are locked in ascending order, so that two commits never deadlock. The page of each says CHANGING until
-    the commit. If another segment became active concurrently, all locks are released, and taken again with its
-    partition. If nothing is committed, the segments stay active. `timeout_s` is for each lock.
+    Partitions are locked in ascending order, so that two commits never deadlock. If another segment becomes active
+    concurrently, all locks are released, and taken again with its partition. `timeout_s` is for each lock.
     """
 
     def __init__(
@@ -604,7 +589,7 @@ class ActiveSeals:
         active = sorted(set(active).intersection(partitions)) if active else []
         if not self._locked.keys() >= set(active):
             self._release()
-            # no lock is held during the race, unless there is something to seal
+            # no lock is held during the race if there is nothing to seal
             self._race.after = self._lock(active)
             return None
         if self._locked and not self._sealed:
@@ -617,7 +602,7 @@ class ActiveSeals:
     def _lock(self, partitions: Iterable[int]) -> Snapshot:
         """Lock the partitions; returns the newest snapshot after that.
 
-        A second interrupt does not wait for the threads that seal: each lock is held until its thread has ended.
+        A second interrupt does not wait for the threads that seal: each lock is held until its thread ends.
         """
         snapshots, locked = CurrentSnapshot(self._handle.log, self._race.after), []
         for number in partitions:
@@ -635,7 +620,7 @@ class ActiveSeals:
         return snapshots.snapshot
 
     def _without_active(self, head: Snapshot) -> Snapshot:
-        # not a copy of all partitions: most appends seal none of ten thousand
+        # without a copy of all partitions: most appends seal none of ten thousand
         states = dict[int, PartitionState]()
         for number, segment in self._sealed.items():
             draft = PartitionDraft(head.table[number])
@@ -665,7 +650,7 @@ class ActiveSeals:
                     self._locked[number][0].end_seal()
             elif not self._race.is_in_doubt:
                 self._release()
-            # else the pages stay at CHANGING, so the next process asks the commit log
+            # else the pages stay at CHANGING, so the next process reads the commit log
 
 
 def seal_all(handle: TopicHandle, snapshot: Snapshot, operation: str, actions: Sequence[Action] = ()) -> Snapshot:
@@ -680,7 +665,7 @@ def seal_all(handle: TopicHandle, snapshot: Snapshot, operation: str, actions: S
 def wait_for_appends(
     handle: TopicHandle, snapshot: Snapshot, partitions: Iterable[int] | None = None, timeout_s: float = TIMEOUT_S
 ) -> None:
-    """Return when each direct append to these partitions has ended, so that later ones know the newest commit."""
+    """Wait until each direct append to these partitions has ended: later ones read the newest commit."""
     for partition in range(len(snapshot.partitions)) if partitions is None else partitions:
         folder = handle.storage.local_path(paths.partition_dir(handle.name, partition))
         path = os.path.join(folder, paths.LOCK_FILE)

@@ -16,7 +16,7 @@ from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import SnapshotTooOldError
-from distlog.core.log.active_partition import active_folder, check_is_there
+from distlog.core.log.active_partition import active_folder, check_exists
 from distlog.core.log.log_segment import ReadableSegment
 from distlog.core.log.partition_lock import PageStatus, StateRecord, durable_end, recovery_point, stored_value
 from distlog.core.log.producers import transactions_before
@@ -29,7 +29,7 @@ from distlog.core.storage.locks_and_pages import WatchedPage
 
 
 class LiveSnapshot:
-    """The snapshot that a topic object reads, without tails at a version or a time; safe between threads."""
+    """The snapshot that a topic object reads, without tails if it is pinned; safe between threads."""
 
     def __init__(self, handle: TopicHandle, current: CurrentSnapshot) -> None:
         self._handle, self._current = handle, current
@@ -39,14 +39,14 @@ class LiveSnapshot:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The snapshot to read, never one to commit from; its tails are of the last `refresh`, or later."""
+        """The snapshot to read, never to commit from; its tails are of the last `refresh`, or later."""
         view, committed = self._view, self._current.snapshot
         if view is None or view.committed is not committed or view.request is not self._request:
             view = self._load_view(committed)
         return view.live
 
     def refresh(self) -> Snapshot:
-        """Move on to the newest version and the ends of its active segments; one GET if there is nothing new."""
+        """Load the newest version and the ends of its active segments; one GET if nothing changed."""
         self.invalidate()
         try:
             return self._load_view(self._current.refresh()).live
@@ -55,40 +55,37 @@ class LiveSnapshot:
             return self._load_view(self._current.refresh()).live
 
     def invalidate(self) -> None:
-        """Have the ends of the active segments read again when the snapshot is used next."""
+        """Make the next use of the snapshot read the ends of the active segments again."""
         self._request = object()
 
     def _load_view(self, committed: Snapshot) -> _View:
         request, view = self._request, self._view
         if view is not None and view.committed is not committed:
-            # vacuum may have deleted what older versions had
+            # vacuum may have deleted files of older versions
             self._handle.reader.forget_deleted()
         live = committed if self._current.pinned else with_tails(self._handle, committed)
         self._view = view = _View(committed, live, request)
         return view
 
 
-# No lock is taken. The page in the lock's file says where the segment ends. If the page does not check, is from
-# before the machine was started, or is of another segment, the log is walked, from its recovery point if that is
-# known.
-
+# Readers take no lock. The page in the lock's file has the segment's end. If the page is not valid, or is of another
+# boot or segment, the log is walked, from its recovery point if that is known.
 _log = logging.getLogger("distlog")
-
-#: How often the page is read before the log is walked. Two writes during one read of the page are rare.
-_LOOKS = 3
+#: Reads of the page before the log is walked: two writes during one read are rare.
+_PAGE_READS = 3
 
 
 def with_tails(handle: TopicHandle, snapshot: Snapshot) -> Snapshot:
-    """Return `snapshot` as readers see it now: with the active segments, up to their current ends.
+    """Return `snapshot` for readers, with the active segments up to their current ends; not a base of commits.
 
-    It must not be the base of a commit. Raises SnapshotTooOldError if an active segment was sealed, removed and
-    vacuumed since, DamagedLogError if its log is missing and its end is unknown.
+    Raises SnapshotTooOldError if an active segment was sealed, removed and vacuumed since, DamagedLogError if its log
+    is missing and its end is unknown.
     """
     return _with_tails(handle, snapshot, with_tail)
 
 
 def with_sound_tails(handle: TopicHandle, snapshot: Snapshot) -> Snapshot:
-    """Return what `with_tails` does, without the tails of partitions for which that raises DamagedLogError."""
+    """Do as `with_tails`, without the tails of partitions for which that raises DamagedLogError."""
 
     def tail_if_sound(handle: TopicHandle, snapshot: Snapshot, partition: int) -> PartitionState:
         try:
@@ -110,18 +107,18 @@ def _with_tails(
 
 
 def is_counted(handle: TopicHandle, snapshot: Snapshot, partition: int) -> bool:
-    """True if a page of this boot says what the active segment has: its log and its indexes then have it."""
+    """True if a page of this boot has the active segment's end."""
     active = snapshot.partitions[partition].active
     return active is not None and _known_state(_page(handle, partition), snapshot, active) is not None
 
 
 def damage_of_tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> DamagedLogError | None:
-    """Return the error with which the active segment refuses appends, by its files without its lock; else None."""
+    """The error with which the active segment refuses appends, by its files, without its lock."""
     active = snapshot.partitions[partition].active
     if active is None:
         return None
     page = _page(handle, partition)
-    for _ in range(_LOOKS):
+    for _ in range(_PAGE_READS):
         value = stored_value(page)
         damage = _damage(handle, snapshot, partition, active, page)
         # a process may append, recover or seal concurrently
@@ -141,7 +138,7 @@ def _damage(
             with closing(ReadableSegment(folder, state, snapshot.config)) as segment:
                 if segment.unknown_bytes() >= 0:
                     return None
-        check_is_there(os.path.join(folder, f"{active.stem}.log"), active)
+        check_exists(os.path.join(folder, f"{active.stem}.log"), active)
     except DamagedLogError as error:
         return error
     if state is None:
@@ -162,7 +159,7 @@ def _page(handle: TopicHandle, partition: int) -> str:
 
 
 def without_tails(snapshot: Snapshot) -> Snapshot:
-    """Return the commit log's snapshot, from one that `with_tails` gave."""
+    """Undo `with_tails`."""
     states = {
         number: dataclasses.replace(
             state, segments=state.segments.without_active(), log_end_offset=state.active.base_offset
@@ -174,7 +171,7 @@ def without_tails(snapshot: Snapshot) -> Snapshot:
 
 
 def tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> SegmentInfo | None:
-    """Return the partition's active segment with its current end; None if there is none, or it is empty."""
+    """The partition's active segment with its current end; None without records."""
     active = snapshot.partitions[partition].active
     if active is None:
         return None
@@ -182,23 +179,22 @@ def tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> SegmentInfo
     state = _known_state(page, snapshot, active)
     if state is None:
         walked, is_end_known = _walk(handle, snapshot, partition, active, page)
-        # a writer that appended since may not have published these batches yet, and may cut them off
+        # a writer that appended concurrently may publish these batches later, or cut them off
         state = _known_state(page, snapshot, active)
         if state is None:
             state = walked
-            # what is wrong with a log that readers see up to where the walk ended
             value = stored_value(page)
             durable = durable_end(value, snapshot.topic_id, active)
             with closing(ReadableSegment(os.path.dirname(page), state, snapshot.config)) as segment:
                 error = segment.damage(durable, is_end_known=is_end_known)
-                # a writer may have appended after the end of the walk
+                # unless a writer appended after the walk
                 if error is not None and value == stored_value(page) and not _known_state(page, snapshot, active):
                     _warn_once(segment.file, str(error))
     return state.tail_info(partition, handle.clock()) if state.batches else None
 
 
 def with_tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> PartitionState:
-    """The state of one partition as readers see it now; see `with_tails`."""
+    """The state of one partition for readers; see `with_tails`."""
     state, segment = snapshot.partitions[partition], tail(handle, snapshot, partition)
     if segment is None:
         return state
@@ -208,10 +204,10 @@ def with_tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> Partit
 
 
 def _known_state(page: str, snapshot: Snapshot, active: Active) -> SegmentState | None:
-    for _ in range(_LOOKS):
+    for _ in range(_PAGE_READS):
         record = StateRecord.unpack(stored_value(page))
         if record is not None:
-            # a segment whose sync failed is being cut
+            # the segment is being cut
             return None if record.status == PageStatus.FAILED else record.state_of(snapshot.topic_id, active)
     return None
 
@@ -219,11 +215,11 @@ def _known_state(page: str, snapshot: Snapshot, active: Active) -> SegmentState 
 def _walk(
     handle: TopicHandle, snapshot: Snapshot, partition: int, active: Active, page: str
 ) -> tuple[SegmentState, bool]:
-    """Walk the log; returns the state, and whether the log must be cut there even if more bytes follow."""
+    """Walk the log; returns the state, and True if the log must be cut there even if more bytes follow."""
     name = paths.segment_file(handle.name, partition, active.stem, ".log")
     if not os.path.exists(path := handle.storage.local_path(name)):
         if _is_active(handle, snapshot, partition, active):
-            check_is_there(path, active)
+            check_exists(path, active)
         raise missing_file_error(name, partition)
     folder, config = os.path.dirname(page), snapshot.config
     begin = SegmentState.new(active.stem, active.base_offset, handle.clock())
@@ -238,7 +234,7 @@ def _walk(
 
 
 def _end_after_failed_sync(value: bytes | None, snapshot: Snapshot, active: Active) -> int | None:
-    """The position at which the log is to be cut as a sync failed; the kernel may forget the bytes after it."""
+    """The position at which a failed sync cuts the log; the kernel may forget the bytes after it."""
     record = StateRecord.unpack(value)
     if record is None or record.status != PageStatus.FAILED:
         return None
@@ -248,7 +244,6 @@ def _end_after_failed_sync(value: bytes | None, snapshot: Snapshot, active: Acti
 
 @lru_cache(maxsize=1024)
 def _warn_once(path: str, text: str) -> None:
-    """Log what is wrong with a log that readers see up to there; they look often."""
     _log.warning("%s: readers see the records before it", text)
 
 
@@ -262,17 +257,17 @@ class TailWatch:
         self._newest_commit, self._next_commit, self._active = "", "", list[int]()
 
     def changed(self, snapshot: Snapshot) -> bool:
-        """True if there may be something new since the last call, which was followed by a refresh to `snapshot`."""
+        """True if there may be new records since the last call, after which the caller refreshed to `snapshot`."""
         if snapshot is not self._of:
             self._newest_commit, self._next_commit = (
                 self._handle.storage.local_path(paths.commit_file(snapshot.version + more)) for more in (0, 1)
             )
             self._active = snapshot.active_partitions
             self._of = snapshot
-        # a deleted commit is below the log retention horizon: this process was paused for long
+        # a deleted commit is below the log retention horizon: this process was paused
         is_newer = os.path.exists(self._next_commit) or not os.path.exists(self._newest_commit)
         for number in self._active:
-            # each page, even after one that changed: the values noted now are those that the refresh sees, or older
+            # each page, even after one that changed: the noted values must not be newer than the refresh
             page = self._pages.get(number)
             if page is None:
                 folder = self._handle.storage.local_path(paths.partition_dir(self._handle.name, number))

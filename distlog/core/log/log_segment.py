@@ -64,7 +64,7 @@ from distlog.core.segments.transactions import OpenTransactions
 
 
 class ReadableSegment:
-    """A segment in `folder`, as far as its state counts it. No lock is needed, since nothing after that is read."""
+    """A segment in `folder`, up to the end in its state; needs no lock."""
 
     def __init__(
         self, folder: str, state: SegmentState, config: TopicConfig, calls: FileCalls = os, *, writable: bool = False
@@ -87,7 +87,6 @@ class ReadableSegment:
 
     @property
     def is_preallocated(self) -> bool:
-        """True if the log is as long from the start as it may become."""
         return self._files.log_bytes > 0
 
     @property
@@ -120,7 +119,7 @@ class ReadableSegment:
         return Unflushed.of(self._numbers)
 
     def translate_offset(self, offset: int) -> BatchLocation | None:
-        """The first batch whose last offset is `offset` or above; None if there is none."""
+        """Return the first batch whose last offset is `offset` or above."""
         for batches in self._from_offset(offset, _HEADER_STEP):
             rows = batches.rows
             last = rows["base_offset"] + rows["last_offset_delta"]
@@ -131,7 +130,7 @@ class ReadableSegment:
         return None
 
     def find_offset_by_timestamp(self, timestamp: int) -> int | None:
-        """The offset of the first record at or after `timestamp` (ms); None if there is none."""
+        """Return the offset of the first record at or after `timestamp` (ms)."""
         _, delta = self._files.times.floor(timestamp, int(self._numbers[TIME_INDEX]))
         for batches in self._from_offset(self.base_offset + delta, _TIME_STEP):
             data, file, position = batches.data, self.file, batches.position
@@ -145,7 +144,7 @@ class ReadableSegment:
         return None
 
     def _from_offset(self, offset: int, step: int) -> Iterator[Batches]:
-        """Batches from the index's entry for `offset` on; from the log's start if the index does not fit the log."""
+        """Batches from the index entry of `offset` on; from the log's start if the index does not fit the log."""
         delta, position = self._files.offsets.floor(offset - self.base_offset, int(self._numbers[OFFSET_INDEX]))
         walk = batches_from(self._files.log, position, self.size, step)
         if delta < 0:
@@ -167,7 +166,7 @@ class ReadableSegment:
         return segment_files.damage(self._files, self._numbers, self.trailing(), durable, is_end_known=is_end_known)
 
     def last_sound_offset(self) -> int:
-        """Return the offset after the last sound batch past the state's end; 0 if there is none."""
+        """Return the offset after the last sound batch past the state's end, or 0."""
         sound, end = self.trailing().sound, 0
         if sound is not None:
             for batches in sound_batches(self._files.log, sound[0], self._files.log.size(), sound[1]):
@@ -175,7 +174,7 @@ class ReadableSegment:
         return end
 
     def has_its_end(self) -> bool:
-        """True if a batch of the log ends where the state does, or there is no index to find it by."""
+        """True if a batch ends where the state does, or no index can find it."""
         if not self.seems_to_have_entries():
             return True
         try:
@@ -185,13 +184,13 @@ class ReadableSegment:
         return not self.size or (last is not None and last.position + last.size == self.size)
 
     def scan_tail(self, transactions: OpenTransactions, end: int | None = None) -> SegmentState:
-        """The state that `LogSegment.recover_tail` would come to, up to the position `end`; nothing is cut."""
+        """Return the state that `LogSegment.recover_tail` would make, up to the position `end`; cuts nothing."""
         transactions_at_end = self._open_at_end(transactions)
         numbers = segment_files.scan_tail(self._files, self._numbers, self._interval, transactions_at_end, end)
         return SegmentState.of_numbers(self.stem, numbers)
 
     def _open_at_end(self, transactions: OpenTransactions) -> OpenTransactions:
-        """The transactions that are open at the known end, if `transactions` are where the segment begins."""
+        """Advance `transactions` from the segment's begin to the known end."""
         if self._numbers[PRODUCER_BITS] & TRANSACTIONS:
             for batches in self.batches(0):
                 transactions.observe(batches.data, batches.rows)
@@ -201,7 +200,7 @@ class ReadableSegment:
         return segment_files.has_lost_its_end(self._files, self._numbers)
 
     def has_its_bytes(self) -> bool:
-        """True if the log is as long as the state says, and the indexes have its entries; does not read the log."""
+        """True if the log has the state's length, and the indexes its entries; does not read the log."""
         return self._files.log.size() >= self.size and self._files.has_entries(self._numbers)
 
     def seems_to_have_entries(self) -> bool:
@@ -215,11 +214,9 @@ class ReadableSegment:
 
 
 class LogSegment(ReadableSegment):
-    """A segment that can be changed; `clock` returns the time in ms, `calls` are the system calls that change files.
+    """A segment that takes appends, under the partition's lock; several processes may have it open.
 
-    Callers hold the partition's lock. Several processes may have a segment open: `resume` continues from another
-    process's state, and `close` does not change the length of the files, since others may append. After an error that
-    leaves the files' content uncertain, every change is refused until `recover`.
+    After an error that leaves the files' content uncertain, every change is refused until `recover`.
     """
 
     def __init__(
@@ -249,7 +246,7 @@ class LogSegment(ReadableSegment):
         calls: FileCalls = os,
         first_unstable_offset: int = NO_OFFSET,
     ) -> LogSegment:
-        """Create a segment, with durable file names, after a log with this `first_unstable_offset`."""
+        """Create a segment with durable file names."""
         state = SegmentState.new(stem, base_offset, clock(), first_unstable_offset)
         segment = cls(folder, state, config, clock=clock, calls=calls)
         segment._files.create()
@@ -276,11 +273,10 @@ class LogSegment(ReadableSegment):
         aborted: Sequence[AbortedTransaction] = (),
         first_unstable_offset: int | None = None,
     ) -> None:
-        """Append batches: all of `data`, whose headers are `rows` (BATCH rows, absolute offsets, right checksums).
+        """Append all of `data`, whose headers are `rows` (BATCH rows, absolute offsets, right checksums).
 
-        If known, `newest_offsets` gives the offset of the first record with the largest timestamp of each batch, and
-        `min_timestamps` its smallest timestamp. `aborted` are the transactions whose markers are among the batches.
-        Raises the UnfitBatchError of `fold`, before anything is written. Other errors leave the files unchanged.
+        `newest_offsets` and `min_timestamps` are per batch, as in `ValidBatch`; `aborted` are the transactions that
+        the batches end. Raises UnfitBatchError before anything is written; other errors leave the files unchanged.
         """
         if not len(rows):
             return
@@ -302,15 +298,12 @@ class LogSegment(ReadableSegment):
         self._numbers = after
 
     def should_roll(self, size: int, max_timestamp: int, max_offset: int) -> bool:
-        """True if batches of `size` bytes, with this largest timestamp (ms) and last offset, need a new segment.
-
-        An empty segment takes all that fits its offsets, so that one roll does not lead to another (Kafka's
-        `LogSegment.shouldRoll`).
-        """
+        """True if batches of `size` bytes need a new segment (Kafka's `LogSegment.shouldRoll`)."""
         numbers, position, room = self._numbers, self.size, self.config.segment_index_bytes
         if not 0 <= max_offset - self.base_offset <= MAX_INT:
             return True
         if position == 0:
+            # so that one roll does not lead to another
             return False
         # one slot of the time index is for the last entry
         offsets, times = int(numbers[OFFSET_INDEX]), int(numbers[TIME_INDEX])
@@ -322,14 +315,13 @@ class LogSegment(ReadableSegment):
         return waited_ms > self._span_ms
 
     def recover_tail(self, transactions: OpenTransactions, durable: DurableEnd = NOTHING_DURABLE) -> None:
-        """Walk the log after the state's end, and cut off a torn write; see `recover`."""
+        """Recover from the state's end on; see `recover`."""
         self._recover(self._numbers, self._open_at_end(transactions), durable)
 
     def write_again(self, transactions: OpenTransactions, *, only_read: bool = False) -> bool:
-        """Write bytes that may not be durable again, or, with `only_read`, read them, for the next sync.
+        """Write bytes that may not be durable again, or only read them; False if the kernel no longer has them.
 
-        After a sync that failed, Linux keeps the bytes, but would not write them. False if it no longer has them.
-        `transactions` are those that were open before the segment.
+        After a failed sync, Linux keeps the bytes, but would not write them.
         """
         numbers = self._usable()
         written = segment_files.write_again(
@@ -338,7 +330,7 @@ class LogSegment(ReadableSegment):
         return self._use_numbers(written)
 
     def make_indexes(self, transactions: OpenTransactions) -> bool:
-        """See `segment_files.with_new_indexes`; False if a batch is damaged, and then nothing is changed."""
+        """Rebuild the indexes; False, with nothing changed, if a batch is damaged."""
         indexed = segment_files.with_new_indexes(self._files, self._usable(), self._interval, transactions)
         return self._use_numbers(indexed)
 
@@ -346,12 +338,12 @@ class LogSegment(ReadableSegment):
         self._files.open()
 
     def sync_error(self) -> StorageError:
-        """Refuse every change until `recover`, since a sync of another process failed; returns the error to raise."""
+        """Refuse every change until `recover`, since another process's sync failed; returns the error."""
         self._refusal = _SYNC_FAILED
         return StorageError(f"cannot change the segment: {_SYNC_FAILED}", file=self._files.log.path)
 
     def drop_uncounted(self) -> None:
-        """Cut off everything after the state's end, also whole batches: their append failed."""
+        """Cut off everything after the state's end: its append failed."""
         segment_files.log_cut(self._files, self._numbers, self.trailing())
         self._files.cut(self._numbers)
         self._refusal = None
@@ -359,13 +351,12 @@ class LogSegment(ReadableSegment):
     def recover(self, transactions: OpenTransactions, durable: DurableEnd = NOTHING_DURABLE) -> None:
         """Walk the whole log, rebuild its indexes, and cut off a torn write.
 
-        `transactions` are those that were open before the segment. Raises DamagedLogError for a cut that `durable`
-        forbids.
+        `transactions` were open before the segment. Raises DamagedLogError for a cut below `durable`.
         """
         self._recover(emptied(self.stem, self._numbers), transactions, durable)
 
     def drop_unflushed(self, transactions: OpenTransactions) -> None:
-        """After a failed sync, drop everything that may not be durable, and log the loss."""
+        """Drop everything that a failed sync did not make durable, and log the loss."""
         counted, flushed = self._numbers, self._numbers[_FLUSHED]
         durable = DurableEnd(*flushed.tolist())
         self._recover(emptied(self.stem, counted), transactions, durable, durable.position)
@@ -374,13 +365,13 @@ class LogSegment(ReadableSegment):
         self._numbers[_FLUSHED_MS] = counted[_FLUSHED_MS]
 
     def note_flushed(self, offset: int, position: int, since_ms: int) -> None:
-        """Note that a sync at `since_ms` made the log durable up to this offset and position."""
+        """Note a sync at `since_ms` up to this offset and position."""
         for field, flushed in zip(_FLUSHED, (offset, position), strict=True):
             self._numbers[field] = max(int(self._numbers[field]), flushed)
         self._numbers[_FLUSHED_MS] = since_ms
 
     def flush(self) -> None:
-        """Sync all earlier appends. Don't repeat a failed sync: the second one would save nothing."""
+        """Sync all appends. Don't repeat a failed sync: the second one would save nothing."""
         (offset, position), since_ms = self._usable()[[NEXT_OFFSET, POSITION]].tolist(), self._clock()
         self._sync()
         self.note_flushed(offset, position, since_ms)
@@ -389,7 +380,7 @@ class LogSegment(ReadableSegment):
         """End the segment (Kafka's `onBecomeInactiveSegment`): add its last time entry, trim and sync its files."""
         numbers_before = self._usable().copy()
         if numbers_before[OFFSET_OF_MAX] < 0 <= numbers_before[MAX_TIMESTAMP]:
-            # no header has it; a damaged batch leaves it unknown, since a seal must not fail for that
+            # no header has it; a damaged batch leaves it unknown, and must not fail the seal
             with suppress(CorruptRecordError):
                 newest = self.find_offset_by_timestamp(int(numbers_before[MAX_TIMESTAMP]))
                 numbers_before[OFFSET_OF_MAX] = -1 if newest is None else newest
@@ -417,12 +408,12 @@ class LogSegment(ReadableSegment):
         self._refusal = None
 
     def _sync(self) -> None:
-        # a file that cannot be opened does not count as a failed sync: no records are lost
+        # a failed open is not a failed sync: no records are lost
         self._files.open()
         try:
             self._files.sync()
             if self._numbers[TXN_INDEX] > 0 and not self._has_durable_names:
-                # the transaction index's file was made with its first entry, so its name may not be durable
+                # the file was made with its first entry, so its name may not be durable
                 self._files.sync_names()
                 self._has_durable_names = True
         except StorageError:
@@ -434,7 +425,7 @@ _ends = itemgetter(*field_numbers(("next_offset", "position", "flushed_offset", 
 
 
 class Unflushed(NamedTuple):
-    """The part of a log that may not be fsynced, and the time of the last sync, or of the segment's creation."""
+    """The part of a log that may not be fsynced, and the time of the last sync or of the segment's creation."""
 
     messages: int
     size: int
@@ -447,10 +438,10 @@ class Unflushed(NamedTuple):
 
 
 def is_flush_due(unflushed: Unflushed, config: TopicConfig, clock: Callable[[], int]) -> bool:
-    """True if `flush.messages` wait for a sync, or some wait and the last sync was `flush.ms` ago by the `clock`."""
+    """True if `flush.messages` wait for a sync, or some wait and the last sync was `flush.ms` ago."""
     if unflushed.messages <= 0 or unflushed.messages >= config.flush_messages:
         return unflushed.messages > 0
-    # a clock that was set back counts as a long time, since the true time is unknown
+    # abs: after a clock was set back, the true time is unknown
     return config.flush_ms < MAX_LONG and abs(clock() - unflushed.flushed_ms) >= config.flush_ms
 
 

@@ -60,21 +60,18 @@ from distlog.core.segments.transactions import OpenTransactions
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# No record becomes a Python object: a kernel checks the records in the request's buffer, or the decompressed
-# copy. The records do not change, unless the topic has another codec. The log sets the base offset and the leader
-# epoch, which the checksum does not cover, and the timestamp type and the largest timestamp: if one of the last two
-# changes, the checksum is computed again.
+# A kernel checks the records in the request's buffer, or in the decompressed copy. They do not change, unless the
+# topic has another codec. The log sets the base offset and the leader epoch, which the checksum does not cover, and
+# the timestamp type and the largest timestamp, after which the checksum is computed again.
 #
-# Different from Kafka: formats 0 and 1 are refused, as by Kafka's produce requests since 4.0; a batch that says
-# that it has an append time is refused with any timestamp type of the topic; and so are bytes after the batch, which
-# Kafka drops silently.
+# Different from Kafka: formats 0 and 1 are refused, as by Kafka's produce requests since 4.0; a batch with an append
+# time is refused with any timestamp type of the topic; and so are bytes after the batch, which Kafka drops silently.
 
-
-_FIRST_GUESS = 4
-#: Limits of a decompressed batch, the larger one: this multiple of `max.message.bytes`, and this number of bytes.
-_MOST_EXPANSION = 32
-_SMALLEST_LIMIT = 32 << 20
-#: Records that an error lists, the first ones: a batch of 32 MiB has millions, and a request thousands of batches.
+#: The expansion of compressed records that is tried first.
+_USUAL_EXPANSION = 4
+#: A decompressed batch may have this multiple of `max.message.bytes`, or this number of bytes if that is more.
+_MOST_EXPANSION, _SMALLEST_LIMIT = 32, 32 << 20
+#: The first records that an error lists: a batch of 32 MiB has millions, and a request thousands of batches.
 _MOST_ERRORS = 100
 _LEADER_EPOCH = slice(12, 16)
 _UNBOUNDED = TimeBounds(MIN_LONG, MAX_LONG)
@@ -85,9 +82,9 @@ _WRONG = {
 
 
 class ValidBatch(NamedTuple):
-    """A batch as a log can take it: its bytes, at offset 0, and its BATCH row, as arrays for `PartitionLog.append`.
+    """A checked batch at offset 0, and its BATCH row, as `PartitionLog.append` takes them.
 
-    `newest_offset` is the offset of the first record with the largest timestamp, -1 if none has a timestamp;
+    `newest_offset` is the offset of the first record with the largest timestamp, -1 without a timestamp;
     `min_timestamp` is the smallest. The times are the producer's: the log gives LogAppendTime under its lock.
     """
 
@@ -98,20 +95,18 @@ class ValidBatch(NamedTuple):
 
     @property
     def offset_count(self) -> int:
-        """The number of offsets that it takes."""
         return int(self.rows[0]["last_offset_delta"]) + 1
 
     @property
     def has_producer(self) -> bool:
-        """True if it is of a producer, or ends a producer's transaction."""
+        """True if it is a producer's, or ends a producer's transaction."""
         return bool(self.rows[0]["producer_id"] >= 0)
 
 
 def validate(data: Buffer, config: TopicConfig, now_ms: int) -> ValidBatch:
-    """Check the one batch in `data`, without changing it, against the topic's `config`, at the time `now_ms`.
+    """Check the one batch in `data`, which does not change, against the topic's `config`.
 
-    Raises InvalidRecordError, RecordTooLargeError, RecordValidationError, InvalidTimestampError, and
-    CorruptRecordError for bytes that were changed on their way, or that do not decode.
+    Raises InvalidRecordError, RecordTooLargeError, RecordValidationError, InvalidTimestampError, CorruptRecordError.
     """
     rows = _one_batch(data)
     (batch,) = batch_fields(rows)
@@ -120,7 +115,7 @@ def validate(data: Buffer, config: TopicConfig, now_ms: int) -> ValidBatch:
     if batch.attributes & APPEND_TIME:
         refused = range(min(batch.record_count, _MOST_ERRORS))
         errors = RecordErrors((number, "a producer set the append time") for number in refused)
-        raise InvalidTimestampError("the append time is the log's to set", record_errors=errors)
+        raise InvalidTimestampError("only the log sets the append time", record_errors=errors)
     by_log = config.message_timestamp_type == "LogAppendTime"
     verdicts = np.zeros(batch.record_count, np.uint8)
     checked = check_records(
@@ -148,7 +143,7 @@ def validate(data: Buffer, config: TopicConfig, now_ms: int) -> ValidBatch:
 
 
 class _Records(NamedTuple):
-    """The uncompressed records: bytes [start, end) of `data`. They came as `section`, in `codec`."""
+    """The uncompressed records, [start, end) of `data`; they came as `section`, in `codec`."""
 
     data: npt.NDArray[np.uint8]
     start: int
@@ -169,17 +164,15 @@ def _one_batch(data: Buffer) -> npt.NDArray[Any]:
 
 def _check_batch(data: Buffer, batch: BatchFields, config: TopicConfig) -> None:
     if batch.base_offset != 0:
-        raise InvalidRecordError("a producer's batch begins at offset 0", base_offset=batch.base_offset)
+        raise InvalidRecordError("a producer's batch must begin at offset 0", base_offset=batch.base_offset)
     check_size(batch.size, config)
     if crc32c(memoryview(data).cast("B")[CRC_START:]) != batch.crc:
-        raise CorruptRecordError("a batch fails its checksum: it was changed on its way, so send it again")
-    count, from_offsets = batch.record_count, batch.last_offset_delta + 1
-    if count != from_offsets:
-        raise InvalidRecordError(
-            "a batch has another number of records than of offsets", records=count, offsets=from_offsets
-        )
+        raise CorruptRecordError("a batch fails its checksum: it was changed in transit, so send it again")
+    count, offsets = batch.record_count, batch.last_offset_delta + 1
+    if count != offsets:
+        raise InvalidRecordError("a batch must have one offset per record", records=count, offsets=offsets)
     if batch.attributes & CONTROL:
-        raise InvalidRecordError("a client must not append control batches")
+        raise InvalidRecordError("a client cannot append control batches")
     if batch.producer_id >= 0 and batch.base_sequence < 0:
         raise InvalidRecordError("a producer id needs a sequence number", producer_id=batch.producer_id)
 
@@ -200,7 +193,7 @@ def _records(data: Buffer, batch: BatchFields, config: TopicConfig) -> _Records:
     records = _Records(array, HEADER_SIZE, array.size, section, codec)
     if codec != NONE:
         limit = min(MAX_RECORDS_BYTES, max(_MOST_EXPANSION * config.max_message_bytes, _SMALLEST_LIMIT))
-        expander = Expander(min(_FIRST_GUESS * section.size, limit))
+        expander = Expander(min(_USUAL_EXPANSION * section.size, limit))
         try:
             expander.expand(codec, section, limit=limit)
         except CorruptRecordError as error:
@@ -211,9 +204,9 @@ def _records(data: Buffer, batch: BatchFields, config: TopicConfig) -> _Records:
                 limit=limit,
             ) from None
         records = _Records(byte_array(expander.array), 0, expander.size, section, codec)
-    # check this before allocating an array with an item per record
+    # before an array with an item per record is allocated
     if count * SMALLEST_RECORD > records.end - records.start:
-        raise InvalidRecordError("a batch is too short for the records that it claims to hold", records=count)
+        raise InvalidRecordError("a batch is too short for its number of records", records=count)
     return records
 
 
@@ -237,7 +230,7 @@ def _refuse(checked: CheckedRecords, verdicts: npt.NDArray[np.uint8]) -> None:
 
 
 def _written(records: _Records, rows: npt.NDArray[Any], codec: int, config: TopicConfig) -> npt.NDArray[np.uint8]:
-    """The batch with the header that `rows` has, in `codec`; puts its size, codec and checksum into `rows`."""
+    """The batch in `codec`, with the header in `rows`, which gets its size, codec and checksum."""
     section: Any = records.section
     if codec != records.codec:
         level = compression_level(config, CODEC_NAMES[codec])
@@ -258,14 +251,14 @@ _WRONG_RUN = {
     NOT_ALL: "the batches do not fill their bytes without gaps",
     BAD_FORMAT: "direct appends take batches of format 2, without transactions",
 }
-_BAD_OFFSETS = "batches that are appended have the offsets from 0 on, without a gap"
+_BAD_OFFSETS = "batches must have the offsets from 0 on, without a gap"
 
 
 class BatchRun(NamedTuple):
     """Batches from offset 0 on, as `PartitionLog.append` takes them.
 
-    `in_transaction`: the batches belong to an open transaction, or are its end marker. Only a caller that read the
-    commit log with the partition's lock held, or keeps the transaction unchanged, may set it.
+    `in_transaction`: they belong to an open transaction, or are its end marker. A caller that sets it must hold the
+    partition's lock since it read the commit log, or keep the transaction unchanged.
     """
 
     data: npt.NDArray[np.uint8]
@@ -278,7 +271,7 @@ class BatchRun(NamedTuple):
 def runs(
     batches: EncodedBatches, config: TopicConfig, now_ms: int, *, in_transaction: bool = False
 ) -> Iterator[BatchRun]:
-    """Cut `batches` where a segment must end by size, by time or by a full index; most often there is one run."""
+    """Cut `batches` where a segment must end by size, time or a full index; usually into one run."""
     data, rows = np.frombuffer(batches.data, np.uint8), batches.batches
     first = 0
     while first < len(rows):
@@ -299,11 +292,11 @@ def runs(
 
 
 def _room(rows: npt.NDArray[Any], smallest: int, config: TopicConfig, now_ms: int) -> int:
-    """The number of batches that an empty segment may hold: at least one."""
+    """The number of batches that fit an empty segment, at least one."""
     time = RollTime(time_span(config))
     time.open(rows[0], smallest, now_ms)
     by_size = int(np.searchsorted(np.cumsum(rows["size"], dtype=np.int64), config.segment_size, side="right"))
-    # one entry of the time index is kept for the segment's end
+    # one entry of the time index is for the segment's end
     by_index = config.segment_index_bytes // TIME_ENTRY.itemsize - 1
     return max(1, min(by_size, by_index, time.room(rows, now_ms)))
 
@@ -311,9 +304,9 @@ def _room(rows: npt.NDArray[Any], smallest: int, config: TopicConfig, now_ms: in
 def check_headers(
     rows: npt.NDArray[Any], config: TopicConfig, size: int, *, in_transaction: bool = False
 ) -> tuple[int, int, bool]:
-    """Check all batches that are to be appended; returns their end, largest timestamp, and if a producer has any."""
+    """Check batches before an append; returns their end, largest timestamp, and if a producer has any."""
     if not len(rows):
-        raise InvalidRecordError("there is no batch to append")
+        raise InvalidRecordError("no batch to append: give at least one")
     verdict, largest, end, newest, of_producers = inspect_batches(
         rows, size, 0 if in_transaction else TRANSACTIONAL | CONTROL
     )
@@ -327,10 +320,10 @@ def check_headers(
     return end, newest, of_producers
 
 
-#: Version and type of a control record; version of the value, and epoch of the coordinator that decided.
+#: A control record's key is its version and type, its value the version and the coordinator's epoch.
 _KEY, _VALUE = struct.Struct(">hh"), struct.Struct(">hi")
 _VERSION = 0
-#: The decider holds a lock, or puts a commit first: so a coordinator that was replaced can write no marker.
+#: A coordinator holds a lock, or puts a commit first, so a replaced one can write no marker.
 _COORDINATOR_EPOCH = 0
 
 
@@ -365,7 +358,7 @@ Parts = Mapping[int, Sequence[ValidBatch]]
 
 
 class WrittenSegment(NamedTuple):
-    """A segment that no commit names yet, and its batches. It holds only if it aborts these transactions."""
+    """A segment without a commit, and its batches; valid only if it aborts these transactions."""
 
     info: SegmentInfo
     batches: Sequence[ValidBatch]
@@ -375,10 +368,9 @@ class WrittenSegment(NamedTuple):
 def write_bundle(
     handle: TopicHandle, snapshot: Snapshot, batches: Parts, open_transactions: Mapping[int, Mapping[int, int]]
 ) -> list[WrittenSegment]:
-    """Write durable segments of the batches, by partition, in their order.
+    """Write durable segments of the batches, by partition, in their order; overwrites the batches' base offsets.
 
-    `open_transactions` are open at the ends of the partitions in `snapshot`. The base offsets in the
-    batches are overwritten.
+    `open_transactions` are open at the ends of the partitions in `snapshot`.
     """
     bundles = Bundles(handle.storage, lambda: handle.new_stem(snapshot.version))
     for partition in batches:
@@ -397,7 +389,7 @@ def write_bundle(
 def effect(
     written: WrittenSegment, base_offset: int, transactions: OpenTransactions
 ) -> tuple[list[AbortedTransaction], int]:
-    """Return the `transactions` that a segment at `base_offset` aborts, and the first unstable offset after it."""
+    """The `transactions` that a segment at `base_offset` aborts, and the first unstable offset after it."""
     aborted, offset = list[AbortedTransaction](), base_offset
     for batch in written.batches:
         aborted += transactions.observe(batch.data, batch.rows, offset - int(batch.rows[0]["base_offset"]))
@@ -411,7 +403,7 @@ def _with_aborted(
     ends: dict[int, int],
     open_transactions: Mapping[int, Mapping[int, int]],
 ) -> Iterator[WrittenSegment]:
-    """Yield the segments with transaction indexes for their final offsets."""
+    """The segments with transaction indexes for their final offsets."""
     open_now = {number: OpenTransactions(open_transactions.get(number)) for number in ends}
     for written in segments:
         info, base = written.info, ends[written.info.partition]

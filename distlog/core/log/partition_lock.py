@@ -30,7 +30,7 @@ from distlog.core.storage.locks_and_pages import (
 
 
 class PartitionLock:
-    """The lock of the partition in `folder`, and its page; the recovery point, packed, is in every page."""
+    """The lock of the partition in `folder`, and its page."""
 
     def __init__(self, folder: str, topic_id: str, timeout_s: float) -> None:
         self.folder = folder
@@ -41,7 +41,7 @@ class PartitionLock:
         self.recovery_point = NO_POINT
 
     def held(self, timeout_s: float | None = None) -> LockGuard:
-        """Hold the lock. Raises LockHeldError, which names the process that has it, if it is not free in time."""
+        """Hold the lock. Raises LockHeldError, which names its process, if it is not free in time."""
         return self._file.held(self._timeout_s if timeout_s is None else timeout_s)
 
     def is_free(self) -> bool:
@@ -50,15 +50,15 @@ class PartitionLock:
     def value(self) -> bytes | None:
         return self._file.page.read()
 
-    def is_on_device(self, stem: str, end_offset: int) -> bool:
-        """True if the page has the active segment `stem` durable up to this offset. Needs no lock."""
+    def is_durable(self, stem: str, end_offset: int) -> bool:
+        """True if the page has the active segment `stem` durable up to this offset; needs no lock."""
         value, size = self.value(), len(self._active_head)
         if value is None or len(value) != RECORD_BYTES or not value.startswith(self._active_head):
             return False
         return packed_flushed(value[size:], stem) >= end_offset
 
     def stored_record(self) -> StateRecord | None:
-        """The page's record; None if it does not check, or there is no file, which is not created then."""
+        """The page's record; None without a file or a valid page."""
         return StateRecord.unpack(stored_value(self._file.path))
 
     @property
@@ -69,17 +69,17 @@ class PartitionLock:
         self._file.page.write(StateRecord(self._topic_id, status, state, self.recovery_point).pack())
 
     def publish_active(self, packed_state: bytes) -> bytes:
-        """Write the page of a segment that takes appends; returns the page's new value."""
+        """Write the page of a segment that takes appends; returns its value."""
         value = self._active_head + packed_state + self.recovery_point
         self._file.page.write(value)
         return value
 
     def count(self, *counts: int) -> None:
-        """Add to the PartitionCounters, in their order. Needs the lock."""
+        """Add to the PartitionCounters, in their order; needs the lock."""
         self._file.page.add(*counts)
 
     def alone(self) -> AbstractContextManager[object]:
-        """No thread of this process holds the lock in the block; other processes may."""
+        """Keep the other threads of this process from the lock in the block."""
         return self._file.alone()
 
     def close(self) -> None:
@@ -88,29 +88,23 @@ class PartitionLock:
 
 T = TypeVar("T")
 
-# The content of a partition's lock page: which segment is active, its state, and its recovery point.
-#
-# The page outlives processes. After a restart of the machine it may be an older one, so it holds the boot id: the
-# state is believed in the same boot only. The recovery point is believed in any boot. It is a state that the
-# segment had when its log and its indexes were synced, and it was written after that sync: so whichever page the
-# device kept, everything up to its recovery point is durable. Kafka keeps the same in
-# `recovery-point-offset-checkpoint`. A page with a bad checksum is ignored: the state is rebuilt from the commit log
-# and the segment's own log.
-
+# A partition's lock page has the state of its active segment, and a recovery point. After a restart of the machine
+# the page may be an older one, so its state is valid in the boot with its id only. The recovery point is valid in any
+# boot: it is a state that was written after a sync of its log and indexes (Kafka's
+# `recovery-point-offset-checkpoint`). Without a valid page, the state is rebuilt from the commit log and the log.
 _VERSION = 3
 _HEAD = struct.Struct("=BB16s16s")
 _POINT_AT = _HEAD.size + STATE_BYTES
 RECORD_BYTES = _HEAD.size + 2 * STATE_BYTES
-#: Stands for the recovery point of a segment that was never synced.
+#: The recovery point of a segment that was never synced.
 NO_POINT = bytes(STATE_BYTES)
 
 
 class PageStatus(IntEnum):
     """The state of a partition's active segment.
 
-    NONE: there is none. ACTIVE: it takes appends. CHANGING: it is being sealed, so only the commit log knows.
-    FAILED: a sync failed, so it must be cut to what was flushed, and be sealed, before anything else. TORN: an
-    append failed and could not be taken back, so the log must be cut to the state's end first.
+    CHANGING: it is being sealed, so only the commit log has its state. FAILED: a sync failed, so it must be cut to
+    its flushed end, and sealed, first. TORN: a failed append could not be cut off, so the log must be cut first.
     """
 
     NONE = 0
@@ -130,13 +124,13 @@ class StateRecord:
     recovery_point: bytes = NO_POINT
 
     def pack(self) -> bytes:
-        """The record as RECORD_BYTES bytes; `unpack` accepts them until the machine is started again."""
+        """The record as RECORD_BYTES bytes; `unpack` accepts them until the machine restarts."""
         state = bytes(STATE_BYTES) if self.state is None else self.state.pack()
         return head(self.topic_id, self.status) + state + self.recovery_point
 
     @classmethod
     def unpack(cls, data: bytes | None) -> StateRecord | None:
-        """The record of `data`, if `pack` made it since the machine was started; None for anything else."""
+        """The record, if `pack` made it since the machine started."""
         if data is None or len(data) != RECORD_BYTES:
             return None
         version, status, boot, topic = _HEAD.unpack_from(data)
@@ -149,12 +143,12 @@ class StateRecord:
         return cls(str(uuid.UUID(bytes=topic)), PageStatus(status), state, data[_POINT_AT:])
 
     def state_of(self, topic_id: str, active: Active | None) -> SegmentState | None:
-        """The state, if it belongs to this topic and to this `active` segment; else None."""
+        """The state, if it is of this topic and this `active` segment."""
         return _of_segment(self.state, active) if topic_id == self.topic_id else None
 
 
 def recovery_point(data: bytes | None, topic_id: str, active: Active) -> SegmentState | None:
-    """The recovery point of the `active` segment in a page's value, which may be of another boot; else None."""
+    """The recovery point of the `active` segment in a page's value, of any boot."""
     for packed in _packed(data, topic_id)[1:]:
         with suppress(ValueError):
             return _of_segment(SegmentState.unpack(packed), active)
@@ -162,7 +156,7 @@ def recovery_point(data: bytes | None, topic_id: str, active: Active) -> Segment
 
 
 def durable_end(data: bytes | None, topic_id: str, active: Active) -> DurableEnd:
-    """The end up to which a page, of any boot, says that the log is durable: it does so after the sync."""
+    """The durable end of the log by a page of any boot."""
     ends = [(0, 0)]
     for packed in _packed(data, topic_id):
         with suppress(ValueError):
@@ -172,12 +166,12 @@ def durable_end(data: bytes | None, topic_id: str, active: Active) -> DurableEnd
 
 
 def _packed(data: bytes | None, topic_id: str) -> tuple[bytes, ...]:
-    """The packed state and recovery point in a page's value, of any boot; neither if it is not of this topic."""
+    """The packed state and recovery point in a page's value of this topic, of any boot."""
     if data is None or len(data) != RECORD_BYTES:
         return ()
     version, _, _, topic = _HEAD.unpack_from(data)
-    is_it = version == _VERSION and topic == uuid.UUID(topic_id).bytes
-    return (data[_HEAD.size : _POINT_AT], data[_POINT_AT:]) if is_it else ()
+    is_of_topic = version == _VERSION and topic == uuid.UUID(topic_id).bytes
+    return (data[_HEAD.size : _POINT_AT], data[_POINT_AT:]) if is_of_topic else ()
 
 
 def _of_segment(state: SegmentState | None, active: Active | None) -> SegmentState | None:
@@ -187,19 +181,19 @@ def _of_segment(state: SegmentState | None, active: Active | None) -> SegmentSta
 
 
 def stored_value(path: str) -> bytes | None:
-    """The value of the page in the lock's file, read without the lock; None without a file, or a whole value."""
+    """The page's value in the lock's file, read without the lock; None without a file or a whole value."""
     return _of_page(path, read_newest)
 
 
-def _of_page(path: str, take: Callable[[Callable[[], bytes]], T]) -> T | None:
-    """The part that `take` takes by reads of the page in the lock's file; None without a file."""
+def _of_page(path: str, parse: Callable[[Callable[[], bytes]], T]) -> T | None:
+    """The result of `parse`, which gets a function that reads the page in the lock's file; None without a file."""
     with failing_as("read", path):
         try:
             file = open_page(path)
         except FileNotFoundError:
             return None
         try:
-            return take(partial(os.pread, file, PAGE_BYTES, 0))
+            return parse(partial(os.pread, file, PAGE_BYTES, 0))
         finally:
             os.close(file)
 
@@ -208,16 +202,14 @@ def head(topic_id: str, status: PageStatus) -> bytes:
     return _HEAD.pack(_VERSION, status, boot_id(), uuid.UUID(topic_id).bytes)
 
 
-# The kernel reports a disk error once, to the processes that have the file open, and then marks the pages clean.
-# So a sync is marked, in the flush lock's page, before it begins: a sync that succeeds later may have saved nothing.
-# The mark counts until the machine restarts.
-
-
+# The kernel reports a disk error once, to the processes that have the file open, and then marks the pages clean. A
+# later sync may succeed without having saved anything. So the flush lock's page marks a sync before it starts; the
+# mark is valid until the machine restarts.
 class FlushOutcome(Enum):
     """The outcome of the last sync: unknown (STARTED), FAILED, ENDED, or DOUBTED.
 
-    DOUBTED: it ended well, but later records were written by a process that may have been killed, so the kernel may
-    have lost these: the next sync can be trusted if they can be read.
+    DOUBTED: it succeeded, but a process that wrote later records may have been killed, so the kernel may have lost
+    them. The next sync can be trusted if they can be read.
     """
 
     STARTED = b"B"
@@ -231,19 +223,19 @@ def mark(sync: FlushOutcome, stem: str) -> bytes:
 
 
 def marked(value: bytes | None, stem: str) -> FlushOutcome:
-    """The outcome that the page's value has for the segment `stem`."""
+    """The outcome in the page's value for the segment `stem`."""
     if not value:
         return FlushOutcome.ENDED
     return next((sync for sync in FlushOutcome if value == mark(sync, stem)), FlushOutcome.ENDED)
 
 
 def stored_mark(folder: str, stem: str) -> FlushOutcome:
-    """The outcome in the page of the partition's `folder`; takes no lock. Raises StorageError."""
+    """The outcome in the page of the partition's `folder`; needs no lock."""
     return marked(stored_value(os.path.join(folder, paths.FLUSH_FILE)), stem)
 
 
 def mark_doubted(folder: str, stem: str) -> bool:
-    """Have the next sync of the segment read first what it is to save; False while one is under way."""
+    """Make the next sync of the segment read its records first; False while another one is running."""
     with closing(FileLock(os.path.join(folder, paths.FLUSH_FILE))) as lock, suppress(StorageError):
         with lock.held(0) as page:
             if marked(page.read(), stem) == FlushOutcome.ENDED:
@@ -257,19 +249,15 @@ def was_not_synced(folder: str, stem: str) -> bool:
     with closing(FileLock(os.path.join(folder, paths.FLUSH_FILE))) as lock:
         with suppress(StorageError), lock.held(0) as page:
             return marked(page.read(), stem) in (FlushOutcome.STARTED, FlushOutcome.FAILED)
-        # another one is under way, or it is given up now
+        # another sync is running, or the segment is given up
         return stored_mark(folder, stem) == FlushOutcome.FAILED
 
 
-# Appends and seals count in the page of the partition's lock, flushes in the page of the flush lock, whose lock they
-# hold anyway. The counters begin at 0 when the machine starts.
-
-
 class PartitionCounters(NamedTuple):
-    """Counts, for measurements, of all processes' direct appends to a partition; the first counters of a page.
+    """All processes' direct appends to a partition since the machine started; the first counters of a page.
 
-    An append is one call, timed from the request for the lock until readers see the records. A flush is a sync of the
-    log, also by a seal.
+    An append is timed from the request for the lock until readers see the records. A flush is a sync of the log, also
+    by a seal. Appends and seals count in the page of the partition's lock, flushes in the flush lock's page.
     """
 
     appends: int = 0
@@ -280,7 +268,7 @@ class PartitionCounters(NamedTuple):
 
 
 def counters_in(folder: str) -> PartitionCounters | None:
-    """The counters of this folder's partition; None if it has no direct appends. Takes no lock."""
+    """The counters of this folder's partition, or None without direct appends; needs no lock."""
     files = (os.path.join(folder, name) for name in (paths.LOCK_FILE, paths.FLUSH_FILE))
     pages = [page for path in files if (page := _of_page(path, lambda read: read()))]
     if not pages:

@@ -47,10 +47,8 @@ if TYPE_CHECKING:
 class PartitionLog:
     """The log of one partition of a topic on a local disk; for the threads of one process.
 
-    Each append holds the partition's lock, and continues where the last one ended, whichever process made it.
-    It does not sync, but says whether the flush policy wants a sync before its records are acknowledged. A wait
-    of more than `timeout_s` for a lock raises LockHeldError. `first` may refuse the first batch of a producer
-    that the log does not know.
+    Each append holds the partition's lock. It does not sync: the caller must if `Appended.flush_due`. A wait of more
+    than `timeout_s` for a lock raises LockHeldError. `first` may refuse the first batch of a producer.
     """
 
     def __init__(
@@ -78,10 +76,9 @@ class PartitionLog:
     ) -> Appended:
         """Give the batches their offsets, and write them; `rows` (BATCH rows) are the headers of all of `data`.
 
-        The batches are of format 2, encoded from offset 0 on without a gap; their base offsets are written into
-        `data`, and with LogAppendTime the time. `newest_offsets` are in the batches' own offsets. A producer's
-        batches that the log already has are not appended again: the result is the earlier one. After an error
-        nothing was appended.
+        The batches are of format 2, from offset 0 on without a gap; their base offsets, and LogAppendTime, are
+        written into `data`. A producer's batches that the log already has are not appended again: the result is the
+        earlier one. After an error nothing was appended.
         """
         asked_ns = perf_counter_ns()
         with self._active.held():
@@ -94,10 +91,9 @@ class PartitionLog:
         *,
         timeout_s: float | None = None,
     ) -> Generator[Appended, None, None]:
-        """Append each run as `append` does, with no record of others between them; they may lie in several segments.
+        """Append each run as `append` does, with no other records between them, and yield where it is.
 
-        Yields where each run is, and holds the lock until it is exhausted or closed. After an error, those that were
-        yielded are appended. `fence` gets the newest snapshot first, and may refuse to append.
+        Holds the lock until it is exhausted or closed. `fence` gets the newest snapshot first, and may raise.
         """
         asked_ns = perf_counter_ns()
         with self._active.held(timeout_s):
@@ -115,7 +111,7 @@ class PartitionLog:
         *,
         timeout_s: float | None = None,
     ) -> Appended | None:
-        """Append the end marker of a transaction, if it is open here and began at `start_offset`; else None."""
+        """Append the end marker of a transaction if it is open here, and started at `start_offset`; else None."""
         asked_ns = perf_counter_ns()
         with self._active.held(timeout_s):
             fence(self._snapshots.refresh())
@@ -131,7 +127,7 @@ class PartitionLog:
             if not may_wait:
                 # a seal takes syncs and a commit
                 raise WouldWaitError from None
-            # without space for that either, the segment stays active, and takes appends when there is space again
+            # without space for that either, the segment stays active
             with suppress(DistlogError):
                 self._active.seal()
             raise
@@ -139,7 +135,7 @@ class PartitionLog:
         return appended
 
     def _put(self, run: BatchRun, *, may_wait: bool) -> Appended:
-        """Check the batches, write them to the log's end, and count them in the page; needs the lock."""
+        """Check the batches, append them, and count them in the page; needs the lock."""
         data, rows, newest_offsets, min_timestamps, in_transaction = run
         active, snapshots = self._active, self._snapshots
         end, newest, of_producers = check_headers(
@@ -194,9 +190,9 @@ class PartitionLog:
                 aborted=effect.aborted,
                 first_unstable_offset=effect.first_unstable_offset,
             )
-            self._active.moved_on()
+            self._active.publish_state()
         except BaseException:
-            self._active.doubt()
+            self._active.forget_segment()
             raise
 
     def append_batches(
@@ -207,15 +203,11 @@ class PartitionLog:
         timeout_s: float | None = None,
         may_wait: bool = True,
     ) -> AppendInfo:
-        """Append the batch that a Kafka producer made, after the checks of `log_validator.validate`.
+        """Append a Kafka producer's batch after the checks of `validate`; after an error nothing was appended.
 
-        `fence` is the same as in `append_runs`; without it a batch of a transaction is refused. After an error
-        nothing was appended. LockHeldError: another process held the lock for `timeout_s`; `is_free` returns True
-        when to try again.
-
-        Unless it `may_wait`, it waits for nothing, not even the lock, and makes no commit or sync: WouldWaitError
-        says that it has to, as for a batch that is not the next of its producer, since other batches may have to be
-        read.
+        `fence` is the same as in `append_runs`; without it a batch of a transaction is refused. After LockHeldError
+        try again when `is_free`. Unless it `may_wait`, it waits for nothing, not even the lock: WouldWaitError if a
+        commit or a read is needed, as for a batch that is not the next of its producer.
         """
         snapshot = self._snapshots.snapshot
         valid = validate(data, snapshot.config, self._clock())
@@ -238,42 +230,41 @@ class PartitionLog:
         return self._snapshots.snapshot.config.flush_ms < MAX_LONG
 
     def has_unflushed(self) -> bool:
-        """True if some records are not flushed; it takes no lock, and opens no file of a segment."""
+        """True if some records are not flushed; takes no lock, and opens no segment."""
         return self._flush.has_unflushed()
 
     def roll(self) -> None:
-        """End the active segment and begin the next one; does nothing if none is active, or it is empty."""
+        """End the active segment, unless it is empty, and begin the next one."""
         with self._active.held():
             if (segment := self._active.recover()) and segment.size:
                 roll(self._active)
 
     def is_free(self, *, flush: bool) -> bool:
-        """True if an append, or a flush, could have had its lock a moment ago. Raises StorageError."""
+        """True if the lock of an append, or of a flush, was free a moment ago."""
         return self._active.lock.is_free() and (not flush or self._flush.is_free())
 
     def flush(self, appended: Appended | None = None, *, timeout_s: float | None = None) -> None:
-        """Sync the records of `appended`; without it, all records that the log has now.
+        """Sync the records of `appended`, or all records; threads and processes that wait for it share one sync.
 
-        Threads and processes that wait for this share one sync. Raises StorageError if a sync failed, in any
-        process: records that were not durable before are cut off. Give `appended` for records that are
-        acknowledged after it: without, those that another process's failed sync cut off are not missed. After
-        LockHeldError flush again.
+        Raises StorageError if a sync failed, in any process: it cut off the records that were not durable. Give
+        `appended`, or records that another process's failed sync cut off are not missed. After LockHeldError flush
+        again.
         """
         self._flush.flush(appended, timeout_s)
 
     def flush_if_due(self, *, timeout_s: float | None = None) -> bool:
-        """Flush all records if the topic's flush policy asks for it now; returns whether it did."""
+        """Flush all records if the flush policy requires it now; returns True if so."""
         if not self._flush.is_due():
             return False
         self._flush.flush(None, timeout_s)
         return True
 
     def checkpoint(self, *, timeout_s: float | None = None) -> None:
-        """Flush, with the indexes, so that nothing of the log is walked after a restart: Kafka's clean shutdown."""
+        """Flush, with the indexes, so that a restart walks no log (Kafka's clean shutdown)."""
         self._flush.checkpoint(timeout_s)
 
     def end(self) -> LogEnd:
-        """Return the log's end and its durable end; recovers the log if needed."""
+        """The log's end and its durable end; recovers the log if needed."""
         with self._active.held():
             segment = self._active.recover()
             if segment is None:
@@ -282,23 +273,23 @@ class PartitionLog:
             return LogEnd(segment.next_offset, segment.state.flushed_offset)
 
     def producers(self, *, timeout_s: float | None = None) -> npt.NDArray[np.void]:
-        """The state of each producer, as a producer snapshot has it (ENTRY rows), by producer id."""
+        """The state of each producer (ENTRY rows of a producer snapshot), by producer id."""
         with self._active.held(timeout_s):
             return self._producers.entries(self._active.recover())
 
     def close(self, *, flushed: bool = True, timeout_s: float | None = None) -> None:
-        """Close the files; nothing is flushed, and the active segment stays active for the next process.
+        """Close the files without a flush; the active segment stays active for the next process.
 
-        The kernel may forget the errors of a file that no process has open. So if not all is `flushed`, the
-        next flush or seal writes the rest again, or raises LostRecordsError. To note that takes the flush lock:
-        LockHeldError says that nothing was closed.
+        The kernel may forget the errors of a file that no process has open. So unless all is `flushed`, the next
+        flush or seal writes the rest again, or raises LostRecordsError. That needs the flush lock: after
+        LockHeldError nothing was closed.
         """
         self._flush.close(flushed=flushed, timeout_s=timeout_s)
         self._active.close()
 
 
 def append_time(state: PartitionState, segment: LogSegment, now_ms: int) -> int:
-    """The time in ms of an append to the active `segment`, now or later: LogAppendTime never goes back."""
+    """The LogAppendTime in ms of an append to the active `segment`; it never decreases."""
     earlier_times = [sealed.max_timestamp for sealed in state.segments[-1:]]
     return max(now_ms, segment.max_timestamp, *earlier_times)
 
@@ -314,7 +305,7 @@ def stamped(
 
 
 class WouldWaitError(Exception):
-    """An append that may not wait has to do more than to write its batch; nothing was appended."""
+    """An append that may not wait would have to; nothing was appended."""
 
 
 def open_together(logs: Sequence[PartitionLog]) -> None:
@@ -322,12 +313,11 @@ def open_together(logs: Sequence[PartitionLog]) -> None:
     open_segments([log._active for log in logs])
 
 
-#: How many files an open log takes, with some to spare; it has nine maps of memory, too.
+#: The files that an open log needs, with some to spare; it has nine memory maps, too.
 FILES_OF_LOG = 8
-#: More would come near the number of maps that Linux lets a process have.
+#: More would come near Linux's limit of memory maps of a process.
 MOST_OPEN_LOGS = 3000
-
-#: How many logs each holder had open when it asked last.
+#: The open logs of each holder at its last call.
 _holders: WeakKeyDictionary[object, int] = WeakKeyDictionary()
 _holders_lock = process_lock()
 
@@ -335,8 +325,8 @@ _holders_lock = process_lock()
 def most_open_logs(holder: object, open_logs: int) -> int:
     """The number of logs that `holder`, which has `open_logs`, may keep open now.
 
-    Half of the files that the process may have open (RLIMIT_NOFILE) are for all holders. Each may have an equal
-    share, or the rest of half of the files, since most holders have few.
+    Half of RLIMIT_NOFILE is for all holders. Most holders have few logs, so each may have an equal share, or half of
+    that limit less the logs of the others.
     """
     with _holders_lock:
         _holders[holder] = open_logs
@@ -356,10 +346,10 @@ SEALED = ""
 
 
 class Appended(NamedTuple):
-    """Where records were appended: their (first, end) offsets, their segment, or SEALED, and a version that has it.
+    """Where records were appended: their offsets, their segment, or SEALED, and a version that has it.
 
-    `flush_due`: the topic's flush policy requires an fsync before the records are acknowledged.
-    `append_time_ms` is their LogAppendTime, -1 if they keep their own times.
+    `flush_due`: the flush policy requires an fsync before the records are acknowledged. `append_time_ms` is their
+    LogAppendTime, or -1.
     """
 
     first_offset: int
@@ -378,14 +368,14 @@ class LogEnd(NamedTuple):
 
 
 class AppendInfo(NamedTuple):
-    """The result of a producer's batch (Kafka's LogAppendInfo), with the newest log start offset that is known."""
+    """The result of a producer's batch, with the newest known log start offset (Kafka's LogAppendInfo)."""
 
     appended: Appended
     log_start_offset: int
 
 
 class LostRecordsError(StorageError):
-    """A sync failed, so that records that were appended are lost: no later sync can save them."""
+    """A sync failed, so appended records are lost: no later sync can save them."""
 
 
 def lost_records(appended: Appended) -> LostRecordsError:
@@ -397,22 +387,22 @@ def lost_records(appended: Appended) -> LostRecordsError:
     )
 
 
-# A flush waits for the flush lock, and then reads the page again: if another sync covered its records by then, it
-# needs no sync of its own. A sync runs without the partition's lock, so appends continue during it.
+# A flush waits for the flush lock, and then reads the page again: another sync may have covered its records. A sync
+# runs without the partition's lock, so appends continue during it.
 #
-# A failed sync is never tried again, since the next one would succeed without what was lost (Linux marks the pages
-# clean). The flush lock's page says that it failed, for the case that no more can be done now. Then the segment is
-# cut to its durable end, and sealed there. Each flush that waits for records that were cut off
-# gets an error: their segment is no longer active, and ends before them.
+# A failed sync is never repeated, since the next one would succeed without the lost records (Linux marks the pages
+# clean). It is marked in the flush lock's page first, as the next steps may fail. Then the segment is cut to its
+# durable end, and sealed there. Each flush that waits for records that were cut off gets an error: their segment is
+# no longer active, and ends before them.
 #
-# The kernel reports a disk error to one process, which may be killed before it publishes the error. So the flush
-# lock's page marks a sync as started until its outcome is known. A process that finds the mark writes the unflushed
-# bytes again. Some syncs include the indexes, which makes a new recovery point (`StateRecord`).
+# The kernel reports a disk error to one process, which may be killed before it publishes the error. So the page marks
+# a sync as started until its outcome is known. A process that finds the mark writes the unflushed bytes again. Some
+# syncs include the indexes, which makes a new recovery point (`StateRecord`).
 
 #: Bytes of a log after its recovery point, about as many as are walked after a power loss.
 _SPAN_BYTES = 16 << 20
 #: Minimum wait for the partition's lock to publish a sync, which is repeated otherwise.
-_TELLING_S = 1.0
+_PUBLISH_S = 1.0
 
 
 class PartitionFlush:
@@ -421,7 +411,7 @@ class PartitionFlush:
     def __init__(self, partition: ActivePartition, timeout_s: float) -> None:
         self._partition, self._timeout_s = partition, timeout_s
         self._lock = FileLock(os.path.join(partition.folder, paths.FLUSH_FILE))
-        # file objects of its own, so that they are not closed during a sync; used under the flush lock only
+        # its own file objects, so that nothing closes them during a sync; used under the flush lock only
         self._files: SegmentFiles | None = None
 
     def is_free(self) -> bool:
@@ -445,9 +435,9 @@ class PartitionFlush:
         return self._lock.held(self._timeout_s if timeout_s is None else timeout_s)
 
     def _flush(self, appended: Appended, span: int, timeout_s: float | None) -> None:
-        """Sync the appended records; the indexes too, if the log has `span` bytes after the recovery point."""
+        """Sync the appended records, with the indexes if the log has `span` bytes after the recovery point."""
         state = self._state(timeout_s)
-        if state is not None and self._make_good(state.stem, timeout_s):
+        if state is not None and self._repair_last_sync(state.stem, timeout_s):
             state = self._state(timeout_s)
         if state is None or state.stem != appended.stem:
             self._check_sealed(appended)
@@ -458,7 +448,7 @@ class PartitionFlush:
             if with_indexes or not self._is_flushed(appended):
                 self._sync(state, appended, timeout_s, with_indexes=with_indexes)
 
-    def _make_good(self, stem: str, timeout_s: float | None) -> bool:
+    def _repair_last_sync(self, stem: str, timeout_s: float | None) -> bool:
         """Repair a last sync of this segment that failed or has an unknown outcome; True if there was one."""
         last = marked(self._lock.page.read(), stem)
         if last == FlushOutcome.FAILED:
@@ -471,7 +461,7 @@ class PartitionFlush:
         return last != FlushOutcome.ENDED
 
     def is_due(self) -> bool:
-        """True if the flush policy wants a flush now; reads the page alone, and creates no file."""
+        """True if the flush policy requires a flush now; reads the page only."""
         partition, unflushed = self._partition, self._unflushed()
         return unflushed is not None and is_flush_due(
             unflushed, partition.snapshots.snapshot.config, partition.handle.clock
@@ -491,13 +481,13 @@ class PartitionFlush:
     def close(self, *, flushed: bool, timeout_s: float | None = None) -> None:
         if not flushed:
             with self._held(timeout_s) as page:
-                # the active segment, by the page alone, if it has what is not flushed
+                # the active segment, by the page alone, if it has unflushed records
                 record = self._partition.lock.stored_record()
                 state = record.state if record is not None and record.status == PageStatus.ACTIVE else None
                 stem = state.stem if state is not None and state.flushed_position < state.position else None
                 if stem and marked(page.read(), stem) != FlushOutcome.FAILED:
                     page.write(mark(FlushOutcome.STARTED, stem))
-        # no other process uses these files; and a finalizer's thread may hold the lock, by another log
+        # a finalizer's thread may hold the lock, by another log
         with self._lock.alone():
             self._use(None)
             self._lock.forget()
@@ -507,7 +497,7 @@ class PartitionFlush:
             segment = self._partition.recover()
             if segment is None:
                 return None
-            # under the lock: a version that another thread moves on to may have the segment's seal
+            # under the lock: a newer version may have the segment's seal
             version = self._partition.snapshots.snapshot.version
             return Appended(segment.state.base_offset, segment.next_offset, segment.stem, version)
 
@@ -517,15 +507,15 @@ class PartitionFlush:
             return None if segment is None else segment.state
 
     def _is_flushed(self, appended: Appended) -> bool:
-        return self._partition.lock.is_on_device(appended.stem, appended.end_offset)
+        return self._partition.lock.is_durable(appended.stem, appended.end_offset)
 
     def _sync(self, state: SegmentState, appended: Appended, timeout_s: float | None, *, with_indexes: bool) -> None:
         files = self._files_of(state.stem)
-        # an error here is no failed sync
+        # a failed open is not a failed sync
         files.open() if with_indexes else files.log.open()
         if files.log.size() < state.position:
             raise DamagedLogError(
-                "the active log was cut or deleted, so what was appended cannot be flushed: `distlog repair`",
+                "the active log was cut or deleted, so appended records cannot be flushed: run `distlog repair`",
                 file=files.log.path,
                 position=files.log.size(),
                 end_offset=state.next_offset,
@@ -538,13 +528,13 @@ class PartitionFlush:
             if with_indexes:
                 files.sync_indexes()
         except StorageError as error:
-            # first of all, since to give it up takes a lock, and may fail
+            # first, since giving the segment up needs a lock, and may fail
             self._lock.page.write(mark(FlushOutcome.FAILED, state.stem))
             self._use(None)
             lost_error = LostRecordsError(error.message, **error.details)
             try:
                 self._give_up(state.stem)
-                # the process that sealed the segment since has synced the records, or cut them off
+                # the process that sealed the segment concurrently has synced the records, or cut them off
                 self._check_sealed(appended)
             except LostRecordsError:
                 raise lost_error from error
@@ -552,12 +542,12 @@ class PartitionFlush:
                 raise lost_error from second
             return
         self._lock.page.add(*PartitionCounters(flushes=1, flush_ns=perf_counter_ns() - began_ns))
-        # where this waits for too long, the mark stays: the next flush makes the sync good
-        with self._partition.held(None if timeout_s is None else max(timeout_s, _TELLING_S)):
-            is_active = self._partition.flushed(state, since_ms, with_indexes=with_indexes)
+        # after a timeout the mark stays, and the next flush repairs the sync
+        with self._partition.held(None if timeout_s is None else max(timeout_s, _PUBLISH_S)):
+            is_active = self._partition.note_flushed(state, since_ms, with_indexes=with_indexes)
         self._lock.page.write(mark(FlushOutcome.ENDED, state.stem))
         if not is_active:
-            # if the sync of the seal failed, it cut off what this one had saved
+            # a seal whose sync failed cut off what this sync saved
             self._check_sealed(appended)
         elif with_indexes:
             self._sync_page()
@@ -565,7 +555,7 @@ class PartitionFlush:
     def _sync_page(self) -> None:
         path = os.path.join(self._partition.folder, paths.LOCK_FILE)
         page = ActiveFile(path, self._partition.calls, writable=False)
-        # with an older page more is walked, and nothing is lost
+        # with an older page a restart walks more, and loses nothing
         with closing(page), suppress(StorageError):
             page.sync()
 
@@ -590,7 +580,7 @@ class PartitionFlush:
                 self._partition.give_up()
 
     def _check_sealed(self, appended: Appended) -> None:
-        """Raise LostRecordsError if the sealed segment ends below the records; otherwise its seal synced them."""
+        """Raise LostRecordsError if the sealed segment ends below the records, which its seal synced otherwise."""
         snapshot = self._partition.snapshots.snapshot
         segments = snapshot.partitions[self._partition.partition].segments
         row = segments.find(appended.end_offset - 1)
@@ -600,14 +590,14 @@ class PartitionFlush:
             raise lost_records(appended)
 
     def _sealed_end(self, snapshot: Snapshot, appended: Appended) -> int:
-        """The offset at which the segment ended when it was sealed. Later commits may have replaced it."""
+        """The offset at which the segment was sealed; later commits may have replaced it."""
         seal = Seal(self._partition.partition, appended.stem)
         try:
             commits = self._partition.handle.log.commits(appended.version + 1, snapshot.version + 1)
         except OffsetOutOfRangeError as error:
             raise OffsetOutOfRangeError(
-                "cannot find out whether the appended records are durable, since the commits that record it were "
-                "deleted (commit.retention.ms): read them to check, and flush more often",
+                "the appended records may not be durable, since the commits that record it were deleted "
+                "(commit.retention.ms): read the records to check, and flush more often",
                 stem=appended.stem,
                 first_offset=appended.first_offset,
                 end_offset=appended.end_offset,

@@ -38,10 +38,9 @@ from distlog.core.segments.transactions import OpenTransactions
 from distlog.core.storage.storage import Storage
 
 # <stem>.snapshot          the states where this segment begins
-# <offset:020d>.snapshot   the states at this offset: where the log begins after deleted segments, or where a
-#                          broker's log ended
+# <offset:020d>.snapshot   the states at this offset: where the log begins, or where a broker's log ended
 
-#: The bytes read at the end of the sealed segments for the last batches: five of 1 MiB of each of a dozen producers.
+#: Bytes of sealed segments that are read for the last batches: five of 1 MiB of each of a dozen producers.
 LAST_BYTES = 64 << 20
 
 
@@ -53,19 +52,18 @@ class StoredProducers:
         self._folder = storage.child(paths.partition_dir(topic, partition))
 
     def before_segment(self, stem: str, offset: int = 0) -> ProducerStates | None:
-        """Return the states in the segment's first snapshot, for `offset`; None if it is missing or damaged."""
+        """The states in the segment's snapshot; None if it is missing or damaged."""
         name = stem + paths.SNAPSHOT_SUFFIX
         with suppress(FileNotFoundError, CorruptIndexError):
             return ProducerStates.of_snapshot(read_producer_snapshot(self._folder.read(name), file=name), offset)
         return None
 
     def at_log_start(self, offset: int) -> ProducerStates:
-        """Return the states stored at `offset`, where the log begins."""
-        # nothing was before offset 0
+        """The states stored at `offset`, where the log begins."""
         return (self.before_segment(f"{offset:020d}", offset) if offset else None) or ProducerStates()
 
     def newest(self, segments: Sequence[SegmentInfo], log_end_offset: int) -> ProducerStates:
-        """The states by the newest snapshot of a partition's `segments`, which end at `log_end_offset`; else none."""
+        """The states in the newest snapshot of a partition's `segments`, which end at `log_end_offset`."""
         names = {file.name for file in self._folder.list()}
         for stem, offset in _snapshots(segments, log_end_offset):
             if stem + paths.SNAPSHOT_SUFFIX in names and (states := self.before_segment(stem, offset)) is not None:
@@ -73,7 +71,7 @@ class StoredProducers:
         return ProducerStates()
 
     def after_segments(self, segments: Sequence[SegmentInfo], log_end_offset: int) -> ProducerStates:
-        """Return the states after all sealed `segments` of a partition, which end at `log_end_offset`."""
+        """The states after all sealed `segments` of a partition, which end at `log_end_offset`."""
         states = self.newest(segments, log_end_offset)
         for sealed in segments:
             if sealed.next_offset > states.offset and sealed.may_have_producers:
@@ -81,7 +79,7 @@ class StoredProducers:
         return states
 
     def last(self, segments: Sequence[SegmentInfo]) -> ProducerStates:
-        """The states by the batches alone of a partition's last sealed `segments`: LAST_BYTES, or a segment."""
+        """The states by the batches of a partition's last sealed `segments`: LAST_BYTES, or a segment."""
         states, first, size = ProducerStates(), len(segments), 0
         while first and size < LAST_BYTES:
             first -= 1
@@ -92,10 +90,10 @@ class StoredProducers:
                     self._update(states, sealed)
         return states
 
-    def keep(self, stem: str, states: ProducerStates) -> None:
+    def store(self, stem: str, states: ProducerStates) -> None:
         """Store the states where the segment `stem` begins; after a disk error they are read from logs."""
         data, path = states.snapshot(), self._folder.local_path(stem + paths.SNAPSHOT_SUFFIX)
-        # a file that a crash leaves half written is read as a missing one
+        # a torn file is read as a missing one
         with suppress(StorageError), closing(ActiveFile(path)) as file:
             file.write(data, 0)
             file.cut(len(data))
@@ -108,7 +106,7 @@ class StoredProducers:
 
 
 def transactions_before(handle: TopicHandle, state: PartitionState) -> OpenTransactions:
-    """Return the transactions that are open where the partition's active segment begins."""
+    """The transactions that are open where the partition's active segment begins."""
     active = state.active
     assert active is not None
     stored = StoredProducers(handle.storage, handle.name, active.partition)
@@ -119,23 +117,21 @@ def transactions_before(handle: TopicHandle, state: PartitionState) -> OpenTrans
 
 
 def _snapshots(segments: Sequence[SegmentInfo], log_end_offset: int) -> Iterator[tuple[str, int]]:
-    """Yield the stems that the segments' snapshots may have, and their offsets, the newest first."""
+    """The stems and offsets of the snapshots that may exist, the newest first."""
     for segment in reversed(segments):
         if paths.stem_read_version(segment.stem) is None:
-            # a broker stored it, or the adoption of its log
+            # a broker stored it, or the import of its log
             yield f"{segment.next_offset:020d}", segment.next_offset
         yield segment.stem, segment.base_offset
     first = segments[0].base_offset if len(segments) else log_end_offset
-    # nothing was before offset 0
     if first:
         yield f"{first:020d}", first
 
 
 class ProducerSnapshots:
-    """Stores the states of producers after segments that are to be deleted, each state once.
+    """Stores the states of producers before segments are deleted, so that their retries stay detected, as in Kafka.
 
-    So a producer whose records were deleted stays known, as in Kafka, and its batches, sent again, are not appended
-    again. Only a disk of this machine has producers.
+    Only a disk of this machine has producers.
     """
 
     def __init__(self, handle: TopicHandle) -> None:
@@ -143,10 +139,7 @@ class ProducerSnapshots:
         self._stored_states: set[tuple[int, int]] = set()
 
     def store(self, snapshot: Snapshot, counts: Mapping[int, int]) -> None:
-        """Store the states that logs start with once their first `counts[partition]` segments are deleted.
-
-        The producers of a damaged segment are forgotten.
-        """
+        """Store the states after the first `counts[partition]` segments, without producers of a damaged segment."""
         missing, without = self._missing(snapshot, counts), []
         for partition, offset in sorted(missing):
             states = self._states(snapshot, partition, counts[partition])
@@ -155,12 +148,12 @@ class ProducerSnapshots:
                 self._handle.storage.put(name, states.snapshot())
             else:
                 without.append(name)
-        # there may be files of an earlier topic at this address
+        # files may remain of an earlier topic at this address
         self._handle.storage.delete(without)
         self._stored_states |= missing
 
     def _missing(self, snapshot: Snapshot, counts: Mapping[int, int]) -> set[tuple[int, int]]:
-        """The partitions whose producers are not stored, each with the offset at which its log is to begin."""
+        """(partition, the offset at which its log will begin) of producers that are not stored."""
         begins = {(number, _begin(snapshot.partitions[number], count)) for number, count in counts.items()}
         return begins - self._stored_states if self._is_needed else set()
 
@@ -170,7 +163,7 @@ class ProducerSnapshots:
             state = snapshot.partitions[partition]
             deleted = state.segments[:count]
             if not any(segment.may_have_producers for segment in deleted):
-                # these have no batches of producers, so the states are the ones before them
+                # without batches of producers, the states do not change
                 return stored.at_log_start(deleted[0].base_offset)
             before_next = stored.before_segment(state.segments[count].stem) if count < len(state.segments) else None
             return before_next or stored.after_segments(deleted, _begin(state, count))
@@ -181,17 +174,8 @@ def _begin(state: PartitionState, count: int) -> int:
     return int(state.segments.base_offsets[count]) if count < len(state.segments) else state.log_end_offset
 
 
-# Any process may append. So before it checks a batch, a process reads the batches that others appended since. The
-# states before the active segment are kept in the segment's `.snapshot`, in Kafka's format. If that is missing or
-# damaged, the segments before are read: from the last one that has a snapshot, and only segments that have batches
-# of producers.
-#
-# A snapshot has but the last batch of each producer, and five may be in flight. So before a process that began with
-# a snapshot refuses a batch, it looks for the others in the segments before.
-
-
 class TransactionEffect(NamedTuple):
-    """The transactions that batches abort, and the first unstable offset after them; None if unchanged."""
+    """The transactions that batches abort, and the first unstable offset after them, or None if unchanged."""
 
     aborted: Sequence[AbortedTransaction]
     first_unstable_offset: int | None
@@ -213,6 +197,11 @@ _NOTHING = _ReadPosition("", 0, 0)
 _FEW_BYTES = 256 << 10
 
 
+# Any process may append, so a process reads the batches of others before it checks one. The states before the active
+# segment are in its `.snapshot`, in Kafka's format, or are read from earlier segments with batches of producers.
+#
+# A snapshot has only the last batch of each producer, and five may be in flight. So before a process that started
+# with a snapshot refuses a batch, it reads the other batches from earlier segments.
 class PartitionProducers:
     """The producers of a partition; all methods need its lock, and get the active `segment` at its end."""
 
@@ -223,8 +212,8 @@ class PartitionProducers:
         self._expiration_ms = handle.producer_expiration_ms
         self._stored = StoredProducers(handle.storage, handle.name, partition)
         self._states, self._read, self._expired_ms = ProducerStates(), _NOTHING, 0
-        # this reads many batches, so it must not happen for each refused batch of a client
-        self._has_looked_back = False
+        # recalling reads many batches, so it must not happen for each refused batch of a client
+        self._has_recalled = False
 
     def check(self, batches: Sequence[BatchFields], segment: LogSegment) -> KnownBatch | None:
         self.catch_up(segment)
@@ -236,16 +225,16 @@ class PartitionProducers:
         try:
             return self._states.check(batches, self._first)
         except OutOfOrderSequenceError:
-            if self._has_looked_back:
+            if self._has_recalled:
                 raise
         # the last batches before the active segment, not only the last one of each producer
         segments = self._snapshots.refresh().partitions[self._partition].segments
         self._states.recall(self._stored.last(segments))
-        self._has_looked_back = True
+        self._has_recalled = True
         return self._states.check(batches, self._first)
 
     def is_next(self, batch: BatchFields, segment: LogSegment) -> bool:
-        """True if this is the next batch of a known producer, and little has to be read to know that."""
+        """True if this is surely the next batch of its producer, with little to read."""
         state, (stem, position, _) = self._states.get(batch.producer_id), self._read
         return (
             stem == segment.stem
@@ -256,7 +245,7 @@ class PartitionProducers:
         )
 
     def entries(self, segment: LogSegment | None) -> npt.NDArray[np.void]:
-        """The state of each producer now (ENTRY rows); without an active segment, by the sealed ones."""
+        """The state of each producer (ENTRY rows); without an active segment, by the sealed ones."""
         if segment is None:
             state = self._snapshots.refresh().partitions[self._partition]
             states = self._stored.after_segments(state.segments, state.log_end_offset)
@@ -267,13 +256,13 @@ class PartitionProducers:
         return states.entries()
 
     def has_open(self, producer_id: int, epoch: int, segment: LogSegment, start_offset: int | None = None) -> bool:
-        """See `ProducerStates.has_open`; with `start_offset`, only of a transaction that began there."""
+        """See `ProducerStates.has_open`; with `start_offset`, only for a transaction from there on."""
         self.catch_up(segment)
-        is_it = start_offset is None or self._states.open_transactions.get(producer_id) == start_offset
-        return is_it and self._states.has_open(producer_id, epoch)
+        starts_there = start_offset is None or self._states.open_transactions.get(producer_id) == start_offset
+        return starts_there and self._states.has_open(producer_id, epoch)
 
     def effect_of(self, data: npt.NDArray[Any], rows: npt.NDArray[Any]) -> TransactionEffect:
-        """Return the effect of the next batches on the transactions that are open after the read part of the log."""
+        """The effect of the next batches on the open transactions after the read part of the log."""
         if not (rows["attributes"] & TRANSACTIONAL).any():
             return NO_EFFECT
         transactions = OpenTransactions(self._states.open_transactions)
@@ -302,14 +291,14 @@ class PartitionProducers:
             earlier, self._states = self._states, stored or self._stored.after_segments(segments, segment.base_offset)
             self._states.update_heard_times(earlier)
             self._states.expire(self._clock(), after_ms=self._expiration_ms)
-            self._has_looked_back = False
+            self._has_recalled = False
             if stored is not None:
                 return
         if segment.base_offset:
-            self._stored.keep(segment.stem, self._states)
+            self._stored.store(segment.stem, self._states)
 
     def _ends_at(self, segments: Sequence[SegmentInfo], segment: LogSegment) -> bool:
-        """True if the read part ends where `segment` begins: it was sealed there, and nothing came between."""
+        """True if the read part was sealed where `segment` begins."""
         end = [(segments[-1].stem, segments[-1].next_offset)] if len(segments) else []
         position = self._read
         return end == [(position.stem, position.offset)] and segment.base_offset == position.offset

@@ -75,11 +75,11 @@ class SegmentFiles(NamedTuple):
 
     @property
     def indexes(self) -> tuple[tuple[int, ActiveIndex], ...]:
-        """(the place of its size in the numbers, the index) of each index, in the order of `Folded.entries`."""
+        """(the number of its size's field, the index) of each index, in the order of `Folded.entries`."""
         return (OFFSET_INDEX, self.offsets), (TIME_INDEX, self.times), (TXN_INDEX, self.transactions)
 
     def create(self) -> None:
-        """Make the log and the preallocated indexes, and sync their names; others are made with their first entry."""
+        """Create the log and the preallocated indexes, with durable names."""
         with failing_as("create", self.log.path):
             make_folders(os.path.dirname(self.log.path))
         self.log.create()
@@ -104,12 +104,12 @@ class SegmentFiles(NamedTuple):
         return all(index.has_entries(*numbers[[field, field + 1]].tolist()) for field, index in self.indexes)
 
     def seems_to_have_entries(self, numbers: Numbers) -> bool:
-        """True if each index has its length in `numbers`; reads only the entries of transactions."""
+        """True if each index has its length; reads only the entries of transactions."""
         is_long = all(index.file.size() >= numbers[field] for field, index in self.indexes)
         return is_long and self.transactions.has_entries(*numbers[[TXN_INDEX, TXN_INDEX + 1]].tolist())
 
     def close_deleted_indexes(self) -> None:
-        """Close indexes whose files somebody deleted, so that what is written next makes new ones."""
+        """Close indexes whose files were deleted, so that the next write creates new ones."""
         for _, index in self.indexes:
             if index.file.is_open and not os.path.exists(index.file.path):
                 index.file.close()
@@ -169,10 +169,9 @@ class FileCalls(Protocol):
 
 
 class ActiveFile:
-    """A file with one writer at a time, opened when it is first used; every OSError becomes a StorageError.
+    """A file with one writer at a time, opened at first use; every OSError becomes a StorageError.
 
-    It has no position of its own, so threads, and processes after a fork, may read while one writes. Close it only
-    when it is not in use.
+    It has no position, so threads, and processes after a fork, may read while one writes.
     """
 
     def __init__(self, path: str, calls: FileCalls = os, *, writable: bool = True) -> None:
@@ -180,7 +179,7 @@ class ActiveFile:
         self._calls, self._writable = calls, writable
         self._file: int | None = None
         self._inode = 0
-        #: Whether `size` found another file than the one that was open, and that one was not opened yet.
+        #: True if `size` found another file than the open one, and nothing has opened it since.
         self.was_replaced = False
         self._opening = process_lock()
 
@@ -188,7 +187,7 @@ class ActiveFile:
         self._open(os.O_CREAT | os.O_EXCL)
 
     def write(self, data: Buffer, position: int) -> None:
-        """Write all of `data` at `position`; creates a missing file. Raises StorageFullError on a full disk."""
+        """Write all of `data` at `position`; creates a missing file."""
         file = self._file if self._file is not None else self._open(os.O_CREAT)
         view = byte_view(data)
         try:
@@ -202,12 +201,12 @@ class ActiveFile:
             raise self._failure("write", error) from error
 
     def read(self, start: int, end: int) -> memoryview:
-        """The bytes from `start` (in) to `end` (out), read-only; fewer if the file ends before `end`."""
+        """Return the bytes of [start, end), read-only; fewer if the file ends before."""
         view = new_array(max(end - start, 0), np.uint8).data
         return view[: self.read_into(view, start)].toreadonly()
 
     def read_into(self, view: memoryview, position: int) -> int:
-        """Fill `view` with the bytes from `position` on; returns how many bytes there were."""
+        """Fill `view` from `position` on; returns the number of bytes read."""
         count = 0
         try:
             file = self._file if self._file is not None else self._open(0)
@@ -218,35 +217,34 @@ class ActiveFile:
         return count
 
     def size(self) -> int:
-        """The size of the file that has this name now, or 0; the one that is open is closed if it was replaced."""
+        """Return the size of the file with this name now, or 0; closes an open file that was replaced."""
         try:
             status = os.stat(self.path)
         except FileNotFoundError:
             self.close()
             return 0
         except OSError as error:
-            raise self._failure("look at", error) from error
+            raise self._failure("stat", error) from error
         if self._file is not None and status.st_ino != self._inode:
             self.close()
             self.was_replaced = True
         return status.st_size
 
     def next_data(self, position: int, end: int) -> tuple[int, int]:
-        """The next part of [position, end) that may hold something else than zeros; empty, at `end`, if none does."""
+        """Return the next part of [position, end) that may not be zeros; (end, end) if there is none."""
         if position >= end:
             return end, end
         try:
             file = self._file if self._file is not None else self._open(0)
-            # all reads and writes say where, so the position that a seek changes does not matter
             start = min(os.lseek(file, position, os.SEEK_DATA), end)
             return start, min(os.lseek(file, start, os.SEEK_HOLE), end)
         except OSError as error:
             if error.errno == errno.ENXIO:
                 return end, end
-            raise self._failure("look at", error) from error
+            raise self._failure("seek in", error) from error
 
     def cut(self, size: int, allocated: int = 0) -> None:
-        """Cut the file to `size` bytes, with zeros up to `allocated`. Raises StorageError for a shorter file."""
+        """Cut the file to `size` bytes, with zeros up to `allocated`; StorageError if it is shorter."""
         length = self.size()
         if length < size:
             raise StorageError(
@@ -264,7 +262,7 @@ class ActiveFile:
             raise self._failure("cut", error) from error
 
     def allocate(self, size: int) -> None:
-        """Make the file `size` bytes long and allocate its disk blocks; StorageFullError if the disk is full."""
+        """Make the file `size` bytes long, and allocate its disk blocks."""
         try:
             self._calls.posix_fallocate(self._file if self._file is not None else self._open(0), 0, size)
         except OSError as error:
@@ -275,12 +273,11 @@ class ActiveFile:
         return self._file is not None
 
     def open(self) -> None:
-        """Open the file now, if there is one: so that a `sync` does not fail for want of a descriptor."""
+        """Open the file, if it exists, so that a `sync` does not fail for lack of a descriptor."""
         if self._file is None and os.path.exists(self.path):
             self._open(0)
 
     def sync(self) -> None:
-        """Sync the file, with the writes of all processes."""
         # a sync of a file that was replaced would save nothing
         self.size()
         self.open()
@@ -311,15 +308,10 @@ class ActiveFile:
         return LOCAL_ERRORS.failure(action, self.path, error)
 
 
-# Many processes have an index file open, so it is never mapped. One process appends under the partition's lock, and
-# cuts the file to its entries when it seals the segment: a process that had it mapped would be killed (SIGBUS) by
-# touching a part that was cut, as it would if its state were older than a recovery that dropped entries. A read of
-# that part only comes out short, and the log is then walked from the last entry that is there. The segment's state
-# says how many entries count; after them are zeros, up to the preallocated size.
-
-
+# An index file is never mapped: a seal or a recovery in another process may cut it, and SIGBUS would kill a process
+# that touches the part that was cut. A read of that part is only short.
 class ActiveIndex:
-    """An index of entries of one type, whose first field is the key; `max_bytes` is its preallocated size, or 0."""
+    """An index of entries whose first field is the key; after them are zeros up to `max_bytes`."""
 
     def __init__(
         self, path: str, entry: np.dtype[np.void], max_bytes: int, calls: FileCalls = os, *, writable: bool = True
@@ -333,7 +325,7 @@ class ActiveIndex:
         self.file.cut(0, self.max_bytes)
 
     def floor(self, target: int, size: int) -> tuple[int, int]:
-        """(key, second field) of the last entry in `size` bytes whose key is not above `target`; (-1, 0) if none."""
+        """Return (key, second field) of the last entry in `size` bytes with a key up to `target`, or (-1, 0)."""
         _, key, value = floor_of_file(self.file.read, size, target, self._entry, self._key)
         return key, value
 
@@ -341,12 +333,12 @@ class ActiveIndex:
         return self.file.size() >= size and (not size or crc32c(self.file.read(0, size)) == checksum)
 
     def trim(self, size: int) -> None:
-        """Cut the file to its entries, which are `size` bytes; a shorter file does not change."""
+        """Cut the file to `size` bytes of entries; a shorter file does not change."""
         if size or self.file.size():
             self.file.cut(min(size, self.file.size()))
 
     def clear(self, size: int) -> None:
-        """Fill the file with zeros from `size`, the end of the entries, up to `max_bytes`."""
+        """Fill the file with zeros from `size` to `max_bytes`."""
         if self.max_bytes or size or self.file.size():
             end = min(size, self.file.size())
             self.file.cut(end)
@@ -358,16 +350,15 @@ WALK_BYTES = 4 << 20
 #: A device loses unsynced bytes in units of this size.
 _SECTOR = 512
 _MAGIC_AT, _MAGIC, _OFFSET_BYTES = 16, 2, 8
-#: Bytes to compare after a bad batch, in addition to twice the tail's size. Hostile records may hold any
-#: number of headers that claim any size.
+#: Bytes to compare after a bad batch, besides twice the tail's size: hostile records may look like any number of
+#: headers of any size.
 _SPARE_CHECKS = 64 << 20
 
 
 def batches_from(file: ActiveFile, position: int, end: int, step: int) -> Iterator[Batches]:
-    """The whole batches between `position`, where one begins, and `end`, about `step` bytes at a time.
+    """The whole batches from `position` to `end`, about `step` bytes at a time, without a check of their checksums.
 
-    Checksums are left to the caller. Raises CorruptRecordError for bytes that cannot be a batch; a batch that the end
-    cuts short is ignored.
+    Raises CorruptRecordError for bytes that cannot be a batch.
     """
     return iter(BatchWalk(_reader(file), position, end, step, "raise", file.path))
 
@@ -376,7 +367,7 @@ def _reader(file: ActiveFile) -> Callable[[int, int], memoryview]:
     buffer = new_array(0, np.uint8)
 
     def read(start: int, end: int) -> memoryview:
-        # callers are done with a step's batches when they ask for the next, so one buffer is enough
+        # callers keep no step's batches, so one buffer is enough
         nonlocal buffer
         if buffer.size < end - start:
             buffer = new_array(end - start, np.uint8)
@@ -386,7 +377,7 @@ def _reader(file: ActiveFile) -> Callable[[int, int], memoryview]:
 
 
 def sound_batches(file: ActiveFile, position: int, end: int, next_offset: int) -> Iterator[Batches]:
-    """The batches from `position` on up to the first that is torn, fails its checksum or is out of order."""
+    """The batches up to the first that is torn, fails its checksum or is out of order."""
     walk = BatchWalk(_reader(file), position, end, WALK_BYTES, "stop", file.path, checked=True)
     for batches in walk:
         count = _in_order(batches.rows, next_offset)
@@ -404,10 +395,10 @@ def _in_order(rows: npt.NDArray[Any], next_offset: int) -> int:
 
 
 class TrailingBytes(NamedTuple):
-    """The tail after the last sound batch of a log: from `position` on, up to `end`, where only zeros follow.
+    """The tail after the last sound batch of a log, from `position` to `end`; only zeros follow.
 
-    `sound` is the position and the base offset of the first sound batch there. `is_hole` says that a device has
-    lost what stood at `position`: its head is zeros, or its part of a sector.
+    `sound` is the position and the base offset of the first sound batch in it. `is_hole`: the device lost the bytes
+    at `position`, which are zeros for a head or a sector.
     """
 
     position: int
@@ -417,10 +408,7 @@ class TrailingBytes(NamedTuple):
 
 
 def inspect_tail(file: ActiveFile, position: int, end: int, base_offset: int) -> TrailingBytes:
-    """The tail between `position`, where the sound batches end, and `end`; a sound batch has `base_offset` or above.
-
-    A batch at `position` itself matches with any offset. Space that was allocated and never written is not read.
-    """
+    """Inspect the tail [position, end); a sound batch has `base_offset` or above, at `position` itself any offset."""
     head = file.read(position, min(position + LOG_OVERHEAD, end)) if position < end else memoryview(b"")
     if HEADER_SIZE <= (size := size_of_first(head)) <= end - position and _is_sound(file, position, size):
         return TrailingBytes(position, end, (position, int.from_bytes(head[:8], "big", signed=True)), is_hole=False)
@@ -438,7 +426,7 @@ def inspect_tail(file: ActiveFile, position: int, end: int, base_offset: int) ->
                 _headers_in(data, begin, stop, end, base_offset) if sound is None else ()
             ):
                 to_check -= size
-                # a tail that would take too long to check counts as sound: nothing is cut then
+                # a tail that takes too long to check counts as sound: nothing is cut
                 if to_check < 0 or _is_sound(file, batch_position, size):
                     sound = batch_position, offset
                     break
@@ -449,7 +437,7 @@ def inspect_tail(file: ActiveFile, position: int, end: int, base_offset: int) ->
 def _headers_in(
     data: npt.NDArray[np.uint8], begin: int, stop: int, end: int, base_offset: int
 ) -> Iterator[tuple[int, int, int]]:
-    """The positions, base offsets and sizes of what may be a batch from `begin`, where `data` begins, to `stop`."""
+    """(position, base offset, size) of each possible batch from `begin`, where `data` begins, to `stop`."""
     count = min(stop - begin, data.size - HEADER_SIZE + 1)
     field_numbers = np.flatnonzero(data[_MAGIC_AT : _MAGIC_AT + max(count, 0)] == _MAGIC)
     heads = data[field_numbers[:, None] + np.arange(LOG_OVERHEAD)]
@@ -469,7 +457,7 @@ def _is_sound(file: ActiveFile, position: int, size: int) -> bool:
 
 
 def _is_hole(file: ActiveFile, position: int, end: int) -> bool:
-    """True if the batch at `position` has only zeros in one of its sectors, of which others may have more bytes."""
+    """True if the batch at `position` has only zeros in one of its sectors."""
     head = file.read(position, min(position + LOG_OVERHEAD, end))
     if not any(head):
         return True
@@ -486,14 +474,13 @@ def _is_hole(file: ActiveFile, position: int, end: int) -> bool:
     return False
 
 
-# The walk folds headers as appends do, so it gets the same state and indexes as they did (Kafka's
-# `LogSegment.recover`). It compares checksums, and decompresses nothing.
+# The walk folds headers as appends do, so it gets the same state and indexes (Kafka's `LogSegment.recover`). It
+# compares checksums, and decompresses nothing.
 #
 # Acknowledged records are never cut (`DurableEnd`). A log that ends below its flushed end, or a bad batch with sound
-# ones after it, was not caused by a crash: DamagedLogError. There is one exception, a page that the device did not
-# write. A power loss leaves zeros there, and so does the kernel when it drops a page; later batches may be in it
-# or after it. No sync covered that page, or it would be on disk, so no sync covered anything written after it
-# So that is a torn write too, unless it was acknowledged.
+# ones after it, was not caused by a crash: DamagedLogError. The exception is a page that the device did not write:
+# zeros, after a power loss or where the kernel dropped it. No sync covered that page or anything written after it, so
+# it is a torn write too, unless it was acknowledged.
 
 (_UNSTABLE,) = field_numbers(("first_unstable_offset",))
 _FLUSHED = list(field_numbers(("flushed_offset", "flushed_position", "flushed_ms")))
@@ -502,7 +489,7 @@ _REMEDY = "restore the file, or run `distlog repair`, which cuts it and reports 
 
 
 class DamagedLogError(CorruptRecordError):
-    """An active log lacks what was acknowledged, by other hands than a crash: nothing is appended, cut or changed."""
+    """An active log lacks acknowledged records, and not by a crash: nothing is appended, cut or changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -525,10 +512,10 @@ def recover(
     durable: DurableEnd,
     end: int | None = None,
 ) -> Numbers:
-    """Walk from what `numbers` count up to `end`, write index entries, and cut all files after the last sound batch.
+    """Walk the log from `numbers` to `end`, write index entries, and cut all files after the last sound batch.
 
-    `transactions` are open where the walk begins. Raises DamagedLogError for a cut that `durable` forbids, before
-    any change. Each cut is logged.
+    `transactions` are open where the walk begins. Raises DamagedLogError, before any change, for a cut that `durable`
+    forbids.
     """
     entries = list[tuple[Numbers, Folded]]()
     numbers = _with_unstable(numbers, transactions)
@@ -559,7 +546,7 @@ def trailing_bytes(files: SegmentFiles, numbers: Numbers) -> TrailingBytes:
 def damage(
     files: SegmentFiles, numbers: Numbers, trailing: TrailingBytes, durable: DurableEnd, *, is_end_known: bool = False
 ) -> DamagedLogError | None:
-    """Return the error if the log, with sound batches up to `numbers`, lost durable ones or has later sound ones."""
+    """The error of a log with sound batches up to `numbers` that lost durable ones, or has later sound ones."""
     offset, position = int(numbers[NEXT_OFFSET]), int(numbers[POSITION])
     location = {"file": files.log.path, "position": position, "offset": offset}
     if position < durable.position or offset < durable.offset:
@@ -592,7 +579,7 @@ def log_cut(files: SegmentFiles, numbers: Numbers, trailing: TrailingBytes) -> N
 
 
 def log_lost(files: SegmentFiles, numbers: Numbers, counted: Numbers) -> None:
-    """Log the records in `counted` after the end in `numbers`, even if the log lost them earlier."""
+    """Log the loss of the records in `counted` after the end in `numbers`."""
     if counted[NEXT_OFFSET] > numbers[NEXT_OFFSET]:
         _log.warning(
             "%s: the disk lost records that were not synced: offsets %d to %d, between positions %d and %d",
@@ -602,11 +589,7 @@ def log_lost(files: SegmentFiles, numbers: Numbers, counted: Numbers) -> None:
 
 
 def has_lost_its_end(files: SegmentFiles, numbers: Numbers) -> bool:
-    """True if the log has its flushed part, but not its whole end: zeros replace it, or the file is too short.
-
-    A kernel that could not write pages leaves that, with an error or without. A missing or replaced file, and a
-    bad batch that has lost no page with sound ones after it, have another cause.
-    """
+    """True if the log has its flushed part, but zeros or no bytes at its end: the kernel could not write pages."""
     if files.log.was_replaced or not os.path.exists(files.log.path):
         return False
     sound, end = numbers.copy(), int(numbers[POSITION])
@@ -628,10 +611,10 @@ def write_again(
     *,
     only_read: bool,
 ) -> Numbers | None:
-    """Write the log after `flushed_position`, and the indexes, again as they are; None if batches are damaged.
+    """Write the log after `flushed_position`, and the indexes, again; None if batches are damaged.
 
-    With `only_read` they are only compared with their checksums. Damaged indexes are rebuilt, and the returned
-    numbers include them. `transactions` are open where the segment begins.
+    With `only_read` they are only checked. Damaged indexes are rebuilt. `transactions` are open where the segment
+    begins.
     """
     position, end = flushed_position, int(numbers[POSITION])
     for batches in sound_batches(files.log, position, end, flushed_offset):
@@ -659,7 +642,7 @@ def write_again(
 def with_new_indexes(
     files: SegmentFiles, numbers: Numbers, interval: int, transactions: OpenTransactions
 ) -> Numbers | None:
-    """Make the indexes again from the log, and return the numbers with them; None, unchanged, after damage."""
+    """Rebuild the indexes from the log; returns the new numbers, or None, with nothing changed, after damage."""
     end, rebuilt, entries = int(numbers[POSITION]), emptied(files.stem, numbers), list[tuple[Numbers, Folded]]()
     rebuilt[_FLUSHED] = numbers[_FLUSHED]
     for numbers_before, folded in _folds(files, rebuilt, interval, transactions, end):
@@ -676,7 +659,7 @@ def with_new_indexes(
 def scan_tail(
     files: SegmentFiles, numbers: Numbers, interval: int, transactions: OpenTransactions, end: int | None = None
 ) -> Numbers:
-    """The numbers that `recover` would return, for a process that may only read: nothing is written or cut."""
+    """Return the numbers that `recover` would return; writes and cuts nothing."""
     numbers = _with_unstable(numbers, transactions)
     for _, folded in _folds(files, numbers, interval, transactions, files.log.size() if end is None else end):
         numbers = folded.numbers
@@ -684,7 +667,7 @@ def scan_tail(
 
 
 def unknown_bytes(files: SegmentFiles, numbers: Numbers) -> int:
-    """Count the log's bytes after its end by `numbers`, without preallocated ones; negative if it is shorter."""
+    """Count the log's bytes after the end in `numbers`, without preallocated ones; negative if it is shorter."""
     position = int(numbers[POSITION])
     trailing = files.log.size() - position
     if files.log.was_replaced:
@@ -703,7 +686,7 @@ def _folds(
         try:
             folded = fold(numbers, batches.data, batches.rows, interval, aborted=aborted)
         except UnfitBatchError as error:
-            # its offset is damaged, which no checksum covers: the walk ends before it
+            # no checksum covers its offset, which is damaged: the walk ends before it
             if error.row:
                 yield from _folds(
                     files, numbers, interval, transactions, batches.position + batches.first(error.row).data.nbytes

@@ -1,4 +1,4 @@
-"""Kafka's broker settings that mean something without a broker (`KafkaConfig`, `ServerLogConfigs`, Kafka 4.1)."""
+"""The broker settings of Kafka that apply without a broker (`KafkaConfig`, `ServerLogConfigs`, Kafka 4.1)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ TIMES = {
     ),
     "flush.ms": (("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1)),
 }
-#: Kafka's settings of these families that change nothing here. Other families are not checked.
+#: Kafka's settings with these prefixes that change nothing here. Other prefixes are not checked.
 _IGNORED = frozenset(
     {
         *("log.dir", "log.dirs", "log.dir.failure.timeout.ms", "log.deletion.max.segments.per.run"),
@@ -89,7 +89,7 @@ def broker_setting(
 ) -> Any:
     """A field for a setting: a number, true or false, or text; the first of `names`, parted by spaces, applies.
 
-    With the default None -1 asks for it.
+    -1 means None if the default is None.
     """
     return field(
         default=default, metadata={_SETTING: BrokerSetting(tuple(names.split()), meaning, least, most, unit)}
@@ -164,20 +164,20 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """The lines without comments; a line that ends with an odd number of backslashes goes on in the next one."""
-    begun = ""
+    """The lines without comments; a line that ends with an odd number of backslashes continues in the next one."""
+    joined = ""
     for natural in re.split(r"\r\n|\r|\n", text):
         line = natural.lstrip(_SPACE)
-        if not begun and (not line or line[0] in "#!"):
+        if not joined and (not line or line[0] in "#!"):
             continue
-        begun += line
-        if (len(begun) - len(begun.rstrip("\\"))) % 2:
-            begun = begun[:-1]
+        joined += line
+        if (len(joined) - len(joined.rstrip("\\"))) % 2:
+            joined = joined[:-1]
             continue
-        yield begun
-        begun = ""
-    if begun:
-        yield begun
+        yield joined
+        joined = ""
+    if joined:
+        yield joined
 
 
 def _unescaped(text: str) -> str:
@@ -191,14 +191,14 @@ def _unescaped(text: str) -> str:
 
 
 _SCHEDULE = {setting.name for setting in settings_of(BrokerConfig).values()}
-_KNOWN = frozenset({*_SCHEDULE, *SAME_MEANING, *(name for times in TIMES.values() for name, _ in times)})
+_SETTING_NAMES = frozenset({*_SCHEDULE, *SAME_MEANING, *(name for times in TIMES.values() for name, _ in times)})
 
 
 def _check_known(name: str) -> None:
-    if not name.startswith("log.") or name in _KNOWN or name in _IGNORED:
+    if not name.startswith("log.") or name in _SETTING_NAMES or name in _IGNORED:
         return
-    close = difflib.get_close_matches(name, _KNOWN, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(_KNOWN))}"
+    close = difflib.get_close_matches(name, _SETTING_NAMES, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(_SETTING_NAMES))}"
     raise InvalidConfigError(f"unknown setting {name}; {hint}")
 
 
@@ -224,7 +224,7 @@ def _check_topic_setting(broker: str, topic: str, value: object) -> None:
 
 
 def _in_ms(topic: str, broker: str, value: object, unit: int) -> int:
-    """The time in ms; -1 stays what it is (no limit), as in Kafka, where 0 is no time to keep records."""
+    """The time in ms; -1 stays -1 (no limit), and 0 is refused for retention, as in Kafka."""
     number = setting_number(broker, value, -MAX_LONG)
     if topic == "retention.ms" and number <= 0:
         if number == 0:

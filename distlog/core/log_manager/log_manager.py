@@ -27,13 +27,13 @@ STOP_TIMEOUT_S = 8.0
 class LogManager:
     """All topics below one or more roots, and Kafka's tasks on their schedule. Use it in a `with` block.
 
-    Each root has its own tasks, so a root that does not answer holds up no other. A failure in one topic is logged,
-    counted and tried again at the task's next run. As a killed process, an abandoned task does no harm: whatever it
+    Each root has its own tasks, so a root that does not answer does not delay the others. A failure in one topic is
+    logged, counted and retried at the task's next run. An abandoned task does no harm, like a killed process: what it
     wrote counts only with its commit.
 
-    `config` are Kafka's broker settings (BrokerConfig). `on_run` is called after each run of a task, from the task's
-    thread; its errors are logged. `clock` gives ms since 1970, `scheduler_clock` ms that never go back. While
-    `may_run` says no, since another process runs the tasks, the topics are only looked at.
+    `config` are broker settings of Kafka (BrokerConfig). `on_run` is called after each run of a task, in the task's
+    thread; its errors are logged. `clock` returns ms since 1970, `scheduler_clock` ms that never decrease. While
+    `may_run` returns False, since another process runs the tasks, the topics are only loaded.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class LogManager:
         scheduler_clock: Callable[[], int] = monotonic_ms,
         may_run: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Raises InvalidConfigError for a setting, StorageError for a root that is no address."""
+        """Raise InvalidConfigError for a wrong setting, StorageError for a root that is not an address."""
         self.config = BrokerConfig.parse(config or {})
         self._clock, self._scheduler_clock, self._on_run = clock, scheduler_clock, on_run
         self._may_run = may_run
@@ -78,20 +78,20 @@ class LogManager:
 
     @property
     def topics(self) -> list[Topic]:
-        """The loaded topics, by root and name; the broker settings are in effect for what is done with these."""
+        """The loaded topics, by root and name, with the broker settings as their defaults."""
         return [topic for directory in self._directories for topic in directory.topics.values()]
 
     def topic(self, name: str) -> Topic:
-        """The loaded topic with this name or URL; TopicNotFoundError if there is none, or if two have the name."""
+        """The loaded topic with this name or URL; TopicNotFoundError without one, or if two have the name."""
         topics = [topic for directory in self._directories for topic in directory.find([name])]
         if len(topics) != 1:
-            text = "several roots have this topic: give its URL" if topics else "no such topic is loaded"
+            text = "several roots have this topic: give its URL" if topics else "the topic is not loaded"
             raise TopicNotFoundError(text, topic=name)
         return topics[0]
 
     @property
     def errors(self) -> dict[str, dict[str, str]]:
-        """The tasks that fail at present: by task, the reason by the URL of the topic or root."""
+        """The current failures: by task, the reason by the URL of the topic or root."""
         by_task: dict[str, dict[str, str]] = {}
         for (task, _), errors in sorted(self._errors.items()):
             if errors:
@@ -99,7 +99,7 @@ class LogManager:
         return by_task
 
     def metrics(self) -> list[Metric]:
-        """All counters, and the partitions' state at the last look; no storage is asked."""
+        """All counters, and the partitions' state at the last scan; makes no storage request."""
         return [*log_metrics(self._directories), *self._metrics.metrics()]
 
     def load(self) -> LogManager:
@@ -108,25 +108,25 @@ class LogManager:
         return self
 
     def run_due(self) -> None:
-        """Run the tasks that are due by the clock, in this thread; for callers that do not `start`."""
+        """Run the due tasks in this thread, for callers that do not `start`."""
         self._scheduler.run_due()
 
     def run_once(self) -> bool:
-        """Run each task once, in this thread; returns whether all went well."""
+        """Run each task once, in this thread; returns True if none failed."""
         self._scheduler.run_all()
         return not self.errors
 
     def start(self) -> LogManager:
-        """Begin the threads of the tasks; returns at once, before the topics are loaded."""
+        """Start the threads of the tasks; returns at once, before the topics are loaded."""
         self._scheduler.start()
         return self
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
-        """End the threads; returns False if some task still runs after `timeout_s`: it is abandoned."""
+        """End the threads; returns False if a task still runs after `timeout_s`, and is abandoned."""
         return self._scheduler.stop(timeout_s)
 
     def __enter__(self) -> LogManager:
-        """Load the topics, then begin the threads."""
+        """Load the topics, then start the threads."""
         return self.load().start()
 
     def __exit__(self, *_: object) -> None:
@@ -167,22 +167,22 @@ class LogManager:
             run.failed(directory.url, error)
         run.seconds = (self._scheduler_clock() - started_ms) / 1000
         self._metrics.note(run, self._clock())
-        # what fails now is logged once, whatever other tasks fail for the same reason
-        known = {item for errors in list(self._errors.values()) for item in errors.items()}
+        # a reason is logged once, even if several tasks fail for it
+        logged = {item for errors in list(self._errors.values()) for item in errors.items()}
         self._errors[run.task, run.root] = run.errors
         for url, reason in run.errors.items():
-            if (url, reason) not in known:
+            if (url, reason) not in logged:
                 _log.warning("%s failed at %s: %s", run.task, url, reason)
         try:
             if self._on_run:
                 self._on_run(run)
         except Exception as error:
-            # such as an output without a reader: the task goes on
+            # the next runs still happen
             _log.warning("on_run failed after %s: %s: %s", run.task, type(error).__name__, error)
 
 
 #: The counters of each partition on a local disk, of all processes.
-_DONE = {
+_COUNTERS = {
     "appends": "direct appends",
     "append_bytes": "bytes of direct appends",
     "append_seconds": "how long direct appends took, with the wait for the lock",
@@ -218,7 +218,7 @@ class TaskMetrics:
             _set(last, labels, ended_ms / 1000)
             failing = self._metric("task_failing", "gauge", "topics and roots at which the last run failed")
             _set(failing, labels, len(run.errors))
-            for name, count in run.done.items():
+            for name, count in run.counts.items():
                 task = run.task.replace("-", "_")
                 self._add(f"{task}_{name}", f"{name.replace('_', ' ')} of {run.task}", {"root": run.root}, count)
 
@@ -228,20 +228,20 @@ class TaskMetrics:
 
     def _add(self, name: str, meaning: str, labels: Labels, count: float) -> None:
         metric = self._metric(name, "counter", meaning)
-        before = next((value for known, value in metric.values if known == labels), 0.0)
-        _set(metric, labels, before + count)
+        previous = next((value for value_labels, value in metric.values if value_labels == labels), 0.0)
+        _set(metric, labels, previous + count)
 
     def _metric(self, name: str, kind: Literal["counter", "gauge"], meaning: str) -> Metric:
         return self._metrics.setdefault(name, Metric(f"distlog_{name}", kind, meaning, []))
 
 
 def _set(metric: Metric, labels: Labels, value: float) -> None:
-    metric.values[:] = [one for one in metric.values if one[0] != labels]
+    metric.values[:] = [labelled for labelled in metric.values if labelled[0] != labels]
     metric.values.append((labels, value))
 
 
 def log_metrics(directories: Iterable[LogDirectory]) -> list[Metric]:
-    """The state of the roots and of each partition, as of the last scan; asks no object store."""
+    """The state of the roots and of each partition at the last scan; makes no request to an object store."""
     directories = list(directories)
     offline: list[Value] = [({"root": directory.url}, float(directory.is_offline)) for directory in directories]
     topics: list[Value] = [({"root": directory.url}, float(len(directory.topics))) for directory in directories]
@@ -254,25 +254,25 @@ def log_metrics(directories: Iterable[LogDirectory]) -> list[Metric]:
         Metric("distlog_log_segments", "gauge", "live segments", []),
         Metric("distlog_log_late_transaction", "gauge", _LATE, []),
     ]
-    done = [Metric(f"distlog_log_{name}", "counter", meaning, []) for name, meaning in _DONE.items()]
+    counter_metrics = [Metric(f"distlog_log_{name}", "counter", meaning, []) for name, meaning in _COUNTERS.items()]
     for directory in directories:
         for name, topic in directory.topics.items():
-            # a topic that cannot be read is left out; the task that fails on it says why
+            # a topic that cannot be read is left out; the failed task reports it
             with suppress(DistlogError, OSError):
                 for labels, numbers in list(_partitions({"root": directory.url, "topic": name}, topic)):
                     for metric, number in zip(metrics[2:], numbers, strict=True):
                         metric.values.append((labels, float(number)))
                 for labels, counters in _counted({"root": directory.url, "topic": name}, topic):
-                    for metric, total in zip(done, _numbers(counters), strict=True):
+                    for metric, total in zip(counter_metrics, _numbers(counters), strict=True):
                         metric.values.append((labels, total))
-    return [*metrics, *done]
+    return [*metrics, *counter_metrics]
 
 
 def _partitions(of: Labels, topic: Topic) -> Iterator[tuple[Labels, tuple[int, ...]]]:
     now_ms = topic.clock()
     for number, state in enumerate(topic.live_snapshot.partitions):
         size, is_late = int(state.segments.log_bytes.sum()), False
-        # a batch that cannot be read is found by readers of the log, and hides no other metric
+        # readers report a batch that cannot be read; it hides no other metric
         with suppress(DistlogError):
             is_late = has_late_transaction(topic.reader, state, number, now_ms)
         yield (
@@ -291,13 +291,14 @@ def _counted(of: Labels, topic: Topic) -> Iterator[tuple[Labels, PartitionCounte
             yield {**of, "partition": str(number)}, counters
 
 
-def _numbers(done: PartitionCounters) -> tuple[float, ...]:
-    return done.appends, done.append_bytes, done.append_ns / 1e9, done.flushes, done.flush_ns / 1e9
+def _numbers(counters: PartitionCounters) -> tuple[float, ...]:
+    append_s, flush_s = counters.append_ns / 1e9, counters.flush_ns / 1e9
+    return counters.appends, counters.append_bytes, append_s, counters.flushes, flush_s
 
 
 LOAD_LOGS = "load-logs"
 
-#: The work of a task on a root, which counts what it does, and what fails.
+#: The work of a task on a root, which fills in the counts and errors of its run.
 Work = Callable[[TaskRun], None]
 
 _log = logging.getLogger(__name__)

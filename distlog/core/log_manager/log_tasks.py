@@ -37,7 +37,7 @@ from distlog.core.topic import Topic
 
 
 class LogTasks:
-    """The other tasks of a root, by Kafka's names and rules. Several processes may run them on the same root."""
+    """The other tasks of a root, by Kafka's names and rules; several processes may run them on one root."""
 
     def __init__(self, directory: LogDirectory) -> None:
         self._directory, self._clock = directory, directory.clock
@@ -66,7 +66,7 @@ class LogTasks:
 
     def _vacuum(self, run: TaskRun, topic: Topic | FoundTopic, work: Callable[[], VacuumReport]) -> None:
         url, delay_ms, now_ms = topic.storage.url, topic.snapshot.config.file_delete_delay_ms, self._clock()
-        # a clock that was ahead, and was set back, must not delay it
+        # a clock that was set back must not delay it
         if 0 <= now_ms - self._vacuumed_ms.get(url, -delay_ms) < delay_ms:
             return
         report = work()
@@ -74,7 +74,7 @@ class LogTasks:
         run.add(vacuumed_topics=1, deleted_files=len(report.files), deleted_bytes=report.bytes)
 
     def flush_dirty_logs(self, run: TaskRun) -> None:
-        """`log-flusher`: flush the active segments whose flush policy asks for it now, whichever process appends."""
+        """`log-flusher`: flush the active segments whose flush policy requires it, whichever process appends."""
 
         def flush(topic: Topic) -> None:
             for partition in _active(topic):
@@ -86,10 +86,10 @@ class LogTasks:
         self._directory.each_topic(run, flush)
 
     def checkpoint_recovery_points(self, run: TaskRun) -> None:
-        """`recovery-point-offset-checkpoint`: write up to where each partition is durable.
+        """`recovery-point-offset-checkpoint`: write the durable end of each partition.
 
-        When the manager stops, all logs are flushed, so that no log is read after a restart of the machine: Kafka's
-        clean shutdown. Until then the flush policy decides.
+        When the manager stops, all logs are flushed, so that a restart of the machine reads no log (Kafka's clean
+        shutdown).
         """
         self._checkpoint(run, RECOVERY_POINTS, _recovery_points)
         if self._directory.is_stopping():
@@ -106,15 +106,15 @@ class LogTasks:
         directory, offsets = self._directory, dict[PartitionName, int]()
         root = directory.storage.local_path("")
         if not os.path.isdir(root):
-            return  # the root is not there yet
-        others = set(os.listdir(root)) - directory.topics.keys() - directory.dropped.keys()
-        if META_PROPERTIES in others or any(map(parse_partition_folder, others)):
-            # the root is a broker's log directory, as after an import in place: its files are for its own logs
+            return  # the root does not exist yet
+        names = set(os.listdir(root)) - directory.topics.keys() - directory.dropped.keys()
+        if META_PROPERTIES in names or any(map(parse_partition_folder, names)):
+            # the root is a broker's log directory, whose files are for its own logs
             return
 
         def note(name: str, topic: Topic) -> None:
-            facts = of_topic(topic.refresh())
-            offsets.update({PartitionName(name, partition): offset for partition, offset in facts.items()})
+            of_partitions = of_topic(topic.refresh()).items()
+            offsets.update({PartitionName(name, partition): offset for partition, offset in of_partitions})
 
         for name, topic in directory.topics.items():
             directory.attempt(run, name, topic, partial(note, name))
@@ -124,7 +124,7 @@ class LogTasks:
             run.failed(directory.url, error)
 
 
-#: How long to wait for the first load before a check whether the manager ends.
+#: The wait for the first load between checks if the manager is stopping.
 _PATIENCE_S = 0.5
 
 
@@ -139,8 +139,8 @@ class FoundTopic(NamedTuple):
 class LogDirectory:
     """A root: its loaded topics, and dropped ones, by the name of their folder. Safe between threads.
 
-    `defaults` are for settings that a topic does not have itself. `clock` returns ms since 1970. Work on many topics
-    ends early when `is_stopping`. A root that does not answer is offline, and is tried again.
+    `defaults` are for settings that a topic does not have. Work on many topics ends early when `is_stopping`. A root
+    that does not answer is offline, and is retried.
     """
 
     def __init__(
@@ -196,26 +196,26 @@ class LogDirectory:
             return
         self.is_offline = False
         names = {name for name in folders if paths.may_be_topic_folder(name)}
-        # links that lead to topics are not loaded, since tasks delete files in what they find
+        # links to topics are not loaded, since tasks delete files
         for link in self.storage.links() if self.storage.is_local else ():
             if os.path.isdir(self.storage.local_path(f"{link}/{paths.COMMITS_DIR}")):
-                text = "a link to a topic, which is not followed: give the folder around that topic as a root"
+                text = "links to topics are not followed: give the folder that contains the topic as a root"
                 run.failed(f"{self.url}/{link}", text)
         if not names and not self.storage.is_there():
             run.failed(self.url, "nothing is here yet: check the address, or create a topic below it")
-        known = self.topics
-        for name in (known.keys() | self.dropped.keys()) - names:
+        topics = self.topics
+        for name in (topics.keys() | self.dropped.keys()) - names:
             self._forget(name)
-        in_parallel(lambda name: self.attempt(run, name, known[name], Topic.refresh), known.keys() & names)
+        in_parallel(lambda name: self.attempt(run, name, topics[name], Topic.refresh), topics.keys() & names)
         loaded = in_parallel(partial(self._load, run), names - self.topics.keys())
         run.add(loaded_topics=sum(loaded))
         for name, text in copies_in(self.topics.values()).items():
             run.failed(f"{self.url}/{name}", text)
         if paths.COMMITS_DIR in folders and not self.topics:
-            run.failed(self.url, "this is a topic, not a folder of topics: give the one above it")
+            run.failed(self.url, "this is a topic, not a folder of topics: give the folder that contains it")
 
     def each_topic(self, run: TaskRun, work: Callable[[Topic], object]) -> None:
-        """Do `work` on each topic; a failure is noted, and the other topics go on. A dropped topic is forgotten."""
+        """Do `work` on each topic; notes failures, and forgets dropped topics."""
         for name, topic in self.topics.items():
             if self.is_stopping():
                 return
@@ -230,17 +230,20 @@ class LogDirectory:
             run.failed(topic.url, error)
 
     def find(self, names: Iterable[str]) -> list[Topic]:
-        wanted = set(names)
-        return [topic for name, topic in self.topics.items() if name in wanted or topic.url in wanted]
+        names = set(names)
+        return [topic for name, topic in self.topics.items() if name in names or topic.url in names]
 
     def _load(self, run: TaskRun, name: str) -> bool:
-        storage, known = self.storage.child(name), self.dropped.get(name)
+        storage, dropped = self.storage.child(name), self.dropped.get(name)
         try:
-            # folders of dropped topics become more and more: their commits are not read again at each scan
-            log = known.log if known else topic_log(storage, self.clock, engine="LogManager", defaults=self._defaults)
-            snapshot = log.load(include_dropped=True, cached=known.snapshot if known else None)
+            # the number of dropped topics grows: their commits are not read again at each scan
+            if dropped:
+                log = dropped.log
+            else:
+                log = topic_log(storage, self.clock, engine="LogManager", defaults=self._defaults)
+            snapshot = log.load(include_dropped=True, cached=dropped.snapshot if dropped else None)
         except TopicNotFoundError:
-            self._forget(name)  # a folder of something else
+            self._forget(name)  # not a topic
         except Exception as error:
             run.failed(storage.url, error)
         else:
@@ -285,32 +288,31 @@ class _PausedPartition(NamedTuple):
 class LogCleaner:
     """Compacts the partitions of one root, the dirtiest first (Kafka's `LogCleaner`), and merges small segments.
 
-    A partition that fails is left alone for `retry_ms`; Kafka's is until the broker is restarted. Each root has a
-    cleaner, so a slow root holds up no other.
+    A partition that fails is retried after `retry_ms`; Kafka retries it after a restart of the broker.
     """
 
     def __init__(self, directory: LogDirectory, retry_ms: int) -> None:
         self._directory, self._retry_ms = directory, retry_ms
         # by the topic's URL and the partition
-        self._put_aside: dict[tuple[str, int], _PausedPartition] = {}
+        self._paused: dict[tuple[str, int], _PausedPartition] = {}
 
     def clean_logs(self, run: TaskRun) -> None:
-        """`log-cleaner`: compact what is due by `min.cleanable.dirty.ratio` or `max.compaction.lag.ms`, in passes."""
-        # forgets partitions whose time is over, also by a clock that was set back, and those of other policies now
+        """`log-cleaner`: compact logs by `min.cleanable.dirty.ratio` or `max.compaction.lag.ms`, in passes."""
+        # forget expired pauses, also after a clock was set back, and topics that are no longer compacted
         urls, now_ms = {topic.url for topic in self._compacted().values()}, self._directory.clock()
-        self._put_aside = {
-            log: one
-            for log, one in self._put_aside.items()
-            if log[0] in urls and 0 < one.until_ms - now_ms <= self._retry_ms
+        self._paused = {
+            log: pause
+            for log, pause in self._paused.items()
+            if log[0] in urls and 0 < pause.until_ms - now_ms <= self._retry_ms
         }
         while self._clean_pass(run) and not self._directory.is_stopping():
             pass
-        for (url, _), one in sorted(self._put_aside.items(), reverse=True):
-            known = run.errors.get(url)
-            run.errors[url] = one.error if known in (None, one.error) else f"{one.error}; {known}"
+        for (url, _), pause in sorted(self._paused.items(), reverse=True):
+            error = run.errors.get(url)
+            run.errors[url] = pause.error if error in (None, pause.error) else f"{pause.error}; {error}"
 
     def merge_segments(self, run: TaskRun) -> None:
-        """`segment-merge`: make large segments of small ones, in topics that are not compacted."""
+        """`segment-merge`: merge small segments, in topics that are not compacted."""
 
         def merge_small(topic: Topic) -> None:
             if plan_merge(topic.refresh().snapshot):
@@ -318,9 +320,9 @@ class LogCleaner:
                 topic.advance(after)
                 if not report.ok:
                     run.failed(topic.url, str(report))
-                facts = report.to_dict()
-                run.add(merged_segments=facts["segments_before"], segments_made=facts["segments_after"])
-                run.add(merged_bytes=facts["bytes"])
+                summary = report.to_dict()
+                run.add(merged_segments=summary["segments_before"], segments_made=summary["segments_after"])
+                run.add(merged_bytes=summary["bytes"])
 
         self._directory.each_topic(run, merge_small)
 
@@ -335,31 +337,31 @@ class LogCleaner:
     def _filthiest_first(self, run: TaskRun) -> list[_DirtyLog]:
         due: list[_DirtyLog] = []
 
-        def look(name: str, topic: Topic) -> None:
+        def add_due(name: str, topic: Topic) -> None:
             dirty = plan_compaction(topic.refresh().snapshot, self._directory.clock())
             due.extend(
                 _DirtyLog(partition.dirty_ratio, name, topic, partition.partition)
                 for partition in dirty
-                if (topic.url, partition.partition) not in self._put_aside
+                if (topic.url, partition.partition) not in self._paused
             )
 
         for name, topic in self._compacted().items():
-            self._directory.attempt(run, name, topic, partial(look, name))
+            self._directory.attempt(run, name, topic, partial(add_due, name))
         return sorted(due, key=lambda log: -log.dirty_ratio)
 
     def _clean(self, run: TaskRun, log: _DirtyLog) -> bool:
-        cleaned, own = list[bool](), TaskRun(run.task, run.root, run.started_ms)
+        cleaned, partition_run = list[bool](), TaskRun(run.task, run.root, run.started_ms)
 
         def clean(topic: Topic) -> None:
             report, after = compact(topic.handle, topic.snapshot, partitions=[log.partition])
             topic.advance(after)
-            cleaned.append(_note_cleaned(own, topic, report))
+            cleaned.append(_note_cleaned(partition_run, topic, report))
 
-        self._directory.attempt(own, log.name, log.topic, clean)
-        run.done += own.done
-        for error in own.errors.values():
+        self._directory.attempt(partition_run, log.name, log.topic, clean)
+        run.counts += partition_run.counts
+        for error in partition_run.errors.values():
             until_ms = self._directory.clock() + self._retry_ms
-            self._put_aside[log.topic.url, log.partition] = _PausedPartition(until_ms, error)
+            self._paused[log.topic.url, log.partition] = _PausedPartition(until_ms, error)
         return any(cleaned)
 
     def _compacted(self) -> dict[str, Topic]:
@@ -371,14 +373,12 @@ def _note_cleaned(run: TaskRun, topic: Topic, report: CompactionReport) -> bool:
     for failed in report.partitions:
         if failed.error is not None:
             run.failed(topic.url, f"cannot clean partition {failed.partition}: {failed.error}")
-    facts, cleaned = (
-        report.to_dict(),
-        [partition for partition in report.partitions if partition.rounds and partition.error is None],
-    )
+    summary = report.to_dict()
+    cleaned = [partition for partition in report.partitions if partition.rounds and partition.error is None]
     run.add(cleaned_partitions=len(cleaned))
-    run.add(deleted_records=facts["records_before"] - facts["records_after"])
+    run.add(deleted_records=summary["records_before"] - summary["records_after"])
     run.add(cleaned_bytes=sum(partition.bytes_before for partition in cleaned))
-    run.add(freed_bytes=facts["bytes_before"] - facts["bytes_after"])
+    run.add(freed_bytes=summary["bytes_before"] - summary["bytes_after"])
     return bool(cleaned)
 
 
@@ -396,7 +396,7 @@ def _end_cleanly(run: TaskRun, topic: Topic) -> None:
             try:
                 log.checkpoint()
             except StorageError as error:
-                # the other partitions are on a disk that may work
+                # the other partitions may be on another disk
                 run.failed(topic.url, error)
 
 
@@ -410,7 +410,7 @@ def _recovery_points(topic: Topic) -> dict[int, int]:
 
 
 def _log_start_offsets(topic: Topic) -> dict[int, int]:
-    """As Kafka, only offsets above the first segment's base offset; without a segment, offsets above 0."""
+    """As in Kafka, only offsets above the first segment's base offset, or above 0 without a segment."""
     offsets = {}
     for number, state in enumerate(topic.live_snapshot.partitions):
         first = int(state.segments.base_offsets[0]) if len(state.segments) else 0
@@ -419,7 +419,7 @@ def _log_start_offsets(topic: Topic) -> dict[int, int]:
     return offsets
 
 
-#: The longest wait of a thread, so that no time is too long for the system's call.
+#: The longest wait of a thread, within the limit of the system call.
 _LONGEST_WAIT_S = 3600.0
 
 
@@ -433,7 +433,7 @@ class _Task:
         self.due_ms, self._period_ms, self.at_stop = due_ms, period_ms, at_stop
 
     def run(self, clock: Callable[[], int]) -> None:
-        """Run it, and set when it is due again: a period after this start, or at once if it took longer."""
+        """Run the task; the next run is a period after this start, or at once if it took longer."""
         started_ms = clock()
         try:
             self.work()
@@ -442,10 +442,10 @@ class _Task:
 
 
 class Scheduler:
-    """Tasks with their periods, each in a thread of its own; a task must not raise.
+    """Tasks with their periods, each in its own thread; a task must not raise.
 
-    `clock` returns ms that never go back. The threads are daemons: a process that ends does not wait for a task that
-    `stop` gave up on. Without threads, `run_due` runs what is due by the clock.
+    `clock` returns ms that never decrease. The threads are daemons: a process that ends does not wait for a task that
+    `stop` abandoned. Without threads, `run_due` runs the due tasks.
     """
 
     def __init__(self, clock: Callable[[], int] = monotonic_ms) -> None:
@@ -469,7 +469,7 @@ class Scheduler:
             task.run(self._clock)
 
     def run(self, name: str) -> None:
-        """Run the tasks of that name now, in parallel; they are due again a period later."""
+        """Run the tasks of this name now, in parallel."""
         in_parallel(lambda task: task.run(self._clock), [task for task in self._tasks if task.name == name])
 
     def run_all(self) -> None:
@@ -502,26 +502,26 @@ class Scheduler:
 
 @dataclass(slots=True)
 class TaskRun:
-    """A run of `task` over the topics of `root`: `done` are counts by name, `errors` by a topic's or root's URL."""
+    """A run of `task` over the topics of `root`: `counts` by name, `errors` by a topic's or root's URL."""
 
     task: str
     root: str
     started_ms: int
     seconds: float = 0.0
-    done: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
     errors: dict[str, str] = field(default_factory=dict)
 
     def add(self, **counts: float) -> None:
         for name, count in counts.items():
-            self.done[name] += count  # type: ignore[assignment]
+            self.counts[name] += count  # type: ignore[assignment]
 
     def failed(self, url: str, error: Exception | str) -> None:
-        """Note why the work failed at `url`, on one line."""
+        """Note the error at `url`, on one line."""
         self.errors[url] = error if isinstance(error, str) else _reason(error)
 
     def __str__(self) -> str:
-        done = ", ".join(f"{name} {count:,.6g}" for name, count in self.done.items() if count)
-        return f"{self.task} {self.root}: {done or 'nothing to do'}"
+        counts = ", ".join(f"{name} {count:,.6g}" for name, count in self.counts.items() if count)
+        return f"{self.task} {self.root}: {counts or 'nothing to do'}"
 
     def to_dict(self) -> dict[str, object]:
         return {
@@ -530,7 +530,7 @@ class TaskRun:
             "started_ms": self.started_ms,
             "seconds": round(self.seconds, 6),
             "ok": not self.errors,
-            "done": dict(self.done),
+            "done": dict(self.counts),
             "errors": dict(self.errors),
         }
 

@@ -48,11 +48,10 @@ _COUNTED = ("segments", "bytes", "records")
 
 @dataclass(frozen=True, slots=True)
 class PartitionCompaction:
-    """One partition below `end_offset`, before and after the compaction; a dry run has the same numbers twice.
+    """One partition below `end_offset`, before and after the compaction; in a dry run both are the same.
 
-    `unkeyed_records` is the number of records dropped because they have no key. `skipped_groups` is the number of
-    groups of segments that another process changed concurrently: the next one retries them. `error` says why the
-    partition could not be cleaned, or not to the end.
+    `unkeyed_records` were dropped because they have no key. `skipped_groups` were changed by another process
+    concurrently: the next compaction retries them. `error`: why the partition is not clean.
     """
 
     partition: int
@@ -112,7 +111,7 @@ class CompactionReport(Shown):
 
 @dataclass(frozen=True, slots=True)
 class GroupToClean:
-    """A group of segments, and all that decides which of its records stay, except which are superseded."""
+    """A group of segments, and what decides which of its records stay, besides later records."""
 
     group: SegmentGroup
     verdicts: record_keys.Verdicts
@@ -124,11 +123,11 @@ class GroupToClean:
 
 @dataclass(frozen=True, slots=True)
 class CleaningPlan:
-    """One round: looks for the keys of the dirty range [start_offset, end_offset) in all segments below `end_offset`.
+    """One round: finds the keys of the dirty range [start_offset, end_offset) in all segments below `end_offset`.
 
-    `segments` are all of the partition's, since the meaning of transactions depends on them; the rows from `first` on
-    start after the log start or contain it. They and the topic's `config` are of `read_version`, committed at
-    `timestamp_ms`. A plan pickles, so a task reads no commit.
+    `segments` are all of the partition's, since transactions depend on them; those from `first` on reach above the
+    log start. They and the topic's `config` are of `read_version`, committed at `timestamp_ms`. A plan pickles, so a
+    task reads no commit.
     """
 
     partition: int
@@ -142,7 +141,7 @@ class CleaningPlan:
 
     @classmethod
     def of(cls, snapshot: Snapshot, due: Cleanable) -> CleaningPlan:
-        """The plan of one round over the dirty range that is due, as far as one commit takes its segments."""
+        """The plan of one round over the dirty range, as far as one commit takes its segments."""
         state = snapshot.partitions[due.partition]
         segments, first = list(state.segments), state.segments.find(state.log_start_offset)
         first_excluded = [segment.base_offset for segment in segments[first + MOST_SEGMENTS :][:1]]
@@ -151,11 +150,7 @@ class CleaningPlan:
         return cls(due.partition, start, end, segments, first, snapshot.config, *version)
 
     def now_ms(self, handle: TopicHandle) -> int:
-        """The time by which tombstones are kept.
-
-        A clock that is far ahead would drop them too early. A slow clock would give them an early
-        horizon, after which a process with a correct clock drops them at once; then the snapshot's time is used.
-        """
+        """The time for the horizons of tombstones, which a fast or a slow clock would drop too early."""
         now_ms = handle.trusted_ms()
         return now_ms if now_ms >= self.timestamp_ms - AHEAD_MS else self.timestamp_ms
 
@@ -166,12 +161,12 @@ class CleaningPlan:
 
     @property
     def dirty(self) -> list[SegmentInfo]:
-        """The segments that hold the dirty range, whose keys are looked for."""
+        """The segments of the dirty range."""
         return [partition for partition in self.cleaned if partition.next_offset > self.start_offset]
 
     @property
     def dirty_records(self) -> int:
-        """The number of records in the dirty segments: there are at most as many keys."""
+        """The number of records, and so the largest number of keys, in the dirty segments."""
         return sum(partition.record_count for partition in self.dirty)
 
     @property
@@ -179,7 +174,7 @@ class CleaningPlan:
         return sum(partition.log_bytes for partition in self.cleaned)
 
     def groups(self, verdicts: record_keys.Verdicts, now_ms: int, end_offset: int) -> list[GroupToClean]:
-        """The groups of adjacent segments below `end_offset`; each group becomes one segment."""
+        """The groups of adjacent segments below `end_offset`, each to become one segment."""
         below = [partition for partition in self.cleaned if partition.base_offset < end_offset]
         groups = (SegmentGroup(SegmentTable.of(part)) for part in group_segments(below, self.config))
         return [
@@ -195,16 +190,14 @@ class CleaningPlan:
         ]
 
 
-# A partition is clean below its first dirty offset, and dirty from there to its first uncleanable offset. The rest
-# does not change, as the active segment in Kafka: the commit log's snapshot ends where it begins.
-
-
+# A partition is clean below its first dirty offset, and dirty from there to its first uncleanable offset (Kafka's
+# `LogCleanerManager`).
 @dataclass(frozen=True, slots=True)
 class Cleanable:
-    """The dirty range of one partition, and how many bytes lie before it and in it.
+    """The dirty range of one partition, and the bytes before it and in it.
 
-    A segment that `first_dirty_offset` cuts counts in both byte counts, as in Kafka. `overdue` says that a dirty
-    record is older than `max.compaction.lag.ms`.
+    A segment that `first_dirty_offset` cuts counts in both, as in Kafka. `overdue`: a dirty record is older than
+    `max.compaction.lag.ms`.
     """
 
     partition: int
@@ -216,7 +209,6 @@ class Cleanable:
 
     @property
     def dirty_ratio(self) -> float:
-        """The dirty share of the bytes; 0 if there are no bytes."""
         return self.dirty_bytes / max(self.clean_bytes + self.dirty_bytes, 1)
 
 
@@ -243,7 +235,7 @@ def plan_compaction(
 def cleanable(
     partition: int, state: PartitionState, config: TopicConfig, now_ms: int, last_stable_offset: int
 ) -> Cleanable:
-    """Return the cleanable range of one partition, at any dirty ratio."""
+    """The cleanable range of one partition, at any dirty ratio."""
     table = state.segments
     start = first_dirty_offset(state)
     end = max(start, _first_uncleanable_offset(state, start, config, now_ms, last_stable_offset))
@@ -265,7 +257,7 @@ def _first_uncleanable_offset(
     end = min(last_stable_offset, state.log_end_offset)
     if config.min_compaction_lag_ms > 0:
         first = table.find(start)
-        # age counts from the largest timestamp, or from the writing of a segment without timestamps
+        # the age is from the largest timestamp, or from the write of a segment without timestamps
         timestamps = state.segments.max_timestamps
         created = state.segments.array("created_ms")
         young = np.where(timestamps >= 0, timestamps, created)[first:] > now_ms - config.min_compaction_lag_ms
@@ -285,8 +277,8 @@ def _oldest_timestamp(state: PartitionState, first: int) -> int:
 def group_segments(segments: Iterable[SegmentInfo], config: TopicConfig) -> list[list[SegmentInfo]]:
     """Groups of adjacent `segments`, each to become one segment: Kafka's greedy `groupSegmentsBySize`.
 
-    A group stays within `segment.bytes`, `segment.index.bytes` and a span of 2^31 - 1 offsets. A segment without
-    bytes is not held to the span. A segment that exceeds a limit alone is a group by itself.
+    A group fits `segment.bytes`, `segment.index.bytes` and 2^31 - 1 offsets, which a segment without bytes may
+    exceed.
     """
     groups: list[list[SegmentInfo]] = []
     limits = (config.segment_size, config.segment_index_bytes, config.segment_index_bytes, MAX_INT)
@@ -305,11 +297,10 @@ def group_segments(segments: Iterable[SegmentInfo], config: TopicConfig) -> list
     return groups
 
 
-# A batch that loses no record is copied unchanged. A batch that loses some records keeps its base offset, last
-# offset and base sequence. A batch that loses all records is dropped, or stays as 61 bytes if its offsets or its
-# producer's sequence matter. A tombstone first gets a delete horizon (KIP-534), which is `delete.retention.ms` from
-# now; so does a marker with nothing left to mark. A compaction at or after that horizon drops it.
-
+# A batch that loses no record is copied. A batch that loses some records keeps its base offset, last offset and base
+# sequence. A batch that loses all records is dropped, or stays as 61 bytes if its offsets or its producer's sequence
+# are needed. A tombstone, or a marker without records to mark, first gets a delete horizon (KIP-534),
+# `delete.retention.ms` from now. A compaction at or after that horizon drops it.
 
 _COLUMNS = ("key", "value")
 _KEPT_WHEN_EMPTY = APPEND_TIME | TRANSACTIONAL | CONTROL
@@ -317,7 +308,7 @@ _KEPT_WHEN_EMPTY = APPEND_TIME | TRANSACTIONAL | CONTROL
 
 @dataclass(frozen=True, slots=True)
 class BatchFilter:
-    """Decides which records and batches stay; times are in ms, offsets are absolute."""
+    """Decides which records and batches stay; offsets are absolute."""
 
     survivors: record_keys.Survivors
     verdicts: record_keys.Verdicts
@@ -349,7 +340,7 @@ class BatchFilter:
         return unstable_offsets[-1]
 
     def apply(self, chunk: Chunk) -> Iterator[FilteredBatches]:
-        """The batches that stay of a checked chunk of one piece; in parts if batches are compressed."""
+        """The batches that stay of a checked chunk of one segment, in parts if they are compressed."""
         outcomes = self._outcomes(chunk)
         start, rows = 0, np.flatnonzero(~outcomes.discarded & (chunk.batches["record_count"] > 0))
         while start < len(chunk.batches):
@@ -385,7 +376,7 @@ class BatchFilter:
         read: npt.NDArray[np.intp],
         scanned: record_keys.ScannedRecords | None,
     ) -> _Choice:
-        """Decide on `batches`; `read` are the numbers of the batches whose records were scanned."""
+        """Decide on `batches`; the records of the batches in rows `read` were scanned."""
         retained = np.zeros(len(batches), RETAINED)
         keep, unkeyed = np.empty(0, bool), 0
         if scanned is not None:
@@ -443,7 +434,7 @@ class BatchFilter:
 
 @dataclass(frozen=True, slots=True)
 class _BatchOutcomes:
-    """Per batch, the facts known without its records: whether all are `discarded`, whether it stays if empty, ..."""
+    """Flags and offsets per batch that do not depend on its records."""
 
     base_offsets: Longs
     discarded: Flags
@@ -511,16 +502,16 @@ def _records(choice: _Choice, scanned: record_keys.ScannedRecords | None) -> Rec
     return RecordBytes(rewritten, starts, ends - starts).compressed(headers, {})
 
 
-#: Kafka's log.cleaner.dedupe.buffer.size: memory for the keys of one round, 24 bytes each.
+#: Memory for the keys of one round, 24 bytes each (Kafka's log.cleaner.dedupe.buffer.size).
 DEDUPE_BUFFER_BYTES = 128 << 20
-#: Bytes that a round cleans before its commit: a commit for each small partition would be a version each.
+#: Bytes that a round cleans before its commit, so that small partitions share one.
 ROUND_BYTES = 64 << 20
 
 
 def clean_partition(
     handle: TopicHandle, plan: CleaningPlan, dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES
 ) -> RewrittenPartition:
-    """Do what `plan` says, up to the offset at which the memory for keys is full."""
+    """Clean by `plan`, up to the offset at which the memory for keys is full."""
     now_ms = plan.now_ms(handle)
     verdicts = record_keys.judge(handle.reader, plan.segments, handle.trusted_ms(), handle.producer_expiration_ms)
     keys = record_keys.OffsetMap.within(dedupe_buffer_bytes, plan.dirty_records)
@@ -534,21 +525,19 @@ def clean_partition(
 def clean_or_failure(
     handle: TopicHandle, plan: CleaningPlan, dedupe_buffer_bytes: int
 ) -> RewrittenPartition | RewriteFailure:
-    """`clean_partition`, or what is wrong with the partition's files."""
     return result_or_failure(plan.partition, lambda: clean_partition(handle, plan, dedupe_buffer_bytes))
 
 
 def clean_group(handle: TopicHandle, due: GroupToClean, survivors: record_keys.Survivors) -> RewrittenGroup:
-    """Write the records of the group that stay; raises what `rewrite_group` raises."""
+    """Write the records of the group that stay."""
     config, segments = due.config, due.group.segments
     batch_filter = BatchFilter(survivors, due.verdicts, due.end_offset, due.now_ms, config.delete_retention_ms)
     chunks = chain.from_iterable(record_keys.checked_chunks(handle.reader, segment) for segment in segments)
     return rewrite_group(handle, due.group, batch_filter, chunks, config=config, read_version=due.read_version)
 
 
-# Each round is one commit. A round collects the keys of the dirty range of each partition, as many as fit in memory.
-# Then it rewrites all segments up to the end of that range, and drops the records that a later one supersedes.
-
+# Each round is one commit. It collects the keys of the dirty range of each partition, as many as fit in memory, then
+# rewrites all segments up to the end of that range without superseded records.
 
 #: A round over at least one of the due partitions; the last parameter is the bytes for keys.
 Clean = Callable[[TopicHandle, Snapshot, Sequence[Cleanable], int], Sequence[RewrittenPartition | RewriteFailure]]
@@ -563,12 +552,11 @@ def compact(
     dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES,
     dry_run: bool = False,
 ) -> tuple[CompactionReport, Snapshot]:
-    """Compact the partitions that are due by the topic's config; returns the report and the new state.
+    """Compact the `partitions` that are due by the topic's config; returns the report and the new state.
 
-    `partitions` limits the partitions. Each takes as many rounds of `clean` as it needs, by default in this process.
-    A partition that cannot be cleaned does not change, and the report names it. Raises CommitConflictError when the
-    topic was dropped, TransactionTooOldError when a round took longer than vacuum waits, and
-    CommitStateUnknownError.
+    Each takes as many rounds of `clean` as it needs, by default in this process. A partition that cannot be cleaned
+    does not change, and the report names it. Raises CommitConflictError if the topic was dropped,
+    TransactionTooOldError if a round took longer than vacuum waits, and CommitStateUnknownError.
     """
     snapshot_before = snapshot_after = handle.log.refresh(snapshot)
     numbers = range(len(snapshot_before.partitions)) if partitions is None else partitions
@@ -606,7 +594,7 @@ def clean_dirtiest(
         try:
             results.append(clean_or_failure(handle, plan, dedupe_buffer_bytes))
         except StorageError:
-            # the next round begins with it, and raises: what is cleaned is committed first
+            # commit the cleaned partitions first: the next round starts with this one, and raises
             if not results:
                 raise
             break

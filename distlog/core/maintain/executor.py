@@ -25,12 +25,12 @@ class Executor(Protocol):
 
     @property
     def workers(self) -> int:
-        """Items that one process works on at the same time."""
+        """Items in work at the same time in one process."""
 
     def map(self, work: Callable[[Item], Result], items: Sequence[Item], /) -> Iterable[Result]:
-        """Return the result of `work` for each item, in the order of the items; raises what `work` raises.
+        """Return the result of `work` for each item, in order; raises what `work` raises.
 
-        Work and items must pickle. Work may run twice for an item, so a second run must do no harm.
+        Work and items must pickle. Work must be idempotent, since it may run twice for an item.
         """
 
     def clean(
@@ -54,7 +54,7 @@ class WorkItem(Protocol):
 Item = TypeVar("Item", bound=WorkItem)
 Result = TypeVar("Result")
 
-#: Called with the records and the log bytes of each segment when it is done.
+#: Called with the records and the log bytes of each finished segment.
 OnProgress = Callable[[int, int], None]
 
 
@@ -70,7 +70,7 @@ class LocalExecutor:
         return 1 if self.storage.is_local else PARALLEL
 
     def map(self, work: Callable[[Item], Result], items: Sequence[Item], /) -> Iterable[Result]:
-        """Return the results one by one. When the iteration ends, even by an error, no thread works on."""
+        """Return the results. When the iteration ends, even by an error, no thread still works."""
         if self.storage.is_local:
             return map(work, items)
         return in_order((partial(work, item) for item in items), PARALLEL, joined=True)
@@ -78,12 +78,11 @@ class LocalExecutor:
     def clean(
         self, handle: TopicHandle, snapshot: Snapshot, due: Sequence[Cleanable], dedupe_buffer_bytes: int, /
     ) -> Sequence[RewrittenPartition | RewriteFailure]:
-        """Clean partitions in turn until they have a certain size together."""
         return clean_dirtiest(handle, snapshot, due, dedupe_buffer_bytes)
 
 
 def ignore_progress(records: int, size: int) -> None:
-    """Do nothing."""
+    """Take no action: the default of `OnProgress` parameters."""
 
 
 def map_segments(

@@ -45,7 +45,7 @@ class SegmentGroup:
 
     @property
     def log_bytes(self) -> int:
-        """The segments' log bytes; a rewrite never makes them more."""
+        """The segments' log bytes, which a rewrite never increases."""
         return int(self.segments.log_bytes.sum())
 
     @property
@@ -60,12 +60,11 @@ class SegmentGroup:
 
 @dataclass(frozen=True, slots=True)
 class FilteredBatches:
-    """Batches (BATCH rows) back to back in `data`, and what their headers do not have; offsets are absolute.
+    """Batches (BATCH rows) back to back in `data`, with values that their headers lack; offsets are absolute.
 
-    `newest_offsets` are the offsets of the largest timestamps, -1 where no record has it: an emptied batch keeps its
-    time. `min_timestamps` are at most the smallest ones. `unchanged`: the batches are the input batches. `forgets`:
-    tombstones or markers may have been dropped. `unkeyed` is the number of records that were dropped because they
-    have no key. `data` has no other owner.
+    `newest_offsets` are the offsets of the largest timestamps, -1 where no record has it, as in an emptied batch.
+    `min_timestamps` are at most the smallest ones. `unchanged`: they are the input batches. `forgets`: tombstones or
+    markers may have been dropped. `unkeyed` is the number of records that were dropped without a key.
     """
 
     data: Bytes
@@ -90,7 +89,7 @@ class Filter(Protocol):
         """The aborted transactions whose markers stay, in the order of their last offsets."""
 
     def apply(self, chunk: Chunk, /) -> Iterator[FilteredBatches]:
-        """The batches that stay of a checked chunk, in their order. Raises CorruptRecordError."""
+        """The batches that stay of a checked chunk, in order. Raises CorruptRecordError."""
 
     def described(self, output: SegmentInfo, inputs: SegmentTable, /) -> SegmentInfo:
         """Return `output` with the fields that come from `inputs`, not from its batches."""
@@ -98,7 +97,7 @@ class Filter(Protocol):
 
 Result = TypeVar("Result")
 
-#: Errors that come from a partition's own files, so they say nothing about other partitions.
+#: Errors of a partition's own files, which do not concern other partitions.
 OF_ITS_FILES = (CorruptionError, SnapshotTooOldError, UnsupportedVersionError)
 
 
@@ -116,10 +115,7 @@ class RewriteFailure:
 
 
 def result_or_failure(partition: int, work: Callable[[], Result]) -> Result | RewriteFailure:
-    """The result of `work`, or what is wrong with the partition's files. Raises all other errors.
-
-    The failure is a value so that it can come back from a task. An exception would end the job for every partition.
-    """
+    """The result of `work`, or the failure of the partition's files as a value, which does not end a whole job."""
     try:
         return work()
     except OF_ITS_FILES as error:
@@ -128,11 +124,10 @@ def result_or_failure(partition: int, work: Callable[[], Result]) -> Result | Re
 
 @dataclass(frozen=True, slots=True)
 class RewrittenGroup:
-    """A group, and the `outputs` that replace its segments; these are the group's own if nothing changes.
+    """A group, and the `outputs` that replace its segments, or its own segments if nothing changes.
 
-    `outputs` cover the offsets of the group, with gaps where records were dropped. `unkeyed` is the number of
-    records dropped because they have no key. If it `forgets`, tombstones or markers may have been dropped: earlier
-    segments must not be older than the ones that were read.
+    `outputs` cover the offsets of the group, with gaps where records were dropped. `unkeyed` and `forgets` as in
+    `FilteredBatches`: after dropped tombstones, earlier segments must not be older than the ones that were read.
     """
 
     group: SegmentGroup
@@ -154,7 +149,6 @@ class RewrittenGroup:
 
     @property
     def changed(self) -> bool:
-        """True if there is something to commit."""
         return [output.stem for output in self.outputs] != self.group.stems
 
     @property
@@ -174,11 +168,10 @@ def rewrite_group(
     read_version: int,
     part_bytes: int | None = None,
 ) -> RewrittenGroup:
-    """Write what the filter `batch_filter` leaves of the group as new segments; no commit names these yet.
+    """Write the batches of the group that `batch_filter` keeps as new segments, to be committed.
 
-    `chunks` are the checked chunks of the group, in their order. The new segments have stems of `read_version`.
-    Memory is bounded by a few chunks, and three parts of an upload of `part_bytes`. Raises CorruptRecordError. After
-    an error there is no partial file and no upload left.
+    `chunks` are the checked chunks of the group, in order. Memory is a few chunks, and three parts of an upload of
+    `part_bytes`. Raises CorruptRecordError. An error leaves no partial file and no upload.
     """
     output = _Output(handle, group, batch_filter, config, read_version, part_bytes)
     unchanged, forgets, unkeyed = len(group.segments) == 1, False, 0
@@ -196,7 +189,7 @@ def rewrite_group(
 
 
 class _Output:
-    """The segments that replace a group. There is a second one only if the first must not grow any more."""
+    """The segments that replace a group; a second one only if the first cannot grow."""
 
     def __init__(
         self,
@@ -223,7 +216,7 @@ class _Output:
             if end == first and file.next_offset > 0:
                 self._seal(int(filtered.base_offsets[first]))
                 continue
-            # a batch that is too large for any segment was too large before, so it gets a segment all the same
+            # a batch that is too large for any segment was so before, and gets a segment alone
             end = max(end, first + 1)
             rows = batches[first:end].copy()
             start = int(rows["position"][0])
@@ -235,7 +228,7 @@ class _Output:
             first = end
 
     def close(self) -> list[SegmentInfo]:
-        """Make everything durable; returns the segments, none if nothing was written, and not all must stay."""
+        """Make everything durable; returns the segments, none if nothing was written and a filter may drop all."""
         if self._filter.keeps_all and not self._sealed:
             self._file = self._file or self._open()
         self._seal(self._group.next_offset)
@@ -252,7 +245,7 @@ class _Output:
         return SegmentFile(handle.storage, handle.name, partition, stem, self._config, part_bytes=part_bytes)
 
     def _seal(self, next_offset: int) -> None:
-        """Seal the open segment, which covers everything up to `next_offset`."""
+        """Seal the open segment, which covers all offsets up to `next_offset`."""
         if self._file is None:
             return
         sealed = self._file.seal(self._handle.clock())
@@ -264,7 +257,7 @@ class _Output:
             if self._base_offset <= transaction.last_offset < next_offset
         ]
         sealed = with_aborted(handle.storage, handle.name, sealed, aborted, self._base_offset)
-        # Kafka keeps the file's time too: retention counts from it if records have no time
+        # as Kafka keeps the file's time, from which retention counts for records without times
         created_ms = int(inputs.array("created_ms")[-1])
         covers = dataclasses.replace(
             sealed.moved_to(self._base_offset), next_offset=next_offset, created_ms=created_ms
@@ -273,20 +266,16 @@ class _Output:
         self._base_offset = next_offset
 
 
-#: Segments that a commit replaces: it takes no more rows for both the old and the new ones.
+#: Segments that a commit replaces, since it has a row for each old and each new one.
 MOST_SEGMENTS = MOST_ROWS // 2
-
-
-# Where nothing of the first segments stays, the log begins later: the states of producers are stored there
-# before.
 
 
 @dataclass(frozen=True, slots=True)
 class RewrittenPartition:
-    """The groups of a partition that were rewritten, all at one version.
+    """The rewritten groups of a partition, all at one version.
 
-    The keys of [start_offset, end_offset) were looked for in them, so the partition is clean below `end_offset`. Both
-    are 0 if it was not cleaned.
+    Superseded records of the keys of [start_offset, end_offset) were dropped, so the partition is clean below
+    `end_offset`. Both are 0 if it was not cleaned.
     """
 
     partition: int
@@ -298,11 +287,12 @@ class RewrittenPartition:
 def commit_rewrite(
     handle: TopicHandle, snapshot: Snapshot, rewritten: Sequence[RewrittenPartition]
 ) -> tuple[dict[int, int], Snapshot]:
-    """Replace the segments of groups that were rewritten at `snapshot` by the new ones.
+    """Replace the segments of groups that were rewritten at `snapshot`, in one commit, or several of whole
+    partitions.
 
-    Makes one commit, or several of whole partitions if there are too many segments. Returns how many groups of each
-    partition were left out, and the new state. A group is left out if one of its segments was removed; a cleaned
-    partition stays dirty from there, and does not change if the topic is no longer compacted.
+    Returns the number of groups that were left out, by partition, and the new state. A group is left out if one of
+    its segments was removed; a cleaned partition stays dirty from there. It does not change if the topic is no longer
+    compacted.
     """
     left_out, after, producers = dict[int, int](), snapshot, ProducerSnapshots(handle)
     for partitions in _in_commits(rewritten):
@@ -311,7 +301,7 @@ def commit_rewrite(
                 actions, emptied = _replacement(partitions, left_out, head)
                 if not actions:
                     break
-                # before the commit, after which these logs start later
+                # before the commit, after which logs without their first segments start later
                 producers.store(head, emptied)
                 race.put(actions)
         after = race.after
@@ -333,7 +323,7 @@ def _in_commits(rewritten: Sequence[RewrittenPartition]) -> Iterator[list[Rewrit
 def _replacement(
     rewritten: Sequence[RewrittenPartition], left_out: dict[int, int], current: Snapshot
 ) -> tuple[list[Action], dict[int, int]]:
-    """The actions that replace groups in `current`, and how many first segments leave nothing, by partition."""
+    """The actions that replace groups in `current`, and the number of emptied first segments by partition."""
     replaced, emptied = list[RewrittenGroup](), dict[int, int]()
     is_compacted, cleaned = "compact" in current.config.cleanup_policy, list[Cleaned]()
     for partition in rewritten:
@@ -347,7 +337,7 @@ def _replacement(
             emptied[partition.partition] = count
         if clean > first_dirty_offset(state):
             cleaned.append(Cleaned(partition.partition, clean))
-    # all removals and all additions are adjacent, since a commit packs runs of one kind
+    # removals and additions are adjacent, since a commit packs runs of one kind
     removed = [
         Remove(rewritten_group.partition, stem)
         for rewritten_group in replaced
@@ -361,23 +351,23 @@ def _replacement(
 
 
 def _replaceable(state: PartitionState, rewritten: RewrittenPartition) -> tuple[list[RewrittenGroup], int, int]:
-    """The groups of a partition to replace, how many are left out, and the offset below which it is clean then."""
+    """The groups of a partition to replace, the number left out, and the offset below which it becomes clean."""
     # a group below the log start must not come back, and need not be clean
     groups = [(group, group.group.stems) for group in rewritten.groups if group.next_offset > state.log_start_offset]
     live = state.segments.live({stem for _, stems in groups for stem in stems})
     stale = [group for group, stems in groups if not live.issuperset(stems)]
-    # the keys of the range were not searched in the replacement of a stale group, or in segments that were restored
-    # before all groups: the partition is dirty from there, or from before
+    # superseded records may remain in the replacement of a stale group, and in segments that were restored before all
+    # groups: the partition is dirty from there on
     other = [group.base_offset for group in stale]
     begin = state.segments.base_offsets[state.segments.find(state.log_start_offset) :][:1].tolist()
     other += [offset for offset in begin if rewritten.groups and offset < rewritten.groups[0].base_offset]
     clean = min([rewritten.end_offset, *other])
     dirty = max(clean, first_dirty_offset(state))
-    # above the clean part, offsets that no segment holds would look like a loss
+    # above the clean part, offsets without a segment would look like a loss
     gaps = [group for group, _ in groups if not group.outputs and group.next_offset > dirty]
-    # without the marker that ends a transaction, a segment before it would again say that the transaction is open
+    # without its end marker, a transaction would be open again by an earlier segment
     markers = [group for group, _ in groups if group.forgets_transactions and group.base_offset > dirty]
-    # a key whose value is there again must not lose its tombstone
+    # a key whose value may be restored must not lose its tombstone
     deletes = [group for group, _ in groups if group.forgets and other and group.base_offset > min(other)]
     left_out = {group.base_offset for group in (*stale, *gaps, *markers, *deletes)}
     replaced = [group for group, _ in groups if group.base_offset not in left_out and group.changed]

@@ -1,9 +1,8 @@
 """The log retention horizon (`log_floor`): the version below which vacuum deletes commits and checkpoints.
 
-A commit raises the horizon; then a checkpoint at or above it is read back; then the names below it are deleted. A
-process that dies in between leaves names without a meaning, and the next run deletes them. The horizon is not above
-the version that was the head `commit.retention.ms` ago by the store's own clock. So a commit is deleted this time
-after the next one was written, at the earliest: `Snapshot.is_fresh_at` relies on it.
+A commit raises the horizon; then a checkpoint at or above it is read back; then the names below it are deleted, after
+a crash by the next run. The horizon is at most the head of `commit.retention.ms` ago by the
+store's clock. So a commit exists for this time after the next one was written: `Snapshot.is_fresh_at` relies on it.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ class CommitsFolder:
 
 
 def highest_log_floor(head: Snapshot, folder: CommitsFolder, gc_floor: int, now_ms: int) -> int:
-    """Return the highest version for the log retention horizon: the head `commit.retention.ms` ago; -1 if none."""
+    """The highest version for the log retention horizon: the head `commit.retention.ms` ago, or -1."""
     kept_ms = head.commits_kept_ms
     head_then = None if kept_ms is None else folder.head_at(now_ms - kept_ms, now_ms)
     return min(-1 if head_then is None else head_then, gc_floor)
@@ -113,10 +112,9 @@ def highest_log_floor(head: Snapshot, folder: CommitsFolder, gc_floor: int, now_
 def next_log_floor(
     storage: Storage, log: CommitLog, head: Snapshot, folder: CommitsFolder, highest: int, *, dry_run: bool
 ) -> int:
-    """Return the version to raise the log retention horizon to, at most `highest`; `head.log_floor` if it stays.
+    """The next log retention horizon, at most `highest`: the newest sound full checkpoint kept for time travel.
 
-    It is the newest version with a sound full checkpoint that is kept for time travel. If that would keep many more
-    commits than necessary, writes a checkpoint.
+    If that would keep many more commits than necessary, writes a checkpoint.
     """
     floor = head.log_floor
     for name in sorted(with_bases(kept_for_time_travel(folder.checkpoints)), reverse=True):
@@ -138,7 +136,7 @@ def next_log_floor(
 
 
 def kept_for_time_travel(checkpoints: Iterable[FileInfo]) -> list[str]:
-    """The names of the first checkpoint of each KEPT_EVERY versions, in order; each vacuum finds the same ones."""
+    """The names of the first checkpoint of each KEPT_EVERY versions, in order, the same in each vacuum."""
     first: dict[int, str] = {}
     for name in sorted(file.name for file in checkpoints):
         first.setdefault((paths.parse_checkpoint_file(name) or 0) // KEPT_EVERY, name)
@@ -146,7 +144,7 @@ def kept_for_time_travel(checkpoints: Iterable[FileInfo]) -> list[str]:
 
 
 def with_bases(names: Iterable[str]) -> set[str]:
-    """Return `names` of checkpoints, and the full ones that the incremental ones need."""
+    """The checkpoints `names`, and the full ones that incremental ones need."""
     return {needed for name in names for needed in (name, paths.base_of_checkpoint(name)) if needed is not None}
 
 
@@ -166,9 +164,9 @@ FULL_CHECKPOINTS = 2
 
 
 def ensure_checkpoint(storage: Storage, head: Snapshot, folder: CommitsFolder, newest: str | None = None) -> bool:
-    """True if FULL_CHECKPOINTS durable ones from the horizon of `head` on were read back; else writes one at `head`.
+    """True if FULL_CHECKPOINTS from the horizon of `head` on, or one at `head`, were read back; writes one if needed.
 
-    One at the head is enough, as no version is above it. `newest` is one that this process wrote since the listing.
+    `newest` is one that this process wrote since the listing.
     """
     storage.sync(paths.COMMITS_DIR)
     names = {file.name for file in folder.checkpoints if paths.base_of_checkpoint(file.name) is None}
@@ -180,7 +178,7 @@ def ensure_checkpoint(storage: Storage, head: Snapshot, folder: CommitsFolder, n
     versions = {paths.parse_checkpoint_file(name) for name in sound}
     if len(versions) >= FULL_CHECKPOINTS or head.version in versions:
         return True
-    # one that `next_log_floor` wrote is not in the listing, or another process deleted what was
+    # the listing lacks one of `next_log_floor`, and has ones that other processes deleted
     try:
         return is_sound(storage, checkpoint.write(storage, head))
     except (CorruptMetadataError, StorageError, ValueError) as error:
@@ -191,8 +189,8 @@ def ensure_checkpoint(storage: Storage, head: Snapshot, folder: CommitsFolder, n
 def delete_below(storage: Storage, files: Sequence[FileInfo]) -> None:
     """Delete the files of versions below the log retention horizon, oldest first.
 
-    A disk deletes them in order, so the remaining commits have no gap. A store deletes the names of one request in
-    any order; there a process lists the commits to find later ones (`SnapshotLoader.is_newest`).
+    So the remaining commits of a disk have no gap. A store deletes the names of a request in any order; there a
+    process lists the commits to find later ones (`SnapshotLoader.is_newest`).
     """
     names = sorted(file.name for file in files)
     for start in range(0, len(names), NAMES_AT_ONCE):
@@ -202,12 +200,11 @@ def delete_below(storage: Storage, files: Sequence[FileInfo]) -> None:
 def obsolete_checkpoints(
     checkpoints: Iterable[FileInfo], gc_floor: int, log_floor: int, highest: int
 ) -> list[FileInfo]:
-    """List the checkpoints below `gc_floor` that loads do not need, or that have another one close by.
+    """The checkpoints below `gc_floor` that loads do not need, or that have another one close by.
 
-    A load tries the newest checkpoints up to its version, the second one if the first is damaged, then full ones.
-    Versions from `gc_floor` on are opened often, earlier ones down to `log_floor` for time travel. A full checkpoint
-    stays while an incremental one needs it. Full ones up to `highest` stay too: another run may have written one, and
-    may be about to raise the log retention horizon to it.
+    A load tries the newest checkpoints up to its version, then full ones. Versions from `gc_floor` on are opened
+    often, earlier ones down to `log_floor` for time travel. A full checkpoint stays while an incremental one needs
+    it. Full ones up to `highest` stay too: another run may be about to raise the log retention horizon to one.
     """
     files = {file.name: file for file in checkpoints}
     versions = {name: paths.parse_checkpoint_file(name) or 0 for name in files}
@@ -237,7 +234,7 @@ _BUNDLE = -1
 
 
 class StemSet:
-    """A set of FoundStem that grows by eight bytes for each; it may seem to hold one that it does not."""
+    """A set of FoundStem of eight bytes each, with false positives."""
 
     def __init__(self) -> None:
         self._runs: list[npt.NDArray[np.uint64]] = []
@@ -253,7 +250,7 @@ class StemSet:
         return bool(self.has([stem])[0])
 
     def add(self, partitions: Numbers, stems: Sequence[str], rows: Numbers) -> None:
-        """Add the segments (partition, `stems[which]`), row by row, and the bundles that they may be in."""
+        """Add the segments (partition, `stems[row]`), and the bundles that they may be in."""
         if not len(partitions):
             return
         numbers = _numbers_of(stems)
@@ -263,7 +260,7 @@ class StemSet:
         self._add(_hashes(np.full(len(stems), _BUNDLE), numbers))
 
     def has(self, stems: Sequence[FoundStem]) -> npt.NDArray[np.bool_]:
-        """Flag the `stems` that it holds."""
+        """Flag the `stems` in the set."""
         self._sort()
         partitions = np.array([_BUNDLE if number is None else number for number, _ in stems], np.int64)
         hashes = _hashes(partitions, _numbers_of([stem for _, stem in stems]))
@@ -297,10 +294,9 @@ def _hashes(partitions: Numbers, numbers: npt.NDArray[np.uint64]) -> npt.NDArray
 
 @dataclass(slots=True)
 class Removals:
-    """The removals of the commits of some versions: `stems`, and, if they are wanted, the same ones `exactly`.
+    """The removals of the commits of some versions: `stems`, and, if needed, the same ones `exactly`.
 
-    `restored` are the versions that a restore made, `before_drops` those right before a drop, which removes every
-    segment without naming any.
+    `restored` are the versions of restores, `before_drops` those right before a drop, which names no segment.
     """
 
     stems: StemSet = field(default_factory=StemSet)
@@ -309,14 +305,14 @@ class Removals:
     before_drops: list[int] = field(default_factory=list)
 
     def remove(self, partitions: Numbers, stems: Sequence[str], stem_rows: Numbers) -> None:
-        """Note the segments (partition, `stems[which]`), row by row."""
+        """Note the segments (partition, `stems[row]`)."""
         self.stems.add(partitions, stems, stem_rows)
         if self.exactly is not None:
             rows = zip(partitions.tolist(), (stems[number] for number in stem_rows.tolist()), strict=True)
             self.exactly.update(stem for number, name in rows for stem in ((number, name), (None, name)))
 
     def add_snapshot(self, snapshot: Snapshot) -> None:
-        """Note the segments of a snapshot, including the active ones, which still grow."""
+        """Note the segments of a snapshot, with the active ones."""
         for number, state in enumerate(snapshot.partitions):
             stems = state.segments.columns()["stem"].to_pylist()
             stems += [state.active.stem] if state.active else []
@@ -324,7 +320,7 @@ class Removals:
 
 
 def removals(storage: Storage, start: int, end: int, *, exactly: bool = False) -> Removals:
-    """Collect what the commits of the versions `start` (in) to `end` (out), which must exist, removed."""
+    """The removals of the commits of versions [start, end), which must exist."""
     removed = Removals(exactly=set() if exactly else None)
     previous_id: str | None = None
     for file, data in _files(storage, start, end):
@@ -333,7 +329,7 @@ def removals(storage: Storage, start: int, end: int, *, exactly: bool = False) -
 
 
 def _read(storage: Storage, removals_so_far: Removals, file: str, data: bytes, previous_id: str | None) -> str:
-    """Note what the commit `file` removed, which follows the one with the id `previous_id`; returns its id."""
+    """Note the removals of the commit `file`, which must follow `previous_id`; returns its id."""
     try:
         body = commit_json.parse(data, file)
         version, commit_id = fields.LONG(body.get("version")), fields.UUID(body.get("id"))
@@ -348,7 +344,7 @@ def _read(storage: Storage, removals_so_far: Removals, file: str, data: bytes, p
 
 
 def removed_exactly(storage: Storage, log: CommitLog, start: int, end: int) -> set[FoundStem]:
-    """The segments that those commits removed, one by one, and what a drop among them removed."""
+    """The segments that these commits removed, also by a drop, exactly."""
     removed = removals(storage, start, end, exactly=True)
     for version in removed.before_drops:
         removed.add_snapshot(log.load(version=version, include_dropped=True))

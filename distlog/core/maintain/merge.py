@@ -42,11 +42,9 @@ def merge(
 ) -> tuple[MergeReport, Snapshot]:
     """Merge the groups worth merging, in one commit; returns the report and the new state.
 
-    A job reads `job_bytes` at once, and holds as much to write: the more it is, the fewer requests read the parts of
-    many partitions. Groups of more than MOST_SEGMENTS in all are left to the next run.
-
-    If a segment of a group was removed concurrently, the group is left out, and its copy stays unreferenced until
-    vacuum. The report names the groups that cannot be read; the other ones are merged.
+    A job reads `job_bytes` at once, and holds as much to write; larger jobs read with fewer requests. The next run
+    merges groups beyond MOST_SEGMENTS. A group is left out if a segment was removed concurrently, or cannot be read:
+    the report names these.
     """
     snapshot = handle.log.refresh(snapshot)
     planned = plan_merge(snapshot)
@@ -72,8 +70,8 @@ _MERGE = ("partition", "segments_before", "segments_after", "bytes", "records")
 class MergeReport(Shown):
     """The groups that were merged into one segment each, or would be with `dry_run`, and the groups that failed.
 
-    `backlog` is the number of segments of `version` that are still worth merging, such as new ones. `most_segments`
-    is the largest number of segments of a partition.
+    `backlog` is the number of segments of `version` that are still worth merging. `most_segments` is the largest
+    number of segments of a partition.
     """
 
     version: int
@@ -85,7 +83,7 @@ class MergeReport(Shown):
 
     @property
     def ok(self) -> bool:
-        """True if every group that was worth it could be merged."""
+        """True if no group failed."""
         return not self.failed
 
     def __str__(self) -> str:
@@ -138,7 +136,7 @@ def merge_groups(
     timeout_s: float = TIMEOUT_S,
     job_bytes: int = JOB_BYTES,
 ) -> tuple[MergeReport, Snapshot]:
-    """Merge groups of `snapshot`; raises CommitConflictError after `timeout_s` of lost races."""
+    """Merge groups of `snapshot`; raises CommitConflictError after conflicts for `timeout_s`."""
     work = partial(do_job, handle, config=snapshot.config, read_version=snapshot.version, job_bytes=job_bytes)
     planned = jobs(groups, job_bytes)
     executor = executor or LocalExecutor(handle.storage)
@@ -165,7 +163,7 @@ class _Replacement:
     def __init__(self, merged_jobs: Sequence[tuple[MergeJob, MergedJob]]) -> None:
         jobs_done, results = zip(*merged_jobs, strict=True)
         self._jobs: Sequence[MergeJob] = jobs_done
-        # of hundreds of thousands of segments no more is held than what the plan takes
+        # only the needed columns: there may be hundreds of thousands of segments
         names = *REMOVED_SCHEMA.names, "base_offset", "next_offset"
         self._inputs = join([job.inputs.columns().select(names) for job in jobs_done])
         self._outputs = join([group.segments.columns() for group in results])
@@ -213,7 +211,7 @@ COMMIT_TIMEOUT_S = 5.0
 def merge_tails(
     handle: TopicHandle, snapshot: Snapshot, appended: Sequence[SegmentInfo]
 ) -> tuple[MergeReport | None, Snapshot]:
-    """Merge in the partitions of the segments that were `appended` just now; None if nothing is worth it yet."""
+    """Merge in the partitions of the segments that were just `appended`; None if nothing is worth it."""
     sizes = [segment.log_bytes for segment in appended]
     groups = plan_tail_merge(
         snapshot,
@@ -226,11 +224,9 @@ def merge_tails(
     return merge_groups(handle, snapshot, groups, timeout_s=COMMIT_TIMEOUT_S)
 
 
-#: A group of more than LARGEST_PART that may still grow is merged if it has this many times the bytes of its largest
-#: segment: a reader gains little by segments that are larger than a request.
-GROWTH = 8
-#: The same for other groups.
-LEAST_GROWTH = 2
+#: A group is merged if it has this many times the bytes of its largest segment: GROWTH if it has more than
+#: LARGEST_PART and may still grow, since a reader gains little by segments larger than a request.
+LEAST_GROWTH, GROWTH = 2, 8
 
 Longs = npt.NDArray[np.int64]
 _COLUMNS = (
@@ -242,11 +238,10 @@ _COLUMNS = (
 def plan_merge(snapshot: Snapshot) -> list[SegmentGroup]:
     """The groups worth merging; none for a compacted topic, since compaction merges too.
 
-    A group is adjacent segments that fit into one segment without a roll. The limits are `segment.bytes`,
-    `segment.index.bytes`, and `segment.ms` counted from the first record's time, so that time retention still sees
-    the ages it promises. A group is worth merging when its largest segment is at most half of its bytes, or an eighth
-    if the group has more than LARGEST_PART and later segments may join it. So each copy of a record is into a segment
-    of at least twice the size. If one segment is more, the segments before it and after it are tried as groups.
+    A group is adjacent segments that fit into one without a roll, by `segment.bytes`, `segment.index.bytes`, and
+    `segment.ms` from the first record's time, so that retention by time stays exact. It is worth merging if its
+    largest segment is at most half of its bytes (LEAST_GROWTH, GROWTH), so each copy of a record is into a segment of
+    at least twice the size. If one segment is larger, the segments before it and after it are tried as groups.
     """
     if "compact" in snapshot.config.cleanup_policy:
         return []
@@ -260,21 +255,21 @@ def plan_merge(snapshot: Snapshot) -> list[SegmentGroup]:
 
 
 def limits_of(config: TopicConfig, *, of_tails: bool = False) -> Longs:
-    """The limits of a plan, for `groups_of`; at the ends of partitions, all that may grow counts as large."""
+    """The limits of a plan, for `groups_of`; at the ends of partitions each group that may grow counts as large."""
     entries = config.segment_index_bytes // TIME_ENTRY.itemsize
     sizes = config.segment_size, config.segment_ms, entries, config.index_interval_bytes
     return np.array([*sizes, LEAST_GROWTH, GROWTH, -1 if of_tails else LARGEST_PART])
 
 
 def groups_of(table: SegmentTable, owners: Longs, floors: Longs, limits: Longs) -> list[tuple[int, int]]:
-    """The first and the end row of each group of `table` worth merging."""
+    """(first row, end row) of each group of `table` worth merging."""
     sizes, bases, ends, starts, newest, created, records = map(table.array, _COLUMNS)
     # retention counts ages from the same times
     newest = np.where(newest >= 0, newest, created)
     oldest = np.where(starts >= 0, starts, newest)
     waiting, ranges = np.empty((2, len(owners) + 1, 2), np.int64)
     count = find_groups(owners, sizes, bases, ends, oldest, newest, records, floors, limits, waiting, ranges)
-    # segments without a byte have no file, and nothing to write
+    # segments without bytes have nothing to write
     return [(first, end) for first, end in ranges[:count].tolist() if sizes[first:end].any()]
 
 
@@ -290,7 +285,7 @@ WINDOW = 256
 def plan_tail_merge(
     snapshot: Snapshot, appended: Mapping[int, int], *, most_bytes: int, most_segments: int
 ) -> list[SegmentGroup]:
-    """The groups worth merging, the smallest first, until they have `most_bytes` or `most_segments`, or more."""
+    """The smallest groups worth merging, until they have `most_bytes` or `most_segments`."""
     if "compact" in snapshot.config.cleanup_policy:
         return []
     largest = min(snapshot.config.segment_size, LARGEST_BYTES)

@@ -65,15 +65,13 @@ from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.backend import MAX_GAP_BYTES, MAX_MERGED_BYTES
 from distlog.core.storage.storage import Storage
 
-# The work of a merge, cut into jobs. The parts of a bundle that go into one job are neighbours, so few requests read
-# them all. Without that a merge would cost a request for each part, and files for each partition.
+# The parts of a bundle in one job are neighbors, so few requests read them all.
 
-
-#: Log bytes of a job, without memory for more: so its bundle is a single PUT of 16 MiB.
+#: Log bytes of a job by default: its bundle is a single PUT of 16 MiB.
 JOB_BYTES = 15 << 20
-#: Segments of a job of JOB_BYTES: each takes half a kilobyte of memory.
+#: Segments of a job of JOB_BYTES: each needs half a kilobyte of memory.
 JOB_SEGMENTS = 20_000
-#: A job of eight times JOB_BYTES uploads large objects in parts of this size, and holds three parts.
+#: A job of eight times this size uploads large objects in parts of this size, and holds three.
 MOST_UPLOAD_BYTES = 32 << 20
 
 
@@ -146,7 +144,7 @@ def _packed(ranked: Iterable[tuple[int, int, SegmentGroup]], job_bytes: int) -> 
 
 
 def upload_bytes(job_bytes: int) -> int | None:
-    """The size of the parts in which a job of that size uploads large objects; None for the usual size."""
+    """The part size of a job's uploads; None for the usual size."""
     return MOST_UPLOAD_BYTES if job_bytes >= 8 * MOST_UPLOAD_BYTES else None
 
 
@@ -172,20 +170,19 @@ class MergedJob:
 def do_job(
     handle: TopicHandle, job: MergeJob, *, config: TopicConfig, read_version: int, job_bytes: int = JOB_BYTES
 ) -> MergedJob:
-    """Merge the groups of a job.
+    """Merge the groups of a job, in memory of twice their bytes, or a few chunks for a group above `job_bytes`.
 
-    Memory is twice the bytes that the job reads, or a few chunks for a group of more than `job_bytes`. If a file is
-    wrong, the job is split, down to single groups, whose errors are precise.
+    If a file is wrong, the job is split, down to single groups with precise errors.
     """
     part_bytes, count, parts = upload_bytes(job_bytes), len(job.counts), 2
     if job.log_bytes <= job_bytes:
         try:
-            # nothing here keeps the logs that were read, while their batches are written
+            # the logs that were read are freed before their batches are written
             checked = _checked(job, read_logs(handle.storage, handle.name, job.inputs))
             batches = _joined(checked, BatchJoin.of(config))
             del checked
         except StorageError:
-            # a file is too short, or the storage does not answer: don't wait for that at each halving
+            # a file is too short, or the storage does not answer: don't wait for that in each half
             parts = count
         except (*OF_ITS_FILES, FileNotFoundError, _UnsoundError):
             pass
@@ -230,7 +227,7 @@ def _aborted_in(reader: SegmentReader, segments: SegmentTable) -> list[AbortedTr
 
 
 def _cut(reader: SegmentReader, group: SegmentGroup, output: SegmentInfo) -> SegmentInfo:
-    """Return one output of a split group, with the metadata restricted to its own offsets."""
+    """One output of a split group, with the metadata of its own offsets."""
     if output.next_offset < group.next_offset:
         # only the end of a group is an end of its inputs
         output = dataclasses.replace(output, first_unstable_offset=NOT_LOOKED)
@@ -238,7 +235,7 @@ def _cut(reader: SegmentReader, group: SegmentGroup, output: SegmentInfo) -> Seg
 
 
 def _newest_of(reader: SegmentReader, inputs: SegmentTable, output: SegmentInfo) -> int:
-    """The offset of the first record with the largest timestamp of `output`, or -1 if no record has it."""
+    """The offset of the first record with the largest timestamp of `output`, or -1."""
     if output.max_timestamp < 0:
         return -1
     overlaps = (inputs.base_offsets < output.next_offset) & (inputs.next_offsets > output.base_offset)
@@ -265,7 +262,7 @@ def read_logs(storage: Storage, topic: str, segments: SegmentTable) -> Bytes:
         raise CorruptRecordError("parts of a bundle overlap", file=names[owners[overlap[0]]])
     apart = np.append(True, (owners[1:] != owners[:-1]) | (starts[1:] - ends[:-1] > MAX_GAP_BYTES))
     firsts = np.flatnonzero(apart)
-    # parts of a bundle do not overlap, so the last one of a run ends it
+    # parts of a bundle do not overlap, so the last part of a run ends it
     run_starts, run_ends = starts[firsts], ends[np.append(firsts[1:], len(starts)) - 1]
     ranges = [
         (names[owner], begin, min(begin + MAX_MERGED_BYTES, end))
@@ -284,7 +281,7 @@ def read_logs(storage: Storage, topic: str, segments: SegmentTable) -> Bytes:
 
 
 def _objects(topic: str, segments: SegmentTable) -> tuple[list[str], Longs]:
-    """The names of the objects that hold the logs, and the number of each segment's object."""
+    """The names of the objects with the logs, and the number of each segment's object."""
     coded = segments.columns()["stem"].dictionary_encode()
     stems, codes = coded.dictionary.to_pylist(), numbers_of(coded.indices).astype(np.int64)
     names, own_files = [paths.bundle_file(stem) for stem in stems], np.flatnonzero(segments.array("log_position") < 0)
@@ -298,12 +295,12 @@ def _objects(topic: str, segments: SegmentTable) -> tuple[list[str], Longs]:
 
 
 class _UnsoundError(Exception):
-    """A segment of a job is wrong: a job for each group finds which one."""
+    """A segment of a job is wrong: a job for each group finds it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Batches:
-    """Batches of many groups, back to back in `data`: the next `counts[i]` belong to group i."""
+    """Batches of many groups, back to back in `data`: the next `counts[i]` are group i's."""
 
     data: Bytes
     rows: np.ndarray
@@ -347,7 +344,7 @@ def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
 
 
 def _check_position(segments: SegmentTable, rows: np.ndarray, owner: Longs, shifts: Longs) -> None:
-    """Raise _UnsoundError unless the batches are at the offsets that their segments have, and these segments' own."""
+    """Raise _UnsoundError unless the batches are their segments' own, at their offsets."""
     run = np.empty(len(segments), RUN)
     run["first_offset"] = segments.array("stored_base_offset")
     run["end_offset"] = segments.next_offsets - shifts
@@ -388,7 +385,7 @@ _INDEXES = "offset_index", "time_index"
 
 @dataclass(frozen=True, slots=True)
 class _Writing:
-    """The writing of merged batches; a segment begins at the first offset of its group, as if that were 0."""
+    """Writes merged batches; a segment is stored from offset 0 on, and begins at the first offset of its group."""
 
     handle: TopicHandle
     job: MergeJob
@@ -457,7 +454,7 @@ class _Writing:
         return dict(zip(names, positions, strict=True))
 
     def _described(self, start: int, end: int) -> dict[str, npt.NDArray[np.int64]]:
-        """Return the fields of the segments of groups [start, end) that come from the inputs, not from batches."""
+        """The fields of the segments of groups [start, end) that come from the inputs, not from batches."""
         inputs, ends = self.job.inputs, np.cumsum(self.job.counts)
         firsts = (ends - self.job.counts)[start:end]
         lasts = ends[start:end] - 1
@@ -495,21 +492,19 @@ class _Writing:
         return {"txn_index_bytes": sizes, "txn_index_crc32c": checksums}
 
 
-# A read takes time for each batch, so ten thousand micro-batches would be read more slowly than one large append.
-# Records keep their offsets, times, keys, values and headers, and batches keep their codec. Only batches of plain
-# records are joined: no transactions, no producer with an id, no control batch, no delete horizon, and no
-# LogAppendTime, of which a batch has one for all its records.
+# A read takes time per batch, so small batches are joined. Records keep their offsets, times, keys, values and
+# headers, and batches their codec. Only batches of plain records are joined: no transactions, producer ids, control
+# batches, delete horizons, or LogAppendTime, of which a batch has one.
 
-
-#: A batch is small if its records are at most this part of `batch.bytes`. So no record is often written again.
+#: A batch is small if its records are at most this fraction of `batch.bytes`, so no record is often rewritten.
 _SMALL_PART = 2
-#: How many times as large compressed records are taken to be, until they are opened.
+#: The assumed expansion of compressed records.
 _EXPANSION = 4
 
 
 @dataclass(frozen=True, slots=True)
 class BatchJoin:
-    """The filter that keeps all: joins batches while their uncompressed records are about `usual_bytes`."""
+    """The filter that keeps all records, and joins batches to about `usual_bytes` of uncompressed records."""
 
     usual_bytes: int
     largest: int
@@ -534,7 +529,7 @@ class BatchJoin:
         )
 
     def apply(self, chunk: Chunk) -> Iterator[FilteredBatches]:
-        """Yield all batches of a checked chunk, small ones joined; in parts if they are compressed."""
+        """All batches of a checked chunk, small ones joined, in parts if they are compressed."""
         segments = [part.slice.segment for part in chunk.ranges]
         shifts = np.full(len(chunk.batches), chunk.per_batch(segment.shift for segment in segments))
         oldest = np.full(len(shifts), chunk.per_batch(segment.min_timestamp for segment in segments))
@@ -544,10 +539,10 @@ class BatchJoin:
     def joined(
         self, source: BatchSelection, base_offsets: Longs, oldest: Longs, begins: Flags | None = None
     ) -> Iterator[tuple[FilteredBatches, Longs]]:
-        """Yield all batches of `source`, joined, in parts, with the number of the first input batch of each.
+        """All batches of `source`, joined, in parts, with the number of the first input batch of each.
 
         They are at `base_offsets`, with no record older than `oldest`. A batch that `begins` a group is not joined to
-        earlier ones.
+        earlier batches.
         """
         batches, start = source.batches, 0
         joins = self._joins(batches, base_offsets)
@@ -578,7 +573,7 @@ class BatchJoin:
         return joins
 
     def _runs(self, part: _Adjacent, rows: Longs, joins: Flags, scanned: ScannedRecords) -> _Runs | None:
-        """The runs of batches, of `rows` of the part, that become one batch each; None if there are none."""
+        """The runs of batches, of `rows` of the part, that become one batch each, or None."""
         sizes = scanned.sections["end"] - scanned.sections["start"]
         firsts = np.empty(len(rows), np.int64)
         firsts = firsts[: cut_runs(joins, sizes, self.usual_bytes, firsts)]
@@ -587,14 +582,14 @@ class BatchJoin:
         if not several.any():
             return None
         runs = _Runs.of(part, rows, firsts, counts, several, scanned, self.levels)
-        # times that are far apart may take more room than the headers did: these batches do not change
+        # times that are far apart may need more bytes than the headers did: these batches do not change
         old_sizes = np.add.reduceat(part.batches["size"][rows], firsts)[several]
         return runs.only(HEADER_SIZE + runs.records.sizes <= np.minimum(old_sizes, self.largest))
 
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """Runs of a part's batches [first, first + count), and of each its new header, records and smallest time."""
+    """Runs of a part's batches [first, first + count), each with its new header, records and smallest time."""
 
     firsts: Longs
     counts: Longs
@@ -613,7 +608,7 @@ class _Runs:
         scanned: ScannedRecords,
         levels: Mapping[int, int | None],
     ) -> _Runs:
-        """The runs with `several` batches; `firsts` and `counts` are of all runs, in `rows`, which were scanned."""
+        """The runs with `several` batches; `firsts` and `counts` are of all runs, in the scanned `rows`."""
         records = np.cumsum(scanned.sections["emitted"]) - scanned.sections["emitted"]
         begins, ends = records[firsts], np.append(records[firsts[1:]], scanned.count)
         headers = part.batches[rows[firsts]]
@@ -653,7 +648,7 @@ class _Adjacent:
     min_timestamps: Longs
 
     def written(self, source: Bytes, runs: _Runs | None) -> tuple[FilteredBatches, Longs]:
-        """The bytes of the batches: the batches of `runs` are joined, and the others copied from `source`."""
+        """The bytes of the batches: those in `runs` joined, and all others copied from `source`."""
         headers, oldest, records = self.batches.copy(), self.min_timestamps.copy(), RecordBytes()
         is_copied, first = np.ones(len(headers), bool), np.zeros(len(headers), bool)
         if runs is not None:
@@ -664,10 +659,10 @@ class _Adjacent:
         stays = np.flatnonzero(is_copied | first)
         data, batches = lay_out(source, headers, is_copied, np.zeros(len(headers), bool), first, records)
         base_offsets = self.base_offsets[stays]
-        # the offset of the largest timestamp is needed for the segment only, not for each batch
+        # the segment's metadata has the offset of its largest timestamp, so each batch needs none
         return FilteredBatches(data, batches, base_offsets, base_offsets, oldest[stays]), stays
 
 
 def transactional_of(segments: SegmentTable) -> list[SegmentInfo]:
-    """The segments with transactions; of the others, which may be many, no object is made."""
+    """The segments with transactions, without objects for all others."""
     return [segments[int(row)] for row in np.flatnonzero(segments.array("has_transactions"))]

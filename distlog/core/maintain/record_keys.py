@@ -40,12 +40,11 @@ from distlog.core.segments.chunks import Chunk
 from distlog.core.segments.segment_reader import SegmentReader, whole_log
 from distlog.core.segments.slices import SegmentSlice
 
-# Where keys are compared in bulk, a hash stands for its key. So a writer that finds two keys with the same hash
-# could make compaction delete another writer's record. Without the secret it cannot search for them. Among
-# 10^9 keys, the probability that any two have the same hash by chance is 10^-21.
+# Keys are compared by their hashes, as Kafka compares their MD5. A writer that finds two keys with one hash could
+# make compaction delete another writer's record, but without the secret it cannot search for them. Among 10^9 keys,
+# the probability that any two have the same hash is 10^-21.
 
-
-#: The size of a secret in bytes. A secret is drawn at random for each run and written nowhere.
+#: The size of a secret, which is drawn at random for each run and written nowhere.
 SECRET_BYTES = 16
 
 
@@ -61,9 +60,6 @@ def hash_keys(
     return hashes
 
 
-# Keys are compared by their hashes alone, as Kafka compares them by their MD5.
-
-
 SLOT_BYTES = 8 * SLOT_WORDS
 
 #: Kafka's log.cleaner.io.buffer.load.factor.
@@ -72,11 +68,10 @@ _MAX_SLOTS = 2**31 - 1
 
 
 class OffsetMap:
-    """A map with `slots` slots. It is full when the share LOAD_FACTOR of the slots is used; then it takes no more
-    keys.
+    """A map of keys to their last offsets, full when LOAD_FACTOR of its slots are used.
 
-    Memory is SLOT_BYTES per slot, and allocated on first use. `latest_offset` is the last offset put, or
-    the offset it was moved to. Raises InvalidConfigError when there is no room for a single key.
+    Memory is SLOT_BYTES per slot, allocated on first use. `latest_offset` is the last offset put, or the one it was
+    moved to. Raises InvalidConfigError without room for a key.
     """
 
     def __init__(self, slots: int) -> None:
@@ -94,10 +89,10 @@ class OffsetMap:
         return cls(min(memory_bytes // SLOT_BYTES, int(records / LOAD_FACTOR) + 2))
 
     def put(self, hashes: Longs, valid: npt.NDArray[np.bool_], offsets: Longs) -> int:
-        """Note the offsets of records, in order. Records that are not `valid` have no key, and are passed over.
+        """Put the offsets of records, in order; ones that are not `valid` have no key, and are skipped.
 
-        Returns how many records were taken: fewer than given if the map gets full. As in Kafka, a full map
-        stops at the next record with a key, even if it knows that key.
+        Returns the number of records, fewer if the map gets full. As in Kafka, a full map stops at the next record
+        with a key, even if it has that key.
         """
         count, self.size, latest = put_all(self._table, self.slots, self._limit, self.size, hashes, valid, offsets)
         if latest >= 0:
@@ -105,23 +100,20 @@ class OffsetMap:
         return count
 
     def get(self, hashes: Longs) -> Longs:
-        """The last offset of each key, or -1 if the map does not know the key."""
+        """The last offset of each key, or -1."""
         offsets = np.empty(len(hashes), np.int64)
         get_all(self._table, self.slots, hashes, offsets)
         return offsets
 
     def put_rows(self, rows: Longs) -> Longs:
-        """Note records in any order, each a row of its hash and its offset; returns the superseded offsets.
+        """Put records, each a row of its hash and its offset, in any order; returns the superseded offsets.
 
-        The earlier of two records with one key is superseded, in any order of the calls. Raises
-        InvalidConfigError when there is no room for a key.
+        Raises InvalidConfigError without room for a key.
         """
         superseded = np.empty(len(rows), np.int64)
         count, self.size = put_rows(self._table, self.slots, self._limit, self.size, rows, superseded)
         if count < 0:
-            raise InvalidConfigError(
-                "more keys than there is room for: give compaction more memory", slots=self.slots
-            )
+            raise InvalidConfigError("there is no room for all keys: give compaction more memory", slots=self.slots)
         return superseded[:count]
 
     def superseded(self, rows: Longs) -> Longs:
@@ -156,14 +148,14 @@ class ScannedRecords:
         return self.fields.key.valid[: self.count]
 
     def hashes(self, secret: bytes) -> Longs:
-        """The hash of each record's key under `secret`, in the form of `hash_keys`."""
+        """The hash of each record's key, as from `hash_keys`."""
         key = self.fields.key
         return hash_keys(self.data, key.positions[: self.count], key.offsets[: self.count + 1], secret)
 
     def rewritten(
         self, sections: np.ndarray, first_records: Longs, base_offsets: Longs, base_timestamps: Longs, keep: Flags
     ) -> tuple[Bytes, Longs]:
-        """The records of some `sections` that are kept, relative to other bases, and where each section ends."""
+        """The records of some `sections` that are kept, relative to other bases, and the end of each section."""
         room = int((sections["end"] - sections["start"]).sum() + RECORD_GROWTH * sections["record_count"].sum())
         target, ends = new_array(room, np.uint8), np.empty(len(sections), np.int64)
         bases = np.ascontiguousarray(base_offsets), np.ascontiguousarray(base_timestamps)
@@ -174,7 +166,7 @@ class ScannedRecords:
 def scan_records(
     source: BatchSelection, rows: npt.NDArray[np.intp], columns: Collection[str], start_offset: int = 0
 ) -> ScannedRecords:
-    """Scan the records from `start_offset` on in batches `rows`, at least one, of `source`."""
+    """Scan the records from `start_offset` on in the batches `rows`, at least one, of `source`."""
     to_scan = replace(source.of_rows(rows), start_offset=start_offset, end_offset=MAX_LONG)
     data, sections = open_sections(to_scan, OPENED_BYTES)
     fields = RecordFields.allocate(int(sections["record_count"].sum()), columns)
@@ -182,10 +174,10 @@ def scan_records(
 
 
 def checked_chunks(reader: SegmentReader, segment: SegmentInfo, start_offset: int = 0) -> Iterator[Chunk]:
-    """The segment's chunks with batches from `start_offset` on; compares the checksums of the batches.
+    """The segment's chunks with batches from `start_offset` on, in format 2, with checked checksums.
 
-    If these are all batches, the checksum of the whole file is compared too, after the last chunk. Nothing made from
-    the chunks may be committed before that. Old formats come as format 2. Raises CorruptRecordError.
+    If these are all batches, the checksum of the file is checked after the last chunk: commit nothing before that.
+    Raises CorruptRecordError.
     """
     if start_offset <= segment.base_offset:
         yield from map(_in_format_2, whole_log(reader, segment))
@@ -205,21 +197,20 @@ def _in_format_2(chunk: Chunk) -> Chunk:
     return Chunk([converted], data, batches, np.zeros(len(batches), np.int64))
 
 
-# The rules match Kafka's `CleanedTransactionMetadata` and its producer state. They need everything before
-# a batch, and the last batch of each producer. With these verdicts, each group of segments can be rewritten by
-# itself. Segments that Kafka did not write and that hold no transaction have no producers, so they are not read.
-
+# As in Kafka's `CleanedTransactionMetadata` and producer state, verdicts need all batches before a
+# batch, and the last batch of each producer. With these verdicts, each group of segments can be rewritten alone.
+# Segments without producers are not read.
 
 _NO_OFFSETS: npt.NDArray[np.int64] = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """The batches that need special treatment, by their absolute base offsets in ascending order.
+    """The batches with special rules, by their absolute base offsets in ascending order.
 
-    A batch is `discardable` if it holds data of an aborted transaction, or a marker of a transaction that has no data
-    left. A batch is `last` if it is the last one of a producer; it stays even if empty, for its sequence number.
-    `aborted` are the transactions whose abort marker stays, in the order of their markers.
+    A batch is `discardable` if it has data of an aborted transaction, or a marker of a transaction without data. The
+    `last` batch of a producer stays even if empty, for its sequence number. `aborted` are the transactions whose
+    abort marker stays, in the order of their markers.
     """
 
     discardable_offsets: npt.NDArray[np.int64] = field(default_factory=lambda: _NO_OFFSETS)
@@ -260,7 +251,7 @@ def _within(offsets: npt.NDArray[np.int64], start_offset: int, end_offset: int) 
 def judge(
     reader: SegmentReader, segments: Sequence[SegmentInfo], now_ms: int, producer_expiration_ms: int = EXPIRATION_MS
 ) -> Verdicts:
-    """The verdicts on the batches of `segments`, which are all of the partition's segments, to its end."""
+    """The verdicts on the batches of `segments`, all of the partition."""
     read = [segment for segment in segments if segment.may_have_producers]
     if not read:
         return Verdicts()
@@ -281,7 +272,7 @@ def judge(
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """The fields of a batch that matter here; `kind` is its control record's type or one of the constants below."""
+    """The needed fields of a batch; `kind` is its control record's type or one of the constants below."""
 
     base_offset: int
     last_offset: int
@@ -330,7 +321,7 @@ class _Transactions:
         if batch.kind == ABORT:
             transaction, has_data = self._aborting.pop(producer, None), producer in self._producers_with_data
             self._producers_with_data.discard(producer)
-            # a restore may bring data back that is not there now, as long as the marker stays
+            # a restore may bring its data back, as long as the marker stays
             if transaction and (has_data or not batch.expired):
                 self.retained.append(transaction)
             return not (transaction and has_data)
@@ -359,7 +350,7 @@ class _ProducerBatches:
         self._last_timestamp = batch.max_timestamp
 
     def is_active(self, now_ms: int, expiration_ms: int) -> bool:
-        # with an open transaction a producer is active in any case, but then its last batch is not cleanable
+        # a producer with an open transaction is active, too, but then its last batch is not cleanable
         return now_ms - self._last_timestamp < expiration_ms
 
 
@@ -396,11 +387,11 @@ def _describe(row: Any, shift: int, now_ms: int, kind: int) -> _Batch:
 
 
 class Survivors(Protocol):
-    """Says which records a rewrite keeps. Nothing is known about records above `latest_offset`, so they stay."""
+    """The records that a rewrite keeps; all above `latest_offset` stay."""
 
     @property
     def latest_offset(self) -> int:
-        """The last offset up to which keys were looked at."""
+        """The last offset up to which keys are known."""
 
     def current(self, records: ScannedRecords) -> npt.NDArray[np.bool_]:
         """Per record: true if no later record has its key; any value for a record without a key."""
@@ -432,7 +423,7 @@ class OffsetSurvivors:
         self._bits = np.zeros((next_offset - base_offset + 7) // 8, np.uint8)
 
     def supersede(self, offsets: npt.NDArray[np.int64]) -> None:
-        """Note that the records at `offsets` are superseded: later records have their keys."""
+        """Note that later records have the keys of the records at `offsets`."""
         set_bits(self._bits, self._base_offset, offsets)
 
     def current(self, records: ScannedRecords) -> npt.NDArray[np.bool_]:
@@ -444,7 +435,7 @@ class OffsetSurvivors:
 
 @dataclass(frozen=True, slots=True)
 class KeyedRecords:
-    """Some consecutive records: the hashes of their keys, whether each has a key, and their offsets.
+    """Consecutive records: the hashes of their keys, if each is `keyed`, and their offsets.
 
     `record_ends[i]` is the number of records up to the end of batch i. `settled[i]` is the last offset before batch
     i; `settled[-1]` is the last offset after the last batch.
@@ -460,9 +451,9 @@ class KeyedRecords:
 def keyed_records(
     reader: SegmentReader, segment: SegmentInfo, start_offset: int, verdicts: Verdicts, secret: bytes
 ) -> Iterator[KeyedRecords]:
-    """The records of a segment that count for compaction: no control records, none of aborted transactions.
+    """The records of a segment without control records and aborted transactions, their keys hashed under `secret`.
 
-    Their keys are hashed under `secret`, the same for a whole run. Memory is a few chunks. Raises CorruptRecordError.
+    Memory is a few chunks. Raises CorruptRecordError.
     """
     for chunk in checked_chunks(reader, segment, start_offset):
         batches = chunk.batches
@@ -502,13 +493,11 @@ def build_map(
     offset_map.latest_offset = end_offset - 1
 
 
-# A record's hash and offset, 24 bytes, go to the task that finds the last record of each key. If the record is
-# superseded, its offset, 8 bytes, comes back. Both travel as blobs, so there is no row per record.
+# Tasks exchange blobs, without a row per record: a record's hash and offset, 24 bytes, go to the task that finds the
+# last record of each key, and the offsets of superseded records, 8 bytes, come back.
 
-
-#: A task sends its data when it has this many bytes, so its memory does not grow with what it reads.
+#: A task sends its data when it has this many bytes, which bounds its memory.
 BLOBS_BYTES = 8 << 20
-
 #: Hashes do not fill buckets evenly: each has room for this many standard deviations, and keys, above the mean.
 _DEVIATIONS, _SPARE_KEYS = 8, 8
 
@@ -523,7 +512,7 @@ class Blobs:
 
 
 def map_slots(records: int) -> int:
-    """The number of slots of an offset map that surely has room for `records` keys."""
+    """The number of slots of an offset map with room for `records` keys."""
     return int(records / LOAD_FACTOR) + 2
 
 
@@ -543,7 +532,7 @@ def _bucket_slots(records: int, buckets: int) -> int:
 
 
 def keys_by_bucket(parts: Sequence[KeyedRecords], start_offset: int, buckets: int) -> Blobs:
-    """The rows of all records with a key, one part per bucket; `words` are in the form that OffsetMap takes.
+    """The rows of all records with a key for an OffsetMap, one part per bucket.
 
     Rows with offsets below `start_offset` are in separate parts, with the target `buckets` + the bucket.
     """
@@ -575,5 +564,4 @@ def blob_offsets(blob: bytes | memoryview) -> Longs:
 
 
 def exchanged_bytes(part: KeyedRecords) -> int:
-    """The number of bytes that the records take on their way, at most."""
     return len(part.offsets) * ROW_BYTES

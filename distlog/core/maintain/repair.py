@@ -36,9 +36,11 @@ from distlog.core.segments.transactions import SegmentTransactions, transactiona
 
 
 def repair(handle: TopicHandle, snapshot: Snapshot, *, dry_run: bool = False) -> tuple[RepairReport, Snapshot]:
-    """Cut and seal each active segment that refuses appends; returns the report and the new state.
+    """Cut and seal each active segment that refuses appends, and recover the others; returns the report and new
+    state.
 
-    A log that is as a crash leaves it is recovered, as by an append. Raises StorageError if a lock is not free.
+    Appends never cut acknowledged records. Restoring the file is better, since the offsets that are cut off are
+    assigned again. A sealed segment is not repaired but restored. Raises StorageError if a lock is not free.
     """
     snapshots, truncated_tails = CurrentSnapshot(handle.log, handle.log.refresh(snapshot)), list[TruncatedTail]()
     for number, state in enumerate(snapshots.snapshot.partitions):
@@ -61,7 +63,7 @@ _TABLE = pa.schema([*((name, pa.int64()) for name in _NUMBERS), ("file", pa.stri
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RepairReport(Shown):
-    """The ends that a repair cut off, or would with `dry_run`: one for each partition that appends refuse."""
+    """The ends that a repair cut off, or would with `dry_run`, of partitions that refuse appends."""
 
     version: int
     partitions: tuple[TruncatedTail, ...]
@@ -108,8 +110,8 @@ _REPORT = pa.schema(
 class SegmentRebuild:
     """The rebuild of one segment: the former states and the new sizes of its index files, both by suffix.
 
-    `fields` are the right values of SegmentInfo's fields, changed or not. With an `error` the log itself cannot be
-    trusted, and nothing is written.
+    `fields` are the right values of SegmentInfo's fields, changed or not. With an `error` the log is damaged, and
+    nothing is written.
     """
 
     segment: SegmentInfo
@@ -177,16 +179,13 @@ class RebuildReport(Shown):
         }
 
 
-# A transaction may begin in an earlier segment than it ends, so one segment's log is not enough for its index.
-
-
 _SUFFIX = ".txnindex"
 
 
 def complete_index(present: bytes, aborted: Iterable[AbortedTransaction]) -> bytes:
-    """The right content of a transaction index whose sound file holds `present`, when its log aborts `aborted`.
+    """The right content of a transaction index with the sound content `present`, when its log aborts `aborted`.
 
-    A file that names all these transactions is right, even if it names more: compaction dropped the others' data.
+    A file with more transactions is right: compaction dropped their data.
     """
     needed = list(aborted)
     entries = np.frombuffer(
@@ -201,7 +200,7 @@ def complete_index(present: bytes, aborted: Iterable[AbortedTransaction]) -> byt
 def rebuild_transactions(
     reader: SegmentReader, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild], *, dry_run: bool
 ) -> list[SegmentRebuild]:
-    """Rebuild what a segment cannot by itself: transaction indexes, and unknown first unstable offsets."""
+    """Rebuild transaction indexes and first unstable offsets, which depend on earlier segments."""
     by_segment = {(partition.segment.partition, partition.segment.stem): partition for partition in rebuilt}
     sound = Counter(partition.segment.partition for partition in rebuilt if not partition.error)
     for number, state in enumerate(snapshot.partitions):
@@ -266,13 +265,9 @@ def _verdict(reader: SegmentReader, verdict: SegmentVerdict, transactions: Segme
     return dataclasses.replace(verdict, anomalies=(Anomaly("index_mismatch", message, file, partition),))
 
 
-# An index that is right is left alone, even one of another `index.interval.bytes` unless `force` is given. Each
-# file is replaced in one step, under its old name; an index in a bundle gets a file instead. Then a commit records
-# the new sizes, checksums and places, and facts of the log that no commit recorded before. A reader in between
-# finds an index with an unexpected checksum and scans the log instead. Transaction indexes are made from the logs
-# of the whole partition, since a transaction may begin in another segment.
-
-
+# A right index does not change, even of another `index.interval.bytes`, except by `force`. Each file is replaced
+# atomically, under its old name; an index in a bundle gets a file instead. Then a commit records the new sizes,
+# checksums and positions. A reader in between finds an unexpected checksum, and scans the log instead.
 def rebuild_segment(
     reader: SegmentReader, segment: SegmentInfo, config: TopicConfig, *, force: bool = False, dry_run: bool = False
 ) -> SegmentRebuild:
@@ -281,7 +276,7 @@ def rebuild_segment(
     log = LogDescription(segment.stored_base_offset, interval_bytes=config.index_interval_bytes)
     try:
         position = 0
-        # a time index has the times in the log, even if the commit gave the records another time
+        # a time index has the times in the log, not an append time of the commit
         for chunk in whole_log(reader, dataclasses.replace(segment, append_time_ms=-1)):
             log.add(chunk.data, chunk.batches)
             for index_file in indexes:
@@ -300,12 +295,12 @@ def rebuild_segment(
     index_fields = index_fields_of({name: wrong.get(name, by_suffix[name].data) for name in files})
     if log.state.batches:
         index_fields |= {"first_batch_crc": log.state.first_batch_crc, "last_batch_crc": log.state.last_batch_crc}
-    # the indexes that are written are files, the others stay where they are
+    # written indexes are files
     fields = [(suffix, field) for suffix in files if (field := INDEX_FIELDS[suffix].position)]
     index_fields |= {field: OWN_FILE if suffix in wrong else getattr(segment, field) for suffix, field in fields}
     if not dry_run:
         after = dataclasses.replace(segment, **index_fields)
-        # an empty index is forgotten, not written
+        # an empty index has no file
         reader.storage.put_many({reader.name(after, suffix): data for suffix, data in wrong.items() if data})
         reader.forget_indexes(segment)
     sizes = {suffix: len(data) for suffix, data in wrong.items()}
@@ -313,7 +308,7 @@ def rebuild_segment(
 
 
 def _must_be_written(segment: SegmentInfo, index: IndexFile, data: bytes) -> bool:
-    """True if the file differs from `data`, its right content, or from the size or checksum that its segment has."""
+    """True if the file differs from `data`, its right content, or from its segment's size or checksum."""
     recorded = index_size(segment, index.suffix), index_checksum(segment, index.suffix)
     return index.data != data or recorded not in ((len(data), crc32c(data)), (len(data), UNKNOWN))
 
@@ -327,7 +322,7 @@ def rebuild_segments(
     dry_run: bool = False,
     on_progress: OnProgress = ignore_progress,
 ) -> Iterator[SegmentRebuild]:
-    """Rebuild the indexes of every segment, without the commit that records the new sizes and checksums."""
+    """Rebuild the indexes of every segment, without the commit of the new sizes and checksums."""
     work = partial(rebuild_segment, handle.reader, config=snapshot.config, force=force, dry_run=dry_run)
     return map_segments(executor or LocalExecutor(handle.storage), work, snapshot, on_progress)
 
@@ -356,7 +351,7 @@ def _describe(snapshot: Snapshot, rebuilt: SegmentRebuild) -> list[Action]:
 
 
 def live_segment(snapshot: Snapshot, segment: SegmentInfo) -> SegmentInfo | None:
-    """Return the segment's entry in `snapshot`, or None if it is no longer live."""
+    """The segment's entry in `snapshot`, or None if it is no longer live."""
     table = snapshot.partitions[segment.partition].segments
     index = table.find(segment.base_offset)
     return table[index] if index < len(table) and table[index].stem == segment.stem else None
@@ -371,11 +366,10 @@ def rebuild_indexes(
     dry_run: bool = False,
     on_progress: OnProgress = ignore_progress,
 ) -> tuple[RebuildReport, Snapshot]:
-    """Make the index files of all segments right; returns the report and the new state.
+    """Rebuild the wrong index files of all segments, with `force` all; returns the report and the new state.
 
-    `force` rewrites every index by the topic's present config. A segment with a damaged log is reported and not
-    changed. Raises CommitStateUnknownError: then the indexes are right, but their sizes and checksums may not be
-    recorded yet.
+    A segment with a damaged log does not change. After CommitStateUnknownError the indexes are right, but their sizes
+    and checksums may not be recorded.
     """
     after = snapshot = handle.log.refresh(snapshot)
     segments = rebuild_segments(handle, snapshot, executor, force=force, dry_run=dry_run, on_progress=on_progress)

@@ -1,14 +1,13 @@
 """Restores the segments of an older version that vacuum has not deleted, and keeps the later ones.
 
-Retention, delete-records and compaction only change metadata; the files stay until vacuum. So one commit, or a few,
-can add their segments again. Vacuum keeps the files of all versions from the vacuum horizon on.
+Retention, delete-records and compaction only change metadata. Vacuum keeps the files of all versions from the vacuum
+horizon on.
 
-Where compaction or merging replaced segments, the old segments replace the new ones again. That works for whole
-groups only. The new segment stays if an old one of its group was deleted, or if the new one also has later records,
-or earlier ones that a restore brought back. In a compacted topic everything before it then stays away as well, since
-deleted keys would come back otherwise. The same applies where later segments were compacted twice, because their
-tombstones may have been dropped. Segments that were both added and removed since the version come back as well, to
-leave no gap in the log.
+Where compaction or merging replaced segments, whole groups of old segments replace the new ones again. The new
+segment stays if an old one of its group was deleted, or if it also has later records, or earlier ones that a restore
+brought back. In a compacted topic no earlier segment comes back then, since deleted keys would come back. The same
+applies where later segments were compacted twice, because their tombstones may have been dropped. Segments that were
+both added and removed since the version come back as well, to leave no gap in the log.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ from distlog.core.storage.parallel import in_order
 def restore(
     handle: TopicHandle, snapshot: Snapshot, version: int, *, dry_run: bool = False
 ) -> tuple[list[PartitionRestore], Snapshot]:
-    """Bring back what was live at `version`; returns what came back, and the new state.
+    """Restore the segments that were live at `version`, unless `dry_run`; returns the plans, and the new state.
 
-    Makes one commit, or several of whole partitions if there are more than MOST_SEGMENTS segments. With `dry_run`
-    nothing is committed. Raises OffsetOutOfRangeError if the topic does not have the version, TopicNotFoundError if
-    the version belongs to a dropped topic, and CommitConflictError if one partition gets more than MOST_SEGMENTS.
+    Makes one commit, or several of whole partitions for more than MOST_SEGMENTS. Raises OffsetOutOfRangeError if the
+    topic does not have the version, TopicNotFoundError if the version is of a dropped topic, and CommitConflictError
+    if one partition gets more than MOST_SEGMENTS.
     """
     snapshot = handle.log.refresh(snapshot)
     if not snapshot.log_floor <= version <= snapshot.version:
@@ -76,15 +75,15 @@ def restore(
                     if not changes:
                         break
                     race.put([*_actions(changes, max(version, head.gc_floor))])
-            # a partition that lost segments is planned again
+            # with partitions that have since lost segments planned again
             restored = {plan.partition: plan for plan in commit_plans} | restored
             snapshot, is_complete = race.after, len(commit_plans) == len(plans)
     return [restored[number] for number in sorted(restored)], snapshot
 
 
-#: How many files are looked for at the same time.
+#: Files whose sizes are requested at the same time.
 _LOOKUPS = 32
-#: Segments that one commit adds and removes: it takes no more rows.
+#: Segments that one commit adds and removes.
 MOST_SEGMENTS = MOST_ROWS
 
 
@@ -106,7 +105,7 @@ class PartitionRestore:
 
     @property
     def records(self) -> int:
-        """The number of records that come back, less the records of segments that leave."""
+        """The records that come back, less the records of segments that leave."""
         return sum(segment.record_count for segment in self.segments) - sum(
             segment.record_count for segment in self.replaced
         )
@@ -209,7 +208,7 @@ def _in_one_commit(plans: Sequence[PartitionRestore]) -> Sequence[PartitionResto
 def plan_restore(
     handle: TopicHandle, current: Snapshot, old_state: Snapshot, removed: RemovedSegments
 ) -> list[PartitionRestore]:
-    """Plan the restore of `old_state`, without partitions that do not change and lost nothing."""
+    """Plan the restore of `old_state`; leaves out partitions that do not change and lost nothing."""
     # the last removed segment first
     let_go = sorted(removed.let_go, key=lambda key: removed.removed_at[key], reverse=True)
     gone_since = _by_partition({key: removed.let_go[key] for key in let_go})
@@ -261,7 +260,7 @@ def _start(snapshot: Snapshot, partition: int) -> int:
 
 
 def _removed_after(end: int, candidates: Iterable[SegmentInfo], live: PartitionState) -> list[SegmentInfo]:
-    """List the segments from `end` on that were removed at the old log start, in order, at one offset the last."""
+    """The segments from `end` on that were removed at the log start, in order; at one offset the last removed."""
     first = int(live.segments.base_offsets[0]) if len(live.segments) else live.log_end_offset
     segments: list[SegmentInfo] = []
     for segment in candidates:
@@ -279,7 +278,7 @@ def _by_partition(segments: Mapping[tuple[int, str], SegmentInfo]) -> dict[int, 
 
 
 def _emptied_since(removed: RemovedSegments, floor: int) -> dict[int, list[SegmentInfo]]:
-    """List the later segments that were replaced after the version `floor`, by partition, in order."""
+    """The later segments that were replaced after the version `floor`, by partition, in order."""
     replaced = removed.added.keys() & removed.removed_at.keys() - removed.let_go.keys() - removed.cleaned_again.keys()
     removed_at = {key: removed.removed_at[key] for key in replaced if removed.removed_at[key] > floor}
     ordered = sorted(removed_at, key=lambda key: (removed.added[key].base_offset, -removed_at[key]))
@@ -289,7 +288,7 @@ def _emptied_since(removed: RemovedSegments, floor: int) -> dict[int, list[Segme
 def _filling(
     end: int, emptied: Iterable[SegmentInfo], live: PartitionState, since: Sequence[SegmentInfo]
 ) -> list[SegmentInfo]:
-    """List the `emptied` segments from `end` on whose offsets no segment has, live or in `since`."""
+    """The `emptied` segments from `end` on whose offsets no segment has, live or in `since`."""
     ranges = np.array([(segment.base_offset, segment.next_offset) for segment in since], np.int64).reshape(-1, 2)
     bases = np.concatenate([ranges[:, 0], live.segments.base_offsets])
     ends = np.concatenate([ranges[:, 1], live.segments.next_offsets])
@@ -309,7 +308,7 @@ def _overlaps(segment: SegmentInfo, segments: Iterable[SegmentInfo]) -> bool:
 
 
 def _present(handle: TopicHandle, name: str, segments: Iterable[SegmentInfo]) -> set[tuple[int, str]]:
-    """Return the partitions and stems of the segments whose log files exist with their size."""
+    """(partition, stem) of the segments whose log files exist with their size."""
     logs = {(segment.partition, segment.stem): part_of(name, segment) for segment in segments}
 
     def size_of(file: str) -> int:
@@ -356,11 +355,11 @@ def _plan_partition(
             leaving += new
             gaps += [old[0].base_offset] if not new else []
         elif not new or any(segment.compacted for segment in new):
-            # earlier segments stay away too: before a gap, readers would not notice the missing records; before a
-            # compacted segment, keys would come back whose tombstones it may have dropped
+            # earlier segments do not come back either: before a gap, readers would not notice missing records; before
+            # a compacted segment, keys would come back whose tombstones it may have dropped
             back, leaving, gaps, settled = [], [], [], max(segment.next_offset for segment in (*old, *new))
         else:
-            # their records are live, in segments that also hold later ones
+            # their records are live, in segments with later records
             merged += [
                 segment
                 for segment in old
@@ -440,5 +439,5 @@ def _actions(plans: Sequence[PartitionRestore], version: int) -> Iterator[Action
 
 
 def _first(plan: PartitionRestore) -> int:
-    """Return the first offset to restore; the log may begin inside or after its segment."""
+    """The first offset to restore; the log may begin inside or after its segment."""
     return min([plan.log_start_offset, *(segment.base_offset for segment in (*plan.segments, *plan.gap_neighbors))])

@@ -32,10 +32,10 @@ def retention(
 ) -> tuple[list[PartitionRetention], Snapshot]:
     """Delete the segments that the topic's config no longer keeps, in one commit; returns them and the new state.
 
-    If they are more than MOST_SEGMENTS, the others stay for the next call. With `dry_run` nothing is committed. Files
-    stay until vacuum. If this process's clock is far ahead of the storage's, the storage's clock counts. Raises
-    CommitConflictError when the topic was dropped, StorageError if the lock of an expired active segment is not free
-    in time, and CommitStateUnknownError.
+    The next call deletes those beyond MOST_SEGMENTS. With `dry_run` nothing is committed. Files stay until vacuum. If
+    this process's clock is far ahead of the storage's, the storage's clock is used. Raises CommitConflictError if the
+    topic was dropped, StorageError if the lock of an expired active segment is not free in time, and
+    CommitStateUnknownError.
     """
     snapshot, now_ms = handle.log.refresh(snapshot), handle.trusted_ms()
     if dry_run:
@@ -56,15 +56,12 @@ def retention(
 Longs = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-# It reads no log, unless batches of producers are in a segment that goes, and where that ends it is not yet stored
-# what they did.
+# The rules match Kafka's `UnifiedLog.deleteOldSegments`: first the segments below the log start offset, then those
+# above `retention.bytes`, then those older than `retention.ms`. Each rule stops at the first segment that must stay.
+# A topic that is only compacted loses only the segments below its log start offset.
 #
-# The order and the rules match Kafka's `UnifiedLog.deleteOldSegments`: first the segments below the log
-# start offset, then those above `retention.bytes`, then those older than `retention.ms`. Each rule stops at the
-# first segment that must stay. A topic that is only compacted loses only the segments below its log start offset.
-#
-# As in Kafka, an active segment counts, and goes if all its records are to go. It is sealed first, by a commit of
-# its own, since a commit cannot remove what it adds.
+# As in Kafka, an active segment is deleted if all its records have expired. It is sealed first, by another commit,
+# since a commit cannot remove a segment that it adds. Logs are read only for unstored states of producers.
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +95,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RetentionReport(Shown):
-    """The segments that retention deleted, or would delete with `dry_run`. Holds only partitions that lose some."""
+    """The segments that retention deleted, or would with `dry_run`, of partitions that lose some."""
 
     version: int
     partitions: tuple[PartitionRetention, ...]
@@ -111,7 +108,7 @@ class RetentionReport(Shown):
         return "; ".join([f"{verb} {', '.join(counted(n, name[:-1]) for name, n in sums.items())}", *self._reasons()])
 
     def _reasons(self) -> Iterator[str]:
-        """Name each rule, the number of segments that go by it, and the reason."""
+        """Each rule, the number of segments that it deletes, and the reason."""
         sums = sums_of(self._rows(), "too_old", "above_size", "below_log_start")
         if sums["too_old"]:
             newest = iso(max(partition.newest_ms for partition in self.partitions))
@@ -149,14 +146,14 @@ class RetentionReport(Shown):
         ]
 
 
-#: Segments that one commit removes: it takes no more rows. The next run removes more.
+#: Segments that one commit removes; the next run removes more.
 MOST_SEGMENTS = MOST_ROWS
 
 
 def plan_retention(
     snapshot: Snapshot, now_ms: int, *, keep_tails: bool = False, most_segments: int = MAX_LONG
 ) -> list[PartitionRetention]:
-    """The segments to delete at `now_ms` by the topic's config; partitions that keep everything are left out."""
+    """The segments to delete at `now_ms` by the topic's config, of partitions that lose some."""
     table = snapshot.table
     plain, changed = SegmentTable(table.plain_segments()), table.changed_states
     columns = _Columns.of(plain, changed)
@@ -216,7 +213,7 @@ class _Columns:
         return cls(values, owners[firsts], firsts, np.append(firsts, len(owners))[1:])
 
     def run_ends(self, holds: Flags, begins: Longs) -> Longs:
-        """The ends of the runs of rows that hold, each from `begins[i]` in partition i."""
+        """The ends of the runs of rows that hold, each from `begins[i]` on in partition i."""
         rows = np.arange(len(holds))
         stops = np.where(holds | (rows < self.of_each(begins)), len(holds), rows)
         return np.minimum(np.minimum.reduceat(stops, self.firsts), self.ends)
@@ -231,7 +228,6 @@ def _ends(columns: _Columns, starts: Longs, config: TopicConfig, now_ms: int) ->
     below = columns.run_ends(is_below, columns.firsts)
     size = age = below
     if "delete" in config.cleanup_policy and config.retention_bytes >= 0:
-        # those that can be removed before the partition falls below `retention.bytes`
         sums = np.append(0, np.cumsum(columns.values["log_bytes"]))
         most = sums[columns.ends] - min(config.retention_bytes, MAX_LONG)
         size = age = columns.run_ends(sums[1:] <= columns.of_each(most), below)
@@ -242,12 +238,12 @@ def _ends(columns: _Columns, starts: Longs, config: TopicConfig, now_ms: int) ->
 
 
 def _times(newest: Longs, written: Longs, now_ms: int) -> Longs:
-    """The time from which each segment's age is counted: its largest timestamp."""
+    """The time from which each segment's age counts: its largest timestamp, unless unknown or in the future."""
     return np.where((newest >= 0) & (newest <= now_ms), newest, written)
 
 
 def _seal_expired(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> Snapshot:
-    """Seal the active segments that are to go, in one commit; does nothing if there are none."""
+    """Seal the expired active segments, if any, in one commit."""
     if not _expired_active(handle, snapshot, now_ms):
         return snapshot
     with CommitRace(handle.log, snapshot, "seal") as race, ActiveSeals(handle, race) as seals:
@@ -255,7 +251,7 @@ def _seal_expired(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> Snaps
             sealed = seals.seal(head, _expired_active(handle, head, now_ms))
             if sealed is None:
                 continue
-            # an append may have made a segment younger before it was locked
+            # an append may have made a segment younger before the lock
             if not plan_retention(with_tails(handle, sealed), now_ms, keep_tails=True):
                 break
             race.put(seals.actions)
@@ -263,7 +259,7 @@ def _seal_expired(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> Snaps
 
 
 def _expired_active(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> list[int]:
-    """The partitions whose active segment is to go."""
+    """The partitions whose active segment has expired."""
     if not snapshot.active_partitions:
         return []
     plans = plan_retention(with_tails(handle, snapshot), now_ms)
@@ -271,7 +267,7 @@ def _expired_active(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> lis
 
 
 def _actions(plans: Sequence[PartitionRetention]) -> Iterator[Action]:
-    """The actions that remove all segments, and then raise the starts: long runs of removals become a table."""
+    """Remove all segments, then raise the log starts: a long run of removals becomes a table."""
     for plan in plans:
         for stem in plan.segments.columns()["stem"].to_pylist():
             yield Remove(plan.partition, stem)
@@ -279,14 +275,14 @@ def _actions(plans: Sequence[PartitionRetention]) -> Iterator[Action]:
         yield SetLogStartOffset(plan.partition, plan.log_start_offset)
 
 
-#: Instead of an offset: delete everything that is there now (Kafka's high watermark).
+#: Instead of an offset: delete all records (Kafka's high watermark).
 LOG_END = -1
 
 
 def delete_records(
     handle: TopicHandle, snapshot: Snapshot, offsets: Mapping[int, int]
 ) -> tuple[dict[int, int], Snapshot]:
-    """Delete the records below `before[partition]`; returns the new log start offsets and the new state.
+    """Delete the records below `offsets[partition]`; returns the new log start offsets and the new state.
 
     An offset within an active segment seals it in the same commit. An offset below the log start changes nothing.
     Raises OffsetOutOfRangeError for an offset above the log end, TopicNotFoundError for a partition that does not
@@ -322,7 +318,7 @@ class DeleteRecordsReport(Shown):
 
     def __str__(self) -> str:
         starts = (f"partition {number} starts at {offset}" for number, offset in self.log_start_offsets.items())
-        return ", ".join(starts) or "nothing was asked for"
+        return ", ".join(starts) or "no partitions were given"
 
     def to_table(self) -> pa.Table:
         """A row per partition."""

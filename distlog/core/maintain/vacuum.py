@@ -55,7 +55,7 @@ from distlog.core.storage.storage import FileInfo, Storage, UnfinishedUpload
 
 
 def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> VacuumReport:
-    """Delete the files that no reader or writer can need; works for a dropped topic too."""
+    """Delete the files that no reader or writer can need, also of a dropped topic."""
     try:
         return _vacuum(storage, log, dry_run=dry_run)
     except (CorruptMetadataError, OffsetOutOfRangeError) as error:
@@ -72,11 +72,11 @@ Stem = tuple[int, str]
 
 @dataclass(slots=True)
 class RemovedSegments:
-    """The removals of the commits after `version` that were read so far.
+    """The removals of the commits after the first `version`, up to the current one.
 
-    `removed_at` is the version of the last commit that removed a segment. `added` are the segments as they were added
-    last: a rebuild adds a segment again, with the sizes of its new indexes. `let_go` were removed at the
-    start of their log, and `cleaned_again` were written by compaction, and replaced.
+    `removed_at` is the version of the last commit that removed a segment. `added` are the segments as last added: a
+    rebuild adds a segment again. `let_go` were removed at the start of their log; `cleaned_again` were written by
+    compaction, and replaced.
     """
 
     version: int
@@ -86,7 +86,7 @@ class RemovedSegments:
     cleaned_again: dict[Stem, SegmentInfo] = field(default_factory=dict)
 
     def read(self, log: CommitLog, head: int) -> None:
-        """Read on, up to the commit of version `head`."""
+        """Read the commits up to version `head`."""
         if head > self.version:
             for commit in log.commits(self.version + 1, head + 1):
                 restored = {action.partition for action in commit.actions if isinstance(action, Restore)}
@@ -97,7 +97,7 @@ class RemovedSegments:
                     if isinstance(action, Add):
                         stem = (action.segment.partition, action.segment.stem)
                         self.added[stem] = action.segment
-                        # it is there again: it was restored, or a rebuild replaced it by itself
+                        # it was restored, or a rebuild replaced it by itself
                         self.let_go.pop(stem, None)
                         self.cleaned_again.pop(stem, None)
                     elif isinstance(action, Remove):
@@ -110,17 +110,14 @@ class RemovedSegments:
             self.version = head
 
 
-# A restore looks whether files are there, and then commits. Vacuum of a full disk deletes files before its horizon
-# fits, so the horizon cannot refuse a restore in between.
-
-
+# A restore checks that files exist, and then commits. On a full disk vacuum deletes files before it can commit its
+# horizon, so the horizon cannot refuse a restore in between.
 @contextmanager
 def removed_files_held(storage: Storage) -> Iterator[None]:
-    """Hold the topic's lock on removed files: no other process or thread is in this block.
+    """Hold the topic's lock on removed files, which is only needed on a disk, since other storage is never full.
 
-    The lock's file is made with the topic, or here, so a full disk rarely needs a place for it. Only writers can open
-    it. Other storage is never full. Raises StorageError, as LockHeldError, and StorageFullError where there is no
-    place for the file: without the lock a restored segment might lose its files.
+    Raises LockHeldError, or StorageFullError without space for the lock's file, which is created with the topic or
+    here: without the lock a restored segment might lose its files.
     """
     if not storage.is_local:
         yield
@@ -133,8 +130,8 @@ def removed_files_held(storage: Storage) -> Iterator[None]:
 class Referenced:
     """The segments and bundles of `topic` that a version from a vacuum horizon to `head` references.
 
-    `restored` are the versions after the horizon in which a log may begin earlier than in the previous version.
-    Commits from `log_floor` on exist, and commits from `oldest` on too, unless another vacuum deletes them now.
+    In the `restored` versions after the horizon a log may begin earlier than in the previous version. Commits from
+    `log_floor` on exist, and those from `oldest` on too, unless another vacuum deletes them concurrently.
     """
 
     topic: str
@@ -148,11 +145,10 @@ class Referenced:
     def since(
         cls, storage: Storage, log: CommitLog, head: Snapshot, floor: int, oldest: int = MAX_LONG
     ) -> Referenced:
-        """Collect the files referenced by the versions from `floor` to `head`.
+        """Collect the files of the versions from `floor` to `head`: live at the head, or removed after `floor`.
 
-        These versions reference the files that are live at the head, and the files that a commit after `floor`
-        removed. Both ends are versions, so the answer does not depend on concurrent commits. Raises
-        OffsetOutOfRangeError if commits after `floor` were deleted: a remaining one could be from a paused process.
+        Raises OffsetOutOfRangeError if commits after `floor` were deleted: a remaining one could be of a paused
+        process.
         """
         if floor + 1 < head.log_floor:
             text = "commits that this run needs were deleted concurrently"
@@ -166,7 +162,7 @@ class Referenced:
 
 
 class UnreferencedFiles:
-    """Finds the segment files and bundles that no version will reference, of any number of files."""
+    """Finds the segment files and bundles that no version will reference."""
 
     def __init__(
         self,
@@ -182,7 +178,7 @@ class UnreferencedFiles:
         self._knows_all_removed = False
 
     def among(self, files: Sequence[FileInfo]) -> list[FileInfo]:
-        """Find them among `files`."""
+        """The unreferenced ones of `files`."""
         stemmed = [(file, stem) for file in files if (stem := stem_of(file.name, self._referenced.topic))]
         if not stemmed:
             return []
@@ -191,13 +187,13 @@ class UnreferencedFiles:
         return [file for file, stem in unreferenced if is_below(stem, self._floor) or self._is_removed(stem)]
 
     def _is_removed(self, stem: FoundStem) -> bool:
-        """True if a commit has removed the segment: a file of Kafka's does not say when it came here."""
+        """True if a commit has removed the segment; the names of Kafka's files have no version."""
         if paths.stem_read_version(stem[1]) is None and not self._knows_all_removed:
             live = self._referenced
             try:
                 removed = removed_exactly(self._storage, self._log, max(live.oldest, 1), live.head + 1)
             except (CorruptMetadataError, OffsetOutOfRangeError):
-                # of a topic that was dropped below the horizon, or another run deletes them now
+                # of a topic that was dropped below the horizon, or deleted concurrently by another run
                 if live.oldest >= live.log_floor:
                     raise
                 removed = removed_exactly(self._storage, self._log, live.log_floor + 1, live.head + 1)
@@ -207,13 +203,13 @@ class UnreferencedFiles:
 
 
 def stem_of(name: str, topic: str) -> FoundStem | None:
-    """The stem of a file of segments, from its relative name; None for any other file."""
+    """The stem of a segment's file or a bundle, by its relative name; None for any other file."""
     bundle = paths.parse_bundle_file(name)
     return (None, bundle) if bundle else paths.parse_segment_file(name, topic)
 
 
 def is_below(stem: FoundStem, version: int) -> bool:
-    """True if the file's writer read a version below `version`; False for Kafka's files, which do not record it."""
+    """True if the file's writer read a version below `version`; False for Kafka's files, which have none."""
     read_version = paths.stem_read_version(stem[1])
     return read_version is not None and read_version < version
 
@@ -224,11 +220,9 @@ _log = logging.getLogger(__name__)
 def dead_uploads(storage: Storage, referenced: Referenced, floor: int, before_ms: int) -> list[UnfinishedUpload]:
     """The unfinished uploads to a topic's own file names that no commit can need.
 
-    - An upload to an unreferenced segment or bundle is dead if its writer read a version below `floor`, the vacuum
-      horizon: its commit would be refused.
-    - An upload to an append that waits is dead under the same rule: its commit is there, or would be refused.
-    - An upload to a referenced segment or bundle, or to a checkpoint, is dead if it was started before `before_ms`.
-      The file exists, and writing an index or a checkpoint again takes less time.
+    An upload to an unreferenced segment or bundle, or to a pending append, is dead if its writer read a version below
+    `floor`, the vacuum horizon: its commit would be refused. An upload to a referenced segment or bundle, or to a
+    checkpoint, is dead if it was started before `before_ms`, since these take less time.
     """
     try:
         uploads = storage.uploads()
@@ -249,15 +243,15 @@ def _is_dead(upload: UnfinishedUpload, referenced: Referenced, floor: int, befor
     return is_known and upload.started_ms < before_ms
 
 
-#: Vacuum leaves younger leftovers alone, however short `file.delete.delay.ms` is. A put in trouble is aborted after
-#: ten minutes.
+#: Vacuum keeps younger leftovers, however short `file.delete.delay.ms` is; a failing put is aborted after ten
+#: minutes.
 LONGEST_PUT_MS = 3_600_000
-#: Files of segments that are checked together.
+#: Segment files that are checked together.
 FILES_AT_ONCE = 10_000
 
 
 def dead_appends(files: Iterable[FileInfo], floor: int) -> list[FileInfo]:
-    """List the pending appends that were started below the `floor`: no commit takes them any more."""
+    """The pending appends that were started below `floor`: no commit can take them."""
     stemmed = ((file, paths.parse_pending_file(file.name)) for file in files)
     return [file for file, stem in stemmed if stem is not None and is_below((None, stem), floor)]
 
@@ -265,12 +259,11 @@ def dead_appends(files: Iterable[FileInfo], floor: int) -> list[FileInfo]:
 def obsolete_producers(
     files: Iterable[FileInfo], head: Snapshot, referenced: Referenced, floor: int, load: Callable[[int], Snapshot]
 ) -> list[FileInfo]:
-    """The files of producers and leader epochs that brokers, adoption and retention left, and nothing needs any more.
+    """The files of producers and leader epochs, of the topic's `files`, that nothing needs any longer.
 
-    `files` are the topic's files. Producer snapshots below the log start are obsolete, since only appends at the
-    log's end read them; but they must be below the log start of every version from `floor` on, since a restore may
-    bring it back. The log start rises from version to version, except by restores. `load` loads a version.
-    Leader epochs are needed while one of the versions has a broker's segment.
+    Only appends at the log's end read producer snapshots, so these are obsolete below the log start of every version
+    from `floor` on, to which a restore may return. The log start only falls by restores. Leader epochs are needed
+    while a version has a broker's segment.
     """
     if head.dropped and referenced.stems:
         return []
@@ -293,7 +286,7 @@ def _is_obsolete(name: str, head: Snapshot, referenced: Referenced) -> bool:
 
 
 def _is_below(name: str, snapshot: Snapshot) -> bool:
-    """True if what is stored of producers in the file is of an offset before the log's beginning."""
+    """True if the producer snapshot is of an offset before the log's begin."""
     partition_and_offset = paths.parse_producer_snapshot(name, snapshot.name)
     if partition_and_offset is None or partition_and_offset[0] >= len(snapshot.partitions):
         return False
@@ -302,15 +295,15 @@ def _is_below(name: str, snapshot: Snapshot) -> bool:
 
 
 def delete_locks(storage: Storage, files: Sequence[FileInfo]) -> None:
-    """Delete locks of a topic on a local disk, except for those that are held.
+    """Delete free locks of a topic on a local disk.
 
-    Each is held while it is deleted: the topic may have been created again, and two of its writers must not hold the
-    old file and a new one.
+    Each is held while it is deleted: the topic may have been created again, and two writers must not hold an old and
+    a new file.
     """
     for name in dict.fromkeys(file.name.removesuffix(paths.PAGE_COPY) for file in files):
         lock = FileLock(storage.local_path(name))
         with suppress(StorageError), lock.held(0):
-            # the lock goes last: the process that makes the next one makes the next copy, too
+            # the lock last: the process that creates the next lock creates the next copy, too
             storage.delete([copy_of(name), name])
         lock.close()
 
@@ -327,7 +320,7 @@ class VacuumReport(Shown):
 
     @property
     def bytes(self) -> int:
-        """The total size of the files. Uploads do not count: their size is not known."""
+        """The total size of the files, without uploads, whose size is unknown."""
         return sum(file.size for file in self.files)
 
     def __str__(self) -> str:
@@ -362,7 +355,7 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
     log_floor = next_log_floor(storage, log, head, folder, highest, dry_run=dry_run)
     folders, garbage = _segment_folders(storage, head.name), list[FileInfo]()
     if not dry_run:
-        # even if the horizon is there already: the writer that put it may not have synced it
+        # even if the horizon is committed already: that writer may not have synced it
         head = _raise_floor(storage, log, head, floor, folders, garbage, log_floor)
         log_floor = head.log_floor
     referenced = Referenced.since(storage, log, head, floor, folder.oldest())
@@ -376,7 +369,7 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
     garbage += [
         *of_others,
         *obsolete_producers(files, head, referenced, floor, partial(log.load, include_dropped=True)),
-        # a writer that was only slow finds its temporary file gone and fails: it has put nothing
+        # a slow writer without its temporary file fails, and has put nothing
         *(
             file
             for file in (*files, *of_topic)
@@ -386,7 +379,7 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
     ]
     obsolete = obsolete_checkpoints(folder.checkpoints, floor, log_floor, highest)
     old_commits = list(folder.commits(log_floor))
-    # a topic that was dropped, in a version that is kept no more, needs no locks
+    # a dropped topic without kept versions needs no locks
     needs_no_locks = storage.is_local and head.dropped and not referenced.stems
     locks = [file for file in files if needs_no_locks and paths.is_lock_file(file.name)]
     uploads = dead_uploads(storage, referenced, floor, left_before_ms)
@@ -394,7 +387,7 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
         storage.delete([file.name for file in garbage])
         delete_locks(storage, locks)
         storage.abort_uploads(uploads)
-        # last: the files that are needed to find other garbage
+        # last: these files are needed to find other garbage
         if not old_commits or ensure_checkpoint(storage, head, folder, log.checkpoints.base):
             delete_below(storage, obsolete)
             delete_below(storage, old_commits)
@@ -405,12 +398,11 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
 
 
 def head_at(commits: CommitsFolder, time_ms: int, now_ms: int) -> int | None:
-    """The version that was the head at `time_ms`; see `CommitsFolder.head_at`."""
     return commits.head_at(time_ms, now_ms)
 
 
 def _segment_folders(storage: Storage, topic: str) -> list[str]:
-    """The folders of partitions, of bundles and of appends that wait; StorageError for a link among or in them."""
+    """The folders of partitions, bundles and pending appends; StorageError for a link among or in them."""
 
     def is_of_topic(name: str) -> bool:
         return name.startswith(f"{topic}-") or name in (paths.BUNDLES_DIR, paths.PENDING_DIR)
@@ -438,7 +430,7 @@ def _raise_floor(
     freed: list[FileInfo],
     log_floor: int,
 ) -> Snapshot:
-    """Commit the vacuum and log retention horizons; returns the state right after that, for all later steps."""
+    """Commit the vacuum and log retention horizons; returns the state right after."""
     kept_ms = head.commits_kept_ms
     try:
         return _commit_floors(log, head, floor, log_floor, kept_ms)
@@ -456,7 +448,7 @@ def _raise_floor(
 
 
 def _commit_floors(log: CommitLog, snapshot: Snapshot, floor: int, log_floor: int, kept_ms: int | None) -> Snapshot:
-    """The state after the commit of the horizons; `kept_ms` is how long commits were kept when they were chosen."""
+    """The state after the commit of the horizons, the log's only if `kept_ms` is still the time to keep commits."""
     with CommitRace(log, snapshot, "gc") as race:
         for head in race:
             actions: list[Action] = [GcFloor(floor)] if floor > head.gc_floor else []
@@ -469,7 +461,7 @@ def _commit_floors(log: CommitLog, snapshot: Snapshot, floor: int, log_floor: in
 
 
 def _free(storage: Storage, log: CommitLog, head: Snapshot, floor: int, folders: Sequence[str]) -> list[FileInfo]:
-    """Delete what needs no new horizon, and return the files; the logs go first."""
+    """Delete and return the files that need no new horizon, the logs first."""
     referenced = Referenced.since(storage, log, head, floor)
     removed = removals(storage, head.gc_floor + 1, floor + 1, exactly=True).exactly or set()
     unreferenced = UnreferencedFiles(storage, log, referenced, floor=head.gc_floor, removed=removed)

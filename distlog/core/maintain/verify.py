@@ -49,9 +49,9 @@ def verify(
 ) -> VerifyReport:
     """Check the whole topic at `snapshot`, concurrently with appends and maintenance.
 
-    Active segments that `snapshot` has are checked up to their ends in it; their offset and time indexes by checksums
-    alone, since these lack the last entries. Raises StorageError when the storage does not answer, and
-    TopicNotFoundError when the topic was dropped.
+    Active segments are checked up to their ends in it; their offset and time indexes by checksums alone, since these
+    lack the last entries. Raises StorageError if the storage does not answer, TopicNotFoundError if the topic was
+    dropped.
     """
     committed = without_tails(snapshot)
     topic = [*verify_commits(handle.storage, committed), *verify_table(snapshot)]
@@ -65,7 +65,7 @@ def verify(
     verdicts = list(map_segments(executor, work, snapshot, on_progress))
     verdicts = with_missing_transactions(handle.reader, snapshot, verdicts)
     if not all(verdict.ok for verdict in verdicts):
-        # a segment that was removed and vacuumed since is not missing; indexes rebuilt since are checked again
+        # a segment that was removed and vacuumed concurrently is not missing; rebuilt indexes are checked again
         head = with_sound_tails(handle, handle.log.refresh(committed))
         settled = (_recheck(handle.reader, head, verdict) for verdict in verdicts)
         verdicts = [_without_old_indexes(handle, head, verdict) for verdict in settled if verdict is not None]
@@ -74,15 +74,15 @@ def verify(
 
 
 _log = logging.getLogger("distlog")
-#: How many commits are read at the same time.
+#: Commits that are read at the same time.
 _GROUP = 64
 
 
 def verify_commits(storage: Storage, snapshot: Snapshot) -> Iterator[Anomaly]:
     """The anomalies of the commits and checkpoints up to `snapshot`, and of `snapshot` itself.
 
-    Nothing is checked after a missing or damaged commit, since the state there is unknown. Where older commits
-    were deleted, the oldest sound checkpoint stands for them.
+    The oldest sound checkpoint replaces deleted commits. The check ends at a missing or damaged commit, after which
+    the state is unknown.
     """
     checkpoints: dict[int, list[str]] = {}
     for file in storage.list(paths.COMMITS_DIR):
@@ -114,7 +114,7 @@ def verify_commits(storage: Storage, snapshot: Snapshot) -> Iterator[Anomaly]:
 
 
 def _oldest(storage: Storage, checkpoints: dict[int, list[str]], snapshot: Snapshot) -> Snapshot | None:
-    """Return the oldest sound checkpoint between the log retention horizon and `snapshot`."""
+    """The oldest sound checkpoint between the log retention horizon and `snapshot`."""
     for version in sorted(checkpoints):
         for name in checkpoints[version] if snapshot.log_floor <= version <= snapshot.version else ():
             if is_sound(storage, name):
@@ -155,8 +155,8 @@ def _word(storage: Storage, version: int) -> Word:
 def verify_table(snapshot: Snapshot) -> Iterator[Anomaly]:
     """The offsets that two segments of a partition hold, and those that no segment holds.
 
-    Below the first dirty offset gaps are right: compaction may leave out offsets there. So they are ahead of what
-    compaction wrote, where a restore made the records around them dirty again.
+    Gaps are right below the first dirty offset, and before segments that compaction wrote, even if a restore made
+    them dirty again.
     """
     for partition, state in enumerate(snapshot.partitions):
         written = state.segments.next_offsets[state.segments.array("compacted")]
@@ -171,7 +171,7 @@ def verify_table(snapshot: Snapshot) -> Iterator[Anomaly]:
 
 
 def _seams(state: PartitionState) -> list[tuple[int, int]]:
-    """Pairs of the offset where one segment ends and the offset where the next one begins."""
+    """(end of a segment, begin of the next one) of all segments."""
     starts, ends = state.segments.base_offsets.tolist(), state.segments.next_offsets.tolist()
     first = min([state.log_start_offset, *starts[:1]])
     return list(zip([first, *ends], [*starts, state.log_end_offset], strict=True))
@@ -189,12 +189,12 @@ _TABLE = pa.schema(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class VerifyReport(Shown):
-    """The findings of verify in each segment, in the commits, in the checkpoints and in the order of the segments."""
+    """The anomalies of each segment, of the commits, checkpoints and the order of the segments."""
 
     version: int
     segments: tuple[SegmentVerdict, ...]
     topic_anomalies: tuple[Anomaly, ...]
-    #: Findings that may be right: they do not count as anomalies.
+    #: Findings that may be right.
     warnings: tuple[Anomaly, ...] = ()
 
     @property
@@ -242,7 +242,7 @@ def _row(verdict: SegmentVerdict) -> dict[str, Any]:
 
 
 def _with_gaps(snapshot: Snapshot, verdicts: Sequence[SegmentVerdict]) -> Iterator[SegmentVerdict]:
-    """The verdicts, also on offsets that no batch holds at the end of a broker's segment."""
+    """The verdicts, with anomalies for offsets that no batch holds at the end of a broker's segment."""
     is_compacted = "compact" in snapshot.config.cleanup_policy
     cleaned = {verdict.segment.partition for verdict in verdicts if verdict.is_sparse or verdict.segment.compacted}
     for verdict in verdicts:
@@ -258,7 +258,7 @@ def _with_gaps(snapshot: Snapshot, verdicts: Sequence[SegmentVerdict]) -> Iterat
 
 
 def _without_old_indexes(handle: TopicHandle, head: Snapshot, verdict: SegmentVerdict) -> SegmentVerdict:
-    """Return the verdict without its indexes if no page counts their entries: they are rebuilt from the log."""
+    """The verdict without its indexes if no page counts their entries: they are rebuilt from the log."""
     segment = verdict.segment
     if not segment.is_active or is_counted(handle, head, segment.partition):
         return verdict
@@ -268,7 +268,7 @@ def _without_old_indexes(handle: TopicHandle, head: Snapshot, verdict: SegmentVe
 
 
 def _overtaken(handle: TopicHandle, snapshot: Snapshot) -> Iterator[Anomaly]:
-    """Yield the consumer groups, distlog's and Kafka clients', with committed offsets past a log's end."""
+    """Anomalies for consumer groups, distlog's and Kafka clients', with committed offsets past a log's end."""
     groups = [(group.group, group.positions) for group in group_states(handle.storage, snapshot.topic_id)]
     for name, positions in (*groups, *_of_clients(handle, snapshot)):
         for partition, state in enumerate(snapshot.partitions):
@@ -281,7 +281,7 @@ def _overtaken(handle: TopicHandle, snapshot: Snapshot) -> Iterator[Anomaly]:
 
 
 def _of_clients(handle: TopicHandle, snapshot: Snapshot) -> Iterable[tuple[str, Mapping[int, int]]]:
-    """Return the Kafka clients' groups and their committed offsets; none if they cannot be read."""
+    """The Kafka clients' groups and their committed offsets; none if they cannot be read."""
     try:
         return all_kafka_positions(handle, since_ms=snapshot.replaced_ms).items()
     except DistlogError as error:
@@ -290,7 +290,7 @@ def _of_clients(handle: TopicHandle, snapshot: Snapshot) -> Iterable[tuple[str, 
 
 
 def _recheck(reader: SegmentReader, head: Snapshot, verdict: SegmentVerdict) -> SegmentVerdict | None:
-    """Check the segment again if it changed by `head`; None if it is missing because it was removed since."""
+    """Check the segment again if it changed by `head`; None if it is missing since it was removed."""
     if verdict.ok:
         return verdict
     live, is_active = live_segment(head, verdict.segment), verdict.segment.is_active

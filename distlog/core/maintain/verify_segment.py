@@ -1,4 +1,4 @@
-"""Checks all there is to check of one segment: each byte of its log, each entry of its indexes, its metadata."""
+"""Checks one segment: each byte of its log, each entry of its indexes, and its metadata."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ Word = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """One thing that is wrong, and where. `position` is a byte of `file`; `offset` is the one that readers see."""
+    """One thing that is wrong, and where: `position` is a byte of `file`, `offset` is as for readers."""
 
     word: Word
     message: str
@@ -101,16 +101,15 @@ class Anomaly:
 
 
 class LogStats:
-    """Statistics of a segment's batches and records: counts, times, checksums, and offsets as readers get them.
+    """Statistics of a segment's batches and records: counts, times, checksums, and offsets as for readers.
 
-    `batches` is the number of batches. Batches of control records and batches that compaction emptied are hidden.
-    They count in some metadata and not in other metadata, and both are right. They have no codec, even if the topic
-    has one.
+    Batches of control records and batches that compaction emptied are hidden: they may or may not count in the
+    metadata, and have no codec.
     """
 
     def __init__(self, segment: SegmentInfo) -> None:
         self._segment = segment
-        # what the headers of all batches say, and what the records say that readers get
+        # by the headers of all batches, and by the records that readers get
         self._log, self._read = LogDescription(segment.stored_base_offset), RecordStats()
         self._unfit: UnfitBatchError | None = None
         self.batches = 0
@@ -130,7 +129,7 @@ class LogStats:
         return self._log.state.record_count < self.end_offset - self._segment.base_offset
 
     def add_batches(self, data: memoryview, batches: npt.NDArray[Any]) -> None:
-        """Count the next batches, at least one; `data` holds these batches and nothing else."""
+        """Count the next batches, at least one; `data` holds only these."""
         self.batches += len(batches)
         if self._unfit is None:
             try:
@@ -149,7 +148,7 @@ class LogStats:
         self._read.add(records)
 
     def contradictions(self) -> Iterator[str]:
-        """Messages about the fields of the segment's metadata that contradict the log."""
+        """Messages about the fields of the metadata that contradict the log."""
         if self._unfit is not None:
             yield f"the batches do not fit in one segment: {self._unfit}"
             return
@@ -194,16 +193,15 @@ def is_contiguous(segment: SegmentInfo) -> bool:
     return segment.dense or (paths.stem_read_version(segment.stem) is not None and not segment.compacted)
 
 
-# An entry is right if a reader finds by it what it looks for. In distlog's own files it is what the writing rule
-# gives, for any `index.interval.bytes`. A broker also makes one entry for several batches that were appended
-# together. Old brokers name the record that has the timestamp, not the end of its batch.
-
+# An entry is right if a reader finds the right batch by it. In distlog's own files it follows the rule of writers,
+# for any `index.interval.bytes`. A broker makes one entry for batches that were appended together. Old brokers name
+# the record with the timestamp, not the end of its batch.
 
 Longs = npt.NDArray[np.int64]
 
 
 class IndexCheck(ABC):
-    """The check of one index of `segment`; `data` is its content, `part` says where it is, for errors."""
+    """The check of one index of `segment` with the content `data`; `part` is its location, for errors."""
 
     ENTRY: ClassVar[np.dtype[np.void]]
 
@@ -219,18 +217,18 @@ class IndexCheck(ABC):
 
     @abstractmethod
     def _checked_keys(self) -> Longs:
-        """The keys that place the entries in the log, ascending. Raises CorruptIndexError if they cannot be right."""
+        """The ascending keys that locate the entries in the log; CorruptIndexError if they cannot be right."""
 
     @abstractmethod
     def _fit(self, batches: npt.NDArray[Any], position: int, entries: slice) -> npt.NDArray[np.bool_]:
         """Flag the `entries` that are right; all point into `batches`."""
 
     def _end(self, batches: npt.NDArray[Any], position: int) -> int:
-        """Return the key right after all entries of `batches`, where keys are offsets."""
+        """The key right after all entries of `batches`, where keys are offsets."""
         return int(batches["base_offset"][-1] + batches["last_offset_delta"][-1]) + 1 - self._base
 
     def add(self, batches: npt.NDArray[Any], position: int) -> None:
-        """Compare with the next batches of the log, at least one; the first is at byte `position` of the log file."""
+        """Compare with the next batches of the log, at least one, from byte `position` of the log file on."""
         end = int(np.searchsorted(self._keys, self._end(batches, position)))
         entries = slice(self._next, end)
         wrong = np.flatnonzero(~self._fit(batches, position, entries))
@@ -353,9 +351,8 @@ class TransactionIndexCheck(IndexCheck):
         return np.asarray(ended & (batches["producer_id"][rows] == producers))
 
 
-#: The state of an index file. "missing": the file is not there. "truncated": shorter than its segment says.
-#: "corrupted": has entries that no log can have, or more bytes or another checksum than its segment says. "stale": is
-#: of another log. "fine": nothing is wrong.
+#: The state of an index file. "truncated": shorter than in its segment's metadata. "corrupted": has entries that no
+#: log can have, or more bytes or another checksum than in the metadata. "stale": is of another log.
 State = Literal["fine", "missing", "truncated", "corrupted", "stale"]
 
 CHECKS: dict[str, type[IndexCheck]] = {
@@ -367,7 +364,7 @@ CHECKS: dict[str, type[IndexCheck]] = {
 
 @dataclass(slots=True)
 class IndexFile:
-    """One index file, compared with its log batch by batch; `error` says what is wrong, if anything is."""
+    """One index file, compared with its log batch by batch, and its error."""
 
     suffix: str
     data: bytes
@@ -376,7 +373,6 @@ class IndexFile:
     check: IndexCheck | None
 
     def add(self, batches: npt.NDArray[Any], position: int) -> None:
-        """Compare with the next batches of the log; `position` is the first one's byte position in the log file."""
         if self.check is not None:
             self.check.add(batches, position)
 
@@ -387,7 +383,7 @@ class IndexFile:
 
 
 def find_indexes(reader: SegmentReader, segment: SegmentInfo) -> list[IndexFile]:
-    """The segment's index files, read from the storage and not from a cache."""
+    """The segment's index files, from the storage, not from a cache."""
     return [_find(reader, segment, suffix) for suffix in CHECKS]
 
 
@@ -415,11 +411,9 @@ def _error(message: str, suffix: str, part: Part, segment: SegmentInfo, position
     return CorruptIndexError(message, file=part.name, position=part.begin + position, partition=segment.partition)
 
 
-# It only reads. It continues after damaged bytes if it can find the next batch. A consequence of damaged bytes is not
-# reported again.
+# The check continues after damaged bytes if it finds the next batch, and does not report their consequences.
 
-
-#: The check of a segment stops when it has this many anomalies.
+#: The check of a segment stops at this many anomalies.
 MAX_ANOMALIES = 100
 
 Batches = npt.NDArray[Any]
@@ -427,10 +421,9 @@ Batches = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class SegmentVerdict:
-    """The numbers of batches and records of one segment that were read, and its anomalies.
+    """The numbers of read batches and records of one segment, and its anomalies.
 
-    `end_offset` is the offset after the last batch, -1 if unknown. `is_sparse`: the batches leave out offsets before
-    it.
+    `end_offset` is the offset after the last batch, or -1. `is_sparse`: the batches leave out offsets before it.
     """
 
     segment: SegmentInfo
@@ -456,7 +449,7 @@ class _Verifier:
         self._indexes = find_indexes(reader, segment)
         self._stats = LogStats(segment)
         self._anomalies: list[Anomaly] = []
-        # the stored offset at which the next batch begins, or its lower bound if there may be gaps; -1: not known
+        # the stored offset of the next batch, or its lower bound if gaps are right; -1 if unknown
         self._following = segment.stored_base_offset
         self._end = -1, False
 
@@ -498,7 +491,7 @@ class _Verifier:
             raise _TooManyAnomaliesError
 
     def _end_of_log(self) -> int | None:
-        """The number of bytes of the log file to read, or None if there is no file."""
+        """The number of bytes of the log file to read, or None without a file."""
         try:
             size = self._reader.storage.size(self._log.name) - self._log.begin
         except FileNotFoundError:
@@ -528,7 +521,7 @@ class _Verifier:
     def _check_batches(self, data: memoryview, batches: Batches, position: int) -> None:
         for index in self._indexes:
             index.add(batches, position)
-        # indexes hold the times in the log; readers may see the time of the commit instead
+        # indexes have the times in the log; readers may get the time of the commit instead
         give_append_times(batches, np.full(len(batches), self._segment.append_time_ms))
         self._stats.add_batches(data, batches)
         is_intact = self._check_crcs(data, batches, position)
@@ -545,7 +538,7 @@ class _Verifier:
         control = batches["attributes"] & CONTROL != 0
         for records in self._decoded(data, batches[is_intact & ~control], position):
             self._stats.add_records(records)
-        # the decoder passes over control batches: without the flag it decodes them too
+        # the decoder skips control batches with the flag
         hidden = batches[is_intact & control]
         hidden["attributes"] &= ~CONTROL
         for _ in self._decoded(data, hidden, position):
@@ -589,7 +582,7 @@ class _Verifier:
         timestamps = numbers_of(records.column("timestamp").cast(pa.int64()))
         newest = np.maximum.reduceat(timestamps, np.append(0, ends[: count - 1]))
         stated = batches["max_timestamp"][:count]
-        # format 1 is left out: it is not known as well what old brokers and clients put around its messages
+        # without format 1: old brokers and clients have written other timestamps around its messages
         for row in np.flatnonzero((newest != stated) & (batches["magic"][:count] == 2)).tolist():
             message = f"the largest timestamp is {stated[row]} in the header of a batch, {newest[row]} in its records"
             location = {

@@ -52,7 +52,7 @@ from distlog.core.times import NO_TIMESTAMP, check_unit, in_ms, iso, wrong_unit
 from distlog.core.write.rows import Appendable, Longs, Partitioner, batches, normalize, parts_of, rows_of
 
 
-def place(snapshot: Snapshot, segments: Sequence[SegmentInfo]) -> list[SegmentInfo]:
+def at_log_ends(snapshot: Snapshot, segments: Sequence[SegmentInfo]) -> list[SegmentInfo]:
     ends = snapshot.table.log_end_offsets.tolist()
     placed = []
     for segment in segments:
@@ -84,10 +84,9 @@ _SPANS = 4
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AppendResult(Shown):
-    """The result of an append: the version of its commit and, by partition, the (first, end) offsets it got.
+    """The result of an append: the version of its commit, or None, and the (first, end) offsets by partition.
 
-    `replayed` says that this (app_id, batch_id) was committed before; the result is the first commit's.
-    `version` is None when nothing was committed, as by a direct append.
+    `replayed`: this (app_id, batch_id) was committed before, and the result is the first commit's.
     """
 
     version: int | None
@@ -127,12 +126,12 @@ def commit_append(
     write_id: str | None = None,
     written_by: TopicConfig | None = None,
 ) -> tuple[AppendResult, Snapshot]:
-    """Add `segments` after the log ends, and seal their partitions' active segments, in one commit or none.
+    """Add `segments` at the log ends, and seal their partitions' active segments, in one commit or none.
 
-    `written_by` are the settings by which their records were checked; None: they suit any topic. If the same
-    (app_id, batch_id) was committed before, or `in_order` a later one, this is a replay, and nothing is sealed.
-    Raises CommitConflictError if the topic was dropped, or is compacted and was not then, TransactionTooOldError for
-    old files, and the errors of `check_room`, `CommitRace` and `ActiveSeals`.
+    `written_by` are the settings by which the records were checked; None: they fit any topic. If the same (app_id,
+    batch_id), or `in_order` a later one, was committed before, this is a replay, and nothing is sealed. Raises
+    CommitConflictError if the topic was dropped, or has become compacted, TransactionTooOldError for old files, and
+    the errors of `check_room`, `CommitRace` and `ActiveSeals`.
     """
     _check_stored(app_id, batch_id)
     if len(segments) >= TABLE_ROWS and not isinstance(segments, SegmentTable):
@@ -171,7 +170,7 @@ def commit_append(
 
 def _placed(head: Snapshot, segments: Sequence[SegmentInfo]) -> tuple[Sequence[SegmentInfo], list[Action]]:
     if isinstance(segments, SegmentTable):
-        # as `place`, of segments in the order of their partitions, in columns
+        # as `at_log_ends`, in columns
         rows = segments.columns()
         owners, ends = numbers_of(rows["partition"]), head.table.log_end_offsets
         if len(owners) and owners[-1] >= len(ends):
@@ -181,7 +180,7 @@ def _placed(head: Snapshot, segments: Sequence[SegmentInfo]) -> tuple[Sequence[S
         firsts = np.searchsorted(owners, owners)
         table = SegmentTable(moved(rows, ends[owners] + sums - sums[firsts]))
         return table, [AddTable(table.columns())]
-    placed = place(head, segments)
+    placed = at_log_ends(head, segments)
     return placed, [*map(Add, placed)]
 
 
@@ -192,21 +191,20 @@ def _partitions_of(segments: Sequence[SegmentInfo]) -> set[int]:
 
 
 def check_keyed(config: TopicConfig, written_by: TopicConfig) -> None:
-    """Compaction deletes records without a key, and these records were not checked for one."""
+    """Raise CommitConflictError if the topic has become compacted, since the records were not checked for keys."""
     if "compact" in config.cleanup_policy and "compact" not in written_by.cleanup_policy:
         raise CommitConflictError(
-            "nothing was committed: the topic is compacted since the records were written, so each needs a key; "
-            "write again"
+            "nothing was committed: the topic has become compacted, so each record needs a key; write again"
         )
 
 
 def replayed(
     snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None, *, in_order: bool = False
 ) -> AppendResult | None:
-    """The result of the first commit of (app_id, batch_id); None if it was not committed before.
+    """The result of the first commit of (app_id, batch_id), or None.
 
-    `in_order`: the application numbers its batches, and commits them one after the other. A batch below its newest
-    was committed too, if it had rows; its result has no version and no offsets when it is forgotten.
+    `in_order`: the application commits its batches in the order of their numbers. So a batch below its newest was
+    committed too, if it had rows; its result has no version and no offsets once they are forgotten.
     """
     if app_id is None or batch_id is None or not snapshot.transactions.has(app_id, batch_id, in_order=in_order):
         return None
@@ -215,17 +213,14 @@ def replayed(
 
 
 def check_room(snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None, *, in_order: bool = False) -> None:
-    """Raise StorageFullError if the topic can remember no new batch that is not in order.
-
-    Forgetting a batch earlier than promised would make its replay a duplicate.
-    """
+    """Raise StorageFullError if the topic can remember no new batch: a forgotten one would be a duplicate."""
     most = snapshot.config.batch_ids_bytes
     if batch_id is None or in_order or snapshot.transactions.size <= most:
         return
     if replayed(snapshot, app_id, batch_id) is None:
         raise StorageFullError(
-            "nothing was appended: the topic remembers as many batch ids, with the offsets that their batches got, "
-            "as batch.ids.bytes allows; raise the setting, or wait: older ids go after 30 days",
+            "nothing was appended: the batch ids that the topic remembers, with their offsets, have reached "
+            "batch.ids.bytes; raise the setting, or wait: ids are forgotten after 30 days",
             batches=len(snapshot.transactions),
             bytes=snapshot.transactions.size,
             most=most,
@@ -233,7 +228,7 @@ def check_room(snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None,
 
 
 def check_batch(app_id: str | None, batch_id: BatchId | None) -> BatchId | None:
-    """The batch's id, of an integer of numpy too; InvalidRecordError for one id alone, or an app_id of distlog's."""
+    """The batch's id, also from numpy; InvalidRecordError for one id alone, or an app_id of distlog's."""
     number: object = batch_id
     if isinstance(number, np.integer):
         batch_id = int(number)
@@ -241,7 +236,7 @@ def check_batch(app_id: str | None, batch_id: BatchId | None) -> BatchId | None:
     if app_id is not None and app_id.startswith(RESERVED_APPS):
         begin = ", ".join(repr(prefix) for prefix in RESERVED_APPS)
         raise InvalidRecordError(
-            f"application ids that begin with {begin} are distlog's own: give another app_id", app_id=app_id[:100]
+            f"application ids that begin with {begin} are reserved: give another app_id", app_id=app_id[:100]
         )
     return batch_id
 
@@ -282,12 +277,10 @@ def open_appender(
 
 
 class Transaction:
-    """Appends to any partitions of a topic that become visible together, when the `with` block ends well.
+    """Appends to any partitions of a topic that become visible together when the `with` block ends without an error.
 
-    `result` has the version and the offsets afterwards. When the block or one of the appends raises, nothing was
-    appended; after an append that raised, `commit` raises its error again. A forked child can only abort its copy.
-    `in_order` says that the application numbers its batches, and commits them one after the other. `check_batch` has
-    checked the ids of users; a producer has its own.
+    `result` has the version and the offsets afterwards. If the block or an append raises, nothing is appended, and
+    `commit` raises the append's error again. A forked child can only abort its copy.
     """
 
     def __init__(
@@ -312,9 +305,9 @@ class Transaction:
         self.result = AppendResult(None)
 
     def append(self, data: Appendable, partition: int | None = None, *, progress: bool | None = None) -> int:
-        """Take Arrow, pandas or dicts; returns the number of rows. InvalidRecordError names the fault.
+        """Append Arrow, pandas or dicts; returns the number of rows, 0 for a replayed (app_id, batch_id).
 
-        The rows of a replayed (app_id, batch_id) are not looked at. `progress` as in `Scan.to_table`.
+        Raises InvalidRecordError, which names the fault. `progress` as in `Scan.to_table`.
         """
         appender = self._open_appender()
         if self._is_replay:
@@ -327,9 +320,9 @@ class Transaction:
             raise
 
     def commit(self) -> AppendResult:
-        """Make the appends durable and visible, all at once; returns the result, also kept as `result`.
+        """Make all appends durable and visible at once; returns the result, also in `result`.
 
-        Raises CommitConflictError, StorageError (nothing was appended), CommitStateUnknownError (it may have been).
+        Raises CommitConflictError or StorageError if nothing was appended, CommitStateUnknownError if it may be.
         """
         appender, self._appender = self._open_appender(), None
         segments, snapshot = appender.close(), self._current.snapshot
@@ -349,14 +342,14 @@ class Transaction:
         if self._process != os.getpid():
             raise InvalidRecordError("the transaction was started before a fork: start another one in this process")
         if self._error is not None:
-            # with its first traceback: each raise adds to it, and so would keep the caller's objects alive
+            # with its first traceback: each raise adds frames, which would keep the caller's objects alive
             raise self._error.with_traceback(self._trace)
         if self._appender is None:
             raise InvalidRecordError("the transaction has ended; begin another")
         return self._appender
 
     def abort(self) -> None:
-        """Append nothing; the files written stay unreferenced until vacuum."""
+        """Append nothing; the written files stay unreferenced until vacuum."""
         if self._appender is not None:
             self._appender.abort()
         self._appender = self._error = self._trace = None
@@ -371,9 +364,8 @@ class Transaction:
             self.commit()
 
 
-#: 1990: numbers that are taken for milliseconds, and count seconds, are before it.
+#: 1990: seconds that are taken for milliseconds are before it.
 _USUAL_MS = 631_152_000_000
-
 _warned = set[tuple[str, type[Warning]]]()
 
 
@@ -411,7 +403,7 @@ def _warn(topic: str, topic_id: str, text: str, category: type[Warning]) -> None
 
 
 def _caller() -> int:
-    """The level in the stack, seen from the caller, of the first function that is not distlog's."""
+    """The stack level, from the caller, of the first function outside distlog."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("distlog."):
         frame, level = frame.f_back, level + 1
@@ -420,7 +412,6 @@ def _caller() -> int:
 
 def _early_of(segments: Iterable[SegmentInfo]) -> int | None:
     if isinstance(segments, SegmentTable):
-        # of each column the smallest that is a time
         columns = (array[array >= 0] for array in (segments.min_timestamps, segments.max_timestamps))
         smallest = (int(array.min()) for array in columns if len(array))
         return min(filter(is_early, smallest), default=None)
@@ -429,7 +420,7 @@ def _early_of(segments: Iterable[SegmentInfo]) -> int | None:
 
 
 def _records_beyond(segments: Sequence[SegmentInfo], config: TopicConfig, now_ms: int) -> int:
-    """The number of records, in segments with no younger one, that retention is to delete by their time."""
+    """The number of records in segments that retention will delete by their time."""
     if "delete" not in config.cleanup_policy or config.retention_ms < 0:
         return 0
     limit = now_ms - config.retention_ms
@@ -440,7 +431,7 @@ def _records_beyond(segments: Sequence[SegmentInfo], config: TopicConfig, now_ms
 
 
 class PartitionQueue:
-    """A SegmentWriter for many threads: one at a time writes the rows, in the order of `put`."""
+    """A SegmentWriter for many threads: one at a time writes the rows in the order of `put`."""
 
     def __init__(self, writer: SegmentWriter) -> None:
         self._writer, self._lock = writer, threading.Lock()
@@ -453,7 +444,7 @@ class PartitionQueue:
     def put(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> Callable[[], None]:
         """Queue the `rows` of `source`; returns a call that writes them, and all earlier ones.
 
-        The call raises the writer's error, and so do the calls for all later rows; then only `abort` may be called.
+        After a call has raised, so do the calls for later rows, and only `abort` may be called.
         """
         self._waiting.append((source, rows))
         self._put += 1
@@ -472,7 +463,7 @@ class PartitionQueue:
         if self._is_aborted:
             raise StorageError("cannot write: the append was aborted")
         if self._error is not None:
-            # with its first traceback: each raise adds to it, and so would keep the caller's objects alive
+            # with its first traceback: each raise adds frames, which would keep the caller's objects alive
             raise self._error.with_traceback(self._trace)
         try:
             self._writer.append(*self._waiting[0])
@@ -490,7 +481,7 @@ class PartitionQueue:
         return self._writer.is_uploading
 
     def abort(self) -> None:
-        """Abort the segments, now or when the thread that writes them has finished its rows."""
+        """Abort the segments, now or when the writing thread has finished its rows."""
         self._is_aborted = True
         if self._lock.acquire(blocking=False):
             try:
@@ -499,17 +490,16 @@ class PartitionQueue:
                 self._lock.release()
 
 
-#: How many partitions' files are closed, that is uploaded, at the same time. Parts of bundles take no time.
+#: Partitions whose files are closed, that is uploaded, at the same time.
 _CLOSERS = 8
 #: A slice of fewer bytes is written faster than threads can share it.
 _SHARED_BYTES = 1 << 20
-#: An append to this many partitions may write their segments without a writer for each, if the rows of a partition
-#: have at most this many bytes on average.
+#: An append to this many partitions, with this many bytes on average, may write them without a writer for each.
 SMALL_PARTITIONS, SMALL_PART = 64, 1 << 14
-#: All rows are gathered for that if they have at most the first, or if they may be small, the second. That takes
-#: twice their bytes, where a writer takes 90 kB.
+#: Rows up to the first are gathered for that, and up to the second if they may be small: twice their bytes of memory,
+#: where a writer needs 90 kB.
 SMALL_BYTES, MOST_SMALL_BYTES = 32 << 20, 256 << 20
-#: The least that a writer gathers before it hands batches on: it can be written past the page cache.
+#: The least that a writer gathers before it writes: it can be written past the page cache.
 LEAST_GATHERED = 256 << 10
 
 
@@ -521,12 +511,11 @@ class _Small(NamedTuple):
 
 
 class Appender:
-    """Writes rows as segments of one topic that wait for a commit; not thread-safe.
+    """Writes rows as segments of one topic, to be committed; not thread-safe.
 
-    `read_version` is the version from before the first byte was written; records without a key start at
-    `first_partition`. Up to `workers` threads, including the caller's, write partitions in parallel, and call `clock`
-    and `new_id`. `held_bytes` limits the small segments that are held until they are written together: by default
-    LARGEST_BUNDLE.
+    `read_version` is from before the first write; records without a key start at `first_partition`. Up to `workers`
+    threads, with the caller's, write partitions in parallel, and call `clock` and `new_id`. `held_bytes` limits the
+    small segments that are written together, by default to LARGEST_BUNDLE.
     """
 
     def __init__(
@@ -547,7 +536,7 @@ class Appender:
         held_bytes: int | None = None,
     ) -> None:
         self._storage, self._topic, self._read_version = storage, topic, read_version
-        #: The settings by which records are checked and written.
+        #: The settings by which the records are checked and written.
         self.config = config
         self._workers = workers or cores()
         self._clock, self._random, self._new_id = clock, random, new_id
@@ -563,7 +552,7 @@ class Appender:
         self._is_closing = False
 
     def append(self, data: Appendable, partition: int | None = None, progress: bool | None = False) -> int:
-        """Append the rows, and return their number. After an error only `abort` may be called."""
+        """Append the rows; returns their number. After an error only `abort` may be called."""
         tasks_ahead = 2 * self._workers if self._workers > 1 else 0
         with (
             closing(batches(data, self._unit)) as slices,
@@ -594,7 +583,7 @@ class Appender:
             source = RecordInput.from_arrow(records)
             parts = list(self._partitioner.split(records, partition, rows))
             rows += records.num_rows
-            # all at once: a segment that shares a bundle is held longer
+            # all first: a segment that shares a bundle is held longer
             for number, _ in parts:
                 self._open(number)
             if self._workers > 1 and records.nbytes >= _SHARED_BYTES:
@@ -603,7 +592,7 @@ class Appender:
                 yield self._task(source, parts)
 
     def _gathered(self, slices: Iterator[pa.RecordBatch]) -> tuple[_Small | None, Iterator[pa.RecordBatch]]:
-        """(all rows, if they are few and meet many partitions, the slices that were not taken)."""
+        """(all rows, if they are few and for many partitions, the remaining slices)."""
         gathered, size = list[pa.RecordBatch](), 0
         most = max(SMALL_BYTES, min(SMALL_PART * self._count, MOST_SMALL_BYTES))
         for batch in slices:
@@ -615,7 +604,7 @@ class Appender:
         for batch in gathered:
             normal.append(normalize(batch, self.config, self._clock(), rows, self._unit))
             rows += batch.num_rows
-            # a dictionary's values are repeated here, so the records may be far larger than what was given
+            # a dictionary's values are repeated here, so the records may be far larger than the input
             size += normal[-1].nbytes
             if size > SMALL_PART * self._count:
                 return None, iter(gathered)
@@ -658,7 +647,7 @@ class Appender:
         )
 
     def close(self) -> Sequence[SegmentInfo]:
-        """Make all files durable; returns the segments by partition, in order. An error leaves nothing open."""
+        """Make all files durable; returns the segments, by partition. An error leaves nothing open."""
         self._is_closing = True
         if self._small is not None:
             return self._small.segments.write(self._storage, self._new_stem(), self._clock())
@@ -675,14 +664,14 @@ class Appender:
             return [self._bundles.placed(segment) for segment in segments]
         except BaseException:
             for queue, task in zip(queues, closing, strict=True):
-                # aborted only when its thread has left it; a second interrupt does not wait for that
+                # only after its thread has left it; a second interrupt does not wait for that
                 task.when_over(queue.abort)
             raise
         finally:
             closers.end(joined=True)
 
     def abort(self) -> None:
-        """Abort; vacuum deletes the written files. A `close` that fails aborts by itself."""
+        """Abort; vacuum deletes the written files. A failed `close` aborts, too."""
         if not self._is_closing:
             for queue in list(self._queues.values()):
                 queue.abort()

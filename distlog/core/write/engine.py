@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -62,32 +63,32 @@ from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.segments.transactions import OpenTransactions, last_stable_offset
 from distlog.core.storage.parallel import cores, in_order, in_parallel
 from distlog.core.storage.retry import Deadline
-from distlog.core.write.append import AppendResult, check_keyed, offsets_of, place, warn_of_times
+from distlog.core.write.append import AppendResult, at_log_ends, check_keyed, offsets_of, warn_of_times
 
-#: How long batches of a producer are tried again, in seconds (Kafka's delivery.timeout.ms).
+#: How long a producer's batches are retried, in seconds (Kafka's delivery.timeout.ms).
 DELIVERY_TIMEOUT_S = 120.0
 
 
-class Engine(Protocol):
-    """Takes batches into one topic, one append at a time.
+class Engine(ABC):
+    """Appends batches to one topic, one append at a time.
 
-    Batches of a producer are there once, and are tried again for DELIVERY_TIMEOUT_S after errors of the storage.
+    A producer's batches are appended once, and retried for DELIVERY_TIMEOUT_S after errors of the storage.
     """
 
+    #: True if everything appended is known to be durable.
+    is_flushed = True
+
+    @abstractmethod
     def append(self, parts: Sequence[PartitionBatches], fence: Fence | None = None) -> Appends:
-        """Append the batches, unless `fence` refuses; an error that is raised applies to all parts."""
+        """Append the batches, unless `fence` raises; an error that is raised applies to all parts."""
 
-    @property
-    def is_flushed(self) -> bool:
-        """True if everything appended is known to be durable."""
-
-    def flush(self) -> None:
+    def flush(self) -> None:  # noqa: B027 - a commit is durable
         """Return when everything appended is durable."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Flush, and close files; a later `append` opens them again."""
 
-    def begin_child(self) -> None:
+    def begin_child(self) -> None:  # noqa: B027
         """Become usable in a forked child, in any state of the parent's threads."""
 
 
@@ -95,16 +96,16 @@ class Fence(Protocol):
     """A check at the head before an append: of a producer's epoch, or a leader's."""
 
     def check(self, head: Snapshot, partitions: Collection[int]) -> None:
-        """Raise the appender's error if another one has replaced it by this head."""
+        """Raise the appender's error if this head has its successor."""
 
 
-#: Roughly the most bytes that a batch of a few records takes in addition to them.
+#: Roughly the most bytes of a batch in addition to its few records.
 _SPARE_BYTES = 1 << 12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartitionBatches:
-    """The `rows` of `source`, of about `record_bytes`, which go to `partition` in batches of this `form`."""
+    """The `rows` of `source`, of about `record_bytes`, for `partition`, in batches of this `form`."""
 
     partition: int
     source: RecordInput
@@ -123,10 +124,10 @@ class PartitionBatches:
         return self.form.producer_id >= 0
 
     def encode(self) -> EncodedBatches:
-        """Encode the batches, which takes most of the time of an append."""
+        """Encode the batches: most of the time of an append."""
         room = self.record_bytes + 8 * len(self.rows) + _SPARE_BYTES
         encoder = RecordEncoder(self.form, gather_bytes=sys.maxsize, room=room)
-        # one step takes all rows, since `gather_bytes` has no limit here
+        # one step encodes all rows, since `gather_bytes` has no limit
         next(encoder.append(self.source, self.rows), None)
         return encoder.finish()
 
@@ -136,12 +137,11 @@ _SHARED_BYTES = 1 << 20
 
 
 def workers_for(parts: Sequence[PartitionBatches]) -> int:
-    """The number of threads that encode the parts."""
     return cores() if sum(part.record_bytes for part in parts) >= _SHARED_BYTES else 1
 
 
 class Appends(NamedTuple):
-    """The offsets of what was appended, by partition, and the parts that were not."""
+    """The appended offsets, by partition, and the failures."""
 
     result: AppendResult
     failures: Sequence[Failure] = ()
@@ -162,12 +162,11 @@ _LONGEST_MS = DAY_MS
 Item = TypeVar("Item")
 
 
-class DirectEngine:
+class DirectEngine(Engine):
     """Appends to the active segments of partitions; then calls `on_append`.
 
-    Partitions succeed or fail by themselves. By default, records are acknowledged when they are durable; readers may
-    see them earlier. A topic's flush policy may leave syncs to later, to `flush` and `close` at the latest.
-    `lock_timeout_s` limits the wait for each lock.
+    Each partition succeeds or fails alone. By default, records are acknowledged when they are durable; readers may
+    see them earlier. A flush policy may delay syncs, until `flush` or `close` at the latest.
     """
 
     def __init__(
@@ -185,13 +184,13 @@ class DirectEngine:
         weakref.finalize(self, _close, self._logs, os.getpid()).atexit = False
 
     def begin_child(self) -> None:
-        """Become usable in a forked child: no thread there holds the lock, and unflushed records are the parent's."""
+        """Become usable in a forked child: unflushed records are the parent's."""
         self._lock = threading.RLock()
-        # by partition and segment: the last records that were acknowledged before they were synced
+        # by partition and segment: the last records that were acknowledged without a sync
         self._unflushed: dict[int, dict[str, Appended]] = {}
         self._timer: threading.Timer | None = None
         self._loss: DistlogError | None = None
-        # the partitions that were appended to since the last `close`
+        # the partitions with appends since the last `close`
         self._used = set[int]()
 
     def append(self, parts: Sequence[PartitionBatches], fence: Fence | None = None) -> Appends:
@@ -234,7 +233,7 @@ class DirectEngine:
         self._sync_sealed(appends)
 
     def _in_groups(self, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-        """The items in groups of as many partitions as may have open files; a group's logs stay open."""
+        """The items in groups of as many partitions as may have open logs; a group's logs stay open."""
         self._group_size = size = most_open_logs(self, len(self._logs))
         return (items[first : first + size] for first in range(0, len(items), size))
 
@@ -244,7 +243,7 @@ class DirectEngine:
         states = self._current.snapshot.partitions
         missing = [partition for partition in partitions if states[partition].active is None]
         if len(missing) > 1:
-            # a partition that cannot be opened raises that itself, and keeps no other from it
+            # a partition that cannot be opened raises the error later, and does not fail the others
             with suppress(DistlogError):
                 open_together([self._log(partition) for partition in missing])
 
@@ -264,17 +263,17 @@ class DirectEngine:
             self._unflushed.pop(partition, None)
 
     def _sync_sealed(self, appends: Sequence[_PartAppend]) -> None:
-        """Sync earlier segments, which seals did or records are lost: later their commits may be deleted."""
+        """Sync earlier segments, which are sealed: later their commits may be deleted."""
         for append in appends:
             for stem in list(self._unflushed.get(append.partition, ())):
                 if append.acknowledged and stem != append.acknowledged[-1].stem:
                     self._sync_one(append.partition, stem, 0)
 
     def _log(self, partition: int) -> PartitionLog:
-        """The partition's log; other logs stay open, the last used ones, as many as may."""
+        """The partition's log; the last used others stay open, as many as may."""
         if partition not in self._logs:
             most = max(most_open_logs(self, len(self._logs)), self._group_size)
-            # they may have records that the flush policy left unflushed; if that cannot be noted now, they stay open
+            # they may have unflushed records; if that cannot be noted, they stay open
             for oldest in list(islice(self._logs, max(0, len(self._logs) - most + 1))):
                 with suppress(StorageError):
                     self._logs[oldest].close(flushed=False, timeout_s=0)
@@ -284,15 +283,14 @@ class DirectEngine:
         return self._logs[partition]
 
     @property
-    def is_flushed(self) -> bool:
+    def is_flushed(self) -> bool:  # type: ignore[override]
         return not self._unflushed
 
     def flush(self) -> None:
-        """Return when all appended records are durable, also records that the flush policy left unsynced.
+        """Return when all appended records are durable.
 
-        Raises LostRecordsError if a sync failed, now or in the background, so that acknowledged records are lost, and
-        OffsetOutOfRangeError if they are so old that it is unknown; each is raised once. After other errors, the next
-        flush tries again.
+        Raises LostRecordsError once if a sync failed, now or in the background, and acknowledged records are lost;
+        OffsetOutOfRangeError if they are too old to know. After other errors, the next flush retries.
         """
         with self._lock:
             failure = self._sync()
@@ -311,11 +309,11 @@ class DirectEngine:
         try:
             self._log(partition).flush(self._unflushed[partition][stem], timeout_s=timeout_s)
         except (LostRecordsError, TopicNotFoundError, OffsetOutOfRangeError) as error:
-            # the commits that would show it will not come back either
+            # a retry would find no more
             self._loss = self._loss or error
         except DistlogError as error:
             return error
-        # only now: after an interrupt or an error, the next flush must know the records
+        # last: after an interrupt or an error, the next flush needs the records
         self._forget(partition, stem)
         return None
 
@@ -337,7 +335,7 @@ class DirectEngine:
                 self._sync_later()
 
     def close(self) -> None:
-        """Flush, and close the files; opened again, no byte of the logs is read, even after a reboot."""
+        """Flush, and close the files; a later open reads no log, even after a reboot."""
         with self._lock:
             try:
                 self.flush()
@@ -361,7 +359,7 @@ def _close(logs: OrderedDict[int, PartitionLog], process: int) -> None:
         logs.popitem(last=False)[1].close()
 
 
-#: The errors after which batches of a producer are tried again.
+#: The errors after which a producer's batches are retried.
 _RETRIABLE = (StorageError, CommitStateUnknownError, TransactionTooOldError)
 
 
@@ -385,7 +383,7 @@ class _PartAppend:
         return self
 
     def append(self, log: PartitionLog, timeout_s: float | None) -> None:
-        """Append the batches that are not appended, with no record of others between them; see `append_runs`."""
+        """Append the missing batches, with no other records between them; see `append_runs`."""
         batches, self._batches = self._batches, None
         if batches is None:
             return
@@ -405,7 +403,7 @@ class _PartAppend:
             raise
 
     def flush(self, log: PartitionLog, timeout_s: float | None = None) -> None:
-        """Acknowledge the appended records, after a sync if the topic's flush policy wants one."""
+        """Acknowledge the appended records, after a sync if the flush policy requires one."""
         try:
             for appended in self._appended[self._acknowledged :]:
                 if appended.flush_due:
@@ -451,10 +449,8 @@ def _count(appended: Appended) -> int:
     return appended.end_offset - appended.first_offset
 
 
-class CommitEngine:
-    """Commits the batches of each append together. A commit is durable, so there is nothing to flush."""
-
-    is_flushed = True
+class CommitEngine(Engine):
+    """Commits the batches of each append together; a commit is durable, so there is nothing to flush or close."""
 
     def __init__(self, handle: TopicHandle, current: CurrentSnapshot) -> None:
         self._handle, self._current = handle, current
@@ -471,7 +467,7 @@ class CommitEngine:
             try:
                 return Appends(self._commit(snapshot, batches, config, fence))
             except ConcurrentAppendError:
-                # they are in the log already, or a newer producer has started: the next check shows which
+                # the next check shows if they are in the log already, or a newer producer has started
                 pass
             except (StorageError, CommitStateUnknownError):
                 if not has_producer or not deadline.pause():
@@ -492,25 +488,16 @@ class CommitEngine:
                 end = last.last_offset + 1
                 offsets[number] = end - sum(batch.offset_count for batch in batches[number]), end
         if offsets:
-            # one commit has all of them
+            # one commit has all batches
             return AppendResult(None, offsets, replayed=True)
         fences = None if fence is None else lambda head: fence.check(head, batches)
         result, after = commit_batches(check, batches, config, fences)
         self._current.advance(after)
         return result
 
-    def flush(self) -> None:
-        """There is nothing to flush."""
-
-    def close(self) -> None:
-        """There is nothing to close."""
-
-    def begin_child(self) -> None:
-        """There is nothing that a fork could harm."""
-
 
 def valid_batches(encoded: EncodedBatches) -> list[ValidBatch]:
-    """Each batch by itself."""
+    """Split the batches."""
     data = np.frombuffer(encoded.data, np.uint8)
     rows, firsts = encoded.batches.copy(), encoded.batches["base_offset"]
     ends = rows["position"] + rows["size"]
@@ -524,10 +511,10 @@ def valid_batches(encoded: EncodedBatches) -> list[ValidBatch]:
 def commit_batches(
     checked: ProducerCheck, parts: Parts, written_by: TopicConfig, fence: Callable[[Snapshot], None] | None = None
 ) -> tuple[AppendResult, Snapshot]:
-    """Commit the batches of `parts`, which were `checked`, all or none.
+    """Commit the `checked` batches of `parts`, all or none.
 
-    `fence` may refuse each head after which they would be committed; then nothing is. Raises ConcurrentAppendError
-    if the batches do not come next any more.
+    `fence` may raise for a head after which they would be committed. Raises ConcurrentAppendError if the batches no
+    longer come next.
     """
     handle, snapshot = checked.handle, checked.snapshot
     numbered = [number for number, batches in parts.items() if any(batch.has_producer for batch in batches)]
@@ -550,7 +537,7 @@ def commit_batches(
             if fence is not None:
                 fence(sealed)
             check = checked.after(sealed, {number: parts[number] for number in numbered})
-            placed, actions = _with_producers(check, numbered, written, place(sealed, segments))
+            placed, actions = _with_producers(check, numbered, written, at_log_ends(sealed, segments))
             race.put([*seals.actions, *map(Add, placed), *actions])
     assert race.commit is not None
     if ticket is not None and ticket.group_commit is not None:
@@ -561,7 +548,7 @@ def commit_batches(
 def _with_producers(
     check: ProducerCheck, numbered: Sequence[int], written: Sequence[WrittenSegment], placed: Sequence[SegmentInfo]
 ) -> tuple[list[SegmentInfo], list[Action]]:
-    """The segments with their first unstable offsets, and the actions that name their producers."""
+    """The segments with their first unstable offsets, and the actions with their producers."""
     transactions, segments = dict[int, OpenTransactions](), list[SegmentInfo]()
     named = {number: list[ProducerBatch]() for number in numbered}
     for result, segment in zip(written, placed, strict=True):
@@ -571,7 +558,7 @@ def _with_producers(
             open_transactions = transactions.setdefault(number, OpenTransactions(producers.open_transactions))
             aborted, first_unstable = effect(result, offset, open_transactions)
             if aborted != list(result.aborted):
-                # the index that was written is of other offsets
+                # the written index has other offsets
                 raise ConcurrentAppendError
             segment = replace(segment, first_unstable_offset=first_unstable)
         segments.append(segment)
@@ -589,22 +576,22 @@ def _with_producers(
 #: Batches by partition.
 Parts = Mapping[int, Sequence[ValidBatch]]
 
-#: The age up to which segments are read that no commit names producers of, as active segments leave them.
+#: The largest age of segments that are read for producers, if no commit names them, as after active segments.
 REMEMBERED_MS = 15 * 60_000
 
 
 def known_producers(
     handle: TopicHandle, state: PartitionState, passed_ms: int = 0
 ) -> tuple[ProducerTable, Sequence[ProducerBatch]]:
-    """The producers that a partition's commits name; and the earlier batches that its next commit must name.
+    """The producers that a partition's commits name, and the earlier batches that its next commit must name.
 
-    The second is empty, unless no commit has named a producer yet: then young segments that may have some are read,
-    and all from the first open transaction on.
+    There are earlier batches only if no commit has named a producer yet: then young segments, and all from the first
+    open transaction on, are read.
     """
     if state.producers or not len(state.segments):
         return state.producers, ()
     young = np.flatnonzero(state.segments.array("created_ms") >= handle.clock() - REMEMBERED_MS)
-    # not the last old one: a job may have committed now a segment that it wrote long ago
+    # not the last old one: a job may commit a segment long after it wrote it
     first = int(young[0]) if len(young) else len(state.segments)
     first = min(first, state.segments.find(last_stable_offset(handle.reader, state)))
     batches, numbered = list[ProducerBatch](), set[int]()
@@ -620,7 +607,7 @@ def known_producers(
 
 
 def producer_entries(handle: TopicHandle, state: PartitionState) -> npt.NDArray[np.void]:
-    """The state of each producer, as a producer snapshot has it (ENTRY rows)."""
+    """The state of each producer (ENTRY rows of a producer snapshot)."""
     return ProducerStates(dict(known_producers(handle, state)[0].items())).entries()
 
 
@@ -632,14 +619,11 @@ class ProducerCheck:
     ) -> None:
         self.handle, self.snapshot, self.first = handle, snapshot, first
         self._producers = dict[int, tuple[ProducerTable, Sequence[ProducerBatch]]]()
-        # the states after the batches that were checked, and their end offsets
+        # the states after the checked batches, and their end offsets
         self._states = dict[int, tuple[ProducerStates, int]]()
 
     def after(self, head: Snapshot, parts: Parts) -> ProducerCheck:
-        """The check of the batches of `parts`, which were checked here, at a newer `head`.
-
-        Raises ConcurrentAppendError if a batch does not come next there.
-        """
+        """The check of `parts`, which were checked here, at a newer `head`; ConcurrentAppendError if one fails."""
         if head is self.snapshot:
             return self
         check = ProducerCheck(self.handle, head, self.first)
@@ -659,10 +643,7 @@ class ProducerCheck:
         return self._producers[partition]
 
     def check(self, partition: int, batches: Sequence[ValidBatch]) -> KnownBatch | None:
-        """Check batches that come together, after the batches that were checked before.
-
-        Returns the last batch as the partition has it, if it has it already; then the log has all.
-        """
+        """Check the next batches; returns the partition's own last batch if it has them already."""
         if not any(batch.has_producer for batch in batches):
             return None
         table, _ = self.producers_of(partition)
@@ -693,7 +674,7 @@ class ProducerCheck:
 
 
 class ConcurrentAppendError(Exception):
-    """The batches cannot be committed, or not like this: another process has committed concurrently."""
+    """The batches cannot be committed as they are: another process has committed concurrently."""
 
 
 def _check_again(check: ProducerCheck, partition: int, batches: Sequence[ValidBatch]) -> None:

@@ -36,10 +36,9 @@ from distlog.core.write.writer import RecordSender, SendResult, Writer, deliver,
 
 
 class Producer(Writer):
-    """A Writer whose records are there once. With a transactional id, it has transactions.
+    """A Writer without duplicates. With a transactional id, it has transactions.
 
-    Records appended between `begin` and `commit` become visible to all readers by one commit, in all partitions at
-    once, or never.
+    The records of a transaction become visible to all readers by one commit, in all partitions at once, or never.
     """
 
     def begin_empty(self) -> None:
@@ -48,7 +47,7 @@ class Producer(Writer):
         super().begin_empty()
 
     def begin(self) -> ProducerTransaction:
-        """Begin a transaction. It may be used in a `with` block: commits it, or aborts it if the block raises.
+        """Begin a transaction. A `with` block commits it, or aborts it if the block raises.
 
         Raises InvalidConfigError without a transactional id, InvalidRecordError if one is open.
         """
@@ -61,9 +60,9 @@ class Producer(Writer):
         return ProducerTransaction(self)
 
     def commit(self) -> AppendResult:
-        """Commit the transaction; returns the offsets of its records, by partition, also kept as `result`.
+        """Commit the transaction; returns the offsets of its records, by partition, also in `result`.
 
-        Raises ProducerFencedError when a newer producer with its id has started; CommitStateUnknownError, after which
+        Raises ProducerFencedError if a newer producer with its id has started; CommitStateUnknownError, after which
         it may be called again. After other errors the transaction can only be aborted.
         """
         sender = self._transactions()
@@ -77,7 +76,7 @@ class Producer(Writer):
         except CommitStateUnknownError:
             raise
         except BaseException as error:
-            # a second try could leave out lost records
+            # a retry could leave out lost records
             self._fail(error)
             raise
         self._is_open, self.result = False, outcome.result
@@ -86,19 +85,19 @@ class Producer(Writer):
         return self.result
 
     def abort(self) -> None:
-        """Abort the transaction: its records are forgotten, and the producer may begin the next one.
+        """Abort the transaction; the producer may begin the next one.
 
-        Raises ProducerFencedError if another producer has taken over and it is unknown whether the transaction was
-        committed before, CommitConflictError if it is committed, although `commit` raised.
+        Raises CommitConflictError if it is committed, although `commit` raised, ProducerFencedError if a newer
+        producer has started and the outcome of `commit` is unknown.
         """
         sender = self._transactions()
         self._check_is_open()
         self._check_can_wait()
         if self._error is None:
-            # records not sent yet are not sent any more
+            # buffered records are not sent
             self._fail(_AbortedError("the transaction was aborted"))
         self._drain()
-        # until it has ended, it must not be committed: it lacks records
+        # until the end `_error` stays set, so that it cannot be committed: it lacks records
         try:
             sender.abort()
         except CommittedError:
@@ -107,7 +106,7 @@ class Producer(Writer):
         self._is_open, self._error = False, None
 
     def close(self) -> None:
-        """Flush, and take no more records; a transaction that is open is aborted."""
+        """Flush, and take no more records; aborts an open transaction."""
         try:
             if self._is_open and not self.is_closed:
                 self.abort()
@@ -121,7 +120,7 @@ class Producer(Writer):
 
     def _check_is_open(self) -> None:
         if not self._is_open:
-            raise InvalidRecordError("no transaction is open: begin one")
+            raise InvalidRecordError("no transaction is open: call begin first")
 
     def _transactions(self) -> TransactionSender:
         if not isinstance(self._sender, TransactionSender):
@@ -132,11 +131,11 @@ class Producer(Writer):
         return self
 
 
-# Without a transactional id a producer is new each time, with a random id. With one, the commit log counts its
+# Without a transactional id a producer has a new random id each time. With one, the commit log counts its
 # generations, each with a commit, as the application `producer:<transactional id>`. Batch numbers are generation *
-# 2^32 + the number in it; 0 is the commit that begins it. So a reader that sees a higher generation knows that lower
-# ones have ended. The epoch in batches is the generation; when the epochs of one producer id are used up, the next
-# generation has another id, as in Kafka.
+# 2^32 + the number in it; 0 is the commit that begins it. So a higher generation ends the lower ones. The epoch in
+# batches is the generation; when the epochs of a producer id are used up, the next generation has another id, as in
+# Kafka.
 
 #: Epochs of one producer id: an int16 that is not negative.
 _EPOCHS = 1 << 15
@@ -168,7 +167,7 @@ class ProducerIdentity:
 def begin_producer(
     handle: TopicHandle, current: CurrentSnapshot, transactional_id: str | None = None
 ) -> ProducerIdentity:
-    """A new producer; it ends all earlier ones with the same transactional id, and aborts their open transaction."""
+    """A new producer; fences all earlier ones with the same transactional id, and aborts their open transaction."""
     if transactional_id is None:
         unique = handle.new_id()
         return ProducerIdentity(None, 0, int(unique[:16], 16) & MAX_LONG, 0, f"{PRODUCER_APP}{unique}")
@@ -195,12 +194,12 @@ def _generation(snapshot: Snapshot, app_id: str) -> int | None:
 
 
 class ProducerSequences:
-    """The numbers of one producer's batches; a forked child is another producer."""
+    """The sequence numbers of one producer's batches; a forked child is another producer."""
 
     def __init__(self, handle: TopicHandle, current: CurrentSnapshot, transactional_id: str | None) -> None:
         self._handle, self._current = handle, current
         self._identity, self._process = begin_producer(handle, current, transactional_id), os.getpid()
-        #: How many transactions it has, by application id.
+        #: The number of transactions, by application id.
         self.transactions = Counter[str]()
         # by producer id and partition
         self._sequences = Counter[tuple[int, int]]()
@@ -215,25 +214,23 @@ class ProducerSequences:
         return self._identity
 
     def form_of(self, partition: int, form: BatchFormat) -> BatchFormat:
-        """`form` with the producer, and the next sequence number of the partition."""
         identity = self.fence
         sequence = self._sequences[identity.producer_id, partition]
         return replace(form, producer_id=identity.producer_id, producer_epoch=identity.epoch, base_sequence=sequence)
 
     def count(self, partition: int, records: int) -> None:
-        """Advance the sequence number of a partition past records that are in the log."""
         key = self.fence.producer_id, partition
         self._sequences[key] = int(increment_sequence(self._sequences[key], records))
 
 
 class CommittedError(CommitConflictError):
-    """The transaction cannot be aborted: its commit landed, although it returned an error."""
+    """The transaction cannot be aborted: its commit succeeded, although it returned an error."""
 
 
-class TransactionSender:
-    """Sends a producer's buffers: within a transaction to segments that no commit names, else to `sender`.
+class TransactionSender(RecordSender):
+    """Sends a producer's buffers: within a transaction to segments that no commit names.
 
-    A commit is atomic, so a transaction is one commit of its segments at its end, or none: nothing is left open, and
+    A commit is atomic, so a transaction is one commit of its segments at its end, or none: nothing stays open, and
     no marker is needed.
     """
 
@@ -243,27 +240,34 @@ class TransactionSender:
     _written: Sequence[SegmentInfo] | None = None
     _number = 0
 
-    def __init__(self, sender: RecordSender, sequences: ProducerSequences) -> None:
-        self.handle, self.current, self.compression = sender.handle, sender.current, sender.compression
-        self._sender, self._sequences = sender, sequences
+    def __init__(
+        self,
+        handle: TopicHandle,
+        current: CurrentSnapshot,
+        engine: Engine,
+        compression: str | None,
+        sequences: ProducerSequences,
+    ) -> None:
+        super().__init__(handle, current, engine, compression, numbers=sequences)
+        self._sequences = sequences
 
     def begin(self) -> None:
         identity = self._sequences.fence
         identity.check(self.current.refresh())
         self._read_version, self._written = self.current.snapshot.version, None
-        # each has its own number, so that it is recognised even if an interrupt came right after its commit
+        # each has its own number, so that it is recognized even after an interrupt right after its commit
         self._sequences.transactions[identity.app_id] += 1
         self._number = (identity.generation << _NUMBER_BITS) + self._sequences.transactions[identity.app_id]
         self._appender = open_appender(self.handle, self.current, self.compression)
 
     def send(self, records: pa.RecordBatch) -> SendResult:
         if self._appender is None:
-            return self._sender.send(records)
+            return super().send(records)
         self._appender.append(records)
         return SendResult(AppendResult(None), [])
 
     def commit(self) -> SendResult:
-        """Commit all records sent. After CommitStateUnknownError it may be called again."""
+        """Commit all sent records; may be called again after CommitStateUnknownError."""
         if self._written is None:
             self._written = self._open_appender().close()
         if self._written:
@@ -275,8 +279,8 @@ class TransactionSender:
         return SendResult(result, successes(result))
 
     def abort(self) -> None:
-        """Forget all records sent; raises CommittedError if the commit landed after all."""
-        # a commit of unknown outcome cannot land any more after one that takes its number
+        """Drop all sent records; raises CommittedError if the commit succeeded."""
+        # a commit of unknown outcome cannot succeed after another one that has its number
         if self._written and self._committed_once([]).replayed:
             self._appender = None
             raise CommittedError("the transaction is committed")
@@ -285,17 +289,7 @@ class TransactionSender:
 
     def begin_child(self) -> None:
         self._appender = None
-        self._sender.begin_child()
-
-    @property
-    def is_flushed(self) -> bool:
-        return self._sender.is_flushed
-
-    def flush(self) -> None:
-        self._sender.flush()
-
-    def close(self) -> None:
-        self._sender.close()
+        super().begin_child()
 
     def _open_appender(self) -> Appender:
         assert self._appender is not None
@@ -324,7 +318,7 @@ class TransactionSender:
         self.current.advance(snapshot)
         if result.replayed and result.version is None:
             identity.check(snapshot)
-            raise ProducerFencedError("the outcome of this transaction is not kept any more: begin a new producer")
+            raise ProducerFencedError("the outcome of this transaction is no longer kept: open a new producer")
         return result
 
 
@@ -334,14 +328,15 @@ def producer_sender(
     engine: Engine,
     compression: str | None,
     transactional_id: str | None,
-) -> RecordSender | TransactionSender:
-    """The sender of a new producer; it ends all earlier producers with the same transactional id."""
+) -> RecordSender:
+    """The sender of a new producer; fences all earlier producers with the same transactional id."""
     sequences = ProducerSequences(handle, current, transactional_id)
     if transactional_id is not None and handle.storage.is_local_disk:
         # until the appends of earlier producers with this id have ended
         wait_for_appends(handle, current.snapshot)
-    sender = RecordSender(handle, current, engine, compression, numbers=sequences)
-    return sender if transactional_id is None else TransactionSender(sender, sequences)
+    if transactional_id is None:
+        return RecordSender(handle, current, engine, compression, numbers=sequences)
+    return TransactionSender(handle, current, engine, compression, sequences)
 
 
 _log = logging.getLogger("distlog")
@@ -376,5 +371,5 @@ class ProducerTransaction:
         try:
             self._producer.abort()
         except DistlogError as failure:
-            # the error that led here is raised
+            # the first error is raised
             _log.warning("cannot abort the transaction: %s", failure)

@@ -32,7 +32,7 @@ _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 def timestamps_of(
     batch: pa.RecordBatch, config: TopicConfig, now_ms: int, first_row: int, unit: str = "ms"
 ) -> pa.Array:
-    """The times of the batch's records in ms since 1970, int64 without nulls; missing ones are `now_ms`."""
+    """The times of the records in ms since 1970, int64 without nulls; missing ones are `now_ms`."""
     if config.message_timestamp_type == "LogAppendTime" or "timestamp" not in batch.schema.names:
         return integers(np.full(batch.num_rows, now_ms))
     column = _in_ms(scaled(batch.column("timestamp"), unit, first_row))
@@ -59,7 +59,7 @@ def check_timestamp(timestamp: int | None, config: TopicConfig, now_ms: int) -> 
 
 
 def scaled(column: pa.Array, unit: str, first_row: int = 0) -> pa.Array:
-    """Numbers that count `unit` as milliseconds, and other types as they are; numbers below 0 stay.
+    """Numbers of `unit` as milliseconds; other types, and numbers below 0, do not change.
 
     Raises InvalidRecordError for numbers that must be of another unit.
     """
@@ -84,7 +84,7 @@ def _in_ms(column: pa.Array) -> pa.Array:
     if pa.types.is_date(column.type):
         column = column.cast(pa.timestamp("ms"))
     if not any(is_kind(column.type) for is_kind in _NUMBERS):
-        # seconds with a fraction, as of time.time()
+        # as from time.time()
         how = "; multiply seconds by 1000 and cast them" if pa.types.is_floating(column.type) else ""
         raise InvalidRecordError(
             f"column timestamp must be a timestamp, a date, int64 milliseconds, or ISO 8601 text{how}",
@@ -116,7 +116,7 @@ def _refusal(timestamp: int) -> str:
     if wrong := wrong_unit(timestamp):
         return wrong
     if timestamp < NO_TIMESTAMP:
-        return "a timestamp is milliseconds since 1970, and this is before 1970; -1 is none"
+        return "a timestamp is in milliseconds since 1970, and cannot be before 1970; -1 means none"
     return (
         "a timestamp must be -1, or not negative and within message.timestamp.before.max.ms and after.max.ms of now: "
         "give milliseconds, or set these limits higher"
@@ -140,7 +140,7 @@ SCHEMA = pa.schema(
     ]
 )
 
-#: Attributes, and the varints for length, timestamp, offset, key and value length, and number of headers.
+#: Attributes, and the varints of length, timestamp, offset, key and value length, and number of headers.
 ROW_OVERHEAD = 1 + 5 + 10 + 5 + 5 + 5 + 5
 _HEADER_OVERHEAD = 5 + 5
 
@@ -154,14 +154,14 @@ class Row(NamedTuple):
 
     @property
     def max_bytes(self) -> int:
-        """The most bytes it can take in a batch, uncompressed (Kafka's `DefaultRecord.recordSizeUpperBound`)."""
+        """Its largest size in a batch, uncompressed (Kafka's `DefaultRecord.recordSizeUpperBound`)."""
         size = ROW_OVERHEAD + len(self.key or b"") + len(self.value or b"")
         for key, value in self.headers or ():
             size += _HEADER_OVERHEAD + len(key.encode()) + len(value or b"")
         return size
 
 
-#: The number of fields of a record that a writer took: its Row's fields, then the time at which it was taken.
+#: The fields of a writer's record: its Row's fields, then the time of its append.
 FIELDS = len(Row._fields) + 1
 
 
@@ -172,7 +172,7 @@ def row_of(
 
 
 def columns_of(fields: Sequence[Any]) -> dict[str, Sequence[Any]]:
-    """The columns of records, given FIELDS of each; an optional column is left out if no record has a value."""
+    """The columns of records with FIELDS each; leaves out an optional column without values."""
     columns = {name: fields[first::FIELDS] for first, name in enumerate(Row._fields)}
     optional = {name: columns[name] for name in ("partition", "timestamp", "headers")}
     empty = [name for name, values in optional.items() if values.count(None) == len(values)]
@@ -243,7 +243,7 @@ def _checked_at(row: int, check: Callable[[Any], Any], value: Any) -> Any:
 def _timestamp(value: Any, unit: str = "ms") -> int | None:
     original = value
     if isinstance(value, (date, np.datetime64, str)):
-        if value != value:  # not a time, as pandas and numpy have it: missing
+        if value != value:  # NaT of pandas or numpy
             return None
         try:
             value = to_ms(value, unit)
@@ -269,7 +269,7 @@ def _timestamp(value: Any, unit: str = "ms") -> int | None:
 def _integer(name: str, value: Any, low: int, high: int) -> int | None:
     if value is None or (type(value) is int and low <= value <= high):
         return value
-    # Takes numpy's integers too; but True isn't a number, and 1.5 must not become 1.
+    # numpy's integers too; but True is not a number, and 1.5 must not become 1
     if isinstance(value, bool) or not hasattr(value, "__index__") or not low <= operator.index(value) <= high:
         got = value if type(value) is int else type(value).__name__
         raise InvalidRecordError(f"{name} must be an integer from {low} to {high}, or None", got=got)
@@ -302,7 +302,7 @@ def _headers(headers: Any) -> list[Header] | None:
     if isinstance(headers, (str, bytes)) or not isinstance(headers, Iterable):
         raise InvalidRecordError("headers must be a list of (key, value), or a dict", got=type(headers).__name__)
     if isinstance(headers, Mapping) and headers.keys() == _NAMES_OF_A_HEADER:
-        # one header as a scan gives it, without its list; or two headers with these names
+        # either one header of a scan, without its list, or two headers with these names
         raise InvalidRecordError("a dict of key and value is one header: give a list of dicts, or pairs (key, value)")
     return [_header(header) for header in (headers.items() if isinstance(headers, Mapping) else headers)]
 
@@ -329,7 +329,7 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "headers": _headers,
 }
 _NULL = type(None)
-#: The types that Arrow takes as they are; Arrow or `normalize` checks their ranges.
+#: The types that Arrow converts; Arrow or `normalize` checks their ranges.
 _PLAIN: Mapping[str, frozenset[type]] = {
     **dict.fromkeys(("partition", "timestamp"), frozenset({int, _NULL})),
     **dict.fromkeys(("key", "value"), frozenset({bytes, _NULL})),
@@ -338,14 +338,14 @@ _PLAIN: Mapping[str, frozenset[type]] = {
 
 
 ACCEPTED = ("partition", "timestamp", "key", "value", "headers")
-#: Columns of a scan that an append sets itself, so that a scan's result can be appended.
+#: Columns of a scan that an append sets, so that a scan's result can be appended.
 IGNORED = ("offset", "timestamp_type", "timestampType", "topic")
-#: Bytes routed and encoded at once; more would not fit the processor's caches, and memory would be unbounded.
+#: Bytes routed and encoded at once: they fit the processor's caches, and bound memory.
 SLICE_BYTES = 8 << 20
 _ROWS_PER_BATCH = 65_536
 _BYTES = (pa.types.is_binary, pa.types.is_string, pa.types.is_large_binary, pa.types.is_large_string)
 _USUAL_KINDS = (*_BYTES, pa.types.is_fixed_size_binary, pa.types.is_primitive, pa.types.is_null)
-#: The kinds of values that a dictionary saves bytes of.
+#: The value types whose bytes a dictionary saves.
 _VARIED = (*_BYTES, pa.types.is_string_view)
 _KEY_NEEDED = "a compacted topic needs a key in every record"
 
@@ -354,7 +354,7 @@ Appendable = Any
 
 
 def batches(data: Appendable, unit: str = "ms") -> Generator[pa.RecordBatch, None, None]:
-    """The rows of `data`, some MiB at a time; InvalidRecordError for another type, or a dict that does not fit."""
+    """The rows of `data`, SLICE_BYTES at a time; InvalidRecordError for another type, or a wrong dict."""
     for batch in _as_given(data, unit):
         _check_memory(batch)
         size = batch.nbytes + sum(map(_repeated_bytes, batch.columns))
@@ -378,7 +378,7 @@ def rows_of(data: Appendable) -> int | None:
 
 
 def _check_memory(batch: pa.RecordBatch) -> None:
-    """Raise InvalidRecordError for offsets outside an array's memory; usual types are checked when used."""
+    """Raise InvalidRecordError for offsets outside an array's memory; usual types are checked later."""
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         usual = any(is_kind(column.type) for is_kind in _USUAL_KINDS)
         try:
@@ -423,7 +423,7 @@ def _stream_of(data: Any) -> pa.RecordBatchReader:
 
 
 def _table_of_pandas(frame: Any) -> pa.Table:
-    # as `groupby("key")` and times as an index leave them; another index only numbers the rows
+    # from `groupby("key")` or an index of times; another index only numbers the rows
     levels = [name for name in frame.index.names if name in ACCEPTED and name not in frame.columns]
     frame = frame.reset_index(levels) if levels else frame
     try:
@@ -457,9 +457,9 @@ def _chunks(records: Iterator[Any]) -> Iterator[list[Mapping[str, Any]]]:
 def normalize(
     batch: pa.RecordBatch, config: TopicConfig, now_ms: int, first_row: int = 0, unit: str = "ms"
 ) -> pa.RecordBatch:
-    """The columns to write, by the topic's rules: `timestamp` int64 without nulls, `key` and `value` binary.
+    """The columns to write: `timestamp` int64 without nulls, `key` and `value` binary.
 
-    `partition` int32 and `headers` only when the input has them. LogAppendTime is left to the encoder.
+    With `partition` int32 and `headers` if the input has them. LogAppendTime is left to the encoder.
     InvalidRecordError names the column, and the row, counted from `first_row`.
     """
     _check_names(batch.schema.names)
@@ -480,7 +480,7 @@ def normalize(
 
 
 def room_of(config: TopicConfig, codec: str) -> int:
-    """The most bytes that a record may have before compression, for Kafka's producer and for the writer."""
+    """The largest size of a record before compression, for a Kafka producer and for the writer."""
     room = largest_batch(config) - HEADER_SIZE
     # data that does not compress grows a little
     return room if codec == "none" else room - (room >> 10) - 64
@@ -500,7 +500,7 @@ def check_row(row: Row, size: int, config: TopicConfig, now_ms: int, codec: str)
 def unknown_columns(names: Iterable[Any], accepted: Iterable[str] = ACCEPTED) -> str:
     columns = ", ".join(sorted(map(str, names)))
     text = f"unknown column {columns}: rename it, leave it out, or put it into the value"
-    return f"{text}; known are {', '.join(accepted)}"
+    return f"{text}; columns are {', '.join(accepted)}"
 
 
 def _check_names(names: Collection[Any]) -> None:
@@ -516,7 +516,7 @@ _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
 
 def _check_header_fields(kind: pa.DataType) -> None:
-    """Raise InvalidRecordError for a column whose cast would leave out a field, or make one up: Arrow's does both."""
+    """Raise InvalidRecordError for a column whose cast by Arrow would leave out or add a field."""
     is_list = any(is_kind(kind) for is_kind in _LISTS)
     # a column without headers, from Polars, has a type without fields
     if pa.types.is_map(kind) or (is_list and pa.types.is_null(kind.value_type)):
@@ -543,7 +543,7 @@ def _binary(batch: pa.RecordBatch, name: str) -> pa.Array:
         return pa.nulls(batch.num_rows, pa.binary())
     column = batch.column(name)
     if pa.types.is_dictionary(column.type) and pa.types.is_string_view(column.type.value_type):
-        # Polars' categories, which Arrow cannot decode
+        # Polars categories, which Arrow cannot decode
         return column.dictionary.cast(pa.binary()).take(column.indices)
     if column.type == pa.large_binary():
         return column
@@ -562,7 +562,7 @@ _BYTE = np.dtype(np.uint8)
 
 
 class StickyState(NamedTuple):
-    """The partition that records without a key go to now, and the bytes that it got in this run."""
+    """The partition of the current run of records without a key, and the bytes that it got."""
 
     partition: int
     used_bytes: int
@@ -571,7 +571,7 @@ class StickyState(NamedTuple):
 def assign_partitions(
     keys: pa.Array[Any], values: pa.Array[Any], partitions: int, sticky: StickyState, run_bytes: int
 ) -> tuple[Ints, StickyState]:
-    """The partition of each record, by its key or by sticky runs of about `run_bytes`; and the next state."""
+    """The partition of each record, by its key or by sticky runs of about `run_bytes`, and the next state."""
     if len(keys) != len(values):
         raise ValueError(f"{len(keys)} keys and {len(values)} values")
     key_offsets, key_data, valid = _buffers(keys)
@@ -614,7 +614,7 @@ class Partitioner:
     """Splits batches of records by partition, as Kafka's `BuiltInPartitioner`.
 
     A record without a partition goes to `(murmur2(key) & 0x7fffffff) % partitions`; without a key, to one partition
-    for a run of bytes, `first` at first, then to the next. The state stays from batch to batch.
+    for a run of bytes, from `first` on, then to the next. The state stays from batch to batch.
     """
 
     def __init__(self, partitions: int, first: int) -> None:
@@ -627,7 +627,7 @@ class Partitioner:
     def split(
         self, records: pa.RecordBatch, partition: int | None = None, first_row: int = 0
     ) -> Iterator[tuple[int, Longs]]:
-        """Yield (partition, its row numbers in order). InvalidRecordError counts rows from `first_row`."""
+        """(partition, its row numbers in order). InvalidRecordError counts rows from `first_row`."""
         if partition is not None:
             yield self._checked(partition), np.arange(records.num_rows)
         elif self._partitions == 1 and "partition" not in records.schema.names:

@@ -47,30 +47,30 @@ BUFFER_BYTES = 16 << 20
 
 
 class Writer:
-    """Buffers records, and sends them when `buffer_bytes` are there, or after `linger_ms`.
+    """Buffers records, and sends them when it has `buffer_bytes`, or after `linger_ms`. Safe to share between
+    threads.
 
-    On a local disk a buffer is appended directly, each partition by itself; elsewhere it becomes one commit. One
+    On a local disk a buffer is appended directly, each partition alone; elsewhere it becomes one commit. One
     background thread sends, in order. `append` waits for it only if the writer holds two full buffers: 32 MiB of
     records, at their largest size in a batch. Small records take several times as much as Python objects.
 
-    A record is durable when `flush` or `close` has returned, or, by default (`flush.messages`), when `on_delivery`
-    was called with its Delivery, not before. A direct append is visible sooner, and may exist after a crash without
-    an acknowledgement. A `with` block closes the writer, and so sends its records, however the block ends, as
-    Kafka's producer does. A record that does not fit is refused by `append`, and the others stay. After an error of
-    the storage, each call raises it. Its records and later ones are not committed then: the error says how many, of
-    which partitions, and how many may be there all the same. Safe to share between threads.
+    A record is durable when `flush` or `close` has returned, or, by default (`flush.messages`), when `on_delivery` is
+    called with its Delivery. A direct append is visible sooner, and may exist after a crash without an
+    acknowledgement. A `with` block closes the writer, and sends its records, however the block ends, as Kafka's
+    producer does. `append` refuses a record that does not fit, and keeps the others. After an error of the storage,
+    each call raises it. Its records and later ones are not committed: the error has their number, their partitions,
+    and the number of records that may have been committed nevertheless.
 
     `on_delivery` is called in the background once per buffer and partition. It may append, but not flush or close;
     its errors are logged. The next buffer waits for it, and so do `flush` and `close`.
 
-    At exit, the records that an unclosed writer still holds are sent, with a ResourceWarning; an error is logged. The
-    writer is kept alive until then. A process that is killed sends nothing more. In a forked child the writer is
-    empty.
+    At exit, an unclosed writer sends its records, with a ResourceWarning; an error is logged. A killed process sends
+    nothing more. In a forked child the writer is empty.
     """
 
     def __init__(
         self,
-        sender: Sender,
+        sender: RecordSender,
         *,
         linger_ms: int,
         buffer_bytes: int = BUFFER_BYTES,
@@ -90,10 +90,10 @@ class Writer:
         _unclosed.empty_in_children(self)
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(f"a {type(self).__name__} is of one process: pickle its topic, and begin another one there")
+        raise TypeError(f"a {type(self).__name__} belongs to one process: pickle its topic, and open another there")
 
     def begin_empty(self) -> None:
-        """Become empty, as after a fork: the parent has the records, their thread and their error."""
+        """Become empty, as after a fork: the records, their thread and their error are the parent's."""
         self._accumulator.begin_empty()
         self._sender.begin_child()
         self._error: BaseException | None = None
@@ -108,17 +108,17 @@ class Writer:
         headers: Iterable[Header] | Mapping[str, bytes | None] | None = None,
         partition: int | None = None,
     ) -> None:
-        """Take one record; a missing timestamp is now, a number counts the writer's unit.
+        """Append one record; without a timestamp it gets the time now, a number counts the writer's unit.
 
-        InvalidRecordError names the fault.
+        A record must fit `max.message.bytes` uncompressed, in a compressed topic too. The commit checks the topic's
+        rules again: after a change of the config, or with a record that has become too old, it fails.
 
-        With a compressed topic, too, a record must fit `max.message.bytes` uncompressed. The commit asks the topic's
-        rules again: a config that was changed since, or a record that grew too old, fails it.
+        Raises InvalidRecordError, which names the fault.
         """
         accumulator, now = self._accumulator, self._now
         if self._current.snapshot is not self._ruled_by:
-            self._learn_rules()
-        # Only the usual case is checked here, since this is called for every record.
+            self._load_rules()
+        # the usual case, since this is called for every record
         if (
             type(value) is bytes
             and (self._takes_null_keys if key is None else type(key) is bytes)
@@ -140,15 +140,15 @@ class Writer:
         now_ms = self._handle.clock()
         row = row_of(value, key, timestamp, headers, partition, self._unit)
         if row.timestamp is not None and is_early(row.timestamp):
-            # before the record is taken: a warning may be an error
+            # before the record is buffered: a warning may be an error
             warn_of_early(self._handle.storage.name, self._current.snapshot.topic_id, row.timestamp)
         check_row(row, row.max_bytes, self._current.snapshot.config, now_ms, self._codec)
         if row.partition is not None and row.partition >= self._partitions:
             raise InvalidRecordError(f"the topic has partitions 0 to {self._partitions - 1}", partition=row.partition)
         return row
 
-    def _learn_rules(self) -> None:
-        """Keep the rules that a record must fit; raises the error of a writer that failed or was closed."""
+    def _load_rules(self) -> None:
+        """Load the rules that a record must fit; raises the error of a writer that failed or was closed."""
         self._check_open()
         snapshot = self._current.snapshot
         self._codec = codec_of(snapshot.config, self._sender.compression)
@@ -164,7 +164,7 @@ class Writer:
         self._raise_error()
 
     def flush(self) -> AppendResult:
-        """Make the records durable; returns the last buffer's result, also kept as `result`."""
+        """Make the records durable; returns the last buffer's result, also in `result`."""
         self._check_can_wait()
         self._check_open()
         self._drain()
@@ -177,7 +177,7 @@ class Writer:
         """Flush, and take no more records. Raises the last commit's error."""
         self._check_can_wait()
         if not self._is_over:
-            # set last: after an interrupt the next close waits and raises, as the first should have
+            # `_is_over` is set last: after an interrupt the next close waits and raises as this one would
             self._closed, self._ruled_by = True, None
             self._drain()
             self._sender.close()
@@ -200,10 +200,10 @@ class Writer:
 
     def _raise_error(self) -> None:
         if self._error is not None:
-            # so that the error also counts records of other threads that came while it was being raised
+            # so that the error also counts the concurrent records of other threads
             self._drain()
             _unclosed.discard(self)
-            # with its first traceback: each raise adds to it, and so would keep the caller's objects alive
+            # with its first traceback: each raise adds frames, which would keep the caller's objects alive
             raise self._error.with_traceback(self._trace)
 
     def _send(self, fields: list[Any]) -> None:
@@ -244,7 +244,7 @@ class Writer:
             error.add_note(" ".join(f"{name}={value}" for name, value in details.items()))
 
     def _fail_buffer(self, error: BaseException) -> list[Delivery]:
-        """Fail the records in the buffer, since they must not overtake those that failed."""
+        """Fail the buffered records, since they must not overtake failed ones."""
         fields = self._accumulator.empty()
         return self._uncommitted(fields, error) if fields else []
 
@@ -261,7 +261,7 @@ class Writer:
             _unclosed.discard(self)
 
     def commit_at_exit(self) -> BaseException | None:
-        """Commit the records that it holds; returns the error that its caller has not seen."""
+        """Commit the buffered records; returns an error that no call has raised."""
         self._drain()
         error = self._error or self._flush_error()
         if error is not None:
@@ -272,7 +272,7 @@ class Writer:
         try:
             self._sender.flush()
         except Exception as error:
-            # no error may keep the other writers from their last commit
+            # the other writers still have to commit
             return error
         return None
 
@@ -291,7 +291,7 @@ class Writer:
         self.close()
 
 
-#: Records by partition; None counts records without a key, whose partition is not chosen yet.
+#: Records by partition; None counts records without a key and a partition.
 Counts = Counter[int | None]
 
 
@@ -313,15 +313,14 @@ def _counted(fields: Sequence[Any], partitions: int) -> Counts:
 class Accumulator:
     """A buffer that one thread sends, in order: when it is full, when it has lingered, or when it is drained.
 
-    `send` gets all fields of a buffer's records and raises nothing; `idle` is called whenever nothing is left. There
-    are at most two buffers, each of about `buffer_bytes`: the one that fills, and the one that is being sent. The
-    thread lives while there are records. No other thread takes them out, since a thread that puts records in or
-    waits for them may be interrupted anywhere. If no thread can be started, the caller sends.
+    `send` gets all fields of a buffer's records and raises nothing; `idle` is called when no record is left. There
+    are at most two buffers of about `buffer_bytes`: one fills while the other is sent. The thread lives while there
+    are records. No other thread removes them, since a thread that appends or waits may be interrupted anywhere. If no
+    thread can be started, the caller sends.
 
-    Records are put in without a lock, since a lock would cost half as much as all else. The writer calls `put` with
-    the FIELDS of one, which no other thread can interrupt, then does `bytes += size`, then `advance` if `bytes` is
-    not below `limit`. The limit is 0 while the buffer is empty, so its first record calls `advance` too. Threads that
-    race for `bytes` can only make one buffer a little larger or smaller.
+    A lock for each record would add half to its cost. So the writer calls `put` with the FIELDS of a record, which no
+    other thread can interrupt, then adds to `bytes`, then calls `advance` if `bytes` has reached `limit`, which is 0
+    while the buffer is empty. A race for `bytes` can only make one buffer a little larger or smaller.
     """
 
     def __init__(
@@ -333,11 +332,11 @@ class Accumulator:
         self.begin_empty()
 
     def begin_empty(self) -> None:
-        """Become empty, as after a fork: the parent has the records and their thread."""
-        # the same list stays, since an append that the fork interrupted already refers to it
+        """Become empty, as after a fork: the records and their thread are the parent's."""
+        # the same list, since an append that the fork interrupted refers to it
         self.fields.clear()
         self.bytes = self.limit = 0
-        # unlike its condition, it is entered and left in one step, so an interrupt cannot leave it locked
+        # unlike its condition, it is acquired and released in one step, so an interrupt cannot leave it locked
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._sending: list[Any] | None = None
@@ -353,20 +352,20 @@ class Accumulator:
         return self._thread is threading.current_thread()
 
     def advance(self, begin: Callable[[], None]) -> None:
-        """Let the buffer be sent: now if it is full, else when it has lingered. Calls `begin` if it was empty.
+        """Schedule the buffer: now if it is full, else when it has lingered. Calls `begin` if it was empty.
 
-        Waits while it is full and the buffer before it is being sent; the thread that sends does not wait.
+        Waits while it is full and the earlier buffer is being sent, unless in the sending thread.
         """
         with self._lock:
             if self.fields and self.limit == 0:
                 begin()
                 self._deadline = time.monotonic() + self._linger_s
-                if self._has_thread():  # else the next record must come here, too
+                if self._has_thread():  # else the next record must call `advance`, too
                     self.limit = self._buffer_bytes
         self._wait_while(self._is_full)
 
     def drain(self) -> None:
-        """Send all records put in so far, and wait until that is done; the thread that sends must not call it."""
+        """Send all records so far, and wait for it; not in the sending thread."""
         with self._lock:
             last = self._buffers_handed + bool(self.fields)
             self._drained_to = max(self._drained_to, last)
@@ -378,9 +377,9 @@ class Accumulator:
                 self._idle()
 
     def empty(self) -> list[Any]:
-        """Empty the buffer, and return its fields; for the thread that sends."""
+        """Empty the buffer, and return its fields; in the sending thread."""
         with self._lock:
-            # the limit first: a record that comes too late finds it, and calls `advance`
+            # the limit first: a later record then calls `advance`
             self.limit = self.bytes = 0
             count = len(self.fields)
             fields = self.fields[:count]
@@ -395,20 +394,20 @@ class Accumulator:
         return bool(self.fields) and self.bytes >= self._buffer_bytes
 
     def _wait_while(self, is_waited: Callable[[], bool]) -> None:
-        """Have the records sent, and wait while `is_waited`; without a thread, send them here."""
+        """Wait while `is_waited`; without a sending thread, send the records here."""
         while self._lacks_thread(is_waited):
             self._send_here()
 
     def _lacks_thread(self, is_waited: Callable[[], bool]) -> bool:
         with self._lock:
-            # only once, or waiting threads would wake each other forever
+            # once, or waiting threads would wake each other forever
             self._changed.notify_all()
             while self.fields or self._sending is not None:
                 if not self._has_thread():
                     return True
                 if self.is_sender or not is_waited():
                     return False
-                # with a timeout, or Ctrl-C could not end it where a library has waits restarted, as polars does
+                # with a timeout, or Ctrl-C could not end it where a library restarts waits, as polars does
                 self._changed.wait(threading.TIMEOUT_MAX)
         return False
 
@@ -448,10 +447,7 @@ class Accumulator:
                     self._thread = None
 
     def _next(self, lingers: bool) -> list[Any] | None:
-        """Wait until a buffer is due, and return it; None when nothing is left.
-
-        Also None in a child that the sending thread forked: the buffer that is being sent belongs to the parent.
-        """
+        """Wait until a buffer is due, and return it; None without records, or in a child of the sending thread."""
         with self._lock:
             while self.is_sender and self._sending is None:
                 if not self.fields:
@@ -472,7 +468,7 @@ _log = logging.getLogger("distlog")
 
 
 class UnclosedWriters:
-    """The writers of this process that have records to commit or an error to raise; they are kept alive here."""
+    """The writers of this process with records to commit or an error to raise; this keeps them alive."""
 
     def __init__(self) -> None:
         self._all: weakref.WeakSet[Writer] = weakref.WeakSet()
@@ -480,7 +476,6 @@ class UnclosedWriters:
         self._committed: set[Writer] = set()
 
     def empty_in_children(self, writer: Writer) -> None:
-        """Empty `writer` in forked children, as long as it lives."""
         self._all.add(writer)
 
     def add(self, writer: Writer) -> None:
@@ -512,33 +507,14 @@ class UnclosedWriters:
 
 _unclosed = UnclosedWriters()
 os.register_at_fork(after_in_child=_unclosed.forget_parents)
-# Twice: while there can still be threads, which clients of object stores need, and when the last one has ended.
-# A child of multiprocessing runs only the first call, for which Python has no public name.
+# Twice: before threads end, which clients of object stores need, and after them. A child of multiprocessing runs only
+# the first call, for which Python has no public name.
 getattr(threading, "_register_atexit", lambda call: None)(_unclosed.commit)
 atexit.register(_unclosed.warn)
 
 
-class Sender(Protocol):
-    """Sends the buffers of one writer, one at a time."""
-
-    handle: TopicHandle
-    current: CurrentSnapshot
-    compression: str | None
-
-    def send(self, records: pa.RecordBatch) -> SendResult: ...
-
-    @property
-    def is_flushed(self) -> bool: ...
-
-    def flush(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    def begin_child(self) -> None: ...
-
-
 class RecordSender:
-    """Sends buffers of records of one topic to `engine`, unless `fence` refuses; `numbers` are a producer's."""
+    """Sends buffers of records of one topic to `engine`, routed to partitions, with a producer's `numbers`."""
 
     def __init__(
         self,
@@ -613,8 +589,6 @@ class ProducerNumbers(Protocol):
 
 
 class SendResult(NamedTuple):
-    """The outcome of a buffer."""
-
     result: AppendResult
     deliveries: list[Delivery]
     failures: tuple[Failure, ...] = ()
@@ -626,7 +600,7 @@ def engine_of(
     on_append: Callable[[], None],
     lock_timeout_s: float | None = None,
 ) -> Engine:
-    """The engine for a topic: direct on a disk of this machine, else commits."""
+    """The engine for a topic: direct on a local disk, else commits."""
     if handle.storage.is_local_disk:
         return DirectEngine(handle, current, on_append, lock_timeout_s)
     return CommitEngine(handle, current)
@@ -634,9 +608,9 @@ def engine_of(
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The records of one partition in one buffer: at `first_offset` (in) to `end_offset` (out), or an `error`.
+    """The records of one partition in one buffer, with offsets from `first_offset` to before `end_offset`.
 
-    With an error there are no offsets, and records without a key have no partition, since none was chosen for them.
+    With an `error` there are no offsets, and records without a key have no partition.
     """
 
     partition: int | None
@@ -650,12 +624,10 @@ OnDelivery = Callable[[Delivery], object]
 
 
 def successes(result: AppendResult) -> list[Delivery]:
-    """The deliveries of what was appended."""
     return [Delivery(number, first, end, end - first, None) for number, (first, end) in result.offsets.items()]
 
 
 def errors(counts: Mapping[int | None, int], error: BaseException | None) -> list[Delivery]:
-    """The deliveries of records that were not appended, by partition."""
     return [Delivery(number, None, None, count, error) for number, count in counts.items()]
 
 
@@ -664,5 +636,5 @@ def deliver(deliveries: Iterable[Delivery], on_delivery: OnDelivery) -> None:
     for delivery in deliveries:
         try:
             on_delivery(delivery)
-        except BaseException:  # noqa: PERF203 - none must end the thread that sends, or keep the next from its call
-            _log.exception("the on_delivery of a writer failed with %r", delivery)
+        except BaseException:  # noqa: PERF203 - it must not end the sending thread, or stop the next call
+            _log.exception("on_delivery failed for %r", delivery)
