@@ -50,7 +50,7 @@ from distlog.spark.sink import (
     partition_column,
     write_rows,
 )
-from distlog.spark.spark_session import cores
+from distlog.spark.spark_session import ARROW_POOL, cores
 from distlog.spark.versions import by_id, map_in_arrow
 
 if TYPE_CHECKING:
@@ -88,10 +88,8 @@ LEAST_TASK, MOST_TASK = 8 << 20, 512 << 20
 _TASKS_PER_CORE = 4
 #: Splits are smaller than tasks, so that tasks have equal work; but each has the price of a read.
 _SPLITS_PER_TASK, _LEAST_SPLIT = 4, 4 << 20
-#: The most bytes that a task holds for its bundle.
-HELD_BYTES = 32 << 20
-#: On an object store a task gets at most this many bytes per partition, since it holds parts of uploads.
-_PARTITION_BYTES = 4 << 20
+#: The most bytes that a task holds for its bundles, and for each partition on an object store, if that is more.
+HELD_BYTES, _HELD_PER_PARTITION = 22 << 20, 1 << 20
 #: How long a task keeps memory that is free.
 _DECAY_MS = 100
 
@@ -295,7 +293,7 @@ def append_files(
     if planned.is_done:
         topic.storage.sync(paths.COMMITS_DIR)
         return FilesResult(replayed(snapshot, app_id, batch_id) or AppendResult(None))
-    runs = _planned(reader, files, cores(spark), most_bytes(planned.partitions, is_local=options.storage.is_local))
+    runs = _planned(reader, files, cores(spark))
     work = RunWork(reader, options, planned)
     is_small = sum(map(_work, files)) <= FEW_BYTES
     first = _checked([work(run) for run in runs] if is_small else run_tasks(spark, work, runs))
@@ -330,7 +328,10 @@ class RunWork:
     def __call__(self, run: Run) -> RunDone | InvalidRecordError:
         """An error of the input, which names the file and the line, is returned: to try again would not help."""
         _spare_memory()
-        writer = TaskWriter(self.options.storage, self.planned, self.options.compression, "ms", HELD_BYTES)
+        storage, held_bytes = self.options.storage, HELD_BYTES
+        if not storage.is_local:
+            held_bytes = max(HELD_BYTES, _HELD_PER_PARTITION * self.planned.partitions)
+        writer = TaskWriter(storage, self.planned, self.options.compression, "ms", held_bytes)
         reading = self.reader.read(run)
         try:
             for part in reading:
@@ -342,12 +343,9 @@ class RunWork:
 
 
 def _spare_memory() -> None:
-    """Have Arrow return memory that is free, in a worker of Python: its default pool keeps half as much again."""
-    if (
-        TaskContext.get() is not None
-        and "ARROW_DEFAULT_MEMORY_POOL" not in os.environ
-        and "jemalloc" in pa.supported_memory_backends()
-    ):
+    """Have Arrow return free memory in a Python worker: mimalloc keeps half as much again."""
+    is_usual = os.environ.get(ARROW_POOL, "jemalloc") == "jemalloc"
+    if is_usual and TaskContext.get() is not None and "jemalloc" in pa.supported_memory_backends():
         pa.set_memory_pool(pa.jemalloc_memory_pool())
         pa.jemalloc_set_decay_ms(_DECAY_MS)
 
@@ -367,17 +365,10 @@ def _append(writer: TaskWriter, part: Part) -> None:
         raise part.located(error) from None
 
 
-def most_bytes(partitions: int, *, is_local: bool) -> int:
-    """The largest work of a task, which bounds what it holds for uploads, of a part or more for each partition."""
-    if is_local or partitions == 1:
-        return MOST_TASK
-    return min(max(_PARTITION_BYTES * partitions, 2 * HELD_BYTES), MOST_TASK)
-
-
-def _planned(reader: FileReader, files: Sequence[InputFile], cores: int, most: int) -> list[Run]:
-    """Runs of consecutive splits, one for each task, with about equal work, at most `most` bytes."""
+def _planned(reader: FileReader, files: Sequence[InputFile], cores: int) -> list[Run]:
+    """Return runs of consecutive splits, one for each task, with about equal work."""
     total = max(sum(map(_work, files)), 1)
-    task_bytes = min(max(total // (cores * _TASKS_PER_CORE), LEAST_TASK), most)
+    task_bytes = min(max(total // (cores * _TASKS_PER_CORE), LEAST_TASK), MOST_TASK)
     splits = reader.splits(files, max(task_bytes // _SPLITS_PER_TASK, _LEAST_SPLIT))
     return pack(splits, -(-total // task_bytes))
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
+import pyarrow as pa
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -31,6 +32,8 @@ DEFAULTS: Mapping[str, str] = {
     "spark.log.level": "ERROR",
 }
 
+#: The environment variable of Arrow's allocator. Only it changes the pool that Arrow's C++ uses by itself.
+ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL"
 #: Sessions that have the format. To register it again would start a Python process in each.
 _registered: WeakSet[SparkSession] = WeakSet()
 #: The formats with storage options of their own that a session knows, by those options.
@@ -107,6 +110,9 @@ def default_settings() -> dict[str, str]:
     settings = dict(DEFAULTS)
     if folder := os.environ.get("NUMBA_CACHE_DIR"):
         settings["spark.executorEnv.NUMBA_CACHE_DIR"] = folder
+    # mimalloc takes huge pages for each thread's first small buffer, and keeps most of this memory
+    if ARROW_POOL not in os.environ and "jemalloc" in pa.supported_memory_backends():
+        settings[f"spark.executorEnv.{ARROW_POOL}"] = "jemalloc"
     if "SPARK_REMOTE" in os.environ or "SPARK_CONNECT_MODE_ENABLED" in os.environ:
         return {name: value for name, value in settings.items() if name.startswith("spark.sql.")}
     SparkContext._ensure_initialized()  # only the JVM knows the settings of spark-submit

@@ -23,7 +23,7 @@ from distlog.core.files.file_reader import FileReader
 from distlog.core.files.input_files import ReadOptions
 from distlog.core.storage.input_storage import InputStorage
 from distlog.core.storage.storage import Storage
-from distlog.spark.appends import append_files, most_bytes
+from distlog.spark.appends import append_files
 from distlog.spark.sink import WriteOptions
 
 pytestmark = pytest.mark.spark
@@ -148,14 +148,6 @@ def test_a_task_writes_files_for_partitions_beyond_its_memory(
     segments = [segment for state in topic.refresh().snapshot.partitions for segment in state.segments]
     assert [segment.is_bundled for segment in segments] == expected
     assert sum(len(numbers(topic, partition)) for partition in (0, 1)) == 23_000
-
-
-@pytest.mark.parametrize(("partitions", "is_local", "expected"), [(2, False, 64), (2, True, 512), (1, False, 512)])
-def test_a_task_of_many_partitions_on_an_object_store_is_small(
-    partitions: int, is_local: bool, expected: int
-) -> None:
-    """There each partition would hold parts of an upload."""
-    assert most_bytes(partitions, is_local=is_local) == expected << 20
 
 
 def test_rows_of_csv_with_line_ends_in_fields_are_whole_over_many_tasks(

@@ -67,6 +67,25 @@ def test_each_partition_keeps_its_order_with_any_number_of_threads(workers: int,
     assert files(storage) == named_files(topic)
 
 
+@pytest.mark.parametrize(("is_local", "are_bundled"), [(False, True), (True, False)])
+def test_an_append_with_little_memory_makes_several_bundles_on_an_object_store(
+    is_local: bool, are_bundled: bool, tmp_path: Path
+) -> None:
+    """A local disk gets files that are streamed, which takes no more memory."""
+    storage = Storage(str(tmp_path / "topic") if is_local else f"memory://{tmp_path.name}/topic")
+    writer = appender(storage, 1, held_bytes=4 << 20)
+    values = [b"%06d" % n + bytes(1000) for n in range(ROWS)]
+    writer.append(pa.table({"partition": pa.array(np.arange(ROWS) % 3, pa.int32()), "value": values}))
+    topic = topic_on(storage)
+    _, snapshot = commit_append(topic.handle, topic.snapshot, writer.close(), read_version=0)
+    topic.advance(snapshot)
+    segments = [segment for state in topic.snapshot.partitions for segment in state.segments]
+    assert all(segment.is_bundled for segment in segments) == are_bundled
+    assert (len({segment.stem for segment in segments}) > 4) == are_bundled
+    assert contents(topic) == {number: values[number::3] for number in range(3)}
+    assert topic.verify().ok
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_the_first_too_large_row_is_reported_and_no_file_is_left(workers: int, storage: Storage) -> None:
     writer = appender(storage, workers)

@@ -112,6 +112,9 @@ class SegmentWriter:
         first = 0
         while first < len(batches):
             segment = self._segment = self._segment or self._open()
+            if segment.is_due:
+                self._seal()
+                continue
             moved = bases[first:] - bases[first] + segment.next_offset
             end = first + self._room(segment, batches[first:], moved, oldest[first:])
             if end > first:
@@ -173,10 +176,18 @@ class _Bundle:
 
 
 class Bundles:
-    """Gathers the segments of one append, up to about `held_bytes`, and writes their bundles; for many threads."""
+    """Gathers the segments of one append, up to about `held_bytes`, and writes their bundles; for many threads.
+
+    Further segments get their own files, or, on an object store with a given `held_bytes`, further bundles: parts of
+    an upload for each partition would need more memory.
+    """
 
     def __init__(self, storage: Storage, new_stem: Callable[[], str], held_bytes: int | None = None) -> None:
         self._storage, self._new_stem, self._held_bytes = storage, new_stem, held_bytes or LARGEST_BUNDLE
+        self._makes_more = held_bytes is not None and not storage.is_local
+        #: Segments of an earlier generation end at their next write.
+        self.generation = 0
+        self._generation_bytes = 0
         self._partitions: set[int] = set()
         self._waiting: list[_Bundle] = []
         self._held = self._sealed = 0
@@ -193,12 +204,16 @@ class Bundles:
 
     def has_room_for(self, log_bytes: int) -> bool:
         """True if a segment of `log_bytes` that is still being written may be held for a bundle."""
-        return self.is_shared and log_bytes <= LARGEST_PART and self._held <= self._held_bytes
+        has_memory = self._makes_more or self._held <= self._held_bytes
+        return self.is_shared and log_bytes <= LARGEST_PART and has_memory
 
     def hold(self, change: int) -> None:
         """Add `change` to the bytes that segments being written hold."""
         with self._lock:
             self._held += change
+            self._generation_bytes += max(change, 0)
+            if self._makes_more and self.is_shared and self._generation_bytes > self._held_bytes:
+                self.generation, self._generation_bytes = self.generation + 1, 0
 
     def add(self, partition: int, log: Sequence[Buffer], indexes: Mapping[str, bytes]) -> str:
         """Add the buffers of a segment's log, and its indexes by suffix, to write later; returns its stem."""
@@ -210,7 +225,7 @@ class Bundles:
                 self._waiting.append(bundle)
             bundle.segments[partition] = parts
             self._sealed += sum(map(_size, parts.values()))
-            if self._sealed > self._held_bytes:
+            if self._sealed > self._held_bytes // (2 if self._makes_more else 1):
                 self._write_waiting()
             return bundle.stem
 
@@ -224,8 +239,10 @@ class Bundles:
 
     def _write_waiting(self) -> None:
         waiting, self._waiting, self._sealed = self._waiting, [], 0
+        # a put joins the buffers, and a copy is memory too
+        put_bytes = min(_PUT_BYTES, self._held_bytes // 4) if self._storage.is_local else _PUT_BYTES
         for bundle in waiting:
-            _write(self._storage, paths.bundle_file(bundle.stem), list(self._parts_of(bundle)))
+            _write(self._storage, paths.bundle_file(bundle.stem), list(self._parts_of(bundle)), put_bytes=put_bytes)
 
     def _parts_of(self, bundle: _Bundle) -> Iterator[Buffer]:
         """The bytes of a bundle; notes the position of each part."""
@@ -245,8 +262,14 @@ def _size(buffers: Sequence[Buffer]) -> int:
     return sum(memoryview(buffer).nbytes for buffer in buffers)
 
 
-def _write(storage: Storage, name: str, buffers: Sequence[Buffer], part_bytes: int | None = None) -> None:
-    if _size(buffers) <= _PUT_BYTES:
+def _write(
+    storage: Storage,
+    name: str,
+    buffers: Sequence[Buffer],
+    part_bytes: int | None = None,
+    put_bytes: int | None = None,
+) -> None:
+    if _size(buffers) <= (_PUT_BYTES if put_bytes is None else put_bytes):
         storage.put(name, b"".join(buffers))
         return
     with storage.open_write(name, part_bytes) as writer:
@@ -375,7 +398,7 @@ class SegmentFile:
         self._part_bytes = part_bytes
         self._segment_bytes = config.segment_size
         self._log = LogDescription(interval_bytes=config.index_interval_bytes, index_bytes=config.segment_index_bytes)
-        self._bundles = bundles
+        self._bundles, self._generation = bundles, bundles.generation if bundles else 0
         self._held: list[Buffer] = []
         self._stream: ObjectWriter | None = None
 
@@ -386,6 +409,11 @@ class SegmentFile:
     @property
     def is_uploading(self) -> bool:
         return self._stream is not None
+
+    @property
+    def is_due(self) -> bool:
+        """True if the memory for bundles asks for the end of this segment."""
+        return self._bundles is not None and not self.is_uploading and self._generation < self._bundles.generation
 
     @property
     def next_offset(self) -> int:
