@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from distlog.core.config import TopicConfig
-from distlog.core.format.kernels.segment_groups import find_groups
+from distlog.core.format.kernels.segments import find_groups
 from distlog.core.maintain.merge import job_bytes_of, limits_of
 from distlog.core.maintain.merge_job import JOB_BYTES, JOB_SEGMENTS, upload_bytes
 from distlog.core.segments.segment_writer import HELD_BYTES, LARGEST_BUNDLE, LARGEST_PART

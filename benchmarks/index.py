@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from distlog.core.format.offset_and_time_index import OFFSET_ENTRY, OffsetIndex
+from distlog.core.format.indexes import OFFSET_ENTRY, OffsetIndex
 
 ENTRIES = 1_310_720  # a full index of the default segment.index.bytes
 ROUNDS = 15

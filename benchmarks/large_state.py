@@ -34,7 +34,7 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.transaction_table import TransactionTable
 from distlog.core.maintain.merge import plan_merge
 from distlog.core.maintain.retention import plan_retention
-from distlog.core.read import scan_plan
+from distlog.core.read.scan import plan_slices
 
 ROWS, PARTITIONS = 1_000_000, 1000
 _NOW = int(time.time() * 1000)
@@ -175,7 +175,7 @@ def measured(name: str, rows: int = ROWS) -> dict[str, Any]:
         "requests of an open by both": again.storage.counters.gets + again.storage.counters.lists,
         "append ms": 1000 * min(appends),
         "refresh by a commit ms": 1000 * _seconds(reader.refresh)[0] / len(appends),
-        "plan of a scan ms": 1000 * _seconds(lambda: scan_plan.plan(opened_topic.reader, snapshot, everything))[0],
+        "plan of a scan ms": 1000 * _seconds(lambda: plan_slices(opened_topic.reader, snapshot, everything))[0],
         "plan of retention ms": 1000 * _seconds(lambda: plan_retention(snapshot, _NOW))[0],
         "plan of merging ms": 1000 * _seconds(lambda: plan_merge(snapshot))[0],
     }

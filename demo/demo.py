@@ -20,7 +20,7 @@ import distlog
 from demo.clicks import clicks
 from distlog.core.files.file_reader import FileReader
 from distlog.core.files.input_files import ReadOptions
-from distlog.core.storage.input_storage import InputStorage
+from distlog.core.storage.storage import InputStorage
 from distlog.spark import SparkExecutor, append, read, session
 from distlog.spark.appends import append_files
 from distlog.spark.sink import WriteOptions

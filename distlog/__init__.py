@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from distlog.core.log_manager.log_manager import LogManager
     from distlog.core.opening import AdoptReport, adopt, create, open, open_or_create, topics
     from distlog.core.read.consumer import Consumer
+    from distlog.core.read.lookup import EARLIEST, LATEST, MAX_TIMESTAMP
     from distlog.core.read.scan import Record
-    from distlog.core.read.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
     from distlog.core.schemas.registry import SchemaRegistry
     from distlog.core.tiered.tiered_topic import open_tiered
     from distlog.core.topic import Topic
@@ -145,7 +145,7 @@ _MODULES = {
     "distlog.core.read.consumer": ("Consumer",),
     "distlog.core.log_manager.log_manager": ("LogManager",),
     "distlog.core.read.scan": ("Record",),
-    "distlog.core.read.time_lookup": (
+    "distlog.core.read.lookup": (
         "EARLIEST",
         "LATEST",
         "MAX_TIMESTAMP",

@@ -40,15 +40,13 @@ from distlog.core.integers import MAX_INT
 from distlog.core.kafka.dump import DumpedFile
 from distlog.core.kafka.dump import dump as dump_files
 from distlog.core.kafka.dump_lines import DumpOptions, DumpOutput
-from distlog.core.read import scan_plan
-from distlog.core.read.consumed_log import Start, ends_of
-from distlog.core.read.consumer import Consumer
+from distlog.core.read.consumer import Consumer, Start, ends_of
+from distlog.core.read.lookup import EARLIEST
 from distlog.core.read.row_lines import csv_rows
-from distlog.core.read.scan import first
-from distlog.core.read.time_lookup import EARLIEST
+from distlog.core.read.scan import first, slices_of
 from distlog.core.segments.chunks import IsolationLevel
 from distlog.core.segments.slices import TimeRange
-from distlog.core.storage.input_storage import InputStorage
+from distlog.core.storage.storage import InputStorage
 from distlog.core.times import now_ms
 from distlog.core.topic import Topic
 
@@ -357,7 +355,7 @@ def _from_partition(
         )
         return scan if limit is None else first(topic.reader, scan.slices, columns, limit, scan.isolation)
     times = TimeRange.between(bounds.since, bounds.until)
-    slices = scan_plan.slices_of(topic.reader, topic.live_snapshot, partition, start, times)
+    slices = slices_of(topic.reader, topic.live_snapshot, partition, start, times)
     return first(topic.reader, slices, columns, limit)
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from distlog.core.read.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
+from distlog.core.read.lookup import EARLIEST, LATEST, MAX_TIMESTAMP
 from distlog.core.times import iso, now_ms, to_ms
 
 _PARTITION_OFFSET = re.compile(r"(?:([0-9]{1,9}):)?(-1|[0-9]{1,18})")

@@ -61,14 +61,20 @@ from distlog.core.maintain.retention import (
 from distlog.core.maintain.vacuum import VacuumReport, vacuum
 from distlog.core.maintain.verify import VerifyReport, verify
 from distlog.core.plots import SegmentColumns, topic_figure
-from distlog.core.read import group_admin, scan_plan
-from distlog.core.read.consumed_log import Start
-from distlog.core.read.consumer import LEASE_S, ConsumeOptions, Consumer, reset_group
+from distlog.core.read.consumer import LEASE_S, ConsumeOptions, Consumer, Start, reset_group
 from distlog.core.read.fetch import MAX_TIMEOUT_MS, FetchedBatches, fetch, fetch_committed
-from distlog.core.read.group_admin import group_table
-from distlog.core.read.group_log import GroupLog
-from distlog.core.read.scan import Record, Scan, check_columns, records_of
-from distlog.core.read.time_lookup import Found, offsets_for_times
+from distlog.core.read.group_log import GroupLog, carry_over_groups, delete_group, group_table
+from distlog.core.read.lookup import Found, offsets_for_times
+from distlog.core.read.scan import (
+    Record,
+    Scan,
+    check_choice,
+    check_columns,
+    offset_bounds,
+    plan_slices,
+    records_of,
+    time_bounds,
+)
 from distlog.core.segments.chunks import IsolationLevel
 from distlog.core.segments.segment_reader import SegmentReader
 from distlog.core.segments.slices import OutOfRange
@@ -211,9 +217,9 @@ class Topic:
         one side.
         """
         names, snapshot = check_columns(columns), self.live_snapshot
-        times = scan_plan.times(start, end, start_time, end_time)
-        bounds = scan_plan.bounds(snapshot, partitions, start, end)
-        slices, visible = scan_plan.plan(self.reader, snapshot, bounds, isolation, out_of_range, times)
+        times = time_bounds(start, end, start_time, end_time)
+        bounds = offset_bounds(snapshot, partitions, start, end)
+        slices, visible = plan_slices(self.reader, snapshot, bounds, isolation, out_of_range, times)
         return Scan(self.reader, slices, names, visible, max_workers)
 
     def consume(
@@ -279,7 +285,7 @@ class Topic:
         unknown isolation.
         """
         self.check_partition(partition)
-        scan_plan.check_choice("isolation", isolation, IsolationLevel)
+        check_choice("isolation", isolation, IsolationLevel)
         state, fetch_batches = self.live_snapshot.partitions[partition], fetch
         if isolation == "read_committed":
             fetch_batches = partial(fetch_committed, stable_offset=last_stable_offset(self.reader, state))
@@ -497,9 +503,9 @@ class Topic:
         snapshot, topic_id = self.log.load(), str(uuid.uuid4())
         # before the commit, so that no member finds its group without positions; and after it, since vacuum deletes
         # positions of an id that no topic has
-        group_admin.carry_over(self.storage, snapshot.topic_id, topic_id)
+        carry_over_groups(self.storage, snapshot.topic_id, topic_id)
         seal_all(self.handle, snapshot, "new-id", [SetTopicId(topic_id)])
-        group_admin.carry_over(self.storage, snapshot.topic_id, topic_id)
+        carry_over_groups(self.storage, snapshot.topic_id, topic_id)
         return topic_id
 
     def seal(self) -> None:
@@ -539,7 +545,7 @@ class Topic:
     def delete_group(self, group: str) -> None:
         """Forget a group's positions; a live member creates it again. Raises GroupNotFoundError."""
         self._check_writable()
-        group_admin.delete(GroupLog(self.storage, self.snapshot.topic_id, group))
+        delete_group(GroupLog(self.storage, self.snapshot.topic_id, group))
 
     def retention(self, *, dry_run: bool = False) -> RetentionReport:
         """Delete whole segments at the old end, by the config's `retention.*`; `dry_run` only reports.

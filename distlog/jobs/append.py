@@ -20,7 +20,7 @@ from distlog.core.files.input_files import FAIL, FORMATS, SKIP, ReadOptions
 from distlog.core.files.text_lines import unescaped
 from distlog.core.opening import open as open_topic
 from distlog.core.opening import open_or_create
-from distlog.core.storage.input_storage import InputStorage
+from distlog.core.storage.storage import InputStorage
 from distlog.core.times import TIME_UNITS, now_ms
 from distlog.core.write.append import check_batch
 from distlog.jobs.job import add_settings, argument, job_parser, run_job

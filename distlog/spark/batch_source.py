@@ -36,12 +36,12 @@ from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidConfigError, InvalidRecordError, TopicNotFoundError
-from distlog.core.format.index_cache import IndexCache
+from distlog.core.format.indexes import IndexCache
 from distlog.core.format.kernels.record_scan import to_microseconds
 from distlog.core.integers import MAX_LONG, MIN_LONG
 from distlog.core.locks import process_lock
 from distlog.core.log.live_snapshot import with_tails
-from distlog.core.read import scan_plan
+from distlog.core.read.scan import plan_slices
 from distlog.core.segments.chunks import Isolation
 from distlog.core.segments.segment_reader import SegmentReader, read_slices
 from distlog.core.segments.slices import ALWAYS, SegmentSlice, TimeRange, split_by_bytes
@@ -319,7 +319,7 @@ class DistlogReader(DataSourceReader):
             raise RuntimeError("a reader plans in the driver only")
         reader = SegmentReader(options.storage, snapshot.name, IndexCache())
         bounds, times = self._narrow(read_bounds(reader, snapshot, options), options.times)
-        slices, isolation = scan_plan.plan(reader, snapshot, bounds, options.isolation, times=times)
+        slices, isolation = plan_slices(reader, snapshot, bounds, options.isolation, times=times)
         size = SplitSize(os.cpu_count() or 1, options.min_partitions, options.max_records)
         return [Split(group, isolation) for group in split(slices, size)]
 

@@ -26,9 +26,8 @@ from distlog.core.errors import (
 from distlog.core.integers import count_of, whole_number
 from distlog.core.opening import open as open_topic
 from distlog.core.opening import topics
-from distlog.core.read import scan_plan
-from distlog.core.read.scan import Scan, names_of
-from distlog.core.read.time_lookup import EARLIEST, LATEST
+from distlog.core.read.lookup import EARLIEST, LATEST
+from distlog.core.read.scan import Scan, names_of, offset_bounds, plan_slices, time_bounds
 from distlog.core.segments.chunks import IsolationLevel
 from distlog.core.segments.slices import OutOfRange, first_offsets
 from distlog.core.storage.storage import Storage
@@ -156,9 +155,9 @@ def read(
     _check_session(spark)
     schema = schema_of(None if columns is None else names_of(columns), include_headers)
     topic = _open(url, version, timestamp, storage_options)
-    times = scan_plan.times(start, end, start_time, end_time)
-    bounds = scan_plan.bounds(topic.live_snapshot, partitions, start, end)
-    slices, visible = scan_plan.plan(topic.reader, topic.live_snapshot, bounds, isolation, out_of_range, times)
+    times = time_bounds(start, end, start_time, end_time)
+    bounds = offset_bounds(topic.live_snapshot, partitions, start, end)
+    slices, visible = plan_slices(topic.reader, topic.live_snapshot, bounds, isolation, out_of_range, times)
     exact = True
     min_partitions = None if min_partitions is None else whole_number("min_partitions", min_partitions)
     if limit is not None:
@@ -198,7 +197,7 @@ def stream(
     schema = schema_of(None if columns is None else names_of(columns), include_headers)
     topic = _open(url, None, None, storage_options)
     topic.current.check_writable(topic.storage)
-    bounds = scan_plan.bounds(topic.snapshot, partitions, start, None)
+    bounds = offset_bounds(topic.snapshot, partitions, start, None)
     starts = {number: EARLIEST if first is None else first for number, (first, _) in bounds.items()}
     options = {
         "assign": None if partitions is None else format_assign(topic.name, starts),

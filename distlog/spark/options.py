@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError
-from distlog.core.read.time_lookup import EARLIEST, LATEST, Found, offsets_for_times
+from distlog.core.read.lookup import EARLIEST, LATEST, Found, offsets_for_times
 from distlog.core.segments.chunks import IsolationLevel
 from distlog.core.segments.segment_reader import SegmentReader
 from distlog.core.segments.slices import ALWAYS, TimeRange

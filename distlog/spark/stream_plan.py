@@ -28,8 +28,8 @@ from distlog.core.errors import (
     UnsupportedVersionError,
 )
 from distlog.core.log.live_snapshot import LiveSnapshot
-from distlog.core.read import scan_plan
-from distlog.core.read.time_lookup import LATEST, Found
+from distlog.core.read.lookup import LATEST, Found
+from distlog.core.read.scan import plan_slices
 from distlog.core.segments.chunks import Isolation
 from distlog.core.segments.segment_reader import SegmentReader
 from distlog.core.segments.slices import SegmentSlice
@@ -155,7 +155,7 @@ class StreamPlan:
         first_offsets = {} if previous else last.first
         starts = {**dict.fromkeys(last.offsets, 0), **first_offsets, **previous_offsets, **last.starts}
         bounds = self._bounds(snapshot, starts, last)
-        slices, isolation = scan_plan.plan(self._topic.reader, snapshot, bounds, self._options.isolation)
+        slices, isolation = plan_slices(self._topic.reader, snapshot, bounds, self._options.isolation)
         size = SplitSize(os.cpu_count() or 1, self._options.min_partitions, self._options.max_records)
         return [StreamSplit(snapshot.name, group, isolation) for group in split(slices, size)]
 

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from distlog.core import paths
 from distlog.core.errors import InvalidConfigError, StorageError
 from distlog.core.opening import open as open_topic
-from distlog.core.read.time_lookup import EARLIEST
+from distlog.core.read.lookup import EARLIEST
 from distlog.core.schemas.decoding import OnError
 from distlog.core.schemas.registry import SchemaRegistry, SchemaTopic
 from distlog.core.storage.storage import parse_url

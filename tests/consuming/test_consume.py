@@ -24,7 +24,7 @@ from distlog.core.errors import (
     SnapshotTooOldError,
     TopicNotFoundError,
 )
-from distlog.core.read import consumed_log as consumed_log
+from distlog.core.read import consumer as consumer_module
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 
@@ -180,7 +180,7 @@ def test_windows_alternate_between_partitions_without_gaps(topic: Topic, monkeyp
     for _ in range(5):
         append(topic, 0, 20)
     append(topic, 1, 5)
-    monkeypatch.setattr(consumed_log, "WINDOW_BYTES", 700)
+    monkeypatch.setattr(consumer_module, "WINDOW_BYTES", 700)
     records = drained(consume(topic))
     assert [row for row in records if row[0] == 0] == span(0, 0, 100)
     assert records.index((1, 4)) < records.index((0, 60))
@@ -189,7 +189,7 @@ def test_windows_alternate_between_partitions_without_gaps(topic: Topic, monkeyp
 def test_a_segment_larger_than_a_window_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = topic_on(Storage(f"memory://{tmp_path.name}/topic"), 1, {"batch.bytes": "150"})
     topic.append(values(range(200)))
-    monkeypatch.setattr(consumed_log, "WINDOW_BYTES", 1000)
+    monkeypatch.setattr(consumer_module, "WINDOW_BYTES", 1000)
     windows = [rows(batch) for batch in consume(topic)]
     assert len(windows) > 3
     assert [row for window in windows for row in window] == span(0, 0, 200)
@@ -236,7 +236,7 @@ def test_a_dropped_or_recreated_topic_fails(topic: Topic) -> None:
 def test_it_continues_while_segments_are_merged_and_vacuumed(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(12):
         append(topic, 0, 5)
-    monkeypatch.setattr(consumed_log, "WINDOW_BYTES", 700)
+    monkeypatch.setattr(consumer_module, "WINDOW_BYTES", 700)
     consumer = consume(topic)
     records = rows(next(consumer))
     topic.refresh()

@@ -23,8 +23,8 @@ from distlog.core.errors import (
     ReadOnlyTopicError,
     TopicNotFoundError,
 )
-from distlog.core.read import consumed_log as consumed_log
-from distlog.core.read.consumed_log import GroupAssignment
+from distlog.core.read import consumer as consumer_module
+from distlog.core.read.consumer import GroupAssignment
 from distlog.core.read.group_log import GroupLog
 from distlog.core.topic import Topic
 
@@ -39,7 +39,7 @@ def test_a_group_continues_at_its_committed_offsets(topic: Topic, time: Time) ->
 
 
 def test_uncommitted_records_are_returned_again(topic: Topic, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumed_log, "WINDOW_BYTES", 60)
+    monkeypatch.setattr(consumer_module, "WINDOW_BYTES", 60)
 
     def fail() -> None:
         with joined(topic, time) as consumer:

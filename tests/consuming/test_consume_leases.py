@@ -19,7 +19,7 @@ import distlog
 from distlog.core.errors import (
     FencedMemberError,
 )
-from distlog.core.read import consumed_log as consumed_log
+from distlog.core.read import consumer as consumer_module
 from distlog.core.read.consumer import Consumer
 from distlog.core.read.group_log import GroupLog
 from distlog.core.storage.storage import Storage
@@ -122,7 +122,7 @@ def test_a_paused_member_cannot_commit_and_returns_no_old_records(topic: Topic, 
 
 
 def test_a_paused_single_member_continues(topic: Topic, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumed_log, "WINDOW_BYTES", 60)
+    monkeypatch.setattr(consumer_module, "WINDOW_BYTES", 60)
     consumer = joined(topic, time)
     next(consumer)
     old_ids = ids(topic)
@@ -135,16 +135,16 @@ def test_a_paused_single_member_continues(topic: Topic, time: Time, monkeypatch:
 def test_a_fetch_longer_than_the_lease_returns_nothing(
     topic: Topic, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paused, read, other_members = joined(topic, time), consumed_log.ConsumedLog.read, list[Consumer]()
+    paused, read, other_members = joined(topic, time), consumer_module.ConsumedLog.read, list[Consumer]()
 
-    def slow(log: consumed_log.ConsumedLog, positions: Mapping[int, int]) -> consumed_log.Window | None:
-        monkeypatch.setattr(consumed_log.ConsumedLog, "read", read)
+    def slow(log: consumer_module.ConsumedLog, positions: Mapping[int, int]) -> consumer_module.Window | None:
+        monkeypatch.setattr(consumer_module.ConsumedLog, "read", read)
         time.now_s += 2 * LEASE_S
         other_members.append(joined(topic, time))
         live(time, 1.5 * LEASE_S, *other_members, step_s=LEASE_S / 20)
         return read(log, positions)
 
-    monkeypatch.setattr(consumed_log.ConsumedLog, "read", slow)
+    monkeypatch.setattr(consumer_module.ConsumedLog, "read", slow)
     assert drained(paused) == []
     assert sorted(other_members[0].position) == [0, 1]
 

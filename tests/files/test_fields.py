@@ -18,7 +18,7 @@ from distlog.core.files.file_reader import FileReader
 from distlog.core.files.input_files import ReadOptions
 from distlog.core.files.record_times import TimeReader
 from distlog.core.files.table_rows import header_names
-from distlog.core.storage.input_storage import InputStorage
+from distlog.core.storage.storage import InputStorage
 from distlog.core.times import to_ms
 
 CELLS = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)

@@ -26,8 +26,7 @@ from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageE
 from distlog.core.files.file_reader import FileReader
 from distlog.core.files.input_files import Kind, ReadOptions
 from distlog.core.files.splits import pack
-from distlog.core.storage.input_storage import InputStorage
-from distlog.core.storage.storage import Storage
+from distlog.core.storage.storage import InputStorage, Storage
 
 
 def names(*inputs: object) -> list[str]:

@@ -17,7 +17,7 @@ from distlog.core.errors import InvalidRecordError
 from distlog.core.files import table_rows
 from distlog.core.files.file_reader import FileReader
 from distlog.core.files.input_files import ReadOptions
-from distlog.core.storage.input_storage import InputStorage
+from distlog.core.storage.storage import InputStorage
 
 MOMENT = datetime(2023, 11, 14, 22, 13, 20, 123456)
 INNER = pa.struct([("t", pa.timestamp("us")), ("x", pa.int32())])

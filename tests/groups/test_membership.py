@@ -13,9 +13,8 @@ from topic_consumers import Time, consume, drained, span
 from topics import TINY, topic_on, values
 
 from distlog.core.errors import FencedMemberError
-from distlog.core.read import group_admin
-from distlog.core.read.consumed_log import ConsumedLog, Window
-from distlog.core.read.group_log import KEPT, GroupLog, GroupState, Member, assignment
+from distlog.core.read.consumer import ConsumedLog, Window
+from distlog.core.read.group_log import KEPT, GroupLog, GroupState, Member, assignment, reset_positions
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 
@@ -46,7 +45,7 @@ def test_a_removed_member_cannot_return_by_an_empty_commit(topic: Topic) -> None
     time = Time()
     consumer = consume(topic, time, group="g")
     next(consumer)
-    group_admin.reset(GroupLog(topic.storage, topic.snapshot.topic_id, "g"), {}, {}, is_empty=False)
+    reset_positions(GroupLog(topic.storage, topic.snapshot.topic_id, "g"), {}, {}, is_empty=False)
     with pytest.raises(FencedMemberError):
         consumer.commit({})
     assert not state_of(topic).members
@@ -88,7 +87,7 @@ def test_a_refresh_in_a_busy_group_finds_the_newest_state(topic: Topic) -> None:
             busy.commit({})
     busy.close()
     other = consume(topic, time, group="g", timeout=0, partitions=[0])
-    group_admin.reset(GroupLog(topic.storage, topic.snapshot.topic_id, "g"), {0: 2}, {}, is_empty=False)
+    reset_positions(GroupLog(topic.storage, topic.snapshot.topic_id, "g"), {0: 2}, {}, is_empty=False)
     time.now_s += 3.1
     assert drained(idle) == span(0, 2, 6)
     assert drained(other) == []

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from index_files import offset_entries, time_entries
 
-from distlog.core.format.offset_and_time_index import (
+from distlog.core.format.indexes import (
     GrowingOffsetIndex,
     GrowingTimeIndex,
     OffsetPosition,

@@ -9,16 +9,17 @@ import pytest
 from active_segments import append, files, new_segment, none_open, records, reopened
 from test_transaction_index import FOUR
 
-from distlog.core.format.offset_and_time_index import (
+from distlog.core.format.indexes import (
     OFFSET_ENTRY,
     TIME_ENTRY,
+    AbortedTransaction,
     GrowingOffsetIndex,
     GrowingTimeIndex,
     OffsetIndex,
     TimeIndex,
+    decode_transactions,
 )
 from distlog.core.format.record_batch import read_headers
-from distlog.core.format.transaction_index import AbortedTransaction, decode_transactions
 from distlog.core.log.log_segment import LogSegment
 from distlog.core.segments.segment_state import UnfitBatchError
 

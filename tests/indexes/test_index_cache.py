@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from distlog.core.errors import CorruptIndexError, StorageError
-from distlog.core.format.index_cache import IndexCache, default_folder
+from distlog.core.format.indexes import IndexCache, default_folder
 from distlog.core.storage.backend import Part
 from distlog.core.storage.storage import Storage
 

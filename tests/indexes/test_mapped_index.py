@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from index_files import offset_entries, time_entries
 
-from distlog.core.format.offset_and_time_index import OffsetIndex, TimeIndex
+from distlog.core.format.indexes import OffsetIndex, TimeIndex
 
 BASE = 45
 Kind = type[OffsetIndex] | type[TimeIndex]

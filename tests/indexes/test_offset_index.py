@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from index_files import offset_entries
 
 from distlog.core.errors import CorruptIndexError
-from distlog.core.format.offset_and_time_index import OFFSET_ENTRY, OffsetIndex
+from distlog.core.format.indexes import OFFSET_ENTRY, OffsetIndex
 
 BASE = 45
 MAX_INT = 2**31 - 1

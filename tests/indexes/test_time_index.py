@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from index_files import time_entries
 
 from distlog.core.errors import CorruptIndexError
-from distlog.core.format.offset_and_time_index import TimeIndex
+from distlog.core.format.indexes import TimeIndex
 
 BASE = 45
 SLOTS = 30

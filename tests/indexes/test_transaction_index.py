@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distlog.core.errors import CorruptIndexError, UnsupportedVersionError
-from distlog.core.format.transaction_index import (
+from distlog.core.format.indexes import (
     TRANSACTION_ENTRY,
     AbortedTransaction,
     collect_aborted,

@@ -12,11 +12,11 @@ from logs import batches_of
 
 import distlog
 from distlog import CorruptRecordError
-from distlog.core.format.offset_and_time_index import OFFSET_ENTRY
+from distlog.core.format.indexes import OFFSET_ENTRY
 from distlog.core.format.record_batch import read_headers
 from distlog.core.kafka import partition_folder
 from distlog.core.kafka.partition_folder import HeaderScan, batch_positions, open_headers
-from distlog.core.storage.mapping import SparseMap
+from distlog.core.storage.local_files import SparseMap
 from distlog.core.storage.storage import Storage
 
 BATCH_BYTES = 64 << 10

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distlog.core.format.kernels.index import WARM_BYTES, first_bad_slot, floor_entry, floor_slot, read_int
+from distlog.core.format.kernels.segments import WARM_BYTES, first_bad_slot, floor_entry, floor_slot, read_int
 
 LAYOUTS = [(8, 0, 4), (8, 4, 4), (12, 0, 8), (12, 8, 4)]
 LONGS = st.integers(-(2**63), 2**63 - 1)

@@ -18,7 +18,7 @@ from full_disk import disk as disk
 from full_disk import fill
 
 import distlog
-from distlog.core.format.kernels.native_folder import distrust
+from distlog.core.format.kernels.native import distrust
 
 pytestmark = pytest.mark.long
 
@@ -143,7 +143,7 @@ def test_the_users_cache_depends_on_signatures_and_versions(copy: Copy, tmp_path
     folder = str(tmp_path / "cache")
     assert copy.run(NUMBA_CACHE_DIR=folder) == [1, 1, 0, 0]
     assert copy.run(NUMBA_CACHE_DIR=folder) == [1, 1, 1, 1]
-    for name in ("format/kernels/types.py", "format/kernels/native.py"):
+    for name in ("format/kernels/crc.py", "format/kernels/native.py"):
         copy.comment(name)
         assert copy.run(NUMBA_CACHE_DIR=folder) == [1, 1, 0, 0]
 

@@ -10,7 +10,7 @@ import pytest
 from active_segments import FailingCalls
 from index_files import offset_entries
 
-from distlog.core.format.offset_and_time_index import OFFSET_ENTRY
+from distlog.core.format.indexes import OFFSET_ENTRY
 from distlog.core.log.segment_files import ActiveIndex
 
 COUNT = 10_000

@@ -15,8 +15,8 @@ from transacting import Sender, committed, values_seen
 
 from distlog.core.commits.segment_table import NO_OFFSET
 from distlog.core.errors import InvalidRecordError
+from distlog.core.format.indexes import decode_transactions
 from distlog.core.format.record_batch import CONTROL, TRANSACTIONAL, read_headers
-from distlog.core.format.transaction_index import decode_transactions
 from distlog.core.log.live_snapshot import tail
 from distlog.core.log.log_validator import marker
 from distlog.core.log.partition_log import LostRecordsError

@@ -20,8 +20,8 @@ from active_segments import (
 )
 
 from distlog.core.errors import StorageError, StorageFullError
+from distlog.core.format.indexes import AbortedTransaction
 from distlog.core.format.record_batch import read_headers
-from distlog.core.format.transaction_index import AbortedTransaction
 from distlog.core.log.log_segment import LogSegment
 
 

@@ -23,8 +23,8 @@ from active_segments import (
 from golden import DATA
 from producers import Producers
 
-from distlog.core.format.transaction_index import TRANSACTION_ENTRY as TXN_ENTRY
-from distlog.core.format.transaction_index import AbortedTransaction
+from distlog.core.format.indexes import TRANSACTION_ENTRY as TXN_ENTRY
+from distlog.core.format.indexes import AbortedTransaction
 from distlog.core.log.log_segment import ReadableSegment
 from distlog.core.log.segment_files import DamagedLogError
 from distlog.core.segments.segment_state import SegmentState

@@ -17,7 +17,7 @@ from distlog.core import paths
 from distlog.core.errors import StorageError
 from distlog.core.log.live_snapshot import tail, with_tails
 from distlog.core.log.log_segment import ReadableSegment
-from distlog.core.read.point_read import first_records
+from distlog.core.read.lookup import first_records
 from distlog.core.storage.local_files import LocalFiles
 from distlog.core.topic import Topic
 

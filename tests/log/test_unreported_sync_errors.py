@@ -17,7 +17,7 @@ from soak.lossy_disk import LossyDisk
 from topics import NOW
 
 from distlog.core.errors import StorageError, StorageFullError
-from distlog.core.format.offset_and_time_index import TIME_ENTRY
+from distlog.core.format.indexes import TIME_ENTRY
 from distlog.core.log.partition_log import Appended, LostRecordsError
 from distlog.core.storage.locks_and_pages import FileLock, SharedPage
 

@@ -19,7 +19,7 @@ from distlog.core.integers import MAX_LONG
 from distlog.core.maintain.compaction import GroupToClean, clean_group
 from distlog.core.maintain.group_rewrite import SegmentGroup
 from distlog.core.maintain.record_keys import OffsetSurvivors, Verdicts, keyed_records
-from distlog.core.read.time_lookup import MAX_TIMESTAMP
+from distlog.core.read.lookup import MAX_TIMESTAMP
 from distlog.core.times import to_ms
 
 

@@ -13,6 +13,7 @@ from producers import Producers
 from raw_batches import batch, record
 
 from distlog.core.commits.producer_table import EXPIRATION_MS
+from distlog.core.format.indexes import AbortedTransaction
 from distlog.core.format.record_batch import (
     COMMIT,
     CONTROL,
@@ -21,7 +22,6 @@ from distlog.core.format.record_batch import (
     TRANSACTIONAL,
     read_headers,
 )
-from distlog.core.format.transaction_index import AbortedTransaction
 from distlog.core.maintain.compaction import Cleanable, CleaningPlan, clean_partition
 from distlog.core.maintain.record_keys import SLOT_BYTES
 from distlog.core.maintain.retention import retention

@@ -9,8 +9,8 @@ import pytest
 
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.errors import CorruptIndexError
+from distlog.core.format.indexes import AbortedTransaction, encode_transactions
 from distlog.core.format.record_batch import BATCH, CONTROL
-from distlog.core.format.transaction_index import AbortedTransaction, encode_transactions
 from distlog.core.maintain.verify_segment import (
     IndexCheck,
     OffsetIndexCheck,

@@ -39,8 +39,7 @@ from distlog.core.commits.producer_table import ProducerBatch
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.transaction_table import KEPT_MS, KEPT_NUMBERS, PAUSE_MS
 from distlog.core.format import record_batch
-from distlog.core.format.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY
-from distlog.core.format.transaction_index import TRANSACTION_ENTRY
+from distlog.core.format.indexes import OFFSET_ENTRY, TIME_ENTRY, TRANSACTION_ENTRY
 from distlog.core.integers import MAX_LONG
 from distlog.core.log.partition_lock import NO_POINT, RECORD_BYTES, PageStatus, StateRecord, head
 from distlog.core.read.group_log import KEPT, Member

@@ -171,7 +171,7 @@ def test_only_storage_imports_fsspec_and_its_file_systems() -> None:
 
 def test_only_one_module_maps_files() -> None:
     names = {module for module in importers("mmap") if module.startswith("distlog")}
-    assert names == {"distlog.core.storage.mapping"}
+    assert names == {"distlog.core.storage.local_files"}
 
 
 def test_only_kernels_import_numba() -> None:
@@ -184,15 +184,15 @@ def test_kernels_are_only_loops() -> None:
     kernels = [
         module
         for module in modules()
-        if module.startswith("distlog.core.format.kernels.")
-        and module.rsplit(".", 1)[1] not in ("native", "native_folder", "types")
+        if module.startswith("distlog.core.format.kernels.") and module != "distlog.core.format.kernels.native"
     ]
-    assert len(kernels) >= 10
+    assert len(kernels) >= 7
     faults = [
         f"{module}:{node.lineno}"
         for module in kernels
         for node in nodes(module)
         if isinstance(node, ast.ClassDef | ast.Raise | ast.Try | ast.Assert | ast.With)
+        and not (isinstance(node, ast.ClassDef) and [ast.unparse(base) for base in node.bases] == ["NamedTuple"])
     ]
     assert faults == []
     above = {"pyarrow", "numba", "llvmlite", "distlog.core.errors"}

@@ -21,7 +21,7 @@ from distlog import CorruptRecordError, InvalidConfigError, OffsetOutOfRangeErro
 from distlog.core.format.record_batch import read_headers
 from distlog.core.read import fetch as fetch_module
 from distlog.core.read.fetch import FetchedBatches
-from distlog.core.storage.mapping import FileMap
+from distlog.core.storage.local_files import FileMap
 
 LOGS: dict[str, Callable[[str], Topic]] = {
     "dense": lambda url: appended(url, 7, 60, 1, 30),

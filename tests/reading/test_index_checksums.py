@@ -18,8 +18,8 @@ from logs import changed
 import distlog
 from distlog import CorruptIndexError, Topic
 from distlog.core.commits.segment_table import SegmentInfo
-from distlog.core.format.offset_and_time_index import OffsetIndex
-from distlog.core.read import time_lookup
+from distlog.core.format.indexes import OffsetIndex
+from distlog.core.read import lookup
 from distlog.core.segments import segment_reader
 from distlog.core.segments.segment_parts import INDEX_FIELDS, SegmentIndexes, index_fields_of
 
@@ -33,7 +33,7 @@ TRANSACTIONS = golden.partitions()["first.txn-0"]
 @pytest.fixture(autouse=True)
 def by_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_reader, "INDEX_WORTH_BYTES", 0)
-    monkeypatch.setattr(time_lookup, "INDEX_WORTH_BYTES", 500)
+    monkeypatch.setattr(lookup, "INDEX_WORTH_BYTES", 500)
 
 
 def timed(url: str) -> Topic:

@@ -20,7 +20,7 @@ from searches import FACTOR, pairs
 import distlog
 from distlog import CorruptRecordError
 from distlog.core.format.record_batch import HEADER_SIZE, read_headers
-from distlog.core.read import point_read
+from distlog.core.read import lookup
 from distlog.core.read import scan as record_module
 from distlog.core.segments import segment_reader
 
@@ -136,13 +136,13 @@ def test_a_scan_continues_after_a_point_read(tmp_path: Path, limit: int | None) 
 def test_more_records_than_a_few_are_left_to_a_scan(tmp_path: Path) -> None:
     topic = appended(str(tmp_path / "t"), 200)
     (segment,) = topic.snapshot.partitions[0].segments
-    assert len(point_read.first_records(topic.reader, segment, 3, 1000)) == point_read.FEW
+    assert len(lookup.first_records(topic.reader, segment, 3, 1000)) == lookup.FEW
 
 
 def test_a_remote_log_is_scanned(memory_url: Any) -> None:
     topic = appended(memory_url.url, 20)
     (segment,) = topic.snapshot.partitions[0].segments
-    assert point_read.first_records(topic.reader, segment, 3, 1) == []
+    assert lookup.first_records(topic.reader, segment, 3, 1) == []
     assert rows_from(topic, 3) == expected_rows_from(rows(topic.scan().to_table()), 3)
 
 

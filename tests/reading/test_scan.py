@@ -18,7 +18,7 @@ from logs import appended, table
 
 import distlog
 from distlog import InvalidRecordError, Topic
-from distlog.core.format.index_cache import IndexCache
+from distlog.core.format.indexes import IndexCache
 from distlog.core.format.record_batch import COLUMNS
 from distlog.core.read import scan
 from distlog.core.segments import chunks, segment_parts, segment_reader

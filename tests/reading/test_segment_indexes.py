@@ -21,8 +21,7 @@ import distlog
 from distlog import Topic
 from distlog.core.commits.segment_table import UNKNOWN, SegmentInfo
 from distlog.core.errors import CorruptIndexError, StorageError
-from distlog.core.format.offset_and_time_index import OffsetIndex
-from distlog.core.format.transaction_index import AbortedTransaction
+from distlog.core.format.indexes import AbortedTransaction, OffsetIndex
 from distlog.core.read.scan import records_of
 from distlog.core.segments import segment_parts
 

@@ -18,8 +18,8 @@ from partition_logs import Process, append, new_topic
 from distlog import Topic
 from distlog.core.commits.snapshot import PartitionState
 from distlog.core.errors import StorageError
+from distlog.core.format.indexes import OFFSET_ENTRY
 from distlog.core.format.kernels.native import COMPILED
-from distlog.core.format.offset_and_time_index import OFFSET_ENTRY
 from distlog.core.log.live_snapshot import with_tails
 from distlog.core.read.fetch import fetch_stored
 from distlog.core.segments.chunks import StoredBatches

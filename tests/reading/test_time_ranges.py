@@ -28,7 +28,7 @@ from distlog import Topic
 from distlog.cli import record_commands
 from distlog.core.format.record_batch import COLUMNS
 from distlog.core.format.record_encoder import encode
-from distlog.core.read import scan_plan
+from distlog.core.read import scan as scan_module
 from distlog.core.read.scan import Scan
 from distlog.core.segments import segment_reader
 from distlog.core.segments.slices import split_by_bytes
@@ -57,7 +57,7 @@ def each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     if request.param == "small":
         return
     worth = 0 if request.param == "by-index" else 1 << 40
-    for module in (segment_reader, scan_plan):
+    for module in (segment_reader, scan_module):
         monkeypatch.setattr(module, "INDEX_WORTH_BYTES", worth)
     monkeypatch.setattr(segment_reader, "SMALL_BYTES", 0)
     monkeypatch.setattr(segment_reader, "GROUP_BYTES", 0)

@@ -11,7 +11,7 @@ from golden import DATA
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distlog.core.format.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY
+from distlog.core.format.indexes import OFFSET_ENTRY, TIME_ENTRY
 from distlog.core.format.record_batch import BATCH, read_headers
 from distlog.core.segments.segment_state import LogDescription
 

@@ -18,7 +18,7 @@ from distlog.core import paths
 from distlog.core.commits import fields
 from distlog.core.config import TopicConfig
 from distlog.core.format.compression import CODEC_NAMES
-from distlog.core.format.kernels import index, segment_fold
+from distlog.core.format.kernels import segments
 from distlog.core.format.record_batch import APPEND_TIME, CONTROL, DELETE_HORIZON, TRANSACTIONAL, read_headers
 from distlog.core.format.record_encoder import RecordInput, encode
 from distlog.core.integers import MAX_LONG
@@ -95,25 +95,25 @@ def test_too_few_bytes_are_refused() -> None:
 def test_the_kernels_have_the_positions_of_the_fields() -> None:
     indexes = {name: number for number, name in enumerate(NAMES)}
     for name, number in {
-        "since_entry": index.SINCE_ENTRY,
-        "max_timestamp": index.MAX_TIMESTAMP,
-        "max_timestamp_delta": index.MAX_OFFSET,
-        "last_time_entry": index.LAST_ENTRY_TIMESTAMP,
-        "batches": index.BATCHES,
-        "base_offset": segment_fold.BASE_OFFSET,
-        "next_offset": segment_fold.NEXT_OFFSET,
-        "position": segment_fold.POSITION,
-        "record_count": segment_fold.RECORDS,
-        "first_timestamp": segment_fold.FIRST_TIMESTAMP,
-        "min_timestamp": segment_fold.MIN_TIMESTAMP,
-        "offset_of_max_timestamp": segment_fold.OFFSET_OF_MAX,
-        "roll_timestamp": segment_fold.ROLL_TIMESTAMP,
-        "first_batch_crc": segment_fold.FIRST_CRC,
-        "last_batch_crc": segment_fold.LAST_CRC,
-        "codecs": segment_fold.CODECS,
-        "leader_epoch": segment_fold.LEADER_EPOCH,
-        "producer_bits": segment_fold.PRODUCER_BITS,
-        "crc32c": segment_fold.CRC,
+        "since_entry": segments.SINCE_ENTRY,
+        "max_timestamp": segments.MAX_TIMESTAMP,
+        "max_timestamp_delta": segments.MAX_OFFSET,
+        "last_time_entry": segments.LAST_ENTRY_TIMESTAMP,
+        "batches": segments.BATCHES,
+        "base_offset": segments.BASE_OFFSET,
+        "next_offset": segments.NEXT_OFFSET,
+        "position": segments.POSITION,
+        "record_count": segments.RECORDS,
+        "first_timestamp": segments.FIRST_TIMESTAMP,
+        "min_timestamp": segments.MIN_TIMESTAMP,
+        "offset_of_max_timestamp": segments.OFFSET_OF_MAX,
+        "roll_timestamp": segments.ROLL_TIMESTAMP,
+        "first_batch_crc": segments.FIRST_CRC,
+        "last_batch_crc": segments.LAST_CRC,
+        "codecs": segments.CODECS,
+        "leader_epoch": segments.LEADER_EPOCH,
+        "producer_bits": segments.PRODUCER_BITS,
+        "crc32c": segments.CRC,
     }.items():
         assert indexes[name] == number
 

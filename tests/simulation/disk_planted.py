@@ -15,7 +15,7 @@ from distlog.core.log.partition_lock import StateRecord
 from distlog.core.log.partition_log import PartitionFlush
 from distlog.core.log.producers import PartitionProducers
 from distlog.core.log.segment_files import ActiveFile, ActiveIndex, SegmentFiles
-from distlog.core.storage import durable_files, local_files
+from distlog.core.storage import local_files
 from distlog.core.storage.local_files import LocalFiles
 from distlog.core.storage.locks_and_pages import FileLock
 from distlog.core.write import engine
@@ -26,7 +26,7 @@ from simulation.planted import Bug, bug, patched
 def _without_folder_syncs() -> Any:
     patches = ExitStack()
     for name in ("_sync_above", "sync_folder"):
-        patches.enter_context(mock.patch.object(durable_files, name, return_value=None))
+        patches.enter_context(mock.patch.object(local_files, name, return_value=None))
     return patches
 
 
@@ -34,7 +34,7 @@ def _commits_are_not_synced() -> Any:
     """A commit gets its name before its bytes are synced."""
 
     def write(path: str, data: Any) -> str:
-        with durable_files._temporary(path, data) as (temporary, _):
+        with local_files._temporary(path, data) as (temporary, _):
             return temporary
 
     return mock.patch.object(local_files, "write_temporary", write)

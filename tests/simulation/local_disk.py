@@ -25,7 +25,7 @@ from typing import Any
 from crc32c import crc32c
 from greenlet import getcurrent
 
-from distlog.core.storage import durable_files, locks_and_pages
+from distlog.core.storage import local_files, locks_and_pages
 from distlog.core.storage.locks_and_pages import SharedPage
 from simulation.device import PAGE, Change, File, Folder, count_surviving
 from simulation.rebound_names import ReboundNames
@@ -116,7 +116,7 @@ class LocalDisk:
         os.mkdir(self.root)
         for owner, name, simulated in _REDIRECTED:
             setattr(owner, name, simulated)
-        durable_files.DURABLE_FOLDERS = _PerProcess(self._folders)
+        local_files.DURABLE_FOLDERS = _PerProcess(self._folders)
         _rebound_names.install()
         _disk = self
         return self
@@ -130,7 +130,7 @@ class LocalDisk:
                 vars(lock)["_file"] = -1
         _disk = None
         _rebound_names.restore()
-        durable_files.DURABLE_FOLDERS = {}
+        local_files.DURABLE_FOLDERS = {}
         for owner, name, real in _REALS:
             setattr(owner, name, real)
         for file in [*self.open_files, *(file.cache for file in self._files), self._folder]:
@@ -714,5 +714,5 @@ _REDIRECTED: list[tuple[Any, str, Any]] = [
 _REALS = [(owner, name, getattr(owner, name)) for owner, name, _ in _REDIRECTED]
 #: Names that modules have imported, or have as default arguments.
 _rebound_names = ReboundNames(
-    {_BOOT_ID: boot_id, durable_files.known_local_disk: lambda folder: True, _REAL["close"]: _close},
+    {_BOOT_ID: boot_id, local_files.known_local_disk: lambda folder: True, _REAL["close"]: _close},
 )

@@ -9,8 +9,7 @@ from unittest import mock
 from distlog.core import topic as topics
 from distlog.core.commits import snapshot_loader
 from distlog.core.maintain import compaction, retention
-from distlog.core.read import scan_plan
-from distlog.core.read import time_lookup as times
+from distlog.core.read import lookup, scan
 from distlog.gateway.topics import partition
 
 
@@ -56,12 +55,12 @@ def a_time_opens_the_version_after() -> Any:
 
 def a_time_is_passed_over() -> Any:
     """A search for a time starts after that time."""
-    real = times.offset_for_time
+    real = lookup.offset_for_time
 
     def offset_for_time(reader: Any, state: Any, timestamp_ms: int) -> Any:
         return real(reader, state, timestamp_ms + 1 if timestamp_ms > 0 else timestamp_ms)
 
-    return mock.patch.object(times, "offset_for_time", offset_for_time)
+    return mock.patch.object(lookup, "offset_for_time", offset_for_time)
 
 
 def undecided_records_are_shown() -> Any:
@@ -70,7 +69,7 @@ def undecided_records_are_shown() -> Any:
     def end(reader: Any, state: Any) -> int:
         return int(state.log_end_offset)
 
-    return mock.patch.multiple(scan_plan, last_stable_offset=end)
+    return mock.patch.multiple(scan, last_stable_offset=end)
 
 
 def aborted_records_are_fetched() -> Any:

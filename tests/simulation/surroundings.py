@@ -26,9 +26,9 @@ from weakref import WeakKeyDictionary
 from greenlet import getcurrent, greenlet
 from numba.core.dispatcher import _DispatcherBase
 
-from distlog.core.format import index_cache
+from distlog.core.format import indexes
 from distlog.core.log import partition_log
-from distlog.core.storage import parallel, retry
+from distlog.core.storage import backend, parallel
 from distlog.core.write import writer
 from simulation.rebound_names import ReboundNames
 from simulation.threads import (
@@ -141,7 +141,7 @@ _SURROUNDINGS: list[tuple[Any, str, Any]] = [
     # kernels are compiled or loaded, and modules imported, at their first use
     (_DispatcherBase, "_compile_for_args", _outside(_DispatcherBase._compile_for_args)),
     (importlib._bootstrap, "_find_and_load", _outside(importlib._bootstrap._find_and_load)),
-    (retry, "jitter", _choose_bare(retry.jitter, lambda fiber: fiber.process.random.random())),
+    (backend, "jitter", _choose_bare(backend.jitter, lambda fiber: fiber.process.random.random())),
     (
         random,
         "SystemRandom",
@@ -168,7 +168,7 @@ class Surroundings:
         per_process: list[tuple[Any, str, Any]] = [
             # the threads of each process, and its copies of index files
             (parallel, "_background_pool", self._background_pool),
-            (index_cache, "default_folder", self._copies),
+            (indexes, "default_folder", self._copies),
             # without the holders of an earlier world
             (partition_log, "_holders", WeakKeyDictionary()),
         ]

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from distlog.core.storage import durable_files
+from distlog.core.storage import local_files
 from distlog.core.storage.locks_and_pages import SharedPage
 
 PAGE = 4096
@@ -61,7 +61,7 @@ class LossyDisk:
         for name in STEPS:
             patches.setattr(os, name, self._watched(name))
         patches.setattr(SharedPage, "write", lambda page, value: self._write_page(page, value))
-        patches.setattr(durable_files, "DURABLE_FOLDERS", {})
+        patches.setattr(local_files, "DURABLE_FOLDERS", {})
 
     def after_power_loss(self, folder: Path) -> None:
         """Restore the state after a power loss in `folder`."""

@@ -21,8 +21,7 @@ import distlog
 from distlog.core.errors import StorageError
 from distlog.core.files.file_reader import FileReader
 from distlog.core.files.input_files import ReadOptions
-from distlog.core.storage.input_storage import InputStorage
-from distlog.core.storage.storage import Storage
+from distlog.core.storage.storage import InputStorage, Storage
 from distlog.spark.appends import append_files
 from distlog.spark.sink import WriteOptions
 

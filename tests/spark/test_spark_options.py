@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError
-from distlog.core.read.time_lookup import EARLIEST, LATEST
+from distlog.core.read.lookup import EARLIEST, LATEST
 from distlog.spark.options import (
     Bound,
     ByPartition,

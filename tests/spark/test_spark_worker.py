@@ -105,7 +105,7 @@ READ_AND_WRITTEN = """
 import sys
 from distlog.core.files.file_reader import FileReader
 from distlog.core.files.input_files import ReadOptions
-from distlog.core.storage.input_storage import InputStorage
+from distlog.core.storage.storage import InputStorage
 from distlog.spark.appends import RunWork
 from distlog.spark.sink import PlannedTopic, WriteOptions
 import pickle
@@ -124,7 +124,7 @@ print(*(name for name in unneeded if name in sys.modules))
 def test_a_task_that_appends_imports_little(tmp_path: Path, time: str) -> None:
     from distlog.core.files.file_reader import FileReader
     from distlog.core.files.input_files import ReadOptions
-    from distlog.core.storage.input_storage import InputStorage
+    from distlog.core.storage.storage import InputStorage
     from distlog.spark.sink import PlannedTopic
 
     topic = distlog.create(str(tmp_path / "clicks"), 2)

@@ -12,9 +12,8 @@ import pytest
 from botocore.exceptions import ClientError, UnauthorizedSSOTokenError
 
 from distlog.core.errors import StorageDeniedError
-from distlog.core.storage.client_errors import TABLES, ClientErrors, Reply
-from distlog.core.storage.object_client import StorageOptions
-from distlog.core.storage.retry import ErrorKind
+from distlog.core.storage.backend import ErrorKind
+from distlog.core.storage.object_client import TABLES, ClientErrors, Reply, StorageOptions
 
 JUDGE = ClientErrors(StorageOptions({"key": "a-very-secret-key"}), "s3")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from distlog.core.storage.durable_files import is_local_disk
+from distlog.core.storage.local_files import is_local_disk
 
 ROOT = "27 1 254:0 / / rw,relatime - ext4 /dev/vda rw"
 

@@ -15,7 +15,7 @@ from forked_programs import run
 from open_files import open_below
 
 from distlog.core.errors import CommitStateUnknownError, StorageError
-from distlog.core.storage.durable_files import sync_folder
+from distlog.core.storage.local_files import sync_folder
 from distlog.core.storage.storage import FileInfo, Storage
 
 NAME = "_commits/00000000000000000007.json"

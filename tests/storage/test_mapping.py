@@ -9,7 +9,7 @@ import pytest
 from logs import appended
 
 from distlog.core.errors import CorruptRecordError
-from distlog.core.storage.mapping import map_sealed
+from distlog.core.storage.local_files import map_sealed
 from distlog.core.topic import Topic
 
 

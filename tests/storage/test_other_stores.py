@@ -16,7 +16,7 @@ from store_servers import Store, free_port, running
 
 import distlog
 from distlog.core.errors import StorageDeniedError, StorageError
-from distlog.core.storage import retry as storage_retry
+from distlog.core.storage import backend as storage_retry
 from distlog.core.storage.storage import FileInfo, Storage
 
 pytestmark = pytest.mark.stores

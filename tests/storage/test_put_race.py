@@ -16,8 +16,8 @@ from fault_proxy import CUT, FOREVER, FaultProxy, answer
 
 import distlog
 from distlog.core.errors import StorageError
-from distlog.core.storage import retry as storage_retry
-from distlog.core.storage.retry import RACERS
+from distlog.core.storage import backend as storage_retry
+from distlog.core.storage.backend import RACERS
 from distlog.core.storage.storage import Storage
 
 #: The puts of a race and the late one, the reads of the losers, and the deletion of the object.

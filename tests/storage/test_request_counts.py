@@ -16,7 +16,7 @@ from proxied_storage import running_proxy as running_proxy
 from proxied_storage import storage as storage
 
 from distlog.core.errors import StorageError
-from distlog.core.storage import retry as storage_retry
+from distlog.core.storage import backend as storage_retry
 from distlog.core.storage.storage import Storage
 
 pytestmark = pytest.mark.s3

@@ -18,10 +18,9 @@ from fault_proxy import CUT, FaultProxy
 from fsspec.implementations.memory import MemoryFileSystem
 
 from distlog.core.errors import InvalidConfigError, StorageError
+from distlog.core.storage import backend as storage_retry
 from distlog.core.storage import object_client as storage_client
-from distlog.core.storage import retry as storage_retry
-from distlog.core.storage.client_errors import ClientErrors
-from distlog.core.storage.object_client import StorageOptions
+from distlog.core.storage.object_client import ClientErrors, StorageOptions
 from distlog.core.storage.object_store import ObjectStore
 from distlog.core.storage.storage import Storage
 

@@ -25,7 +25,7 @@ from proxied_storage import running_proxy as running_proxy
 from proxied_storage import storage as storage
 
 from distlog.core.errors import StorageError, StorageRefusedError
-from distlog.core.storage import retry as storage_retry
+from distlog.core.storage import backend as storage_retry
 from distlog.core.storage.storage import Storage
 from distlog.core.storage.store_check import check_store
 from distlog.core.times import now_ms

@@ -14,8 +14,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from distlog.core.errors import InvalidConfigError, StorageError
 from distlog.core.storage import object_client
-from distlog.core.storage.client_errors import ClientErrors
-from distlog.core.storage.object_client import StorageOptions
+from distlog.core.storage.object_client import ClientErrors, StorageOptions
 from distlog.core.storage.storage import Storage
 
 SECRETS = {"key": "AKIAVERYSECRETKEY", "secret": "very/secret+value", "token": "a-secret-token"}

@@ -14,7 +14,7 @@ from careless_bucket import new_process as new_process
 from command_line import CommandLine
 from every_storage import storage as storage
 
-from distlog.core.storage import retry as storage_retry
+from distlog.core.storage import backend as storage_retry
 from distlog.core.storage import store_check
 from distlog.core.storage.storage import Storage
 from distlog.core.storage.store_check import StoreReport, check_store

@@ -20,7 +20,7 @@ from distlog.core.errors import (
     TopicNotFoundError,
     TransactionTooOldError,
 )
-from distlog.core.storage import durable_files
+from distlog.core.storage import local_files
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 from distlog.core.write.append import commit_append
@@ -42,7 +42,7 @@ def crashes(
         root = tmp_path / f"at {step}"
         root.mkdir()
         with monkeypatch.context() as patch:
-            patch.setattr(durable_files, "DURABLE_FOLDERS", {})
+            patch.setattr(local_files, "DURABLE_FOLDERS", {})
             prepare(root)
             disk = Disk(patch, root)
             disk.new_process(step)
@@ -176,7 +176,7 @@ def test_a_folder_of_another_process_is_synced_once_with_its_parents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
-    monkeypatch.setattr(durable_files, "DURABLE_FOLDERS", {})
+    monkeypatch.setattr(local_files, "DURABLE_FOLDERS", {})
     synced: list[str] = []
     fsync = os.fsync
 

@@ -15,7 +15,7 @@ from distlog.core.errors import (
     StorageError,
     TopicNotFoundError,
 )
-from distlog.core.storage import retry as storage_retry
+from distlog.core.storage import backend as storage_retry
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 from distlog.core.topic import Topic

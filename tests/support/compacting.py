@@ -16,8 +16,8 @@ from distlog.core.commits.actions import Add
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.config import TopicConfig
+from distlog.core.format.indexes import AbortedTransaction, encode_transactions
 from distlog.core.format.record_batch import BATCH, read_headers
-from distlog.core.format.transaction_index import AbortedTransaction, encode_transactions
 from distlog.core.maintain.compaction import (
     DEDUPE_BUFFER_BYTES,
     Cleanable,

@@ -11,7 +11,7 @@ import pyarrow as pa
 from distlog.core.files.file_reader import FileReader, check_fields, runs_to_repeat
 from distlog.core.files.input_files import ReadOptions
 from distlog.core.files.splits import pack
-from distlog.core.storage.input_storage import InputStorage
+from distlog.core.storage.storage import InputStorage
 
 
 def reader(**options: Any) -> FileReader:

@@ -10,7 +10,7 @@ import pytest
 
 import distlog
 from distlog import Topic
-from distlog.core.format.index_cache import IndexCache, default_folder
+from distlog.core.format.indexes import IndexCache, default_folder
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from distlog.core.format.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY
+from distlog.core.format.indexes import OFFSET_ENTRY, TIME_ENTRY
 
 
 def offset_entries(relative_offsets: npt.ArrayLike, positions: npt.ArrayLike) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from distlog.core.storage import durable_files
+from distlog.core.storage import local_files
 
 CALLS = ("open", "write", "writev", "fsync", "link", "unlink", "replace", "mkdir")
 
@@ -44,7 +44,7 @@ class Disk:
 
     def new_process(self, steps: int | None = None) -> None:
         """Forget what a process remembers; with `steps` it ends before its call of that number."""
-        self._monkeypatch.setattr(durable_files, "DURABLE_FOLDERS", {})
+        self._monkeypatch.setattr(local_files, "DURABLE_FOLDERS", {})
         self._steps_left = steps
 
     def after_power_loss(self, folder: Path) -> Path:

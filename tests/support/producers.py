@@ -8,8 +8,8 @@ from typing import Protocol
 
 from raw_batches import batch, record
 
+from distlog.core.format.indexes import AbortedTransaction
 from distlog.core.format.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIONAL
-from distlog.core.format.transaction_index import AbortedTransaction
 
 
 class Log(Protocol):

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 import distlog
 from distlog.core.commits.actions import Add
 from distlog.core.commits.snapshot import Snapshot
+from distlog.core.format.indexes import AbortedTransaction, encode_transactions
 from distlog.core.format.record_batch import read_headers
-from distlog.core.format.transaction_index import AbortedTransaction, encode_transactions
 from distlog.core.maintain.compaction import Cleanable, CleaningPlan, CompactionReport
 from distlog.core.maintain.compaction import compact as compact_here
 from distlog.core.maintain.group_rewrite import RewriteFailure, RewrittenPartition

@@ -21,7 +21,7 @@ from distlog.core.errors import InvalidRecordError, TopicNotFoundError
 from distlog.core.format.record_batch import LOG_APPEND_TIME, read_headers
 from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.partition_log import PartitionLog
-from distlog.core.storage import durable_files
+from distlog.core.storage import local_files
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 from distlog.core.write import engine
@@ -34,12 +34,12 @@ def test_buffers_are_direct_appends_on_a_local_disk_and_commits_elsewhere(
 ) -> None:
     assert isinstance(topic.engine(), DirectEngine)
     assert isinstance(topic_on(Storage("memory://elsewhere/topic"), 1).engine(), CommitEngine)
-    monkeypatch.setattr(durable_files, "LOCAL", frozenset())
-    durable_files.known_local_disk.cache_clear()
+    monkeypatch.setattr(local_files, "LOCAL", frozenset())
+    local_files.known_local_disk.cache_clear()
     try:
         assert isinstance(topic.engine(), CommitEngine)
     finally:
-        durable_files.known_local_disk.cache_clear()
+        local_files.known_local_disk.cache_clear()
 
 
 def test_many_buffers_need_no_commit(topic: Topic) -> None:

@@ -17,9 +17,9 @@ from logs import changed
 
 import distlog
 from distlog import CorruptIndexError, SnapshotTooOldError, Topic
+from distlog.core.format.indexes import AbortedTransaction
 from distlog.core.format.record_batch import BATCH, TRANSACTIONAL
 from distlog.core.format.record_encoder import encode
-from distlog.core.format.transaction_index import AbortedTransaction
 from distlog.core.segments.chunks import READ_UNCOMMITTED, Isolation
 
 GOLDEN = {name: partition for name, partition in golden.partitions().items() if "txn" in name}

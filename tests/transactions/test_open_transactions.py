@@ -8,8 +8,8 @@ import pytest
 from raw_batches import batch, record
 
 from distlog.core.commits.segment_table import NO_OFFSET
+from distlog.core.format.indexes import AbortedTransaction
 from distlog.core.format.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIONAL, read_headers
-from distlog.core.format.transaction_index import AbortedTransaction
 from distlog.core.segments.transactions import OpenTransactions
 
 

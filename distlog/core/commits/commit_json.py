@@ -48,8 +48,8 @@ from distlog.core.commits.fields import LONG, NAME, UUID, Integer, Text, optiona
 from distlog.core.commits.producer_table import BOUNDS, NONE, ProducerBatch
 from distlog.core.commits.segment_table import REMOVED_SCHEMA, SCHEMA, SegmentInfo, check_rows, to_columns
 from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
+from distlog.core.format.indexes import TIME_ENTRY
 from distlog.core.format.kernels.crc import crcs_joined, crcs_of_rows
-from distlog.core.format.offset_and_time_index import TIME_ENTRY
 from distlog.core.format.record_batch import LOG_OVERHEAD
 from distlog.core.integers import MAX_LONG
 from distlog.core.paths import NEW_STEM_PATTERN

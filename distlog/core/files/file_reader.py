@@ -56,8 +56,8 @@ from distlog.core.files.splits import (
 from distlog.core.files.table_rows import CsvRows, check_columns, header_names, parquet_records
 from distlog.core.files.text_lines import BadLine, LineParser, PatternLines, TextLines, line_at, line_starts
 from distlog.core.format.record_batch import HEADERS_TYPE
-from distlog.core.storage.input_storage import InputStorage
 from distlog.core.storage.parallel import in_order
+from distlog.core.storage.storage import InputStorage
 
 #: Files of lines of at most this size are read together, up to a block.
 _SMALL_BYTES, _BLOCK_BYTES = 256 << 10, 4 << 20

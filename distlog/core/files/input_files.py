@@ -9,8 +9,8 @@ from functools import partial
 
 from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError
 from distlog.core.storage.backend import FileInfo
-from distlog.core.storage.input_storage import InputStorage, shown
 from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.storage import InputStorage, shown
 from distlog.core.times import check_unit
 
 _MAGIC = re.compile(r"[*?\[{]")

@@ -23,8 +23,8 @@ from distlog.core.files.input_files import (
     vanished,
 )
 from distlog.core.files.table_rows import row_groups
-from distlog.core.storage.input_storage import CHUNK_BYTES, InputStorage
 from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.storage import CHUNK_BYTES, InputStorage
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -30,7 +30,7 @@ from distlog.core.files.input_files import RECORDS, InputFile, ReadOptions, shor
 from distlog.core.files.record_times import TimeReader
 from distlog.core.files.text_lines import BadLine, Parsed
 from distlog.core.read.row_lines import joined, joined_items, json_labels, json_texts, or_else
-from distlog.core.storage.input_storage import InputStorage
+from distlog.core.storage.storage import InputStorage
 from distlog.core.write.rows import ACCEPTED
 
 if TYPE_CHECKING:

@@ -37,8 +37,8 @@ from distlog.core.format.kernels.batch_scan import HEADER_SIZE as HEADER_SIZE
 from distlog.core.format.kernels.batch_scan import LOG_OVERHEAD as LOG_OVERHEAD
 from distlog.core.format.kernels.batch_scan import TRANSACTIONAL as TRANSACTIONAL
 from distlog.core.format.kernels.crc import first_mismatch, write_crcs
-from distlog.core.format.kernels.legacy_scan import count_entries
 from distlog.core.format.kernels.native import HAS_INSTRUCTION
+from distlog.core.format.kernels.record_scan import count_entries
 from distlog.core.integers import MAX_INT, MAX_LONG
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def resolve_wrappers(data: np.ndarray, batches: np.ndarray, source: Source) -> N
 #
 # The checksum does not cover base offset and leader epoch, which can be assigned after a batch is written. With the
 # delete horizon bit (KIP-534) the base timestamp is that horizon; deltas still count from it. Formats 0 and 1
-# (`legacy_scan`) also have their magic at byte 16, and give rows of the same kind.
+# (`record_scan`) also have their magic at byte 16, and give rows of the same kind.
 HEADER = struct.Struct(">qiibIhiqqqhii")
 CRC_AT, LEGACY_CRC_START = 17, 16
 _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 21, 35

@@ -15,16 +15,17 @@ from distlog.core.errors import CorruptRecordError
 from distlog.core.format.compression import MAX_RECORDS_BYTES, NONE, Expander
 from distlog.core.format.kernels import record_scan
 from distlog.core.format.kernels.batch_scan import CODEC_MASK, HEADER_SIZE, LEGACY_ENTRY_SIZES
-from distlog.core.format.kernels.legacy_scan import scan_entries
 from distlog.core.format.kernels.record_scan import (
     CHECKED,
     NOT_APPEND_TIME,
     SECTION,
     SMALLEST_RECORD,
+    HeaderPositions,
+    Slices,
     locate_headers,
+    scan_entries,
     scan_records,
 )
-from distlog.core.format.kernels.types import HeaderPositions, Slices
 from distlog.core.format.record_batch import (
     APPEND_TIME,
     COLUMNS,

@@ -63,7 +63,7 @@ from distlog.core.segments.producer_states import ProducerStates, read_producer_
 from distlog.core.segments.segment_parts import index_fields_of
 from distlog.core.segments.segment_state import LogDescription
 from distlog.core.segments.transactions import OpenTransactions
-from distlog.core.storage.durable_files import failing_as, make_folders
+from distlog.core.storage.local_files import failing_as, make_folders
 from distlog.core.storage.locks_and_pages import open_lock
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage

@@ -17,9 +17,9 @@ from distlog.core.commits.actions import Action, Add, Cleaned, SetLogStartOffset
 from distlog.core.commits.producer_table import NONE, ProducerBatch
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.errors import CorruptIndexError, CorruptRecordError
+from distlog.core.format.indexes import AbortedTransaction
 from distlog.core.format.record_batch import CONTROL, Batches, BatchWalk, Source
 from distlog.core.format.record_decoder import BatchSelection, decode, decode_parts
-from distlog.core.format.transaction_index import AbortedTransaction
 from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.kafka.log_dir import LogDir
 from distlog.core.kafka.partition_folder import Epochs, PartitionFolder, PartitionName, SourceLog, log_walk

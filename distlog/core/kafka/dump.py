@@ -23,6 +23,7 @@ from distlog.core.errors import (
     StorageError,
     UnsupportedVersionError,
 )
+from distlog.core.format.indexes import OFFSET_ENTRY, TIME_ENTRY, TRANSACTION_ENTRY, TRANSACTION_VERSION
 from distlog.core.format.kernels.batch_scan import (
     BAD_LENGTH,
     BATCH,
@@ -33,7 +34,6 @@ from distlog.core.format.kernels.batch_scan import (
     read_frames,
 )
 from distlog.core.format.kernels.crc import find_valid
-from distlog.core.format.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY
 from distlog.core.format.record_batch import (
     CRC_START,
     LEGACY_CRC_START,
@@ -42,7 +42,6 @@ from distlog.core.format.record_batch import (
     Headers,
     Source,
 )
-from distlog.core.format.transaction_index import TRANSACTION_ENTRY, VERSION
 from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.kafka.dump_lines import (
     ABSENT,
@@ -478,7 +477,7 @@ def dump_transaction_index(file: DumpedFile, output: DumpOutput) -> None:
     entries = np.frombuffer(
         data[: len(data) // TRANSACTION_ENTRY.itemsize * TRANSACTION_ENTRY.itemsize], TRANSACTION_ENTRY
     )
-    later = np.flatnonzero(entries["version"] >> 8 > VERSION)
+    later = np.flatnonzero(entries["version"] >> 8 > TRANSACTION_VERSION)
     readable = entries[: later[0]] if len(later) else entries
     columns = {
         name: readable[field].astype(np.int64)

@@ -31,8 +31,8 @@ from distlog.core.errors import (
     StorageError,
     TopicExistsError,
 )
+from distlog.core.format.indexes import TRANSACTION_ENTRY
 from distlog.core.format.record_batch import header_offsets, write_base_offsets
-from distlog.core.format.transaction_index import TRANSACTION_ENTRY
 from distlog.core.integers import MAX_INT
 from distlog.core.kafka.log_dir import refuse_topic
 from distlog.core.kafka.partition_folder import (
@@ -66,7 +66,7 @@ from distlog.core.segments.segment_state import LogDescription
 from distlog.core.segments.topic_handle import TopicHandle, new_id
 from distlog.core.segments.transactions import last_stable_offset
 from distlog.core.storage.backend import byte_view
-from distlog.core.storage.durable_files import failing_as
+from distlog.core.storage.local_files import failing_as
 from distlog.core.storage.parallel import Task, begin
 from distlog.core.storage.storage import Storage
 

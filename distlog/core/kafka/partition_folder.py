@@ -26,15 +26,14 @@ from distlog.core.errors import (
     StorageError,
     UnsupportedVersionError,
 )
-from distlog.core.format.offset_and_time_index import OFFSET_ENTRY
+from distlog.core.format.indexes import OFFSET_ENTRY
 from distlog.core.format.record_batch import HEADER_SIZE, BatchWalk, size_of_first
 from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
 from distlog.core.segments.producer_states import ProducerStates, read_producer_snapshot
 from distlog.core.segments.segment_parts import LogFile
 from distlog.core.storage.backend import Part
-from distlog.core.storage.durable_files import failing_as, make_folders
-from distlog.core.storage.mapping import SparseMap
+from distlog.core.storage.local_files import SparseMap, failing_as, make_folders
 from distlog.core.storage.storage import FileInfo, Storage
 
 

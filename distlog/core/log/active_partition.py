@@ -38,9 +38,9 @@ from distlog.core.log.segment_files import DamagedLogError, DurableEnd, FileCall
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.segments.transactions import OpenTransactions
+from distlog.core.storage.backend import Deadline
 from distlog.core.storage.locks_and_pages import TIMEOUT_S, FileLock, LockGuard
 from distlog.core.storage.parallel import Task, in_parallel
-from distlog.core.storage.retry import Deadline
 
 
 class ActivePartition:

@@ -17,9 +17,10 @@ from distlog.core.arrays import numbers_of
 from distlog.core.commits.segment_table import NO_OFFSET
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptRecordError, StorageError
-from distlog.core.format.kernels.index import MAX_TIMESTAMP
-from distlog.core.format.kernels.segment_fold import (
+from distlog.core.format.indexes import OFFSET_ENTRY, TIME_ENTRY, AbortedTransaction
+from distlog.core.format.kernels.segments import (
     BASE_OFFSET,
+    MAX_TIMESTAMP,
     NEXT_OFFSET,
     OFFSET_OF_MAX,
     POSITION,
@@ -28,10 +29,8 @@ from distlog.core.format.kernels.segment_fold import (
     ROLL_TIMESTAMP,
     TRANSACTIONS,
 )
-from distlog.core.format.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY
 from distlog.core.format.record_batch import Batches, check_crcs
 from distlog.core.format.record_decoder import decode
-from distlog.core.format.transaction_index import AbortedTransaction
 from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.log import segment_files
 from distlog.core.log.segment_files import (

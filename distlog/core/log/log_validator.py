@@ -25,10 +25,18 @@ from distlog.core.errors import (
     RecordValidationError,
 )
 from distlog.core.format.compression import CODEC_NAMES, MAX_RECORDS_BYTES, NONE, Expander, compress
+from distlog.core.format.indexes import TIME_ENTRY, AbortedTransaction
 from distlog.core.format.kernels.batch_scan import ALL_FINE, BAD_FORMAT, NOT_ALL, inspect_batches
-from distlog.core.format.kernels.record_scan import BAD_TIME, FINE, NO_KEY, OK, SMALLEST_RECORD, check_records
-from distlog.core.format.kernels.types import CheckedRecords, TimeBounds
-from distlog.core.format.offset_and_time_index import TIME_ENTRY
+from distlog.core.format.kernels.record_scan import (
+    BAD_TIME,
+    FINE,
+    NO_KEY,
+    OK,
+    SMALLEST_RECORD,
+    CheckedRecords,
+    TimeBounds,
+    check_records,
+)
 from distlog.core.format.record_batch import (
     ABORT,
     APPEND_TIME,
@@ -43,7 +51,6 @@ from distlog.core.format.record_batch import (
     read_headers,
 )
 from distlog.core.format.record_encoder import EncodedBatches, encode, write_headers
-from distlog.core.format.transaction_index import AbortedTransaction
 from distlog.core.integers import MAX_LONG, MIN_LONG
 from distlog.core.segments.segment_writer import (
     Bundles,

@@ -17,7 +17,7 @@ from distlog.core.commits.actions import Active
 from distlog.core.errors import StorageError
 from distlog.core.log.segment_files import DurableEnd
 from distlog.core.segments.segment_state import STATE_BYTES, SegmentState, packed_flushed, packed_position
-from distlog.core.storage.durable_files import failing_as
+from distlog.core.storage.local_files import failing_as
 from distlog.core.storage.locks_and_pages import (
     PAGE_BYTES,
     FileLock,

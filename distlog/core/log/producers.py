@@ -21,8 +21,8 @@ from distlog.core.errors import (
     OutOfOrderSequenceError,
     StorageError,
 )
+from distlog.core.format.indexes import AbortedTransaction
 from distlog.core.format.record_batch import TRANSACTIONAL, BatchFields, increment_sequence
-from distlog.core.format.transaction_index import AbortedTransaction
 from distlog.core.log.log_segment import LogSegment
 from distlog.core.log.segment_files import WALK_BYTES, ActiveFile, batches_from
 from distlog.core.segments.producer_states import (

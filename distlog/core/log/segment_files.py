@@ -16,8 +16,9 @@ from crc32c import crc32c
 from distlog.core.arrays import new_array
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptRecordError, DistlogError, StorageError
-from distlog.core.format.kernels.segment_fold import BASE_OFFSET, NEXT_OFFSET, POSITION
-from distlog.core.format.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY, Column, floor_of_file
+from distlog.core.format.indexes import OFFSET_ENTRY, TIME_ENTRY, Column, floor_of_file
+from distlog.core.format.indexes import TRANSACTION_ENTRY as TXN_ENTRY
+from distlog.core.format.kernels.segments import BASE_OFFSET, NEXT_OFFSET, POSITION
 from distlog.core.format.record_batch import (
     CRC_AT,
     CRC_START,
@@ -27,7 +28,6 @@ from distlog.core.format.record_batch import (
     BatchWalk,
     size_of_first,
 )
-from distlog.core.format.transaction_index import TRANSACTION_ENTRY as TXN_ENTRY
 from distlog.core.integers import MAX_INT
 from distlog.core.locks import process_lock
 from distlog.core.segments.segment_state import (
@@ -43,7 +43,7 @@ from distlog.core.segments.segment_state import (
 )
 from distlog.core.segments.transactions import OpenTransactions
 from distlog.core.storage.backend import byte_view
-from distlog.core.storage.durable_files import LOCAL_ERRORS, failing_as, make_folders, removed_on_error, sync_folder
+from distlog.core.storage.local_files import LOCAL_ERRORS, failing_as, make_folders, removed_on_error, sync_folder
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -17,8 +17,8 @@ from distlog.core.commits.segment_table import SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptionError, SnapshotTooOldError, UnsupportedVersionError
-from distlog.core.format.rewritten_batches import Bytes, Longs
-from distlog.core.format.transaction_index import AbortedTransaction
+from distlog.core.format.indexes import AbortedTransaction
+from distlog.core.format.record_encoder import Bytes, Longs
 from distlog.core.log.producers import ProducerSnapshots
 from distlog.core.segments.chunks import Chunk
 from distlog.core.segments.segment_writer import SegmentFile, with_aborted

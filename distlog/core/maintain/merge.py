@@ -23,8 +23,8 @@ from distlog.core.commits.segment_table import REMOVED_SCHEMA, SegmentInfo, Segm
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.display import Shown, counted, sums_of
-from distlog.core.format.kernels.segment_groups import find_groups
-from distlog.core.format.offset_and_time_index import TIME_ENTRY
+from distlog.core.format.indexes import TIME_ENTRY
+from distlog.core.format.kernels.segments import find_groups
 from distlog.core.maintain.executor import Executor, LocalExecutor
 from distlog.core.maintain.group_rewrite import MOST_SEGMENTS, RewriteFailure, SegmentGroup
 from distlog.core.maintain.merge_job import JOB_BYTES, MergedJob, MergeJob, do_job, jobs

@@ -31,13 +31,13 @@ from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptRecordError, StorageError
 from distlog.core.format import record_batch
 from distlog.core.format.compression import CODEC_NAMES
+from distlog.core.format.indexes import AbortedTransaction, encode_transactions
 from distlog.core.format.kernels.batch_scan import RUN, cut_runs, first_misplaced
 from distlog.core.format.kernels.crc import crcs_of_slices
 from distlog.core.format.kernels.record_write import copy_slices
 from distlog.core.format.record_batch import CODEC_MASK, HEADER_SIZE
 from distlog.core.format.record_decoder import BatchSelection
-from distlog.core.format.rewritten_batches import Bytes, Flags, Longs, RecordBytes, lay_out
-from distlog.core.format.transaction_index import AbortedTransaction, encode_transactions
+from distlog.core.format.record_encoder import Bytes, Flags, Longs, RecordBytes, lay_out
 from distlog.core.integers import MAX_LONG
 from distlog.core.maintain.group_rewrite import (
     OF_ITS_FILES,
@@ -48,7 +48,7 @@ from distlog.core.maintain.group_rewrite import (
     rewrite_group,
 )
 from distlog.core.maintain.record_keys import ScannedRecords, scan_records
-from distlog.core.read.time_lookup import first_in
+from distlog.core.read.lookup import first_in
 from distlog.core.segments.chunks import Chunk
 from distlog.core.segments.segment_reader import SegmentReader, whole_logs
 from distlog.core.segments.segment_state import FoldedSegments, UnfitBatchError, fold_all

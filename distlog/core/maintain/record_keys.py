@@ -15,6 +15,7 @@ from distlog.core.arrays import new_array
 from distlog.core.commits.producer_table import EXPIRATION_MS
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.errors import InvalidConfigError
+from distlog.core.format.indexes import AbortedTransaction
 from distlog.core.format.kernels.keys import (
     HASH_WORDS,
     ROW_BYTES,
@@ -33,8 +34,7 @@ from distlog.core.format.kernels.keys import (
 from distlog.core.format.kernels.record_write import RECORD_GROWTH, rewrite_records
 from distlog.core.format.record_batch import ABORT, COMMIT, CONTROL, DELETE_HORIZON, TRANSACTIONAL
 from distlog.core.format.record_decoder import BatchSelection, RecordFields, open_sections, scan_sections
-from distlog.core.format.rewritten_batches import Bytes, Flags, Longs, upgraded
-from distlog.core.format.transaction_index import AbortedTransaction
+from distlog.core.format.record_encoder import Bytes, Flags, Longs, upgraded
 from distlog.core.integers import MAX_LONG
 from distlog.core.segments.chunks import Chunk
 from distlog.core.segments.segment_reader import SegmentReader, whole_log

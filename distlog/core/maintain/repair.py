@@ -23,7 +23,7 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.display import Shown, counted
 from distlog.core.errors import CorruptionError, CorruptRecordError, SnapshotTooOldError
-from distlog.core.format.transaction_index import TRANSACTION_ENTRY, AbortedTransaction, encode_transactions
+from distlog.core.format.indexes import TRANSACTION_ENTRY, AbortedTransaction, encode_transactions
 from distlog.core.log.active_partition import ActivePartition, TruncatedTail
 from distlog.core.maintain.executor import Executor, LocalExecutor, OnProgress, ignore_progress, map_segments
 from distlog.core.maintain.group_rewrite import MOST_SEGMENTS

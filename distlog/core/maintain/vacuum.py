@@ -49,7 +49,7 @@ from distlog.core.maintain.log_floor import (
     removals,
     removed_exactly,
 )
-from distlog.core.read.group_admin import group_files, group_folders
+from distlog.core.read.group_log import group_files, group_folders
 from distlog.core.storage.locks_and_pages import FileLock, copy_of, flocked
 from distlog.core.storage.storage import FileInfo, Storage, UnfinishedUpload
 

@@ -18,7 +18,7 @@ from distlog.core import paths
 from distlog.core.arrays import byte_array, numbers_of
 from distlog.core.commits.segment_table import UNKNOWN, SegmentInfo
 from distlog.core.errors import CorruptIndexError, CorruptRecordError, DistlogError
-from distlog.core.format import offset_and_time_index, transaction_index
+from distlog.core.format import indexes
 from distlog.core.format.record_batch import CONTROL, BatchWalk, Source, check_crcs, give_append_times
 from distlog.core.format.record_decoder import OFFSETS_OUT_OF_ORDER, BatchSelection, decode_parts
 from distlog.core.integers import MAX_LONG
@@ -271,7 +271,7 @@ class IndexCheck(ABC):
 class OffsetIndexCheck(IndexCheck):
     """Checks an offset index: each entry names the last offset of a batch and the position where the batch starts."""
 
-    ENTRY = offset_and_time_index.OFFSET_ENTRY
+    ENTRY = indexes.OFFSET_ENTRY
 
     def _checked_keys(self) -> Longs:
         self._offsets = self._field("relative_offset")
@@ -299,7 +299,7 @@ class OffsetIndexCheck(IndexCheck):
 class TimeIndexCheck(IndexCheck):
     """Checks a time index: each entry names a batch with a larger timestamp than all before it."""
 
-    ENTRY = offset_and_time_index.TIME_ENTRY
+    ENTRY = indexes.TIME_ENTRY
 
     def _checked_keys(self) -> Longs:
         self._newest = NO_TIMESTAMP
@@ -330,10 +330,10 @@ class TimeIndexCheck(IndexCheck):
 class TransactionIndexCheck(IndexCheck):
     """Checks a transaction index: each entry names the control batch that ended its transaction."""
 
-    ENTRY = transaction_index.TRANSACTION_ENTRY
+    ENTRY = indexes.TRANSACTION_ENTRY
 
     def _checked_keys(self) -> Longs:
-        bad = self._entries["version"] != transaction_index.VERSION
+        bad = self._entries["version"] != indexes.TRANSACTION_VERSION
         # a transaction may begin before its segment; in a relocated segment its first offset is then below 0
         bad |= self._entries["first_offset"] < -max(self._segment.shift, 0)
         bad |= self._entries["first_offset"] > self._entries["last_offset"]

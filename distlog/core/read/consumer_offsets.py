@@ -19,7 +19,7 @@ from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import CorruptRecordError, DistlogError, TopicNotFoundError
 from distlog.core.format.record_batch import COMMIT, CONTROL, TRANSACTIONAL
 from distlog.core.log.live_snapshot import LiveSnapshot
-from distlog.core.read import scan_plan
+from distlog.core.read.scan import plan_slices
 from distlog.core.segments import segment_reader
 from distlog.core.segments.chunks import READ_UNCOMMITTED, Chunk
 from distlog.core.segments.segment_reader import GROUP_BYTES, SegmentReader, whole_groups, whole_logs
@@ -239,7 +239,7 @@ def offsets_records(
     states = {number: snapshot.partitions[number] for number in partitions}
     mixed = {number: state for number, state in states.items() if state.segments.array("has_transactions").any()}
     ends = {number: (None, state.log_end_offset) for number, state in states.items() if number not in mixed}
-    slices, visible = scan_plan.plan(reader, snapshot, ends, "read_uncommitted")
+    slices, visible = plan_slices(reader, snapshot, ends, "read_uncommitted")
     for batch in segment_reader.read_slices(reader, slices, _COLUMNS, visible, cores()):
         yield from _records(batch, prefixes)
     for group in _read_together(mixed):

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from distlog.core.commits.segment_table import NO_OFFSET, SegmentInfo
 from distlog.core.commits.snapshot import PartitionState
 from distlog.core.errors import CorruptRecordError, InvalidConfigError
+from distlog.core.format.indexes import AbortedTransaction
 from distlog.core.format.record_batch import header_offsets, read_headers, write_base_offsets
-from distlog.core.format.transaction_index import AbortedTransaction
 from distlog.core.integers import whole_number
 from distlog.core.segments.chunks import Chunk, Sending, SentPart, StoredBatches
 from distlog.core.segments.producer_states import ProducerStates

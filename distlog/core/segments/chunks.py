@@ -18,6 +18,7 @@ import pyarrow as pa
 from distlog.core.arrays import byte_array
 from distlog.core.commits.segment_table import UNKNOWN
 from distlog.core.errors import CorruptRecordError, StorageError
+from distlog.core.format.indexes import AbortedTransaction
 from distlog.core.format.kernels.batch_scan import RUN, first_misplaced
 from distlog.core.format.record_batch import (
     TRANSACTIONAL,
@@ -30,7 +31,6 @@ from distlog.core.format.record_batch import (
     wrong_crc,
 )
 from distlog.core.format.record_decoder import BatchSelection, decode_parts
-from distlog.core.format.transaction_index import AbortedTransaction
 from distlog.core.segments.segment_parts import another_log
 from distlog.core.segments.slices import SegmentSlice
 from distlog.core.storage.backend import Part

@@ -25,23 +25,21 @@ from distlog.core.errors import (
     StorageError,
     UnsupportedVersionError,
 )
-from distlog.core.format.index_cache import IndexCache
-from distlog.core.format.offset_and_time_index import (
+from distlog.core.format.indexes import (
+    AbortedTransaction,
     GrowingOffsetIndex,
     GrowingTimeIndex,
+    IndexCache,
     MappedIndex,
     OffsetIndex,
     ReadBytes,
     TimeIndex,
-)
-from distlog.core.format.record_batch import CRC_AT, CRC_START
-from distlog.core.format.transaction_index import (
-    AbortedTransaction,
     decode_transactions,
 )
+from distlog.core.format.record_batch import CRC_AT, CRC_START
 from distlog.core.locks import process_lock
 from distlog.core.storage.backend import Part
-from distlog.core.storage.durable_files import known_local_disk
+from distlog.core.storage.local_files import known_local_disk
 from distlog.core.storage.parallel import in_order
 from distlog.core.storage.storage import Storage
 

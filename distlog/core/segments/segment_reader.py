@@ -21,18 +21,16 @@ from distlog.core.errors import (
     CorruptRecordError,
     StorageError,
 )
-from distlog.core.format.index_cache import IndexCache
-from distlog.core.format.kernels.file_read import WINDOW_BYTES, find_batches
-from distlog.core.format.offset_and_time_index import (
+from distlog.core.format.indexes import (
     OFFSET_ENTRY,
+    AbortedTransaction,
     GrowingOffsetIndex,
+    IndexCache,
     OffsetIndex,
     TimestampOffset,
 )
+from distlog.core.format.kernels.batch_scan import WINDOW_BYTES, find_batches
 from distlog.core.format.record_batch import BatchWalk, Headers, headers_before_damage
-from distlog.core.format.transaction_index import (
-    AbortedTransaction,
-)
 from distlog.core.segments.chunks import (
     Chunk,
     Isolation,

@@ -19,17 +19,15 @@ from distlog.core.arrays import byte_array, integers, numbers_of, texts
 from distlog.core.commits.segment_table import NO_OFFSET, NOT_LOOKED, UNKNOWN, SegmentInfo
 from distlog.core.errors import CorruptRecordError
 from distlog.core.format.compression import CODEC_NAMES
+from distlog.core.format.indexes import OFFSET_ENTRY, TIME_ENTRY, AbortedTransaction, encode_transactions
+from distlog.core.format.indexes import TRANSACTION_ENTRY as TXN_ENTRY
 from distlog.core.format.kernels.crc import crcs_of_slices
-from distlog.core.format.kernels.index import (
+from distlog.core.format.kernels.segments import (
+    BAD_OFFSET,
+    BAD_POSITION,
     LAST_ENTRY_TIMESTAMP,
     MAX_OFFSET,
     MAX_TIMESTAMP,
-    STATE_SIZE,
-    count_until_full,
-)
-from distlog.core.format.kernels.segment_fold import (
-    BAD_OFFSET,
-    BAD_POSITION,
     NEXT_OFFSET,
     NOT_NEXT,
     NOT_WHOLE,
@@ -37,14 +35,13 @@ from distlog.core.format.kernels.segment_fold import (
     OK,
     POSITION,
     PRODUCERS,
+    STATE_SIZE,
     TIME_ENTRY_SIZE,
     TRANSACTIONS,
+    count_until_full,
     fold_batches,
     fold_segments,
 )
-from distlog.core.format.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY
-from distlog.core.format.transaction_index import TRANSACTION_ENTRY as TXN_ENTRY
-from distlog.core.format.transaction_index import AbortedTransaction, encode_transactions
 from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.times import NO_TIMESTAMP
 

@@ -18,12 +18,11 @@ from distlog.core.commits.segment_table import BY_COMMIT, NO_OFFSET, OWN_FILE, S
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError
 from distlog.core.format.compression import CODEC_NAMES
+from distlog.core.format.indexes import TIME_ENTRY, AbortedTransaction, encode_transactions
 from distlog.core.format.kernels.crc import crcs_of_rows
 from distlog.core.format.kernels.record_write import copy_slices
-from distlog.core.format.offset_and_time_index import TIME_ENTRY
 from distlog.core.format.record_batch import BatchFormat, header_offsets, write_base_offsets
 from distlog.core.format.record_encoder import EncodedBatches, RecordEncoder, RecordInput
-from distlog.core.format.transaction_index import AbortedTransaction, encode_transactions
 from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.segments.segment_parts import INDEX_FIELDS, index_fields_of
 from distlog.core.segments.segment_state import LogDescription

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from distlog.core.commits.segment_table import SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import OffsetOutOfRangeError
-from distlog.core.format.offset_and_time_index import GrowingOffsetIndex, OffsetIndex
+from distlog.core.format.indexes import GrowingOffsetIndex, OffsetIndex
 from distlog.core.integers import MAX_LONG, MIN_LONG
 from distlog.core.times import Time, to_ms
 

@@ -13,7 +13,7 @@ from distlog.core import VERSION, paths
 from distlog.core.commits.commit_log import CommitLog, trusted_ms
 from distlog.core.commits.producer_table import EXPIRATION_MS
 from distlog.core.commits.snapshot_loader import NO_DEFAULTS
-from distlog.core.format.index_cache import IndexCache
+from distlog.core.format.indexes import IndexCache
 from distlog.core.segments.segment_reader import SegmentReader
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from distlog.core.commits.segment_table import NO_OFFSET, NOT_LOOKED, SegmentInfo
 from distlog.core.commits.snapshot import PartitionState
 from distlog.core.errors import CorruptIndexError
+from distlog.core.format.indexes import AbortedTransaction, collect_aborted
 from distlog.core.format.record_batch import ABORT, COMMIT, CONTROL, HEADER_SIZE, TRANSACTIONAL
-from distlog.core.format.transaction_index import AbortedTransaction, collect_aborted
 from distlog.core.segments.segment_reader import SegmentReader, whole_log
 
 

@@ -1,59 +1,86 @@
-"""Files on a local or network-mounted disk, durable when a call returns; without fsspec."""
+"""Files on a local or network-mounted disk: durable when a call returns, read, or mapped; without fsspec."""
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import itertools
+import mmap
 import os
+import re
 import stat
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import lru_cache, partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from distlog.core import paths
 from distlog.core.arrays import BLOCK_BYTES, PAGE_BYTES, lies_in_pages, new_array, new_pages
-from distlog.core.errors import CommitStateUnknownError, StorageDeniedError, StorageError
+from distlog.core.errors import (
+    CommitStateUnknownError,
+    DistlogError,
+    StorageDeniedError,
+    StorageError,
+    StorageFullError,
+)
 from distlog.core.storage.backend import (
+    LOCAL_RACERS,
     MAX_CONDITIONAL_BYTES,
+    Deadline,
     Entries,
+    ErrorClassifier,
+    ErrorKind,
     FileInfo,
     ObjectWriter,
     PutTime,
     StorageCounters,
     UnfinishedUpload,
     byte_view,
+    check_one_wins,
     check_process,
+    resolve_put,
 )
-from distlog.core.storage.durable_files import (
-    LOCAL_ERRORS,
-    create_file,
-    failing_as,
-    known_local_disk,
-    replace_files,
-    sync_folder,
-    write_all,
-    write_temporary,
-)
-from distlog.core.storage.mapping import map_sealed
 from distlog.core.storage.parallel import Task, begin
-from distlog.core.storage.retry import LOCAL_RACERS, Deadline, check_one_wins, resolve_put
 from distlog.core.times import now_ms
-
-# A segment is written once and synced anyway. Going through the page cache would cost more processor time than
-# making the records, and push out the pages that readers use. So O_DIRECT is used where the file system allows it.
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-
-#: The flag to open a folder that need not be readable, for a path or a delete, where the system has it.
+_READ = os.O_RDONLY | os.O_CLOEXEC
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_FOLDER = os.O_DIRECTORY | os.O_CLOEXEC
+#: Opens a folder that need not be readable, for a path or a delete, where the system has the flag.
 _PATH_ONLY: int = getattr(os, "O_PATH", os.O_RDONLY)
+_DIRECT: int = getattr(os, "O_DIRECT", 0)
+#: How much is gathered before it is written, and the least size that is written directly from the caller's memory.
+_GATHERED, _LARGE = BLOCK_BYTES // 2, 1 << 18
+#: A buffer up to this size is allocated without checking the size of the files.
+_PLAIN_BYTES = 8 << 20
+#: The most entries of DURABLE_FOLDERS; a forgotten folder costs a sync or two of its parents.
+_MOST_FOLDERS = 16_384
+
+_READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+_UNCLEAR = (errno.EEXIST, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR, errno.EAGAIN, errno.EBUSY)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_HINTS = {
+    errno.EMFILE: "raise the limit of the process (ulimit -n)",
+    errno.ENOTDIR: "a part of the path is a file, not a folder: check the address",
+}
+LINK = "refusing to follow a link, which may lead to other users' files: remove it"
+
+MOUNT_TABLE = "/proc/self/mountinfo"
+LOCAL = frozenset(
+    {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilfs2", "overlay", "ramfs", "reiserfs", "tmpfs"}
+    | {"ubifs", "xfs", "zfs"}
+)
+
+T = TypeVar("T")
 
 
 class LocalFiles:
@@ -79,7 +106,7 @@ class LocalFiles:
         parts: list[bytes] = []
         for path, group in itertools.groupby(ranges, key=itemgetter(0)):
             spans = [(start, end) for _, start, end in group]
-            parts += self._use_file("read", path, partial(_pread_all, spans))
+            parts += self._use_file("read", path, lambda file: [_pread(file, *span) for span in spans])  # noqa: B023
         self._counters.bytes_read += sum(map(len, parts))
         return [memoryview(data) for data in parts]
 
@@ -179,14 +206,14 @@ class LocalFiles:
     def open_write(self, path: str, part_bytes: int | None = None) -> LocalWriter:
         return LocalWriter(path, self._counters)
 
-    def _scanned(self, folder: str, of: Callable[[Iterator[os.DirEntry[str]]], Iterator[T]]) -> Iterator[T]:
+    def _scanned(self, folder: str, read: Callable[[Iterator[os.DirEntry[str]]], Iterator[T]]) -> Iterator[T]:
         with (
             failing_as("list", folder),
             suppress(FileNotFoundError),
             self._folder(folder, os.O_RDONLY) as descriptor,
             os.scandir(descriptor) as entries,
         ):
-            yield from of(entries)
+            yield from read(entries)
 
     def entries(self, folder: str) -> Entries:
         """The files and the names of the folders; files that vanish during the call are left out."""
@@ -214,16 +241,15 @@ class LocalFiles:
     @contextmanager
     def _folder(self, folder: str, flags: int = _PATH_ONLY) -> Iterator[int]:
         """Yield a descriptor of a folder, without links in the path from the root. Raises StorageError for a link."""
-        below = os.path.relpath(folder, self._root).split("/") if folder.startswith(f"{self._root}/") else []
-        path = self._root if below else folder
-        descriptor = os.open(path, _FOLDER | (_PATH_ONLY if below else flags))
+        names = os.path.relpath(folder, self._root).split("/") if folder.startswith(f"{self._root}/") else []
+        path = self._root if names else folder
+        descriptor = os.open(path, _FOLDER | (_PATH_ONLY if names else flags))
         try:
-            for number, name in enumerate(below, 1):
+            for number, name in enumerate(names, 1):
                 path = os.path.join(path, name)
-                is_last = number == len(below)
                 parent = descriptor
                 try:
-                    flag = flags if is_last else _PATH_ONLY
+                    flag = flags if number == len(names) else _PATH_ONLY
                     descriptor = os.open(name, _FOLDER | os.O_NOFOLLOW | flag, dir_fd=parent)
                 except OSError:
                     _refuse_link(name, parent, path)
@@ -264,10 +290,11 @@ class LocalFiles:
         return self._status(path).st_mtime_ns // 1_000_000
 
     def uploads(self, folder: str) -> list[UnfinishedUpload]:
+        """None: only object stores have uploads."""
         return []
 
     def abort_uploads(self, uploads: Sequence[UnfinishedUpload]) -> None:
-        """See `Storage.abort_uploads`."""
+        """Do nothing."""
 
     def _use_file(self, action: str, path: str, use: Callable[[int], T]) -> T:
         try:
@@ -288,11 +315,8 @@ class LocalFiles:
         self._counters.bytes_written += byte_view(data).nbytes
 
 
-#: How much is gathered before it is written, and the least size that is written directly from the caller's memory.
-_GATHERED, _LARGE = BLOCK_BYTES // 2, 1 << 18
-_DIRECT: int = getattr(os, "O_DIRECT", 0)
-
-
+# A segment is written once and synced anyway. The page cache would cost more processor time than making the records,
+# and push out the pages that readers use. So O_DIRECT is used where the file system allows it.
 class LocalWriter(ObjectWriter):
     """Writes directly to the final name, which must be new; full parts are written in the background."""
 
@@ -434,19 +458,6 @@ def _pass_cache(file: int, is_direct: bool) -> None:
         fcntl.fcntl(file, fcntl.F_SETFL, flags | _DIRECT if is_direct else flags & ~_DIRECT)
 
 
-_READ = os.O_RDONLY | os.O_CLOEXEC
-_FOLDER = os.O_DIRECTORY | os.O_CLOEXEC
-
-
-LINK = "refusing to follow a link, which may lead to other users' files: remove it"
-#: A buffer up to this size is allocated without checking the size of the files.
-_PLAIN_BYTES = 8 << 20
-_READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
-_NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
-
-T = TypeVar("T")
-
-
 def _refuse_link(name: str, folder: int, path: str) -> None:
     is_link = False
     with suppress(OSError):
@@ -464,7 +475,7 @@ def _linked_ms(temporary: str) -> int:
 
 
 def _pread(file: int, start: int, end: int | None) -> bytes:
-    """Read bytes from `start` to `end` or the end of the file, which bounds the allocation."""
+    # the size of the file bounds the allocation
     size = os.fstat(file).st_size
     end = size if end is None or end > size else end
     if end <= start:
@@ -475,12 +486,8 @@ def _pread(file: int, start: int, end: int | None) -> bytes:
     return data
 
 
-def _pread_all(spans: Sequence[tuple[int, int]], file: int) -> list[bytes]:
-    return [_pread(file, *span) for span in spans]
-
-
 def _fill(part: memoryview, start: int, file: int) -> int:
-    """Read into `part` from position `start`, up to the end of the file; returns the number of bytes."""
+    """Fill `part` from position `start`, up to the end of the file; returns the number of bytes."""
     count = 0
     while count < len(part) and (more := os.preadv(file, [part[count:]], start + count)):
         count += more
@@ -496,3 +503,295 @@ def _described(entries: Iterator[os.DirEntry[str]]) -> Iterator[FileInfo | str]:
                 else:
                     status = entry.stat(follow_symlinks=False)
                     yield FileInfo(entry.name, status.st_size, status.st_mtime_ns // 1_000_000)
+
+
+class LocalErrors(ErrorClassifier):
+    """A definite errno is a refusal; an errno that a network mount may return for a link that it made is unclear."""
+
+    def kind(self, error: Exception) -> ErrorKind:
+        if isinstance(error, FileNotFoundError):
+            return ErrorKind.MISSING
+        unclear = isinstance(error, OSError) and error.errno in _UNCLEAR
+        return ErrorKind.UNCLEAR if unclear else ErrorKind.REFUSED
+
+    def failure(self, action: str, path: str, error: Exception) -> DistlogError:
+        failure = super().failure(action, path, error)
+        if isinstance(error, OSError) and error.errno in _FULL:
+            message = f"{failure.message}: vacuum, or make room"
+            return StorageFullError(message, **failure.details, free_bytes=_free_bytes(path))
+        return failure
+
+    def describe(self, error: Exception) -> str:
+        words = (isinstance(error, OSError) and error.strerror) or type(error).__name__
+        hint = _HINTS.get(error.errno) if isinstance(error, OSError) and error.errno else None
+        return f"{words}: {hint}" if hint else words
+
+
+def _free_bytes(path: str) -> int | None:
+    """The free bytes of the file system, or None if unknown; a quota may leave fewer."""
+    with suppress(OSError):
+        status = os.statvfs(os.path.dirname(path))
+        return status.f_bavail * status.f_frsize
+    return None
+
+
+LOCAL_ERRORS = LocalErrors()
+
+# First the file is synced, then its folder, then the folders above. A folder that exists may still be lost: the
+# process that made it may have died before it synced the folder above. So each process syncs, once, all folders
+# above those that it writes to.
+
+#: The folders that this process has made durable, with all folders above them: (device, inode) by path.
+DURABLE_FOLDERS: dict[str, tuple[int, int]] = {}
+
+
+@contextmanager
+def failing_as(action: str, path: str) -> Iterator[None]:
+    """Turn an OSError into the StorageError "cannot <action>"."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        raise LOCAL_ERRORS.failure(action, path, error) from error
+
+
+def create_file(path: str) -> int:
+    """Create the file `path` and missing folders above it, durably; returns a descriptor."""
+    try:
+        return os.open(path, _CREATE, 0o666)
+    except FileNotFoundError:
+        make_folders(os.path.dirname(path))
+        return os.open(path, _CREATE, 0o666)
+
+
+def make_folders(folder: str) -> None:
+    """Make `folder` and the missing folders above it, durably, from the top down."""
+    missing = []
+    while not os.path.isdir(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    for path in reversed(missing):
+        with suppress(FileExistsError):
+            os.mkdir(path)
+        sync_folder(os.path.dirname(path))
+        _note_durable(path, _inode(os.stat(path)))
+
+
+def sync_folder(folder: str) -> None:
+    """Make the names in `folder` durable, and the folder's name, also if another process made it."""
+    inode = _sync_names(folder)
+    if DURABLE_FOLDERS.get(folder) != inode:
+        _sync_above(os.path.realpath(folder), inode[0])
+        _note_durable(folder, inode)
+
+
+def _note_durable(folder: str, inode: tuple[int, int]) -> None:
+    if len(DURABLE_FOLDERS) >= _MOST_FOLDERS:
+        DURABLE_FOLDERS.clear()
+    DURABLE_FOLDERS[folder] = inode
+
+
+def _sync_above(folder: str, device: int) -> None:
+    """Sync the folders above `folder`, as far as they may have been made together with it."""
+    above = os.path.dirname(folder)
+    # a mount point is older than what is mounted on it
+    while above != folder and os.stat(above).st_dev == device:
+        try:
+            inode = _sync_names(above)
+        except PermissionError:
+            return  # this process made no folder there: `make_folders` would have failed
+        if DURABLE_FOLDERS.get(above) == inode:
+            return
+        folder, above = above, os.path.dirname(above)
+
+
+def _sync_names(folder: str) -> tuple[int, int]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+        return _inode(os.fstat(descriptor))
+    finally:
+        os.close(descriptor)
+
+
+def _inode(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def write_all(file: int, view: memoryview) -> None:
+    while view.nbytes:
+        view = view[os.write(file, view) :]
+
+
+@contextmanager
+def removed_on_error(path: str) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(path)
+        raise
+
+
+def write_temporary(path: str, data: Buffer) -> str:
+    """Write and sync a temporary file for `path`; returns its path."""
+    with _temporary(path, data) as (temporary, file), failing_as("put", path):
+        os.fsync(file)
+    return temporary
+
+
+def replace_files(files: Mapping[str, Buffer]) -> None:
+    """Replace files, each atomically, with unsynced names; writes all before the first sync."""
+    with ExitStack() as stack:
+        written = [(path, *stack.enter_context(_temporary(path, data))) for path, data in files.items()]
+        if len(written) > 1:
+            for _, _, file in written:
+                # this advice makes Linux start to write; Python lacks sync_file_range
+                if hasattr(os, "posix_fadvise"):
+                    with suppress(OSError):
+                        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        for path, _, file in written:
+            with failing_as("put", path):
+                os.fsync(file)
+        for path, temporary, _ in written:
+            with failing_as("put", path):
+                os.replace(temporary, path)
+
+
+@contextmanager
+def _temporary(path: str, data: Buffer) -> Iterator[tuple[str, int]]:
+    """Yield the path and a descriptor of a new file next to `path` with `data`; removed when the block raises."""
+    temporary = os.path.join(os.path.dirname(path), paths.temporary_file(uuid.uuid4().hex))
+    with failing_as("put", path):
+        file = create_file(temporary)
+    with removed_on_error(temporary):
+        try:
+            with failing_as("put", path):
+                write_all(file, byte_view(data))
+            yield temporary, file
+        finally:
+            os.close(file)
+
+
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+def is_local_disk(path: str, mount_table: str = MOUNT_TABLE) -> bool:
+    """Whether `path`, or the existing folder above it, is on a local file system."""
+    try:
+        with open(mount_table, encoding="utf-8", errors="surrogateescape") as table:
+            mounts = [_mount(line) for line in table]
+    except (OSError, ValueError, IndexError):
+        return False
+    real, longest, file_system = os.path.realpath(path), -1, ""
+    for folder, kind in mounts:
+        # of several mounts at one path, the last is visible
+        if (folder == "/" or real == folder or real.startswith(folder + "/")) and len(folder) >= longest:
+            longest, file_system = len(folder), kind
+    return file_system in LOCAL
+
+
+known_local_disk = lru_cache(256)(is_local_disk)
+
+
+def _mount(line: str) -> tuple[str, str]:
+    """The mount point and the file system of a line of the table, whose optional fields end at a dash."""
+    fields = line.split()
+    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4]), fields[fields.index("-", 6) + 1]
+
+
+# When a mapped file is cut, a process that touches a lost page is killed (SIGBUS); this cannot become an error. So
+# only files that are never cut are mapped: log and index files of sealed segments (immutable, replaced by rename),
+# copies in the index cache (made by rename, removed by unlink), and the page in the file of a lock.
+#
+# The caller compares the length of the map with the segment's metadata. Many files stay mapped at once, and Python's
+# own map holds a descriptor as long as it lives, so these use the system's calls.
+
+_system = ctypes.CDLL(None, use_errno=True)
+_system.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_system.mmap.restype = ctypes.c_void_p
+_system.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_system.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_FAILED = ctypes.c_void_p(-1).value
+
+
+class FileMap:
+    """Maps `length` bytes of a descriptor's file from a page, until the last array over them is deleted."""
+
+    def __init__(self, file: int, start: int, length: int, *, writable: bool = False) -> None:
+        access = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
+        address = _system.mmap(None, length, access, mmap.MAP_SHARED, file, start)
+        if address == _FAILED:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        # numpy's array interface: the flag says whether the array is read-only
+        interface = {"version": 3, "shape": (length,), "typestr": "|u1", "data": (address, not writable)}
+        self.__array_interface__ = interface
+        self._mapped = address, length
+
+    def __del__(self, unmap: Any = _system.munmap) -> None:
+        if hasattr(self, "_mapped"):
+            unmap(*self._mapped)
+
+
+def map_sealed(file: int, start: int = 0, end: int | None = None) -> memoryview:
+    """Map bytes [start, end) of a descriptor's file, fewer if it is shorter, read-only; outlives the descriptor.
+
+    Raises OSError, also if the file is truncated during the call.
+    """
+    length = os.fstat(file).st_size
+    end = length if end is None else min(end, length)
+    if start >= end:
+        return memoryview(b"")
+    skipped = start % mmap.ALLOCATIONGRANULARITY
+    mapped = np.asarray(FileMap(file, start - skipped, skipped + end - start))
+    if os.stat(file).st_size < end:
+        raise OSError(errno.EIO, "the file was truncated while it was opened")
+    return mapped.data[skipped:]
+
+
+def map_watched(file: int, length: int) -> memoryview:
+    """Same as `map_shared`, but read-only."""
+    return memoryview(mmap.mmap(file, length, mmap.MAP_SHARED, mmap.PROT_READ))
+
+
+def map_shared(file: int, length: int) -> memoryview:
+    """Map the first `length` bytes of a descriptor's file, which must exist, shared between processes."""
+    return np.asarray(FileMap(file, 0, length, writable=True)).data
+
+
+class SparseMap:
+    """The bytes of a file with few small reads, which are announced; the system prefetches no other bytes."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        try:
+            self.data = map_sealed(self._file)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        if hasattr(self, "data"):
+            close(self._file)
+
+    def is_in_memory(self, positions: Iterable[int], size: int) -> bool:
+        """Return whether `size` bytes at all `positions` are in the page cache; False if unknown."""
+        if not hasattr(os, "RWF_NOWAIT"):  # as of a Python that was built for a glibc before 2.26
+            return False
+        buffer = bytearray(size)
+        try:
+            return all(os.preadv(self._file, [buffer], position, os.RWF_NOWAIT) for position in positions)
+        except OSError:
+            return False
+
+    def announce(self, positions: Iterable[int], size: int) -> None:
+        """Start to prefetch `size` bytes at all `positions`, without waiting."""
+        for position in positions if hasattr(os, "posix_fadvise") else ():
+            os.posix_fadvise(self._file, position, size, os.POSIX_FADV_WILLNEED)
+
+    def read_nothing_ahead(self) -> None:
+        """Advise the system that the map is read at random positions."""
+        if len(self.data):
+            _system.madvise(np.frombuffer(self.data, np.uint8).ctypes.data, len(self.data), mmap.MADV_RANDOM)

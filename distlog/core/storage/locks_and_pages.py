@@ -20,8 +20,7 @@ from crc32c import crc32c
 
 from distlog.core import paths
 from distlog.core.errors import LockHeldError, StorageError
-from distlog.core.storage.durable_files import failing_as, make_folders
-from distlog.core.storage.mapping import map_shared, map_watched
+from distlog.core.storage.local_files import failing_as, make_folders, map_shared, map_watched
 
 # A page has two slots. A write fills the slot with the older value, so the newer value survives a process that is
 # killed during a write. A slot has an increasing number and a CRC-32C; the valid slot with the larger number applies.

@@ -16,23 +16,33 @@ from distlog.core import paths, times
 from distlog.core.errors import DistlogError, StorageError
 from distlog.core.integers import MAX_LONG
 from distlog.core.locks import process_lock
-from distlog.core.storage import retry as storage_retry
+from distlog.core.storage import backend as storage_retry
 from distlog.core.storage.backend import (
     MAX_CONDITIONAL_BYTES,
+    Deadline,
     Entries,
+    ErrorKind,
     FileInfo,
     ObjectWriter,
     PutTime,
     StorageCounters,
     UnfinishedUpload,
     byte_view,
+    check_one_wins,
     check_process,
     merge_ranges,
+    resolve_put,
+    retried,
 )
-from distlog.core.storage.client_errors import ClientErrors
-from distlog.core.storage.object_client import REPLY_TIMES, ClientSource, Proof, StorageOptions, replied_ms
+from distlog.core.storage.object_client import (
+    REPLY_TIMES,
+    ClientErrors,
+    ClientSource,
+    Proof,
+    StorageOptions,
+    replied_ms,
+)
 from distlog.core.storage.parallel import Task, WorkerThreads, in_parallel
-from distlog.core.storage.retry import Deadline, ErrorKind, check_one_wins, resolve_put, retried
 from distlog.core.times import to_ms
 
 

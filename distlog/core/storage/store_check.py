@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from distlog.core.errors import DistlogError, StorageError, StorageRefusedError
-from distlog.core.storage.retry import check_one_wins
+from distlog.core.storage.backend import check_one_wins
 from distlog.core.storage.storage import Storage
 
 #: How far the store's clock and ours may be apart: S3 itself refuses requests from a quarter of an hour on.

@@ -20,7 +20,7 @@ from distlog.core.commits.transaction_table import NO_TRANSACTIONS
 from distlog.core.config import TopicConfig
 from distlog.core.display import Listing
 from distlog.core.errors import CorruptMetadataError, ReadOnlyTopicError
-from distlog.core.format.index_cache import IndexCache
+from distlog.core.format.indexes import IndexCache
 from distlog.core.integers import MAX_LONG
 from distlog.core.maintain.executor import Executor
 from distlog.core.maintain.verify import VerifyReport

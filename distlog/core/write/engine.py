@@ -61,8 +61,8 @@ from distlog.core.segments.producer_states import FirstBatch, ProducerStates, an
 from distlog.core.segments.segment_reader import whole_log
 from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.segments.transactions import OpenTransactions, last_stable_offset
+from distlog.core.storage.backend import Deadline
 from distlog.core.storage.parallel import cores, in_order, in_parallel
-from distlog.core.storage.retry import Deadline
 from distlog.core.write.append import AppendResult, at_log_ends, check_keyed, offsets_of, warn_of_times
 
 #: How long a producer's batches are retried, in seconds (Kafka's delivery.timeout.ms).

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from distlog.core.errors import OffsetOutOfRangeError, TopicNotFoundError
-from distlog.core.read.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP, offset_for_time
+from distlog.core.read.lookup import EARLIEST, LATEST, MAX_TIMESTAMP, offset_for_time
 from distlog.core.segments.chunks import StoredBatches
 from distlog.core.storage.parallel import in_parallel
 from distlog.gateway.apis.cluster import attempted, by_topic, check_topic, grouped, topic_error_code, topic_key

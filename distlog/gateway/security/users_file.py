@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from distlog.core.errors import DistlogError, InvalidConfigError, StorageError, UnsupportedVersionError
-from distlog.core.storage.durable_files import sync_folder
+from distlog.core.storage.local_files import sync_folder
 from distlog.core.storage.locks_and_pages import flocked
 
 

@@ -27,9 +27,9 @@ from distlog.core.errors import (
     SnapshotTooOldError,
     StorageError,
 )
+from distlog.core.format.indexes import AbortedTransaction
 from distlog.core.format.record_batch import CONTROL, BatchFields, check_crcs, read_headers
 from distlog.core.format.record_decoder import decode
-from distlog.core.format.transaction_index import AbortedTransaction
 from distlog.core.kafka.partition_folder import read_epochs
 from distlog.core.log.live_snapshot import with_tail
 from distlog.core.log.log_validator import BatchRun

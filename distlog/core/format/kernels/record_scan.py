@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from distlog.core.format.kernels.batch_scan import CRC_START, HEADER_SIZE, LOG_OVERHEAD
+from distlog.core.format.kernels.batch_scan import (
+    CODEC_MASK,
+    CRC_START,
+    HEADER_SIZE,
+    LEGACY_ENTRY_SIZES,
+    LOG_OVERHEAD,
+    SMALLEST_PREFIX,
+)
 from distlog.core.format.kernels.crc import NO_BYTES, crc32c_of
 from distlog.core.format.kernels.native import (
     called,
@@ -16,15 +25,80 @@ from distlog.core.format.kernels.native import (
     put_at,
     word_at,
 )
-from distlog.core.format.kernels.types import (
-    CheckedRecords,
-    HeaderPositions,
-    ScannedFields,
-    ScanProgress,
-    Slices,
-    TimeBounds,
-)
 from distlog.core.integers import MAX_LONG
+
+
+class Slices(NamedTuple):
+    """Byte strings in a buffer, one slot each; `offsets` has one item more, and its first is 0.
+
+    `offsets` (Arrow's) are as if the strings stood back to back; `valid` is False for null. The strings are either
+    copied to `copies`, which has room for all bytes of the sections, or located at `positions` of the buffer.
+    """
+
+    offsets: np.ndarray
+    valid: np.ndarray
+    copies: np.ndarray
+    positions: np.ndarray
+
+
+class HeaderPositions(NamedTuple):
+    """The `records` that have headers, and the `positions` of their numbers; the record count follows the last."""
+
+    records: np.ndarray
+    positions: np.ndarray
+
+
+class ScannedFields(NamedTuple):
+    """The fields of a record and their positions. A negative size means null; the header count is at `headers_at`."""
+
+    end: int
+    offset_delta: int
+    timestamp_delta: int
+    key_at: int
+    key_size: int
+    value_at: int
+    value_size: int
+    headers_at: int
+    headers: int
+
+
+class ScanProgress(NamedTuple):
+    """The state of a scan: at record `number` of the section, at `position`, after the offset delta `previous`.
+
+    The other fields are counts of the output: records, bytes of their keys and of their values, records with headers,
+    and headers of this section's records.
+    """
+
+    number: int
+    position: int
+    previous: int
+    records: int
+    key_bytes: int
+    value_bytes: int
+    headed: int
+    section_headers: int
+
+
+class TimeBounds(NamedTuple):
+    """The smallest and the largest allowed timestamp (ms); -1, no timestamp, is always allowed."""
+
+    oldest: int
+    newest: int
+
+
+class CheckedRecords(NamedTuple):
+    """The end of a check: its status, the record at which it ended, and a summary of the records before it.
+
+    `newest_record` is the first record with the largest timestamp. `refused` counts records that the log refuses.
+    """
+
+    status: int
+    number: int
+    newest_record: int
+    max_timestamp: int
+    min_timestamp: int
+    refused: int
+
 
 # A reader returns `(value, next position)` and never reads a byte at or after `end`. A value that is cut off, or
 # longer than 5 (VARINT) or 10 (VARLONG) bytes, gives `end + 1` as the next position, and so do all later reads. A
@@ -497,3 +571,90 @@ def find_headers(data: np.ndarray, position: int, locations: np.ndarray) -> None
         size, position = read_number(data, position + size, data.size, VARINT, True)
         row["value_at"], row["value_size"] = position, size
         position += max(size, 0)
+
+
+@inlined
+def _entry_end(data: np.ndarray, position: int, end: int) -> int:
+    """The end of the entry at `position`: 0 if it is malformed or compressed, -1 if `end` cuts it off."""
+    if end - position < SMALLEST_PREFIX:
+        return -1
+    size = LOG_OVERHEAD + int_at(data, position + 8, 4)
+    magic = int_at(data, position + 16, 1)
+    if magic < 0 or magic > 1 or size < LEGACY_ENTRY_SIZES[magic]:
+        return 0
+    if size > end - position:
+        return -1
+    return 0 if int_at(data, position + 17, 1) & CODEC_MASK else position + size
+
+
+@fill_kernel
+def count_entries(data: np.ndarray, start: int, end: int) -> tuple[int, int, int, int]:
+    """Walk the uncompressed whole entries in [start, end): (status, how many, first and last offset as stored)."""
+    position = start
+    count = 0
+    first = -1
+    last = -1
+    while True:
+        following = _entry_end(data, position, end)
+        if following < 0:
+            return OK, count, first, last
+        if following == 0:
+            return BAD_LENGTH, count, first, last
+        last = int_at(data, position, 8)
+        if count == 0:
+            first = last
+        count += 1
+        position = following
+
+
+@fill_kernel
+def scan_entries(
+    data: np.ndarray,
+    sections: np.ndarray,
+    offsets: np.ndarray,
+    timestamps: np.ndarray,
+    key: Slices,
+    value: Slices,
+) -> tuple[int, int, int]:
+    """Scan entries as `scan_records` does; a section's `base_offset` is added to each stored offset."""
+    emitted = 0
+    key_bytes = 0
+    value_bytes = 0
+    for index in range(sections.size):
+        section = sections[index]
+        position = section["start"]
+        first = emitted
+        previous = -1
+        for number in range(section["record_count"]):
+            end = _entry_end(data, position, section["end"])
+            if end <= 0:
+                return BAD_LENGTH, index, number
+            offset = section["base_offset"] + int_at(data, position, 8)
+            if offset <= previous:
+                return BAD_OFFSET, index, number
+            previous = offset
+            magic = int_at(data, position + 16, 1)
+            timestamp = int_at(data, position + 18, 8) if magic == 1 else -1
+            key_at = position + LEGACY_ENTRY_SIZES[magic] - 4
+            key_size = int_at(data, key_at - 4, 4)
+            if key_size > end - key_at - 4:
+                return BAD_KEY, index, number
+            value_at = key_at + max(key_size, 0) + 4
+            value_size = int_at(data, value_at - 4, 4)
+            if value_size > end - value_at:
+                return BAD_VALUE, index, number
+            if value_at + max(value_size, 0) != end:
+                return BAD_BODY, index, number
+            position = end
+            if offset < section["start_offset"] or offset >= section["end_offset"]:
+                continue
+            offsets[emitted] = offset
+            append_time = section["append_time"]
+            timestamps[emitted] = timestamp if append_time == NOT_APPEND_TIME else append_time
+            if key.valid.size:
+                key_bytes = put_slice(key, emitted, key_bytes, data, key_at, key_size)
+            if value.valid.size:
+                value_bytes = put_slice(value, emitted, value_bytes, data, value_at, value_size)
+            emitted += 1
+        section["emitted"] = emitted - first
+    return OK, sections.size, emitted

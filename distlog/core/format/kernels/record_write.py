@@ -2,16 +2,46 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from distlog.core.format.kernels.batch_scan import HEADER_SIZE
 from distlog.core.format.kernels.native import copy_bytes, fill_kernel, inlined, item_at, prefetch, put_at
 from distlog.core.format.kernels.record_scan import VARINT, VARLONG, read_number, varlong_size, write_varlong
-from distlog.core.format.kernels.types import BatchLimits, ByteColumn, Columns, HeaderColumn
 from distlog.core.integers import MAX_INT, MAX_LONG
 
-# A record is a row of arrays: its timestamp, and its slots in a ByteColumn of keys, one of values and a
-# HeaderColumn.
+
+class ByteColumn(NamedTuple):
+    """Byte strings: string i is data[offsets[i]:offsets[i + 1]]; offsets are Arrow's, int32 or int64.
+
+    `valid` of size 0 means that none is null.
+    """
+
+    offsets: np.ndarray
+    valid: np.ndarray
+    data: np.ndarray
+
+
+class HeaderColumn(NamedTuple):
+    """Headers: record i has the items [firsts[i], ends[i]) of `key` and `value`."""
+
+    firsts: np.ndarray
+    ends: np.ndarray
+    key: ByteColumn
+    value: ByteColumn
+
+
+#: Timestamps, keys, values, and headers or None if no record has any: numba compiles a kernel of its own for None.
+Columns = tuple[np.ndarray, ByteColumn, ByteColumn, HeaderColumn | None]
+
+
+class BatchLimits(NamedTuple):
+    """The most bytes of records in a batch of several records, and in any batch; the ms in its time window."""
+
+    limit: int
+    largest: int
+    window: int
 
 
 #: The initial `until` of the first batch, which `append_records` moves.

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import hashlib
+import os
+import re
+import stat
 import struct
-from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
 from distlog.core.arrays import byte_array
-from distlog.core.errors import CorruptIndexError
-from distlog.core.format.kernels.index import WARM_BYTES, first_bad_slot, floor_entry, floor_slot
+from distlog.core.errors import CorruptIndexError, StorageError, UnsupportedVersionError
+from distlog.core.format.kernels.segments import WARM_BYTES, first_bad_slot, floor_entry, floor_slot
 from distlog.core.integers import MAX_INT, MAX_LONG
-from distlog.core.storage.mapping import map_sealed
+from distlog.core.storage.backend import Part
+from distlog.core.storage.local_files import map_sealed
+from distlog.core.storage.storage import Storage
 from distlog.core.times import NO_TIMESTAMP
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 
 class Column(NamedTuple):
@@ -274,4 +288,240 @@ class GrowingTimeIndex:
         )
         return TimestampOffset(
             entry_timestamp if entry_timestamp >= 0 else NO_TIMESTAMP, self._base_offset + relative_offset
+        )
+
+
+TRANSACTION_ENTRY = np.dtype(
+    [
+        ("version", ">i2"),
+        ("producer_id", ">i8"),
+        ("first_offset", ">i8"),
+        ("last_offset", ">i8"),
+        ("last_stable_offset", ">i8"),
+    ]
+)
+TRANSACTION_VERSION = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTransaction:
+    """An aborted transaction; `last_offset` is the offset of its abort marker."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+    def moved(self, shift: int) -> AbortedTransaction:
+        """Return the transaction in a relocated segment, where all offsets are higher by `shift`."""
+        first, last, stable = self.first_offset, self.last_offset, self.last_stable_offset
+        return AbortedTransaction(self.producer_id, first + shift, last + shift, stable + shift)
+
+
+def collect_aborted(
+    transactions: Sequence[AbortedTransaction], fetch_offset: int, upper_bound: int
+) -> tuple[list[AbortedTransaction], bool]:
+    """Return the transactions in [fetch_offset, upper_bound), and True if later indexes have no more."""
+    stop = next((n for n, aborted in enumerate(transactions) if aborted.last_stable_offset >= upper_bound), None)
+    candidates = transactions if stop is None else transactions[: stop + 1]
+    inside = [
+        aborted
+        for aborted in candidates
+        if aborted.last_offset >= fetch_offset and aborted.first_offset < upper_bound
+    ]
+    return inside, stop is not None
+
+
+def decode_transactions(data: bytes, file: str, base_offset: int) -> list[AbortedTransaction]:
+    """Decode the content of the index `file`, whose transactions must end at `base_offset` or later.
+
+    An incomplete last entry is ignored. Raises CorruptIndexError, UnsupportedVersionError for a later version.
+    """
+    size = TRANSACTION_ENTRY.itemsize
+    entries = np.frombuffer(data[: len(data) // size * size], TRANSACTION_ENTRY)
+    later = entries["version"] >> 8 > TRANSACTION_VERSION
+    if later.any():
+        raise UnsupportedVersionError(
+            "an aborted transaction has an unknown version: upgrade, or recover the segment",
+            file=file,
+            position=int(later.argmax()) * size,
+        )
+    bad = (entries["last_offset"] < base_offset) | (entries["first_offset"] > entries["last_offset"])
+    if bad.any():
+        raise CorruptIndexError(
+            "an aborted transaction is outside of its segment: recover the segment from its log",
+            file=file,
+            position=int(bad.argmax()) * size,
+        )
+    return [AbortedTransaction(*fields) for _, *fields in entries.tolist()]
+
+
+def encode_transactions(transactions: Iterable[AbortedTransaction]) -> bytes:
+    """Encode `transactions`, which must be in the order of their last offsets."""
+    return np.array(
+        [(TRANSACTION_VERSION, *dataclasses.astuple(transaction)) for transaction in transactions], TRANSACTION_ENTRY
+    ).tobytes()
+
+
+#: The indexes of about 200 GiB of log.
+DEFAULT_MAX_BYTES = 1 << 30
+
+
+class IndexCache:
+    """Copies of index files in `folder`, up to `max_bytes`, and a sixteenth more for each further process."""
+
+    def __init__(self, folder: str | None = None, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
+        self.folder = folder or default_folder()
+        self.max_bytes = max_bytes
+        self._added_bytes: int | None = None
+        self._spared: deque[str] = deque(maxlen=_SPARED)
+
+    def local_file(self, storage: Storage, part: Part, *, tag: str = "") -> tuple[str, int]:
+        """Return a local file with the index `part`, and the position in it: the object itself, or a copy.
+
+        `tag` distinguishes files that have the same name at different times (a stem adopted from Kafka, after a
+        drop); the segment's checksum is a good tag. Open the path soon: another process may evict the copy.
+        Raises CorruptIndexError when the object has another size, StorageError when the folder belongs to
+        another user or is open to one.
+        """
+        if storage.is_local:
+            path = storage.local_path(part.name)
+            _check_size(part, os.stat(path).st_size - part.begin)
+            return path, part.begin
+        self._claim_folder()
+        path = self._path(storage, part, tag)
+        self._spared.append(os.path.basename(path))
+        if not _touch(path, part.size):
+            # all of a file, since another size shows that it is another file
+            data = storage.read(part.name, part.begin, None if part.is_file else part.begin + part.size)
+            _check_size(part, len(data))
+            self._add(path, data)
+        return path, 0
+
+    def fetch(self, storage: Storage, parts: Sequence[tuple[Part, str]]) -> None:
+        """Make the missing copies of `parts` of bundles, with their tags.
+
+        A request fetches parts close to each other.
+        """
+        self._claim_folder()
+        paths = [(part, self._path(storage, part, tag)) for part, tag in parts]
+        missing = [(part, path) for part, path in paths if not _touch(path, part.size)]
+        for start in range(0, len(missing), _AT_ONCE):
+            group = missing[start : start + _AT_ONCE]
+            indexes = storage.read_ranges([part.full_range for part, _ in group])
+            for (_, path), data in zip(group, indexes, strict=True):
+                self._spared.append(os.path.basename(path))
+                self._add(path, data)
+
+    def discard(self, storage: Storage, part: Part, *, tag: str = "") -> None:
+        """Delete the copy that `local_file` would return; a local file itself stays."""
+        if not storage.is_local:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path(storage, part, tag))
+
+    def _path(self, storage: Storage, part: Part, tag: str) -> str:
+        position = "" if part.is_file else str(part.begin)
+        key = hashlib.sha256("\0".join((storage.url, part.name, position, str(part.size), tag)).encode()).hexdigest()
+        return os.path.join(self.folder, key)
+
+    def _claim_folder(self) -> None:
+        # Do not follow a link: a folder that someone else made could hold forged copies, or be no cache.
+        with contextlib.suppress(FileExistsError):
+            os.makedirs(self.folder, mode=0o700)
+        status = os.lstat(self.folder)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+            raise StorageError("the index cache must be a folder of mode 0700 that is yours", folder=self.folder)
+
+    def _add(self, path: str, data: Buffer) -> None:
+        handle, temporary = tempfile.mkstemp(prefix=f"{os.path.basename(path)}.", dir=self.folder)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+            raise
+        if self._added_bytes is None:
+            self._added_bytes = 0 if self._was_listed(path) else self.max_bytes
+        self._added_bytes += memoryview(data).nbytes
+        if self._added_bytes > self.max_bytes // _SCAN_SHARE:
+            with open(os.path.join(self.folder, _LISTED_FILE), "wb") as listed:
+                os.utime(listed.fileno())
+            # leaves room for what is added before the next listing
+            self._added_bytes = 0
+            copies = sorted(self._copies())
+            excess = sum(size for _, size, _ in copies) - (self.max_bytes - self.max_bytes // _SCAN_SHARE)
+            for last_use, size, name in copies:
+                if excess <= 0:
+                    break
+                arriving = "." in name and copies[-1][0] - last_use < _ABANDONED_NS
+                if name not in self._spared and not arriving:
+                    excess -= size
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(os.path.join(self.folder, name))
+
+    def _was_listed(self, path: str) -> bool:
+        """Return whether the folder was listed less than a minute before the copy `path` was made."""
+        with contextlib.suppress(FileNotFoundError):
+            listed_ns = os.stat(os.path.join(self.folder, _LISTED_FILE)).st_mtime_ns
+            return 0 <= os.stat(path).st_mtime_ns - listed_ns < _LISTED_NS
+        return False
+
+    def _copies(self) -> list[tuple[int, int, str]]:
+        # Returns (last use, size, name) of each copy and temporary file.
+        copies = []
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    if _OURS.fullmatch(entry.name):
+                        status = entry.stat(follow_symlinks=False)
+                        copies.append((status.st_mtime_ns, status.st_size, entry.name))
+        return copies
+
+
+#: A process lists the folder again after it has added one sixteenth of `max_bytes`.
+_SCAN_SHARE = 16
+#: It also lists the folder with its first copy, unless a process has just done so: 100,000 copies take 0.4 s.
+_LISTED_NS = 60 * 10**9
+#: The modification time of this empty file is the time of the last listing.
+_LISTED_FILE = ".listed"
+#: How many copies are fetched together, and so held in memory.
+_AT_ONCE = 512
+#: A process never evicts its last used copies, up to this many.
+_SPARED = 64
+#: A temporary file that is older than the newest copy by more than this belongs to a crashed process.
+_ABANDONED_NS = 3_600 * 10**9
+_OURS = re.compile(r"[0-9a-f]{64}(\.\w+)?")
+
+
+def default_folder() -> str:
+    """Return this user's folder in the system's folder for temporary files. Its content can be fetched again."""
+    try:
+        temporary = tempfile.gettempdir()
+    except OSError:
+        # no folder can be written, as on a full disk: logs are then read without copies of their indexes
+        temporary = os.environ.get("TMPDIR") or "/tmp"
+    return os.path.join(temporary, f"distlog-index-cache-{os.getuid()}")
+
+
+def _touch(path: str, size: int) -> bool:
+    # Returns whether there is a whole copy, and marks it as used now.
+    try:
+        if os.stat(path).st_size != size:
+            return False
+        os.utime(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _check_size(part: Part, size: int) -> None:
+    """Raise CorruptIndexError unless `size`, the object's bytes from the part on, is right."""
+    if size < part.size or (part.is_file and size > part.size):
+        raise CorruptIndexError(
+            "the size of the index file differs from its segment's metadata: rebuild the index",
+            file=part.name,
+            size=size,
+            expected=part.size,
         )

@@ -1,8 +1,9 @@
-"""Updates the numbers of a segment with its next batches, and makes their index entries."""
+"""Kernels of segments: their numbers and index entries, searches of their indexes, and groups to merge."""
 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from distlog.core.format.kernels.batch_scan import (
     APPEND_TIME,
@@ -13,9 +14,13 @@ from distlog.core.format.kernels.batch_scan import (
     TRANSACTIONAL,
 )
 from distlog.core.format.kernels.crc import crc_with_batch
-from distlog.core.format.kernels.index import LAST_ENTRY_TIMESTAMP, MAX_OFFSET, MAX_TIMESTAMP, STATE_SIZE, add_batch
-from distlog.core.format.kernels.native import fill_kernel, inlined, put_int_at
+from distlog.core.format.kernels.native import fill_kernel, inlined, kernel, put_int_at
 from distlog.core.integers import MAX_INT
+
+#: The state of a segment so far, an int64 each: log bytes since the last offset entry, the largest timestamp, the
+#: last offset of the batch that has it, the timestamp of the last time entry, the number of batches.
+SINCE_ENTRY, MAX_TIMESTAMP, MAX_OFFSET, LAST_ENTRY_TIMESTAMP, BATCHES = range(5)
+STATE_SIZE = 5
 
 #: The numbers of a segment, int64, after the STATE_SIZE numbers of the index rule and before numbers that are not
 #: used here. MAX_OFFSET is relative to BASE_OFFSET.
@@ -49,6 +54,118 @@ OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE = 8, 12
 _UNKNOWN = -1
 #: Reading a batch from this size takes longer than joining its checksum.
 _JOINED_FROM = 4096
+
+#: The limits of a plan, an int64 each. A group fits into `SEGMENT_BYTES`, `SEGMENT_MS` of time, and fewer than
+#: `INDEX_ENTRIES` entries, at most one per `INTERVAL_BYTES`. It is worth merging with `GROWTH` times the bytes of its
+#: largest segment, or `LARGE_GROWTH` if it has more than `LARGE_BYTES` and may still grow.
+SEGMENT_BYTES, SEGMENT_MS, INDEX_ENTRIES, INTERVAL_BYTES, GROWTH, LARGE_GROWTH, LARGE_BYTES = range(7)
+
+Bytes = npt.NDArray[np.uint8]
+Longs = npt.NDArray[np.int64]
+
+WARM_BYTES = 8192
+
+
+# A batch gets an entry when more than `index.interval.bytes` have passed since the last one; the first batch never
+# does. The entry is (last offset, start position) in the offset index, and (largest timestamp so far, last offset
+# of its batch) in the time index. On close the time index gets a last entry with the maximum; a slot is reserved
+# for it.
+@inlined
+def add_batch(size: int, last_offset: int, max_timestamp: int, interval: int, state: np.ndarray) -> tuple[bool, bool]:
+    """Add the next batch: whether it gets an offset entry, and whether a time entry (MAX_TIMESTAMP, MAX_OFFSET)."""
+    if max_timestamp > state[MAX_TIMESTAMP]:
+        state[MAX_TIMESTAMP] = max_timestamp
+        state[MAX_OFFSET] = last_offset
+    offset_due = state[SINCE_ENTRY] > interval
+    time_due = offset_due and state[MAX_TIMESTAMP] > state[LAST_ENTRY_TIMESTAMP]
+    if offset_due:
+        state[SINCE_ENTRY] = 0
+    if time_due:
+        state[LAST_ENTRY_TIMESTAMP] = state[MAX_TIMESTAMP]
+    state[SINCE_ENTRY] += size
+    state[BATCHES] += 1
+    return offset_due, time_due
+
+
+@fill_kernel
+def count_until_full(
+    sizes: np.ndarray, max_timestamps: np.ndarray, interval: int, state: np.ndarray, room: np.ndarray
+) -> int:
+    """Return how many batches, at least one, fit in an index with `room` entries; changes `room` and `state`."""
+    for row in range(sizes.size):
+        if state[BATCHES] > 0 and (room[0] <= 0 or room[1] <= 0):
+            return row
+        offset_due, time_due = add_batch(sizes[row], 0, max_timestamps[row], interval, state)
+        room[0] -= offset_due
+        room[1] -= time_due
+    return sizes.size
+
+
+# A *column* is one field of every entry, given as three integers: `stride`, the size of an entry; `start`, the
+# position of the field in it; `width`, 4 or 8 bytes. The search is Kafka's (`AbstractIndex.indexSlotRangeFor`): most
+# lookups are near the end, so the last 8192 bytes are searched first, and their pages stay hot.
+#
+# Bytes that are not ordered give a wrong slot. It is still between -1 and the last slot, and its key is not above
+# the target: no input makes a kernel read outside the array.
+
+
+@kernel
+def read_int(data: Bytes, position: int, width: int) -> int:
+    """The signed big-endian integer of `width` bytes, 4 or 8, at `position`; the caller checks the bounds."""
+    high = _word(data, position)
+    return high if width == 4 else (high << 32) | (_word(data, position + 4) & 0xFFFFFFFF)
+
+
+@kernel
+def _word(data: Bytes, position: int) -> int:
+    # Unrolled, with indexes that cannot be negative, so that the compiler makes it one load and one byte swap.
+    index = np.uintp(position)
+    high = (np.int64(np.int8(data[index])) << 24) | (np.int64(data[index + np.uintp(1)]) << 16)
+    return int(high | (np.int64(data[index + np.uintp(2)]) << 8) | np.int64(data[index + np.uintp(3)]))
+
+
+@kernel
+def floor_slot(data: Bytes, entries: int, target: int, stride: int, start: int, width: int) -> int:
+    """The last of the first `entries` slots whose key is not above `target`, or -1."""
+    last = min(entries, len(data) // stride) - 1
+    if last < 0:
+        return -1
+    warm = max(0, last - WARM_BYTES // stride)
+    if read_int(data, warm * stride + start, width) < target:
+        low, high = warm, last
+    elif read_int(data, start, width) > target:
+        return -1
+    else:
+        low, high = 0, warm
+    while low < high:
+        middle = (low + high + 1) >> 1
+        if read_int(data, middle * stride + start, width) <= target:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@kernel
+def floor_entry(data: Bytes, entries: int, target: int, stride: int, width: int) -> tuple[int, int, int]:
+    """(`floor_slot`, the key there, the integer of 4 bytes after it), in one call; (-1, 0, 0) if there is none."""
+    slot = floor_slot(data, entries, target, stride, 0, width)
+    if slot < 0:
+        return slot, 0, 0
+    position = slot * stride
+    return slot, read_int(data, position, width), read_int(data, position + width, 4)
+
+
+@kernel
+def first_bad_slot(data: Bytes, entries: int, step: int, largest: int, stride: int, start: int, width: int) -> int:
+    """The first slot whose value is negative, above `largest` or not `step` above the one before it, or -1."""
+    previous = -step
+    for slot in range(min(entries, len(data) // stride)):
+        value = read_int(data, slot * stride + start, width)
+        if value < 0 or value > largest or value - step < previous:
+            return slot
+        previous = value
+    return -1
 
 
 @inlined
@@ -250,3 +367,102 @@ def fold_segments(
         entry_counts[segment, 0] = offset_count - first_offset
         entry_counts[segment, 1] = time_count - first_time
     return -1 if position == data.size else row
+
+
+@inlined
+def _add_groups(
+    sizes: np.ndarray,
+    start: int,
+    end: int,
+    may_grow: bool,
+    limits: np.ndarray,
+    waiting: np.ndarray,
+    groups: np.ndarray,
+    count: int,
+) -> int:
+    # Append the groups of [start, end) that are worth merging to the `count` groups; returns their new number.
+    waiting[0, 0] = start
+    waiting[0, 1] = end
+    pending = 1
+    while pending > 0:
+        pending -= 1
+        first = waiting[pending, 0]
+        last = waiting[pending, 1]
+        if last - first < 2:
+            continue
+        total = 0
+        middle = first
+        for row in range(first, last):
+            total += sizes[row]
+            if sizes[row] > sizes[middle]:
+                middle = row
+        growth = limits[LARGE_GROWTH] if may_grow and total > limits[LARGE_BYTES] else limits[GROWTH]
+        if growth * sizes[middle] <= total:
+            groups[count, 0] = first
+            groups[count, 1] = last
+            count += 1
+            continue
+        # first the segments before the largest; the segments after it, which may grow, wait
+        waiting[pending, 0] = middle + 1
+        waiting[pending, 1] = last
+        waiting[pending + 1, 0] = first
+        waiting[pending + 1, 1] = middle
+        pending += 2
+    return count
+
+
+@fill_kernel
+def find_groups(
+    owners: np.ndarray,
+    sizes: np.ndarray,
+    base_offsets: np.ndarray,
+    next_offsets: np.ndarray,
+    oldest_ms: np.ndarray,
+    newest_ms: np.ndarray,
+    records: np.ndarray,
+    floors: np.ndarray,
+    limits: np.ndarray,
+    waiting: np.ndarray,
+    groups: np.ndarray,
+) -> int:
+    """Fill `groups` with the first and end rows of each group worth merging; returns their number."""
+    count = 0
+    start = -1
+    base = 0
+    begin_ms = 0
+    size = 0
+    latest_ms = 0
+    held = 0
+    for row in range(owners.size):
+        if start >= 0 and owners[row] != owners[row - 1]:
+            count = _add_groups(sizes, start, row, True, limits, waiting, groups, count)
+            start = -1
+        if next_offsets[row] <= floors[owners[row]]:
+            continue
+        fits = sizes[row] < limits[SEGMENT_BYTES]
+        if start >= 0:
+            more = size + sizes[row]
+            held += records[row]
+            latest_ms = max(latest_ms, newest_ms[row])
+            entries = min(more // (limits[INTERVAL_BYTES] + 1), held)
+            if (
+                fits
+                and more <= limits[SEGMENT_BYTES]
+                and next_offsets[row] - base <= MAX_INT
+                and latest_ms - begin_ms <= limits[SEGMENT_MS]
+                and entries < limits[INDEX_ENTRIES]
+            ):
+                size = more
+            else:
+                count = _add_groups(sizes, start, row, False, limits, waiting, groups, count)
+                start = -1
+        if start < 0 and fits:
+            start = row
+            base = base_offsets[row]
+            begin_ms = oldest_ms[row]
+            size = sizes[row]
+            latest_ms = newest_ms[row]
+            held = records[row]
+    if start >= 0:
+        count = _add_groups(sizes, start, owners.size, True, limits, waiting, groups, count)
+    return count
