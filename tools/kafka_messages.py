@@ -26,7 +26,7 @@ _LOADERS = {"request": load_request_schema, "response": load_response_schema}
 def messages() -> str:
     """The text of the file: a block for each request and response of an API of the gateway, in all its versions."""
     blocks = []
-    for api in APIS.values():
+    for _, api in sorted(APIS.items()):
         for direction, load in _LOADERS.items():
             kinds: dict[int, Any] = {version: load(api.key, version) for version in range(api.oldest, api.newest + 1)}
             flexible = min((version for version, kind in kinds.items() if kind.__flexible__), default=api.newest + 1)

@@ -67,8 +67,9 @@ class Handlers(Enum):
     TRANSACTIONS = "transaction"
     #: For deletions and changes of topics: they wait for locks, which a stopped process may hold.
     TOPICS = "topics"
-    #: For authentication, which takes time on purpose.
     SASL = "sasl"
+    #: For checks of passwords, which take time on purpose.
+    PASSWORDS = "password"
 
 
 class Api(NamedTuple):

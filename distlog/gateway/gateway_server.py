@@ -25,13 +25,13 @@ from distlog.core.read.fetch import fetch_stored
 from distlog.core.storage.parallel import begin
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
-from distlog.gateway.broker import Broker, Handlers
+from distlog.gateway.broker import Broker
 from distlog.gateway.cluster import COMPACTION_PERIOD_MS, GatewayLease, advertised, this_machine
 from distlog.gateway.config import AclSettings, GatewayConfig, with_settings
 from distlog.gateway.groups.coordinator import DroppedTopics, GroupServices
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.subscribed_topics import SubscribedTopics
-from distlog.gateway.kafka_apis import APIS, KafkaApis, RequestMetrics, supports
+from distlog.gateway.kafka_apis import APIS, KafkaApis, supports
 from distlog.gateway.protocol.frames import error_code
 from distlog.gateway.root_records import DynamicConfigs, RootAcls, RootUsers
 from distlog.gateway.security.authentication import Authentication
@@ -39,8 +39,7 @@ from distlog.gateway.security.tls import TlsContext, TlsFiles
 from distlog.gateway.server.acceptor import Acceptor
 from distlog.gateway.server.connection import Processor
 from distlog.gateway.server.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
-from distlog.gateway.server.fairness import CpuUses, Quotas, owner_of
-from distlog.gateway.server.request import PRODUCE_KEY, KafkaRequestHandlerPool, Request
+from distlog.gateway.server.fairness import CpuUses, Quotas
 from distlog.gateway.topics.metadata_cache import MetadataCache, topic_defaults
 from distlog.gateway.transactions.transaction_coordinator import TransactionServices
 
@@ -71,14 +70,14 @@ class GatewayServer:
         self.host, self._wanted_port = host, port
         self._loop = asyncio.new_event_loop()
         shares, quotas = CpuUses(time.monotonic), Quotas(time.monotonic)
-        self._shares = shares
+        self._apis = KafkaApis(shares, config.num_io_threads)
         self._processor = Processor(
-            config, self._loop, shares, quotas, self._offer_new, supports, clock, authentication
+            config, self._loop, shares, quotas, self._apis.offer_new, supports, authentication
         )
         self._acceptor = Acceptor(self._processor, TlsContext(tls) if tls else None)
         metadata = MetadataCache(Storage(root, storage_options), topic_defaults(settings or {}), clock, config)
-        fetches = DelayedFetches(self._offer, config.metadata_max_age_ms)
-        appends = DelayedAppends(self._offer)
+        fetches = DelayedFetches(self._apis.offer, config.metadata_max_age_ms)
+        appends = DelayedAppends(self._apis.offer)
         self._lease = GatewayLease(metadata.root, config.wanted_id, config.broker_session_timeout_ms / 1000)
         memory = FetchMemory(config.fetch_memory_limit)
         linger_ms = 0 if metadata.root.is_local_disk else config.linger_ms
@@ -90,25 +89,9 @@ class GatewayServer:
         configs = DynamicConfigs(metadata, quotas, self._groups.configs, clock)
         services = self._lease, self._groups, self._transactions, configs
         protocol = ("SASL_" if authentication else "") + ("SSL" if tls else "PLAINTEXT")
-        access = protocol, *_access(metadata, clock, config.acls, authentication), self._offer_password
+        access = protocol, *_access(metadata, clock, config.acls, authentication), self._apis.offer_password
         self.broker = Broker(config, metadata, fetches, appends, clock, APIS, memory, *services, *access)
-        self._requests = RequestMetrics()
-        self._apis = KafkaApis(self.broker, self._requests)
-        sizes = {
-            Handlers.RECORDS: config.num_io_threads,
-            Handlers.MEMBERS: _MEMBERS_THREADS,
-            Handlers.TRANSACTIONS: config.num_io_threads,
-            Handlers.TOPICS: _TOPICS_THREADS,
-            Handlers.SASL: _SASL_THREADS,
-        }
-        self._pool_of = {
-            handlers: KafkaRequestHandlerPool(shares, self._apis.handle, size, f"kafka-{handlers.value}-handler")
-            for handlers, size in sizes.items()
-        }
-        self._passwords = KafkaRequestHandlerPool(
-            shares, self._apis.handle, _PASSWORD_THREADS, "kafka-password-handler"
-        )
-        self._pools = [*self._pool_of.values(), self._passwords]
+        self._apis.broker = self.broker
         self._scheduler = Scheduler()
         self._schedule(store)
         self._thread = threading.Thread(target=self._run_loop, name="kafka-network-thread", daemon=True)
@@ -165,7 +148,7 @@ class GatewayServer:
 
     @property
     def status(self) -> str:
-        topics, requests = len(self.broker.metadata.loaded), self._requests.total
+        topics, requests = len(self.broker.metadata.loaded), self._apis.total
         connections = counted(self.connections, "connection")
         return f"{connections}, {counted(topics, 'topic')}, {counted(requests, 'request')}"
 
@@ -174,8 +157,8 @@ class GatewayServer:
         return len(self._processor.connections)
 
     def metrics(self) -> list[Metric]:
-        waiting = sum(len(pool.channel) for pool in self._pools)
-        return [*server_metrics(self._processor, self.broker, waiting), *self._requests.metrics()]
+        waiting = sum(len(pool.channel) for pool in self._apis.pools.values())
+        return [*server_metrics(self._processor, self.broker, waiting), *self._apis.metrics()]
 
     @property
     def address(self) -> str:
@@ -210,7 +193,7 @@ class GatewayServer:
         self.broker.fetches.start()
         self.broker.appends.start()
         # records are taken while groups and transactions are loaded, of which there may be many
-        for pool in self._pools:
+        for pool in self._apis.pools.values():
             pool.start()
         transactions = begin(self._transactions.start)
         self._groups.start()
@@ -242,7 +225,7 @@ class GatewayServer:
         self._groups.release_members()
         self.broker.metadata.commit_now()
         finished = end.result_of(stopping)
-        for pool in self._pools:
+        for pool in self._apis.pools.values():
             finished = pool.stop(drained.left_s) and finished
         finished = self._scheduler.stop(drained.left_s) and finished
         self._log_events(is_last=True)
@@ -259,27 +242,6 @@ class GatewayServer:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-    def _offer_new(self, request: Request) -> bool:
-        """Have a received request handled; returns True if that was done here, as for small ones."""
-        is_handled = (
-            request.head.api_key == PRODUCE_KEY
-            and len(request.frame or b"") <= _SMALL_BYTES
-            and self._processor.has_time()
-            and self._pool_of[Handlers.RECORDS].handle_without_waiting(request, self._apis.handle_without_waiting)
-        )
-        if not is_handled:
-            self._offer(request)
-        return is_handled
-
-    def _offer(self, request: Request) -> None:
-        self._pool_of[APIS[request.head.api_key].handlers].channel.offer(request)
-
-    def _offer_password(self, request: Request) -> None:
-        """Queue a password check: addresses take turns, and at each address the names of users."""
-        owner = owner_of(None, request.session.address[0])
-        request.share = self._shares.share(owner, f"password of {request.delayed}")
-        self._passwords.channel.offer(request)
 
     def _in_loop(self, work: Any) -> Future[Any]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -394,17 +356,9 @@ class ShutdownDeadline:
 
 _CLOSING_SHARE = 0.25
 _LAST_S = 0.5
-#: Threads for members of groups, so that none loses its session while the storage is slow.
-_MEMBERS_THREADS = 2
-#: A thread for authentication, and one for slow password checks: guessing clients get one core at most.
-_SASL_THREADS = _PASSWORD_THREADS = 1
-#: Threads to delete or change topics, each of which may wait for a lock that a stopped process holds.
-_TOPICS_THREADS = 4
 _OTHERS_S, _OTHERS_PAUSE_S = 10.0, 0.02
 #: How often logs are checked for a `flush.ms` that has passed.
 _FLUSH_MS = 500
-#: The largest Produce request that the network's thread may handle itself.
-_SMALL_BYTES = 128 << 10
 _LOG_MS = 5000
 #: How often topics with committed offsets are checked for drops: on a local disk, and on an object store.
 _LOOK_MS = {True: 1000, False: 5000}

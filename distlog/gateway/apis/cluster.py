@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any
 
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidTopicError, TopicExistsError, TopicNotFoundError
@@ -15,85 +15,15 @@ from distlog.gateway.broker import Api, Broker
 from distlog.gateway.protocol.frames import (
     Fields,
     UnknownTopicIdError,
-    UnsupportedRequestError,
-    client_text,
+    attempted,
     error_code,
+    grouped,
 )
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.security.acls import CLUSTER_NAME, Operation, ResourceType
 from distlog.gateway.server.request import NO_OPERATIONS, Request
 from distlog.gateway.topics.metadata_cache import OWN_TOPICS, HostedTopic
 from distlog.gateway.topics.topic_index import TopicSummary
-
-Topic = TypeVar("Topic", bound=str | uuid.UUID)
-
-
-def topic_key(topic: Any, field: str) -> str | uuid.UUID:
-    """The name of a requested topic; from version 13 of Produce and Fetch on its id (KIP-516)."""
-    name: str | None = getattr(topic, field, None)
-    return name if name is not None else topic.topic_id or uuid.UUID(int=0)
-
-
-def check_topic(request: Request, broker: Broker, operation: Operation, topic: str | uuid.UUID) -> None:
-    """Raise AccessDeniedError unless the client may do this with a topic by its name or id; UnknownTopicIdError."""
-    if request.rights.lists is None:
-        return
-    try:
-        name = topic if isinstance(topic, str) else broker.metadata.topic_of_id(topic).name
-    except Exception:
-        # a topic that cannot be found now is not for the client
-        raise UnknownTopicIdError("there is no topic with this id", topic_id=topic) from None
-    request.rights.check(operation, ResourceType.TOPIC, name)
-
-
-def topic_error_code(error: BaseException, topic: str | uuid.UUID) -> ErrorCode:
-    """The code of a partition's error; a topic that was requested by its id, and was dropped, has an unknown id."""
-    if isinstance(error, TopicNotFoundError) and isinstance(topic, uuid.UUID) and "partition" not in error.details:
-        return ErrorCode.unknown_topic_id
-    return error_code(error)
-
-
-def attempted(work: Callable[[], Fields | None], **fields: Any) -> Fields:
-    """Return `fields` with what `work` returns, or with the code and the text of its error."""
-    try:
-        result = work()
-    except Exception as error:
-        return {**fields, "error_code": error_code(error), "error_message": client_text(error)}
-    return {**fields, "error_code": ErrorCode.none, "error_message": None, **(result or {})}
-
-
-def by_topic(parts: Iterable[tuple[Topic, Fields]], field: str = "partitions", name: str = "name") -> list[Fields]:
-    """The topics of a response, by name or id, each with its parts in `field`."""
-    topics: dict[Topic, list[Fields]] = {}
-    for topic, part in parts:
-        topics.setdefault(topic, []).append(part)
-    return [
-        {name if isinstance(topic, str) else "topic_id": topic, field: fields} for topic, fields in topics.items()
-    ]
-
-
-def attempted_once(
-    work: Callable[[Any], Fields | None],
-    items: Iterable[Any],
-    key: Callable[[Any], Any],
-    fields_of: Callable[[Any], Fields],
-) -> list[Fields]:
-    """The results of `attempted` for each item; as in Kafka, an item whose `key` comes twice is refused."""
-
-    def only(same: Sequence[Any]) -> Fields | None:
-        if len(same) > 1:
-            raise UnsupportedRequestError("a request names this item twice")
-        return work(same[0])
-
-    return [attempted(partial(only, same), **fields_of(same[0])) for same in grouped(items, key).values()]
-
-
-def grouped(items: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list[Any]]:
-    groups: dict[Any, list[Any]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups
-
 
 KEY = 18
 #: The features of the cluster by which clients know what groups there are (KIP-584, KIP-848), with their versions.

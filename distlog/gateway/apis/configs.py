@@ -9,15 +9,17 @@ from typing import Any, NamedTuple
 
 from distlog.core.config import TopicConfig, settings
 from distlog.core.errors import InvalidConfigError
-from distlog.gateway.apis.cluster import attempted, attempted_once, grouped
 from distlog.gateway.broker import Api, Broker, Handlers
 from distlog.gateway.config import ShownSetting, gateway_settings, setting_text, topic_default_settings
 from distlog.gateway.protocol.frames import (
     AccessDeniedError,
     Fields,
     UnsupportedRequestError,
+    attempted,
+    attempted_once,
     client_text,
     error_code,
+    grouped,
 )
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.root_records import check_change

@@ -12,9 +12,17 @@ from distlog.core.errors import OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.read.lookup import EARLIEST, LATEST, MAX_TIMESTAMP, offset_for_time
 from distlog.core.segments.chunks import StoredBatches
 from distlog.core.storage.parallel import in_parallel
-from distlog.gateway.apis.cluster import attempted, by_topic, check_topic, grouped, topic_error_code, topic_key
 from distlog.gateway.broker import Api, Broker, Handlers
-from distlog.gateway.protocol.frames import Fields, ResponseChunk, error_code
+from distlog.gateway.protocol.frames import (
+    Fields,
+    ResponseChunk,
+    attempted,
+    by_topic,
+    error_code,
+    grouped,
+    topic_error_code,
+    topic_key,
+)
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.security.acls import Operation, ResourceType
 from distlog.gateway.server.delayed_operations import DelayedFetch
@@ -103,7 +111,7 @@ def _read(
 ) -> _FetchedPartition:
     partition = None
     try:
-        check_topic(request, broker, Operation.READ, topic)
+        request.rights.check_topic(Operation.READ, topic, broker.metadata.topic_of_id)
         partition = broker.metadata.readable_topic(topic).partition(requested.partition)
         max_bytes = max(min(requested.partition_max_bytes, room), 0)
         data = partition.fetch(requested.fetch_offset, max_bytes, committed=committed)

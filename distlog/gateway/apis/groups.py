@@ -13,7 +13,6 @@ from uuid import UUID
 from distlog.core.errors import DistlogError, StorageError
 from distlog.core.kafka.transactions import TopicPartition
 from distlog.core.read.consumer_offsets import Position
-from distlog.gateway.apis.cluster import attempted, by_topic, grouped
 from distlog.gateway.broker import Api, Broker, Handlers
 from distlog.gateway.event_log import FAILURES
 from distlog.gateway.groups.classic_group import (
@@ -28,7 +27,7 @@ from distlog.gateway.groups.consumer_group import ConsumerHeartbeat, HeartbeatRe
 from distlog.gateway.groups.coordinator import GroupDescription
 from distlog.gateway.groups.offsets_format import TopicIdPartition, numbers_by_topic_id
 from distlog.gateway.groups.subscribed_topics import matches
-from distlog.gateway.protocol.frames import AccessDeniedError, Fields, error_code
+from distlog.gateway.protocol.frames import AccessDeniedError, Fields, attempted, by_topic, error_code, grouped
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.security.acls import CLUSTER_NAME, Operation, ResourceType
 from distlog.gateway.server.request import NO_OPERATIONS, Request

@@ -22,9 +22,16 @@ from distlog.core.storage.locks_and_pages import TIMEOUT_S
 from distlog.core.storage.parallel import PARALLEL_REQUESTS, in_parallel
 from distlog.core.times import NO_TIMESTAMP
 from distlog.core.write.append import is_early, warn_of_early
-from distlog.gateway.apis.cluster import by_topic, check_topic, grouped, topic_error_code, topic_key
 from distlog.gateway.broker import Api, Broker
-from distlog.gateway.protocol.frames import Fields, client_text, error_code
+from distlog.gateway.protocol.frames import (
+    Fields,
+    by_topic,
+    client_text,
+    error_code,
+    grouped,
+    topic_error_code,
+    topic_key,
+)
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.security.acls import Operation, ResourceType
 from distlog.gateway.server.delayed_operations import DelayedAppend
@@ -128,7 +135,7 @@ class ProduceRequest(DelayedAppend):
             try:
                 if id_ is not None:
                     request.rights.check(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, id_)
-                check_topic(request, self._broker, Operation.WRITE, topic)
+                request.rights.check_topic(Operation.WRITE, topic, self._broker.metadata.topic_of_id)
             except DistlogError as error:  # noqa: PERF203 - the other topics are appended to
                 self._fail(parts, error, error_code(error))
         if request.body.acks not in _ACKS:

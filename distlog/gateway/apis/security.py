@@ -9,9 +9,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from distlog.core.errors import InvalidConfigError
-from distlog.gateway.apis.cluster import attempted, grouped
 from distlog.gateway.broker import Api, Broker, Handlers
-from distlog.gateway.protocol.frames import Fields, UnsupportedRequestError
+from distlog.gateway.protocol.frames import Fields, UnsupportedRequestError, attempted, grouped
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.root_records import Credential, RootUsers
 from distlog.gateway.security.acls import (

@@ -12,7 +12,7 @@ from distlog.core.commits.commit_log import check_partition_count
 from distlog.core.config import TopicConfig
 from distlog.core.errors import DistlogError, InvalidConfigError
 from distlog.core.topic import check_grows
-from distlog.gateway.apis.cluster import TopicIds, attempted, attempted_once, by_topic, check_create
+from distlog.gateway.apis.cluster import TopicIds, check_create
 from distlog.gateway.apis.configs import described, without_ignored
 from distlog.gateway.broker import Api, Broker, Handlers
 from distlog.gateway.protocol.frames import (
@@ -20,6 +20,9 @@ from distlog.gateway.protocol.frames import (
     InvalidAssignmentError,
     InvalidReplicationError,
     UnsupportedRequestError,
+    attempted,
+    attempted_once,
+    by_topic,
     client_text,
     error_code,
 )

@@ -12,7 +12,6 @@ from distlog.core.errors import DistlogError, LeaderFencedError
 from distlog.core.kafka.transactions import ProducerId, TransactionState, TransactionStatus
 from distlog.core.log.log_validator import marker
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, encode_position
-from distlog.gateway.apis.cluster import attempted, by_topic, grouped
 from distlog.gateway.apis.groups import RequestedOffsets, partition_code
 from distlog.gateway.broker import Api, Broker, Handlers
 from distlog.gateway.event_log import FAILURES
@@ -21,7 +20,7 @@ from distlog.gateway.groups.committed_offsets import GroupChanges
 from distlog.gateway.groups.offsets_format import encode_key
 from distlog.gateway.groups.registry import MAX_TEXT_BYTES
 from distlog.gateway.groups.subscribed_topics import matches
-from distlog.gateway.protocol.frames import Fields, error_code
+from distlog.gateway.protocol.frames import Fields, attempted, by_topic, error_code, grouped
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.security.acls import Operation, ResourceType
 from distlog.gateway.server.request import Request

@@ -1,11 +1,13 @@
-"""Requests and responses as frames: heads, bodies, and Kafka's codes for our errors."""
+"""Requests and responses as frames: heads, bodies, fields that APIs share, and Kafka's codes for our errors."""
 
 from __future__ import annotations
 
 import logging
 import struct
-from functools import cache
-from typing import Any, NamedTuple
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -145,6 +147,63 @@ def _is_for_clients(error: BaseException) -> bool:
         # a record on storage, not in a request
         return False
     return isinstance(error, _ABOUT_REQUESTS)
+
+
+Topic = TypeVar("Topic", bound=str | uuid.UUID)
+
+
+def topic_key(topic: Any, field: str) -> str | uuid.UUID:
+    """The name of a requested topic; from version 13 of Produce and Fetch on its id (KIP-516)."""
+    name: str | None = getattr(topic, field, None)
+    return name if name is not None else topic.topic_id or uuid.UUID(int=0)
+
+
+def topic_error_code(error: BaseException, topic: str | uuid.UUID) -> ErrorCode:
+    """The code of a partition's error; a topic that was requested by its id, and was dropped, has an unknown id."""
+    is_missing = isinstance(error, errors.TopicNotFoundError) and "partition" not in error.details
+    return ErrorCode.unknown_topic_id if is_missing and isinstance(topic, uuid.UUID) else error_code(error)
+
+
+def attempted(work: Callable[[], Fields | None], **fields: Any) -> Fields:
+    """Return `fields` with what `work` returns, or with the code and the text of its error."""
+    try:
+        result = work()
+    except Exception as error:
+        return {**fields, "error_code": error_code(error), "error_message": client_text(error)}
+    return {**fields, "error_code": ErrorCode.none, "error_message": None, **(result or {})}
+
+
+def by_topic(parts: Iterable[tuple[Topic, Fields]], field: str = "partitions", name: str = "name") -> list[Fields]:
+    """The topics of a response, by name or id, each with its parts in `field`."""
+    topics: dict[Topic, list[Fields]] = {}
+    for topic, part in parts:
+        topics.setdefault(topic, []).append(part)
+    return [
+        {name if isinstance(topic, str) else "topic_id": topic, field: fields} for topic, fields in topics.items()
+    ]
+
+
+def attempted_once(
+    work: Callable[[Any], Fields | None],
+    items: Iterable[Any],
+    key: Callable[[Any], Any],
+    fields_of: Callable[[Any], Fields],
+) -> list[Fields]:
+    """The results of `attempted` for each item; as in Kafka, an item whose `key` comes twice is refused."""
+
+    def only(same: Sequence[Any]) -> Fields | None:
+        if len(same) > 1:
+            raise UnsupportedRequestError("a request names this item twice")
+        return work(same[0])
+
+    return [attempted(partial(only, same), **fields_of(same[0])) for same in grouped(items, key).values()]
+
+
+def grouped(items: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list[Any]]:
+    groups: dict[Any, list[Any]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 # Received bytes go into a buffer that all connections share; only a larger or incomplete frame has its own memory,

@@ -33,7 +33,7 @@ from distlog.gateway.server.request import (
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One client's connection. Methods run in the event loop's thread, except `ClientConnection`'s.
+    """One client's connection. Methods run in the event loop's thread, except `send` to `let_next`.
 
     A request is handled when the request before it was answered, as in Kafka. Produce requests may follow each other
     while they wait for a sync or a commit that they share. Responses keep the order of requests.
@@ -186,7 +186,7 @@ class Connection(asyncio.BufferedProtocol):
     def _offer(self, request: Request, size: int) -> None:
         self._waits_for_memory = self._is_held = False
         request.memory += size
-        self._is_next_handled = self._processor.offer(request)
+        self._is_next_handled = self._processor.offer(request, self._processor.has_time)
 
     def _read_on(self, whether: bool) -> None:
         if whether != self._reads and not self._is_lost:
@@ -194,17 +194,15 @@ class Connection(asyncio.BufferedProtocol):
             (self._transport.resume_reading if whether else self._transport.pause_reading)()
 
     def _new_request(self, frame: memoryview) -> Request:
-        session, received_ms = self.session, self._processor.clock()
+        session = self.session
         if session.sasl is not None and session.sasl.takes_tokens:
             token, share = SaslToken(bytes(frame)), self._processor.shares.share(self._owner, "")
-            return TokenRequest(
-                TOKEN_HEAD, None, session, share, self._processor.quotas, received_ms, self, body=token
-            )
+            return TokenRequest(TOKEN_HEAD, None, session, share, self._processor.quotas, self, body=token)
         head = read_head(frame)
         body = frame if self._processor.supports(head, session) else None
         client_id = "" if body is None else read_client_id(body)
         share = self._processor.shares.share(self._owner, client_id)
-        return Request(head, body, session, share, self._processor.quotas, received_ms, self, client_id)
+        return Request(head, body, session, share, self._processor.quotas, self, client_id)
 
     @property
     def _owner(self) -> str:
@@ -216,15 +214,18 @@ class Connection(asyncio.BufferedProtocol):
         return self._owned[1]
 
     def send(self, request: Request, chunks: Sequence[ResponseChunk]) -> None:
+        """Send the response after the responses to earlier requests; without chunks, send nothing."""
         self._processor.later(partial(self._answered, request, chunks))
 
     def send_last(self, request: Request, chunks: Sequence[ResponseChunk], after_s: float) -> None:
+        """Send the response after some seconds, and then close the connection."""
         self._processor.later(partial(self._answered_last, request, chunks, after_s))
 
     def fail(self, request: Request, reason: str) -> None:
         self._processor.later(partial(self._failed, request, reason))
 
     def let_next(self, request: Request) -> None:
+        """Have the next request handled before this one is answered, if its API allows that."""
         self._processor.later(partial(self._let_next, request))
 
     def _let_next(self, request: Request) -> None:
@@ -507,13 +508,12 @@ class Processor:
         loop: asyncio.AbstractEventLoop,
         shares: CpuUses,
         quotas: Quotas,
-        offer: Callable[[Request], bool],
+        offer: Callable[[Request, Callable[[], bool]], bool],
         supports: Callable[[RequestHead, ClientSession], bool],
-        clock: Callable[[], int],
         authentication: Authentication | None,
     ) -> None:
         self.principals = PrincipalMapper(config.principal_mapping_rules)
-        self.config, self.loop, self.offer, self.supports, self.clock = config, loop, offer, supports, clock
+        self.config, self.loop, self.offer, self.supports = config, loop, offer, supports
         self.authentication, self.shares, self.quotas = authentication, shares, quotas
         self.memory = RequestMemory(config.request_memory_limit)
         self.shared_buffer = memoryview(bytearray(_SHARED_BYTES))

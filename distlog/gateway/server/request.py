@@ -6,10 +6,11 @@ import logging
 import queue
 import threading
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from distlog.gateway.event_log import EventLog
 from distlog.gateway.protocol.frames import (
@@ -20,6 +21,7 @@ from distlog.gateway.protocol.frames import (
     RequestHead,
     ResponseChunk,
     TransactionalIdAccessDeniedError,
+    UnknownTopicIdError,
     error_code,
     read_request,
     write_response,
@@ -28,6 +30,10 @@ from distlog.gateway.protocol.messages import MAX_ITEMS, ErrorCode, response_fie
 from distlog.gateway.security.acls import CLUSTER_NAME, OPERATIONS, AccessLists, Operation, ResourceType
 from distlog.gateway.security.authentication import SaslExchange
 from distlog.gateway.server.fairness import REQUEST_PERCENTAGE, CpuUse, CpuUses, FairQueue, Quotas
+
+if TYPE_CHECKING:
+    from distlog.gateway.server.connection import Connection
+    from distlog.gateway.topics.metadata_cache import HostedTopic
 
 
 @dataclass(slots=True, eq=False)
@@ -42,8 +48,7 @@ class Request:
     session: ClientSession
     share: CpuUse
     quotas: Quotas
-    received_ms: int
-    client: ClientConnection
+    client: Connection
     client_id: str = ""
     body: Any = None
     #: Called when the client has received the response, or has disconnected.
@@ -183,6 +188,19 @@ class Rights:
                 self.denials.note(f"{self.principal} at {self.host}", f"{operation.name} of {kind.name} {name!r}")
             raise type(_DENIALS[kind])(_DENIALS[kind].message)
 
+    def check_topic(
+        self, operation: Operation, topic: str | uuid.UUID, topic_of_id: Callable[[uuid.UUID], HostedTopic]
+    ) -> None:
+        """Check the rights to a topic by its name or id. Raises AccessDeniedError, UnknownTopicIdError."""
+        if self.lists is None:
+            return
+        try:
+            name = topic if isinstance(topic, str) else topic_of_id(topic).name
+        except Exception:
+            # a topic that cannot be found now is not for the client
+            raise UnknownTopicIdError("there is no topic with this id", topic_id=topic) from None
+        self.check(operation, ResourceType.TOPIC, name)
+
     def check_cluster(self, *operations: Operation) -> None:
         if not any(self.might(operation, ResourceType.CLUSTER, CLUSTER_NAME) for operation in operations):
             self.check(operations[-1], ResourceType.CLUSTER, CLUSTER_NAME)
@@ -200,22 +218,6 @@ class Rights:
         if self.lists is None:
             return NO_OPERATIONS
         return sum(1 << operation for operation in OPERATIONS[kind] if self.might(operation, kind, name))
-
-
-class ClientConnection(Protocol):
-    """The connection of a request's client; any thread may call its methods."""
-
-    def send(self, request: Request, chunks: Sequence[ResponseChunk]) -> None:
-        """Send the response after the responses to earlier requests; without chunks, send nothing."""
-
-    def send_last(self, request: Request, chunks: Sequence[ResponseChunk], after_s: float) -> None:
-        """Send the response after some seconds, and then close the connection."""
-
-    def fail(self, request: Request, reason: str) -> None:
-        """End the connection at once, without a response."""
-
-    def let_next(self, request: Request) -> None:
-        """Have a following request handled before this one is answered, if its API allows that."""
 
 
 #: The fields of a request as objects: this factor times the bytes, up to a limit for the most items of a request.

@@ -529,7 +529,7 @@ class RefreshingTopic:
 
     @property
     def snapshot(self) -> Snapshot:
-        return self.topic.snapshot
+        return self.topic.current.snapshot
 
     def refresh(self, max_age_ms: int = 0) -> Snapshot:
         """Load the newest version; on an object store, unless the last refresh is younger than `max_age_ms`."""

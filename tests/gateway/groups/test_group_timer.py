@@ -57,7 +57,7 @@ def test_an_answer_that_cannot_be_written_ends_its_connection_alone() -> None:
     session = ClientSession(("", 0), ("", 0), "ANONYMOUS", None)
     client: Any = SimpleNamespace(fail=lambda _, reason: ended.append(reason))
     quotas, share = Quotas(lambda: 0.0), CpuUses(lambda: 0.0).share("ANONYMOUS", "")
-    request = Request(RequestHead(12, 4, 1), None, session, share, quotas, 0, client, body=object())
+    request = Request(RequestHead(12, 4, 1), None, session, share, quotas, client, body=object())
     request.respond({"throttle_time": 0, "error_code": "no code"})
     assert ended == ["the response cannot be written"]
 

@@ -160,7 +160,7 @@ def test_the_connections_of_one_address_are_bounded(root: Path) -> None:
 
 def test_a_network_of_ipv6_addresses_has_the_connections_of_one_address() -> None:
     nothing: Any = None
-    processor = Processor(GatewayConfig(max_connections_per_ip=2), *[nothing] * 7)
+    processor = Processor(GatewayConfig(max_connections_per_ip=2), *[nothing] * 6)
     local = "::1", 9092
     sessions = [processor.joined((f"2001:db8::{number}", 1), local) for number in range(3)]
     assert [session is not None for session in sessions] == [True, True, False]
