@@ -128,7 +128,7 @@ class Merge:
     """One merge of a group in each partition: its requests, and the segment that the group becomes."""
 
     requests: Requests
-    made: Segment
+    segment: Segment
 
     @classmethod
     def of(cls, group: tuple[Segment, ...], partitions: int, job_bytes: int) -> Merge:
@@ -148,7 +148,7 @@ class Merge:
 
 @dataclass
 class Merging:
-    """The segments of a partition, and what their merges have cost; `merged` counts segments, and bytes copied."""
+    """The segments of a partition, and what their merges have cost so far."""
 
     partitions: int
     job_bytes: int = JOB_BYTES
@@ -157,7 +157,7 @@ class Merging:
     sizes: array[int] = field(default_factory=lambda: array("q"))
     requests: Requests = Requests()
     merged: int = 0
-    made: int = 0
+    merges: int = 0
     copied: int = 0
 
     def add(self, segment: Segment, count: int) -> None:
@@ -170,13 +170,13 @@ class Merging:
         for start, end in reversed(_groups(self.sizes)):
             group = tuple(self.live[start:end])
             merge = _merge(group, self.partitions, self.job_bytes)
-            self.live[start:end] = [merge.made]
-            self.sizes[start:end] = array("q", [merge.made.size])
+            self.live[start:end] = [merge.segment]
+            self.sizes[start:end] = array("q", [merge.segment.size])
             self.requests += merge.requests
-            self.merged, self.made, self.copied = (
+            self.merged, self.merges, self.copied = (
                 self.merged + len(group),
-                self.made + 1,
-                self.copied + merge.made.size,
+                self.merges + 1,
+                self.copied + merge.segment.size,
             )
 
 
@@ -282,7 +282,7 @@ class Day:
         """The bytes of the commits of merges."""
         merging = self.merging
         adds = PART_ADD_BYTES if any(segment_.share for segment_ in merging.live) else ADD_BYTES
-        return self.partitions * (REMOVE_BYTES * merging.merged + adds * merging.made)
+        return self.partitions * (REMOVE_BYTES * merging.merged + adds * merging.merges)
 
     @property
     def commits(self) -> int:
@@ -320,7 +320,7 @@ class Day:
             3 * self.partitions if not segment_.share else self.partitions // segment_.share
             for segment_ in merging.live
         ]
-        return self.count * bundles + merging.made * (sum(files) // max(len(files), 1))
+        return self.count * bundles + merging.merges * (sum(files) // max(len(files), 1))
 
     @property
     def checkpointing(self) -> Requests:

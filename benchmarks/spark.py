@@ -153,10 +153,10 @@ def _rounds(
         for name, action in actions.items():
             shutil.rmtree(folder / "made", ignore_errors=True)
             _read_through(folder)
-            started, before = time.perf_counter(), cpu_seconds()
+            started, cpu_started = time.perf_counter(), cpu_seconds()
             action()
             seconds[name].append(time.perf_counter() - started)
-            spent[name].append(cpu_seconds() - before)
+            spent[name].append(cpu_seconds() - cpu_started)
     return {name: round_[1:] for name, round_ in seconds.items()}, {
         name: round_[1:] for name, round_ in spent.items()
     }

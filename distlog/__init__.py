@@ -108,7 +108,7 @@ __all__ = [
     "warm_up",
 ]
 
-#: The modules of these names. Each is imported when a name of it is first used, so that `import distlog` is quick.
+#: The public names of each module, which is imported when one is first used: `import distlog` stays quick.
 _MODULES = {
     "distlog.core.config": ("TopicConfig",),
     "distlog.core.errors": (

@@ -1,4 +1,4 @@
-"""Add what is new in a topic to a table of Parquet, each record once: spark-submit jobs/to_table.py --topic URL."""
+"""Add the new records of a topic to a Parquet table, each record once: spark-submit jobs/to_table.py --topic URL."""
 
 import sys
 
