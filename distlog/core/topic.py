@@ -64,7 +64,7 @@ from distlog.core.plots import SegmentColumns, topic_figure
 from distlog.core.read.consumer import LEASE_S, ConsumeOptions, Consumer, Start, reset_group
 from distlog.core.read.fetch import MAX_TIMEOUT_MS, FetchedBatches, fetch, fetch_committed
 from distlog.core.read.group_log import GroupLog, carry_over_groups, delete_group, group_table
-from distlog.core.read.lookup import Found, offsets_for_times
+from distlog.core.read.lookup import OffsetAndTime, offsets_for_times
 from distlog.core.read.scan import (
     Record,
     Scan,
@@ -291,7 +291,7 @@ class Topic:
             fetch_batches = partial(fetch_committed, stable_offset=last_stable_offset(self.reader, state))
         return fetch_batches(self.reader, state, partition, offset, max_bytes, check=check_crcs)
 
-    def offsets_for_times(self, times: Time | Mapping[int, Time]) -> dict[int, Found | None]:
+    def offsets_for_times(self, times: Time | Mapping[int, Time]) -> dict[int, OffsetAndTime | None]:
         """By partition, (offset, timestamp in ms) of the first record at or after the time, or None.
 
         `times` is one time for all partitions, or one by partition: ms since 1970, a datetime, ISO 8601 text, or

@@ -142,7 +142,8 @@ class GatewayLease:
         nodes = {peer.id: node for peer in state.members if (node := Node.parse(peer.name)) is not None}
         self.node = nodes.get(member.id, self.node)
         if is_new and len(nodes) > 1:
-            self._known_at = self._clock() + 2 * FREQUENT.look * max(peer.lease_ms for peer in state.members) / 1000
+            lease_ms = max(peer.lease_ms for peer in state.members)
+            self._known_at = self._clock() + 2 * FREQUENT.refresh * lease_ms / 1000
         for peer_node in nodes.values():
             if peer_node not in self._unreachable and not peer_node.is_reached_from(self.node.machine):
                 self._unreachable.add(peer_node)

@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError
-from distlog.core.read.lookup import EARLIEST, LATEST, Found, offsets_for_times
+from distlog.core.read.lookup import EARLIEST, LATEST, OffsetAndTime, offsets_for_times
 from distlog.core.segments.chunks import IsolationLevel
 from distlog.core.segments.segment_reader import SegmentReader
 from distlog.core.segments.slices import ALWAYS, TimeRange
@@ -351,14 +351,16 @@ def chosen_partitions(snapshot: Snapshot, options: ReadOptions) -> list[int]:
 
 def first_of_times(
     reader: SegmentReader, snapshot: Snapshot, partitions: Collection[int], bound: Bound
-) -> Mapping[int, Found | None]:
+) -> Mapping[int, OffsetAndTime | None]:
     """By partition, the first record that is not older than the bound's time; nothing for a bound of offsets."""
     if bound.kind == "offset":
         return {}
     return offsets_for_times(reader, snapshot.partitions, {number: _value(bound, number) for number in partitions})
 
 
-def start_offset(state: PartitionState, partition: int, options: ReadOptions, found_record: Found | None) -> int:
+def start_offset(
+    state: PartitionState, partition: int, options: ReadOptions, found_record: OffsetAndTime | None
+) -> int:
     """The start of a read of the partition. Raises InvalidConfigError if no record is at or after its time."""
     bound = options.start
     value = _value(bound, partition)
@@ -391,7 +393,11 @@ def held_offset(state: PartitionState, partition: int, offset: int, options: Rea
 
 
 def _range(
-    state: PartitionState, partition: int, options: ReadOptions, first: Found | None, last: Found | None
+    state: PartitionState,
+    partition: int,
+    options: ReadOptions,
+    first: OffsetAndTime | None,
+    last: OffsetAndTime | None,
 ) -> tuple[int, int]:
     if options.start.kind == "offset" and _value(options.start, partition) == LATEST:
         raise InvalidConfigError(

@@ -28,7 +28,7 @@ from distlog.core.errors import (
     UnsupportedVersionError,
 )
 from distlog.core.log.live_snapshot import LiveSnapshot
-from distlog.core.read.lookup import LATEST, Found
+from distlog.core.read.lookup import LATEST, OffsetAndTime
 from distlog.core.read.scan import plan_slices
 from distlog.core.segments.chunks import Isolation
 from distlog.core.segments.segment_reader import SegmentReader
@@ -174,7 +174,7 @@ class StreamPlan:
             self._first = StreamOffset(self._name, snapshot.topic_id, starts)
         return self._first
 
-    def _start_offset(self, state: PartitionState, partition: int, found_record: Found | None) -> int:
+    def _start_offset(self, state: PartitionState, partition: int, found_record: OffsetAndTime | None) -> int:
         readable = dataclasses.replace(state, log_end_offset=self._readable_end(state, partition))
         offset = start_offset(readable, partition, self._options, found_record)
         return held_offset(state, partition, offset, self._options)

@@ -101,7 +101,7 @@ def test_committed_offsets_are_copied_to_a_kafka_group_and_back(filled: CommandL
     (row,) = filled.ok("groups", "--group", "back", "--from-kafka", "web", "--json").json["groups"]
     assert row["position"] == 1
     outcome = filled("groups", "--group", "back", "--from-kafka", "no")
-    assert (outcome.status, "no position" in outcome.err) == (1, True)
+    assert (outcome.status, "no committed offset" in outcome.err) == (1, True)
     outcome = filled("groups", "--group", "no", "--to-kafka", "web")
     assert (outcome.status, "consumer group not found" in outcome.err) == (1, True)
 

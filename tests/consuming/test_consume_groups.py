@@ -72,7 +72,7 @@ def test_only_returned_records_can_be_committed_and_only_forward(topic: Topic, t
     drained(consumer)
     consumer.commit({0: 4})
     for offset in (3, 7):
-        with pytest.raises(OffsetOutOfRangeError, match="committed=4 handed_out=6"):
+        with pytest.raises(OffsetOutOfRangeError, match="committed=4 delivered=6"):
             consumer.commit({0: offset})
     with pytest.raises(TopicNotFoundError):
         consumer.commit({1: 1})

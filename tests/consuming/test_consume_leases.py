@@ -112,7 +112,7 @@ def test_a_paused_member_cannot_commit_and_returns_no_old_records(topic: Topic, 
     assert sorted(other.position) == [0, 1]
     assert len(drained(other)) == 12
     other.commit()
-    with pytest.raises(FencedMemberError, match="took this member for dead"):
+    with pytest.raises(FencedMemberError, match="declared this member dead"):
         paused.commit()
     assert state(topic).positions == {0: 6, 1: 6}
     assert rows(batch)[0] == (mine, 0)

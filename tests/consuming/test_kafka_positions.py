@@ -78,11 +78,11 @@ def test_nothing_is_copied_while_the_group_has_members(topic: Topic) -> None:
 
 def test_a_group_without_committed_offsets_and_two_sources_are_refused(topic: Topic) -> None:
     for _ in range(2):
-        with pytest.raises(GroupNotFoundError, match="has no position in the topic"):
+        with pytest.raises(GroupNotFoundError, match="has no committed offset in the topic"):
             topic.reset_group("g", kafka="jobs")
         KafkaCommits(topic)({0: 4})
     KafkaCommits(topic_on(Storage(f"{topic.url}2"), 2), "jobs")({0: 4})
-    with pytest.raises(GroupNotFoundError, match="no position"):
+    with pytest.raises(GroupNotFoundError, match="no committed offset"):
         topic.reset_group("g", kafka="jobs")
     for to, kafka in ((3, "g"), (None, None)):
         with pytest.raises(InvalidConfigError, match="either"):

@@ -26,7 +26,7 @@ from distlog.core.errors import (
     UnsupportedVersionError,
 )
 from distlog.core.read import group_log
-from distlog.core.read.group_log import KEPT, GroupLog, GroupState, Member
+from distlog.core.read.group_log import RETAINED_VERSIONS, GroupLog, GroupState, Member
 from distlog.core.storage.storage import Storage
 
 TOPIC = "12345678-1234-1234-1234-123456789abc"
@@ -56,15 +56,17 @@ def test_states_follow_each_other_and_only_the_newest_are_kept(storage_url: Addr
     state = log.load()
     assert (state.version, state.exists) == (-1, False)
     newer = reader.newer(state)
-    for count in range(1, 2 * KEPT + 20):
+    for count in range(1, 2 * RETAINED_VERSIONS + 20):
         state = put_state(log, state, further)
         assert (state.version, state.positions) == (count - 1, {0: count})
         if count % 20 == 0:
             newer = reader.newer(newer)
             assert newer == state
     assert log_on(storage).load() == state
-    assert versions(storage)[-KEPT:] == list(range(state.version - KEPT + 1, state.version + 1))
-    assert len(versions(storage)) < 2 * KEPT
+    assert versions(storage)[-RETAINED_VERSIONS:] == list(
+        range(state.version - RETAINED_VERSIONS + 1, state.version + 1)
+    )
+    assert len(versions(storage)) < 2 * RETAINED_VERSIONS
 
 
 def test_the_loser_of_a_race_plans_again_from_the_newest_state(storage: Storage) -> None:
@@ -75,7 +77,19 @@ def test_the_loser_of_a_race_plans_again_from_the_newest_state(storage: Storage)
     assert put_state(other, state, further).positions == {0: 4}
 
 
-@pytest.mark.parametrize("late_by", [1, KEPT - 2, KEPT - 1, KEPT, KEPT + 1, 2 * KEPT, 2 * KEPT + 1, 3 * KEPT + 5])
+@pytest.mark.parametrize(
+    "late_by",
+    [
+        1,
+        RETAINED_VERSIONS - 2,
+        RETAINED_VERSIONS - 1,
+        RETAINED_VERSIONS,
+        RETAINED_VERSIONS + 1,
+        2 * RETAINED_VERSIONS,
+        2 * RETAINED_VERSIONS + 1,
+        3 * RETAINED_VERSIONS + 5,
+    ],
+)
 def test_a_late_put_of_a_deleted_name_is_ignored(late_by: int, storage: Storage) -> None:
     log, late = log_on(storage), log_on(storage)
     for _ in range(5):
@@ -90,7 +104,7 @@ def test_a_put_on_top_of_an_ignored_one_is_ignored(storage: Storage) -> None:
     log = log_on(storage)
     for _ in range(5):
         stale = put_state(log, log.load(), further)
-    for _ in range(3 * KEPT):
+    for _ in range(3 * RETAINED_VERSIONS):
         newest = put_state(log, log.load(), further)
     # a member that was late put this, and died before the check
     ghost = dataclasses.replace(further(stale), version=stale.version + 1)

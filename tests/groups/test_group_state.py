@@ -20,7 +20,7 @@ def test_a_claimed_count_of_partitions_allocates_no_memory() -> None:
     text = json.dumps(body, separators=(",", ":"))[:-1].encode()
     data = text + b',"crc32c":%d}\n' % crc32c(text)
     tracemalloc.start()
-    with pytest.raises(CorruptMetadataError, match="there must be one position for each partition"):
+    with pytest.raises(CorruptMetadataError, match="each partition of the group needs one position"):
         GroupState.decode(data, "f")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

@@ -14,7 +14,7 @@ from topics import TINY, topic_on, values
 
 from distlog.core.errors import FencedMemberError
 from distlog.core.read.consumer import ConsumedLog, Window
-from distlog.core.read.group_log import KEPT, GroupLog, GroupState, Member, assignment, reset_positions
+from distlog.core.read.group_log import RETAINED_VERSIONS, GroupLog, GroupState, Member, assignment, reset_positions
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 
@@ -83,7 +83,7 @@ def test_a_refresh_in_a_busy_group_finds_the_newest_state(topic: Topic) -> None:
         time.now_s += 3.1
         assert drained(idle) == []
         next(busy, None)
-        for _ in range(3 * KEPT):
+        for _ in range(3 * RETAINED_VERSIONS):
             busy.commit({})
     busy.close()
     other = consume(topic, time, group="g", timeout=0, partitions=[0])
@@ -147,13 +147,13 @@ def test_shares_differ_by_at_most_one_and_moves_converge(
 def test_the_work_grows_with_partitions_and_members_and_not_with_both_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    calls, takes = [0], Member.takes
+    calls, accepts = [0], Member.accepts
 
     def counted(self: Member, partition: int) -> bool:
         calls[0] += 1
-        return takes(self, partition)
+        return accepts(self, partition)
 
-    monkeypatch.setattr(Member, "takes", counted)
+    monkeypatch.setattr(Member, "accepts", counted)
     names = [f"{number:03d}" for number in range(300)]
     owners = {number: names[number % 150] for number in range(600)}
     shares = Counter(assignment([member(name) for name in names], owners, 600).values())

@@ -42,7 +42,7 @@ from distlog.core.format import record_batch
 from distlog.core.format.indexes import OFFSET_ENTRY, TIME_ENTRY, TRANSACTION_ENTRY
 from distlog.core.integers import MAX_LONG
 from distlog.core.log.partition_lock import NO_POINT, RECORD_BYTES, PageStatus, StateRecord, head
-from distlog.core.read.group_log import KEPT, Member
+from distlog.core.read.group_log import RETAINED_VERSIONS, Member
 from distlog.core.segments.producer_states import ENTRY as PRODUCER_ENTRY
 from distlog.core.segments.producer_states import write_producer_snapshot
 from distlog.core.segments.segment_state import NAMES, STATE_BYTES, SegmentState
@@ -251,9 +251,9 @@ def test_a_group_has_the_members_of_the_table(topic: distlog.Topic) -> None:
 
 def test_the_put_of_a_group_follows_the_page() -> None:
     text = section(PAGE, "## Consumer groups")
-    assert f"no version that is {KEPT - 1} or more" in " ".join(text.split())
-    assert f"a version exists that is {KEPT} or more above it" in " ".join(text.split())
-    assert f"when there are {KEPT} or more" in " ".join(text.split())
+    assert f"no version that is {RETAINED_VERSIONS - 1} or more" in " ".join(text.split())
+    assert f"a version exists that is {RETAINED_VERSIONS} or more above it" in " ".join(text.split())
+    assert f"when there are {RETAINED_VERSIONS} or more" in " ".join(text.split())
     assert paths.group_folder("id", ".a b/\u00e9").removeprefix("_groups/id/") == "~2ea~20b~2f~c3~a9"
 
 

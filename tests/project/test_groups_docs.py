@@ -11,7 +11,7 @@ from topics import values
 
 import distlog
 from distlog.core.read.consumer import LEASE_S
-from distlog.core.read.group_log import KEPT
+from distlog.core.read.group_log import RETAINED_VERSIONS
 from distlog.core.read.membership import FREQUENT, RARE
 
 TEXT = read("docs/groups.md")
@@ -34,6 +34,6 @@ def test_the_commands_run(tmp_path: Path, cli: CommandLine) -> None:
 
 def test_its_numbers_match_the_code() -> None:
     assert f"(default {LEASE_S:g})" in TEXT
-    assert RARE.heartbeat == RARE.look == RARE.list == 1 / 2
-    assert (FREQUENT.heartbeat, FREQUENT.look, FREQUENT.list) == (1 / 3, 1 / 20, 1 / 4)
-    assert f"the last {KEPT} to {2 * KEPT} are kept" in TEXT
+    assert RARE.heartbeat == RARE.refresh == RARE.list == 1 / 2
+    assert (FREQUENT.heartbeat, FREQUENT.refresh, FREQUENT.list) == (1 / 3, 1 / 20, 1 / 4)
+    assert f"the last {RETAINED_VERSIONS} to {2 * RETAINED_VERSIONS} are kept" in TEXT

@@ -375,8 +375,8 @@ def frequent_checkpoints(
     one here, so `on_one_base` limits the number of incremental ones.
     """
     defaults = CommitLog.__init__.__kwdefaults__
-    original = defaults["checkpoint_commits"], group_log.KEPT
-    defaults["checkpoint_commits"], group_log.KEPT = 7 if on_one_base == MAX_LONG else 3, 6
+    original = defaults["checkpoint_commits"], group_log.RETAINED_VERSIONS
+    defaults["checkpoint_commits"], group_log.RETAINED_VERSIONS = 7 if on_one_base == MAX_LONG else 3, 6
     try:
         rows = 1 if large else checkpoint.LARGE_ROWS
         written = checkpoint.write_incremental
@@ -392,7 +392,7 @@ def frequent_checkpoints(
         ):
             yield
     finally:
-        defaults["checkpoint_commits"], group_log.KEPT = original
+        defaults["checkpoint_commits"], group_log.RETAINED_VERSIONS = original
 
 
 def _write_incremental(

@@ -53,7 +53,7 @@ def frequent_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the intervals at which gateways poll: times of clients, files, changes of other gateways."""
     monkeypatch.setattr(acceptor, "_CHECK_S", 0.02)
     # of a lease of nine seconds
-    monkeypatch.setattr(cluster, "FREQUENT", dataclasses.replace(cluster.FREQUENT, look=1 / 400))
+    monkeypatch.setattr(cluster, "FREQUENT", dataclasses.replace(cluster.FREQUENT, refresh=1 / 400))
     monkeypatch.setattr(gateway_server, "_LOOK_MS", {True: 20, False: 20})
 
 

@@ -112,9 +112,9 @@ class _Image:
         if kind == _TOPIC:
             name = reader.text()
             self._count_value(len(name))
-            self.names[uuid.UUID(bytes=reader.taken(16))] = name
+            self.names[uuid.UUID(bytes=reader.read(16))] = name
         elif kind == _REMOVED_TOPIC:
-            self.settings.pop(self.names.pop(uuid.UUID(bytes=reader.taken(16)), ""), None)
+            self.settings.pop(self.names.pop(uuid.UUID(bytes=reader.read(16)), ""), None)
         else:
             resource, name, setting, value = reader.number(">b"), reader.text(), reader.text(), reader.nullable_text()
             if resource != _OF_TOPIC:

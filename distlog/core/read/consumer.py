@@ -1,4 +1,4 @@
-"""A consumer: hands out the records of a topic as they come, one Arrow batch after the other."""
+"""A consumer: returns the records of a topic as they are appended, one Arrow batch after the other."""
 
 from __future__ import annotations
 
@@ -48,14 +48,22 @@ from distlog.core.times import Time, elapsed_s, to_ms
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: The first pause between two looks, and the longest, in seconds, and the growth of each, by whether the storage is
-#: local. A look at a local disk costs microseconds, and one at an object store is a request. So a local record is
-#: read within a sixteenth of the time since the last one, and the first pause.
+#: The first and the longest pause between two refreshes, in seconds, and the growth of the pauses, by whether the
+#: storage is local: a refresh from a local disk costs microseconds, and one from an object store is a request.
 FIRST_PAUSE_S = {True: 0.0005, False: 0.05}
 LONGEST_PAUSE_S = {True: 0.005, False: 1.0}
 PAUSE_GROWTH = {True: 17 / 16, False: 2.0}
-#: After how many times in a row that vacuum deletes files that are being read an error is raised.
-_TRIES = 3
+#: How often in a row vacuum may delete files that are being read.
+_MAX_FAILURES = 3
+#: The default lease, in seconds.
+LEASE_S = 60.0
+#: About how much log of each partition is read before other partitions, and newer metadata, are read.
+WINDOW_BYTES = 64 << 20
+
+#: An offset from 0 on, by partition or for all; a datetime or ISO 8601 text; EARLIEST, LATEST or MAX_TIMESTAMP.
+Start = Time | Mapping[int, Time]
+#: Records, and the next offset after them in each of their partitions.
+Delivery = tuple[pa.RecordBatch, Mapping[int, int]]
 
 _log = logging.getLogger(__name__)
 
@@ -64,9 +72,9 @@ class Consumer:
     """An iterator of RecordBatches, in order in each partition; made by `topic.consume`.
 
     For one thread of one process; only `close` may be called from other threads, and from signal handlers. After an
-    error, and after the timeout, iterating again goes on behind the last batch that was returned. At the end of a
-    `with` block it leaves its group. If there was no error, and `commit` was never called, it first commits the
-    records that were handed out.
+    error or the timeout, iterating again continues after the last batch that was returned. At the end of a `with`
+    block it leaves its group; before, without an error and if `commit` was never called, it commits the records that
+    were delivered.
     """
 
     def __init__(
@@ -83,7 +91,7 @@ class Consumer:
         self._log, self._assignment, self._out_of_range, self._timeout_s = log, assignment, out_of_range, timeout_s
         (self._first_pause_s, self._longest_pause_s, self._growth), self._clock = pauses, clock
         self._window: Window | None = None
-        #: Where partitions were cut below the position.
+        #: Where partitions were cut before the position.
         self._cuts: dict[int, int] = {}
         self._use, self._gate, self._is_closed = threading.Lock(), threading.Lock(), False
         self._is_entered, self._commits_at_end, self._process = False, True, os.getpid()
@@ -93,21 +101,21 @@ class Consumer:
 
     @property
     def position(self) -> dict[int, int]:
-        """The next offset to be handed out, by partition; with a group, of this member's partitions."""
+        """The next offset to deliver, by partition; with a group, of this member's partitions."""
         return dict(self._assignment.position)
 
     def lag(self) -> dict[int, int]:
-        """The number of offsets behind the position in each of these partitions, by the newest metadata."""
+        """The number of offsets from the position to the end of each partition, by the newest metadata."""
         with self._used():
-            self._look()
+            self._refresh()
             positions = {number: offset for number, offset in self.position.items() if number < self._log.partitions}
             return {number: max(0, self._log.end(number) - offset) for number, offset in positions.items()}
 
     def commit(self, positions: Mapping[int, int] | None = None) -> None:
-        """Keep the group's positions: the end of the records that were handed out, or `positions`, by partition.
+        """Commit the end of the records that were delivered, or `positions`, by partition.
 
-        Raises FencedMemberError when other members have the partitions by now, OffsetOutOfRangeError for offsets that
-        were not handed out or were committed before, InvalidConfigError without a group, CommitStateUnknownError when
+        Raises FencedMemberError when other members own the partitions already, OffsetOutOfRangeError for offsets that
+        were not delivered or were committed before, InvalidConfigError without a group, CommitStateUnknownError when
         it may have happened: another commit is harmless.
         """
         with self._used():
@@ -115,11 +123,7 @@ class Consumer:
             self._assignment.commit(positions)
 
     def close(self) -> None:
-        """End the iteration, and leave the group without a commit.
-
-        Inside of a `with` block the iteration ends, and leaving is up to the block's end. Without one, a thread that
-        iterates leaves when it notices.
-        """
+        """End the iteration, and leave the group without a commit; in a `with` block, its end leaves the group."""
         if self._is_inherited:
             return
         self._is_closed = True
@@ -138,41 +142,41 @@ class Consumer:
         return self
 
     def __next__(self) -> pa.RecordBatch:
-        handed: Handed | None = None
-        before: dict[int, int] = {}
+        delivery: Delivery | None = None
+        former: dict[int, int] = {}
         try:
             with self._used():
-                handed = self._awaited()
-                if handed is None:
+                delivery = self._wait_for_records()
+                if delivery is None:
                     raise StopIteration
                 position = self._assignment.position
-                before = {number: position[number] for number in handed[1]}
-                position.update(handed[1])
-            return handed[0]
+                former = {number: position[number] for number in delivery[1]}
+                position.update(delivery[1])
+            return delivery[0]
         except BaseException:
-            if handed is not None:
-                # an interrupt came before the caller had the batch: it is handed out again
+            if delivery is not None:
+                # an interrupt came before the caller had the batch: it is delivered again
                 self._window = None
-                self._assignment.position.update(before)
+                self._assignment.position.update(former)
             raise
 
-    def _awaited(self) -> Handed | None:
-        """The next records, when there are some; None at the timeout, and when it is closed."""
+    def _wait_for_records(self) -> Delivery | None:
+        """The next records; None at the timeout, and when it is closed."""
         idle_since, pause_s, failures = self._clock(), self._first_pause_s, 0
         while not self._is_closed:
             try:
-                handed = self._handed()
+                delivery = self._next_delivery()
             except SnapshotTooOldError:
                 failures += 1
-                if failures == _TRIES:
+                if failures == _MAX_FAILURES:
                     raise
-                self._look(again=True)
+                self._refresh(forced=True)
                 continue
-            if handed is not None:
-                return handed
+            if delivery is not None:
+                return delivery
             if self._assignment.due_s() <= 0 and self._left_s(idle_since) <= 0:
                 return None
-            while not (self._is_closed or (due_s := self._assignment.due_s()) <= 0 or self._look()):
+            while not (self._is_closed or (due_s := self._assignment.due_s()) <= 0 or self._refresh()):
                 left_s = self._left_s(idle_since)
                 if left_s <= 0:
                     return None
@@ -182,62 +186,61 @@ class Consumer:
             self._assignment.leave()
         return None
 
-    def _handed(self) -> Handed | None:
+    def _next_delivery(self) -> Delivery | None:
         try:
             if self._assignment.renew():
                 self._window = None
-            handed = self._pulled()
-            if handed is not None:
+            delivery = self._read_next()
+            if delivery is not None:
                 self._assignment.prolong()
-            if handed is None or not self._assignment.is_lapsed:
-                return handed
+            if delivery is None or not self._assignment.is_lapsed:
+                return delivery
         except BaseException:
             self._window = None
             raise
-        _log.warning("a batch took longer than the lease, so it was not handed out: choose a longer lease")
+        _log.warning("a batch took longer than the lease, so it was not delivered: choose a longer lease")
         self._window = None
         return None
 
-    def _pulled(self) -> Handed | None:
+    def _read_next(self) -> Delivery | None:
         while True:
             if self._window is None:
-                self._stay_inside()
-                self._window = self._log.read(self._assignment.wanted)
+                self._bound_positions()
+                self._window = self._log.read(self._assignment.readable)
                 if self._window is None:
                     return None
-            handed = self._window.next()
-            if handed is not None:
-                return handed
+            delivery = self._window.next()
+            if delivery is not None:
+                return delivery
             self._assignment.position.update(self._window.ends)
             self._window = None
 
-    def _look(self, *, again: bool = False) -> bool:
-        moved, position = self._log.look(again=again), self._assignment.position
+    def _refresh(self, *, forced: bool = False) -> bool:
+        is_new, position = self._log.refresh(forced=forced), self._assignment.position
         self._cuts |= {number: cut for number, cut in self._log.cuts.items() if position.get(number, 0) > cut}
-        return moved
+        return is_new
 
-    def _stay_inside(self) -> None:
+    def _bound_positions(self) -> None:
         """Move positions that retention has passed, or that were cut off, as `out_of_range` says."""
         ends = [state.log_end_offset for state in self._log.snapshot.partitions]
-        if any(offset > ends[number] for number, offset in self._assignment.wanted.items()):
-            # a member of the group has read more of the topic than is known here
-            self._look(again=True)
-        for number, offset in self._assignment.wanted.items():
-            # appends may have reached the position since, so the log end does not tell that it was cut
-            at = self._at_cut(number, offset, self._cuts[number]) if number in self._cuts else offset
-            state = self._log.snapshot.partitions[number]
-            inside = bounded_start(number, at, state, self._out_of_range)
-            if inside != offset:
-                self._assignment.move(number, inside)
+        if any(offset > ends[number] for number, offset in self._assignment.readable.items()):
+            # another member of the group has a newer snapshot
+            self._refresh(forced=True)
+        for number, offset in self._assignment.readable.items():
+            # appends may have reached the position since, so the log end does not show that it was cut
+            start = self._offset_at_cut(number, offset, self._cuts[number]) if number in self._cuts else offset
+            bounded = bounded_start(number, start, self._log.snapshot.partitions[number], self._out_of_range)
+            if bounded != offset:
+                self._assignment.move(number, bounded)
             self._cuts.pop(number, None)
-        # other members may move a partition that it does not have any more
+        # other members may move a partition that this one gave up
         self._cuts = {number: cut for number, cut in self._cuts.items() if number in self._assignment.position}
 
-    def _at_cut(self, number: int, offset: int, cut: int) -> int:
+    def _offset_at_cut(self, number: int, offset: int, cut: int) -> int:
         if offset > cut and self._out_of_range == "fail":
             raise OffsetOutOfRangeError(
-                "records that were handed out are lost, since the log was cut off when a sync failed; undo their "
-                "effects, and begin again at the cut, with start, or in a group with reset_group",
+                "delivered records are lost, since the log was cut off when a sync failed; undo their effects, and "
+                "start again at the cut, with start, or in a group with reset_group",
                 partition=number,
                 offset=offset,
                 cut_at=cut,
@@ -252,11 +255,11 @@ class Consumer:
             self._gate.release()
 
     def _used(self) -> threading.Lock:
-        """The lock, for a `with` that no interrupt can separate from it; RuntimeError if another thread holds it."""
+        """The lock, for a `with` that no interrupt can separate from it. Raises RuntimeError if it is held."""
         if self._is_inherited:
             raise RuntimeError("a forked child cannot use the consumer of its parent: make one in the child")
         if self._use.locked():
-            raise RuntimeError("another thread uses this consumer: give each thread a consumer of its own")
+            raise RuntimeError("another thread uses this consumer: make a consumer for each thread")
         return self._use
 
     @property
@@ -277,13 +280,9 @@ class Consumer:
             self.close()
 
 
-#: The default lease, in seconds.
-LEASE_S = 60.0
-
-
 @dataclass(frozen=True, slots=True)
 class ConsumeOptions:
-    """The arguments of `topic.consume`; see there. `clock` and `sleep` are in seconds."""
+    """The arguments of `topic.consume`; `clock` and `sleep` are in seconds."""
 
     partitions: int | Iterable[int] | None = None
     start: Start | None = None
@@ -299,7 +298,7 @@ class ConsumeOptions:
     sleep: Callable[[float], object] | None = None
 
     def begin(self, handle: TopicHandle, snapshot: Snapshot) -> Consumer:
-        """The consumer, which knows where it begins; in a group, it has joined."""
+        """The consumer, with its first positions; in a group, it has joined."""
         check_choice("isolation", self.isolation, IsolationLevel)
         check_choice("out_of_range", self.out_of_range, OutOfRange)
         _check_seconds("timeout", self.timeout, 0)
@@ -309,25 +308,25 @@ class ConsumeOptions:
         longest_s = LONGEST_PAUSE_S[is_local] if self.poll_interval is None else self.poll_interval
         pauses = min(FIRST_PAUSE_S[is_local], longest_s), longest_s, PAUSE_GROWTH[is_local]
         log = ConsumedLog(handle, snapshot, check_columns(self.columns), self.isolation, workers)
-        log.look()
+        log.refresh()
         assignment = self._assignment(log)
         assignment.renew()
         return Consumer(log, assignment, self.out_of_range, self.timeout, pauses, clock=self.clock, sleep=self.sleep)
 
     def _assignment(self, log: ConsumedLog) -> ConsumerAssignment:
-        chosen = None if self.partitions is None else set(whole_numbers("partition", self.partitions))
+        selected = None if self.partitions is None else set(whole_numbers("partition", self.partitions))
         start_partitions = self.start if isinstance(self.start, Mapping) else ()
-        for number in (*(chosen or ()), *whole_numbers("partition", start_partitions)):
+        for number in (*(selected or ()), *whole_numbers("partition", start_partitions)):
             if not 0 <= number < log.partitions:
                 raise TopicNotFoundError(f"the topic has partitions 0 to {log.partitions - 1}", partition=number)
         if self.group is None:
-            return WholeAssignment(log, None if chosen is None else sorted(chosen), self.start, self.out_of_range)
+            return WholeAssignment(log, None if selected is None else sorted(selected), self.start, self.out_of_range)
         storage, sleep = log.handle.storage, self.sleep or time.sleep
         name = f"{platform.node()[:200]}:{os.getpid()}"
         member = Membership(
             GroupLog(storage, log.snapshot.topic_id, self.group, sleep=sleep, clock=self.clock),
-            lambda others: name,
-            None if chosen is None else tuple(sorted(chosen)),
+            lambda members: name,
+            None if selected is None else tuple(sorted(selected)),
             self.lease,
             FREQUENT if storage.is_local else RARE,
             self.clock,
@@ -344,21 +343,19 @@ def _check_seconds(name: str, value: float | None, low: float, high: float = mat
 def reset_group(
     handle: TopicHandle, snapshot: Snapshot, group: str, to: Start | None, kafka: str | None
 ) -> dict[int, int]:
-    """Set a group's positions as `to` says, or to the positions of Kafka's group `kafka`; returns all its positions.
+    """Set a group's committed offsets to `to`, or to the offsets of the Kafka group `kafka`; returns all.
 
-    Partitions that `to` does not name, or in which Kafka's group has no position, stay.
+    Partitions that `to` does not name, or in which the group of Kafka clients has no offset, are unchanged.
     """
     if (to is None) == (kafka is None):
-        raise InvalidConfigError(
-            "give either the group's new positions, or the group of Kafka's clients to take them from", group=group
-        )
+        raise InvalidConfigError("set either the new offsets, or a group of Kafka clients to copy", group=group)
     if kafka is not None:
-        # where retention has passed a position, the log start counts, as in Kafka
-        begins = {number: state.log_start_offset for number, state in enumerate(snapshot.partitions)}
+        # where retention has passed an offset, the log start applies, as in Kafka
+        starts = {number: state.log_start_offset for number, state in enumerate(snapshot.partitions)}
         committed = kafka_positions(handle, kafka, since_ms=snapshot.replaced_ms)
-        to = {number: max(begins[number], offset) for number, offset in committed.items() if number in begins}
+        to = {number: max(starts[number], offset) for number, offset in committed.items() if number in starts}
         if not to:
-            raise GroupNotFoundError("this group of Kafka's clients has no position in the topic", group=kafka)
+            raise GroupNotFoundError("this group of Kafka clients has no committed offset in the topic", group=kafka)
     count = len(snapshot.partitions)
     starts = start_offsets(handle.reader, snapshot, range(count), to)
     positions = {number: starts[number] for number in starts if not isinstance(to, Mapping) or number in to}
@@ -367,7 +364,7 @@ def reset_group(
 
 
 class ConsumedLog:
-    """A topic as one consumer reads it; `look` moves it on. It is not the snapshot of the topic object."""
+    """A topic as one consumer reads it: its own snapshot, which `refresh` renews."""
 
     def __init__(
         self,
@@ -383,7 +380,7 @@ class ConsumedLog:
         self._watch = TailWatch(handle) if handle.storage.is_local else None
         self._is_stale = True
         self._ends: dict[int, int] = {}
-        #: Where active segments that the last `look` found sealed were cut: at an offset that was visible before.
+        #: Where active segments that the last `refresh` found sealed were cut: at an offset that was visible before.
         self.cuts: Mapping[int, int] = {}
 
     @property
@@ -391,7 +388,7 @@ class ConsumedLog:
         return len(self.snapshot.partitions)
 
     def end(self, partition: int) -> int:
-        """The offset up to which records may be read now: the last stable offset for committed records only."""
+        """The offset up to which records may be read: for committed records only, the last stable offset."""
         if partition not in self._ends:
             state = self.snapshot.partitions[partition]
             is_bounded = self._isolation == "read_committed" and transactional_segments(state)
@@ -400,25 +397,25 @@ class ConsumedLog:
             )
         return self._ends[partition]
 
-    def look(self, *, again: bool = False) -> bool:
-        """Move on to the newest state, with `again` even if nothing seems new; whether anything may be new."""
-        self._is_stale, self.cuts = self._is_stale or again, {}
-        # the watch is asked each time: its notes must be older than the state that is read
+    def refresh(self, *, forced: bool = False) -> bool:
+        """Load the newest state, if `forced` even if nothing seems new; returns whether anything may be new."""
+        self._is_stale, self.cuts = self._is_stale or forced, {}
+        # checked each time: what the watch remembers must be older than the state that is read
         if not (self._watch is None or self._watch.changed(self.snapshot) or self._is_stale):
             return False
         self._is_stale = True
-        before, self.snapshot = self.snapshot, self._live.refresh()
+        former, self.snapshot = self.snapshot, self._live.refresh()
         self._is_stale = False
-        if self.snapshot is before:
+        if self.snapshot is former:
             return False
         self._ends.clear()
-        # where partitions were cut since; unknown for a segment that was merged
-        ends = ((n, old, _sealed_end(old, self.snapshot.partitions[n])) for n, old in enumerate(before.partitions))
+        # unknown for a segment that was merged
+        ends = ((n, old, _sealed_end(old, self.snapshot.partitions[n])) for n, old in enumerate(former.partitions))
         self.cuts = {n: end for n, old, end in ends if end is not None and end < old.log_end_offset}
         return True
 
     def read(self, positions: Mapping[int, int]) -> Window | None:
-        """The records from `positions` on, or the first of them if there are many; None if there are none yet."""
+        """The records from `positions` on, or if there are many, the first; None if there are none yet."""
         bounds = {
             number: (start, _window_end(self.snapshot.partitions[number], start, self.end(number)))
             for number, start in positions.items()
@@ -433,10 +430,6 @@ class ConsumedLog:
         return Window(batches, self._columns, {number: end for number, (_, end) in bounds.items()})
 
 
-#: An offset from 0 on, by partition or for all; a datetime or ISO 8601 text; EARLIEST, LATEST or MAX_TIMESTAMP.
-Start = Time | Mapping[int, Time]
-
-
 def start_offsets(
     reader: SegmentReader,
     snapshot: Snapshot,
@@ -444,34 +437,27 @@ def start_offsets(
     start: Start | None,
     out_of_range: OutOfRange = "fail",
 ) -> dict[int, int]:
-    """The offsets in some partitions that `start` means: the log start where it does not name the partition.
+    """The offsets of `start` in `partitions`: the log start where it does not name the partition.
 
-    A time means the first record at or after it; if there is none yet, the log end.
+    A time means the first record at or after it, or the log end.
     """
     offsets: dict[int, int] = {}
     times: dict[int, int] = {}
     for number in partitions:
-        own, state = start.get(number) if isinstance(start, Mapping) else start, snapshot.partitions[number]
-        if isinstance(own, str | date):
-            times[number] = to_ms(own, up=True)
+        value, state = start.get(number) if isinstance(start, Mapping) else start, snapshot.partitions[number]
+        if isinstance(value, str | date):
+            times[number] = to_ms(value, up=True)
             continue
-        offset = EARLIEST if own is None else whole_number("start", own)
+        offset = EARLIEST if value is None else whole_number("start", value)
         if offset in (EARLIEST, LATEST):
             offsets[number] = state.log_start_offset if offset == EARLIEST else state.log_end_offset
         elif offset < 0:
             times[number] = offset
         else:
             offsets[number] = bounded_start(number, offset, state, out_of_range)
-    for number, place in offsets_for_times(reader, snapshot.partitions, times).items():
-        offsets[number] = snapshot.partitions[number].log_end_offset if place is None else place[0]
+    for number, record in offsets_for_times(reader, snapshot.partitions, times).items():
+        offsets[number] = snapshot.partitions[number].log_end_offset if record is None else record[0]
     return {number: offsets[number] for number in partitions}
-
-
-#: About how much log of each partition is read before other partitions, and newer metadata, are read.
-WINDOW_BYTES = 64 << 20
-
-#: Records, and the next offset after them in each of their partitions.
-Handed = tuple[pa.RecordBatch, Mapping[int, int]]
 
 
 class Window:
@@ -480,26 +466,25 @@ class Window:
     def __init__(self, batches: Iterator[pa.RecordBatch], columns: Sequence[str], ends: Mapping[int, int]) -> None:
         self._batches, self._columns, self.ends = batches, list(columns), ends
 
-    def next(self) -> Handed | None:
+    def next(self) -> Delivery | None:
         """The next batch that has records; None at the end."""
         for batch in self._batches:
             if batch.num_rows:
-                chosen = batch if batch.schema.names == self._columns else batch.select(self._columns)
-                return chosen, ends_of(batch)
+                selected = batch if batch.schema.names == self._columns else batch.select(self._columns)
+                return selected, ends_of(batch)
         return None
 
 
 def ends_of(batch: pa.RecordBatch) -> dict[int, int]:
     partitions, offsets = numbers_of(batch.column("partition")), numbers_of(batch.column("offset"))
     if partitions[0] == partitions[-1]:
-        # so are most batches
         return {int(partitions[0]): int(offsets[-1]) + 1}
     last = [*np.flatnonzero(np.diff(partitions)).tolist(), batch.num_rows - 1]
     return {int(partitions[row]): int(offsets[row]) + 1 for row in last}
 
 
 def _sealed_end(old: PartitionState, now: PartitionState) -> int | None:
-    """The end of the segment that was active in `old`, if it is sealed; its begin if it was sealed empty."""
+    """The end of the segment that was active in `old`, if it is sealed; its start if it was sealed empty."""
     active = old.active
     if active is None or now.active == active:
         return None
@@ -514,7 +499,7 @@ def _sealed_end(old: PartitionState, now: PartitionState) -> int | None:
 
 
 def _window_end(state: PartitionState, start: int, end: int) -> int:
-    """The end of the last segment that still fits into WINDOW_BYTES; a larger segment is cut by its offsets."""
+    """The end of the last segment that fits into WINDOW_BYTES; a larger segment is cut by its offsets."""
     segments = state.segments
     row = segments.find(start)
     full = row + int(np.searchsorted(np.cumsum(segments.log_bytes[row:]), WINDOW_BYTES, side="right"))
@@ -528,14 +513,14 @@ def _window_end(state: PartitionState, start: int, end: int) -> int:
 
 
 class ConsumerAssignment(ABC):
-    """One consumer's part of `log`. `position` is the next offset to deliver, by partition."""
+    """One consumer's partitions of `log`; `position` is the next offset to deliver, by partition."""
 
     def __init__(self, log: ConsumedLog, start: Start | None, out_of_range: OutOfRange) -> None:
         self.log, self._start, self._out_of_range = log, start, out_of_range
         self.position: dict[int, int] = {}
 
     @property
-    def wanted(self) -> Mapping[int, int]:
+    def readable(self) -> Mapping[int, int]:
         return self.position
 
     @property
@@ -547,26 +532,26 @@ class ConsumerAssignment(ABC):
 
     @abstractmethod
     def renew(self) -> bool:
-        """Take the partitions to read now; returns whether any came or went."""
+        """Update the partitions to read; returns whether any was added or removed."""
 
     def prolong(self) -> None:  # noqa: B027 - without a group no member waits for it
         """Extend the lease for a batch that is about to be delivered."""
 
     @abstractmethod
     def commit(self, positions: Mapping[int, int] | None) -> None:
-        """Keep positions in the topic: the given ones, or all."""
+        """Commit `positions`, or all."""
 
     def move(self, partition: int, offset: int) -> None:
         self.position[partition] = offset
 
     def finish(self) -> None:  # noqa: B027 - without a group there is nothing to do
-        """Commit the records that were delivered, and are done."""
+        """Commit the records that were delivered."""
 
     def leave(self) -> None:  # noqa: B027
-        """Give the partitions to the other members."""
+        """Give up the partitions."""
 
     def begin(self, partitions: Collection[int], added: bool) -> dict[int, int]:
-        """The first offsets to read in partitions; 0 in those that were `added` since, even if that is deleted."""
+        """The first offsets to read in partitions; 0, even if that was deleted, if they were `added` since."""
         if added:
             return dict.fromkeys(partitions, 0)
         return start_offsets(self.log.handle.reader, self.log.snapshot, partitions, self._start, self._out_of_range)
@@ -577,8 +562,8 @@ class WholeAssignment(ConsumerAssignment):
         self, log: ConsumedLog, partitions: Collection[int] | None, start: Start | None, out_of_range: OutOfRange
     ) -> None:
         super().__init__(log, start, out_of_range)
-        chosen = range(log.partitions) if partitions is None else partitions
-        self.position = self.begin(chosen, False)
+        selected = range(log.partitions) if partitions is None else partitions
+        self.position = self.begin(selected, False)
         self._grows = partitions is None
 
     def renew(self) -> bool:
@@ -598,10 +583,10 @@ class GroupAssignment(ConsumerAssignment):
         self._committed: dict[int, int] = {}
 
     @property
-    def wanted(self) -> Mapping[int, int]:
-        """Without partitions that other members wait for, or that are not in the known metadata."""
-        hidden = self._member.leaving
-        return {n: at for n, at in self.position.items() if n not in hidden and n < self.log.partitions}
+    def readable(self) -> Mapping[int, int]:
+        """Without partitions that other members wait for, or that are not in the snapshot."""
+        leaving = self._member.leaving
+        return {n: offset for n, offset in self.position.items() if n not in leaving and n < self.log.partitions}
 
     @property
     def is_lapsed(self) -> bool:
@@ -611,41 +596,43 @@ class GroupAssignment(ConsumerAssignment):
         return self._member.due_s(self._pending())
 
     def renew(self) -> bool:
-        """Join, send heartbeats, and take and give up partitions, when it is time for it."""
+        """Join, send heartbeats, acquire and give up partitions, when these are due."""
         if self.due_s() > 0:
             return False
-        before = self.wanted.keys()
+        former = self.readable.keys()
         self._member.sync(lambda: self.log.partitions, self.begin, self._pending())
-        is_moved = self._take()
-        return is_moved or self.wanted.keys() != before
+        is_moved = self._update_positions()
+        return is_moved or self.readable.keys() != former
 
     def prolong(self) -> None:
         self._member.prolong()
 
     def commit(self, positions: Mapping[int, int] | None) -> None:
         """Raises FencedMemberError, and OffsetOutOfRangeError for records that were not delivered."""
-        chosen = None if positions is None else {n: whole_number("offset", at) for n, at in positions.items()}
-        for number, offset in (chosen or {}).items():
+        offsets = self.position
+        if positions is not None:
+            offsets = {number: whole_number("offset", offset) for number, offset in positions.items()}
+        for number, offset in offsets.items() if positions is not None else ():
             if number not in self.position:
                 raise TopicNotFoundError("this member does not have the partition", partition=number)
             low, high = self._committed[number], self.position[number]
             if not low <= offset <= high:
                 raise OffsetOutOfRangeError(
-                    "a position must lie between the last committed one and the end of the records handed out",
+                    "an offset to commit must lie between the last one and the end of the delivered records",
                     partition=number,
                     offset=offset,
                     committed=low,
-                    handed_out=high,
+                    delivered=high,
                 )
-        self._member.commit(self.position if chosen is None else chosen)
-        self._take()
+        self._member.commit(offsets)
+        self._update_positions()
 
     def move(self, partition: int, offset: int) -> None:
-        """If the log lost its end, the group's position goes back with it."""
+        """Also move the committed offset back, if the log lost its end."""
         super().move(partition, offset)
         if offset < self._committed[partition]:
             self._member.commit({partition: offset}, back=True)
-            self._take()
+            self._update_positions()
 
     def finish(self) -> None:
         if self._pending():
@@ -662,11 +649,10 @@ class GroupAssignment(ConsumerAssignment):
     def _pending(self) -> Collection[int]:
         return {number for number, offset in self.position.items() if offset > self._committed[number]}
 
-    def _take(self) -> bool:
-        """Learn the owned partitions; whether a new membership or another member moved this one's positions.
+    def _update_positions(self) -> bool:
+        """Start new partitions at their committed offsets; returns whether positions moved.
 
-        A new membership begins at the group's positions. So does a partition that was given up and came back at once,
-        as another member had it in between, and read on.
+        A new membership starts there too, and so does a partition that another member owned in between.
         """
         rejoined, self._joins = self._joins != self._member.joins, self._member.joins
         current = {} if rejoined else self.position

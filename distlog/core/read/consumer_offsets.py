@@ -1,4 +1,4 @@
-"""The positions of Kafka's clients, read from `__consumer_offsets` without a gateway."""
+"""The committed offsets of Kafka clients, read from `__consumer_offsets` without a gateway."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FieldReader:
 
     def number(self, form: str) -> int:
         size = struct.calcsize(form)
-        return int(struct.unpack(form, self.taken(size))[0])
+        return int(struct.unpack(form, self.read(size))[0])
 
     def text(self) -> str:
         text = self.nullable_text()
@@ -50,7 +50,7 @@ class FieldReader:
         if size < 0:
             return None
         try:
-            return self.taken(size).decode("utf-8")
+            return self.read(size).decode("utf-8")
         except UnicodeDecodeError as error:
             raise self._corrupt("a text is not UTF-8") from error
 
@@ -61,22 +61,22 @@ class FieldReader:
     def skip_tags(self) -> None:
         for _ in range(self.varint() if self.is_flexible else 0):
             self.varint()
-            self.taken(self.varint())
+            self.read(self.varint())
 
     def varint(self) -> int:
         """An unsigned number of at most five bytes, the lowest seven bits first."""
         number = 0
         for shift in range(0, 35, 7):
-            byte = self.taken(1)[0]
+            byte = self.read(1)[0]
             number |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return number
         raise self._corrupt("a varint does not end")
 
     def blob(self) -> bytes:
-        return self.taken(self.number(">i"))
+        return self.read(self.number(">i"))
 
-    def taken(self, size: int) -> bytes:
+    def read(self, size: int) -> bytes:
         if not 0 <= size <= len(self._data) - self._at:
             raise self._corrupt(f"{size} bytes are missing at position {self._at}")
         self._at += size
@@ -84,10 +84,10 @@ class FieldReader:
 
     def finish(self) -> None:
         if self._at < len(self._data):
-            raise self._corrupt(f"{len(self._data) - self._at} bytes are behind its fields")
+            raise self._corrupt(f"{len(self._data) - self._at} bytes follow its fields")
 
-    def _corrupt(self, why: str) -> CorruptRecordError:
-        return CorruptRecordError(f"not {self._noun} of {self._topic}: {why}")
+    def _corrupt(self, reason: str) -> CorruptRecordError:
+        return CorruptRecordError(f"not {self._noun} of {self._topic}: {reason}")
 
 
 def text_field(value: str | None) -> bytes:
@@ -97,12 +97,12 @@ def text_field(value: str | None) -> bytes:
     return struct.pack(">h", len(data)) + data
 
 
-# Source: Kafka's OffsetCommitKey and OffsetCommitValue messages. Values are written in version 3, which brokers from
-# 2.3 on read, and read in 0 to 4, which brokers of 4.1 write.
+# Source: Kafka's OffsetCommitKey and OffsetCommitValue messages. Values are written in version 3, which brokers read
+# since 2.3, and read in 0 to 4, which brokers of 4.1 write.
 
 #: The topic's name, in Kafka too.
 OFFSETS_TOPIC = "__consumer_offsets"
-#: The versions of keys of positions.
+#: The versions of keys of offsets.
 _OFFSET_KEYS = (0, 1)
 _VALUE_VERSION, _FLEXIBLE_VERSION = 3, 4
 
@@ -116,7 +116,7 @@ class OffsetKey:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The next offset that a group reads; committed at `commit_ms` (since 1970), with a text of the client's."""
+    """A committed offset, the next that a group reads; `commit_ms` is since 1970, `metadata` the client's text."""
 
     offset: int
     leader_epoch: int = -1
@@ -129,12 +129,12 @@ def encode_offset_key(key: OffsetKey) -> bytes:
 
 
 def offset_key_prefixes(group: str, topic: str) -> tuple[bytes, ...]:
-    """The first bytes of the keys of a group's positions in a topic, in each version."""
+    """The first bytes of the keys of a group's offsets in a topic, in each version."""
     return tuple(struct.pack(">h", version) + text_field(group) + text_field(topic) for version in _OFFSET_KEYS)
 
 
 def decode_offset_key(data: bytes) -> OffsetKey | None:
-    """The key of a position from a record's key; None for other records."""
+    """The key of a committed offset from a record's key; None for other records."""
     reader = FieldReader(data, "a key", OFFSETS_TOPIC)
     if reader.number(">h") not in _OFFSET_KEYS:
         return None
@@ -147,7 +147,7 @@ def encode_position(position: Position) -> bytes:
 
 
 def decode_position(data: bytes) -> Position | None:
-    """A position; None in an unknown version."""
+    """A committed offset; None in an unknown version."""
     reader = FieldReader(data, "a position", OFFSETS_TOPIC)
     version = reader.number(">h")
     if not 0 <= version <= _FLEXIBLE_VERSION:
@@ -164,7 +164,7 @@ def offsets_partition(group: str, partitions: int) -> int:
     units = group.encode("utf-16-be")
     for high, low in zip(units[::2], units[1::2], strict=True):
         hashed = (31 * hashed + (high << 8 | low)) & 0xFFFFFFFF
-    # the most negative number has no positive one: Kafka takes 0
+    # the smallest number has no positive number: Kafka uses 0
     signed = hashed - (1 << 32) if hashed >> 31 else hashed
     return (0 if signed == -(1 << 31) else abs(signed)) % partitions
 
@@ -174,7 +174,7 @@ Value = TypeVar("Value")
 
 
 class WaitingChanges(Generic[Key, Value]):
-    """Changes by key, then by producer id, in log order; each counts when its transaction is committed."""
+    """Changes by key, then by producer id, in log order; a change applies when its transaction is committed."""
 
     def __init__(self) -> None:
         self._by_key = dict[Key, dict[int, Value]]()
@@ -184,7 +184,7 @@ class WaitingChanges(Generic[Key, Value]):
 
     @property
     def keys(self) -> frozenset[Key]:
-        """The keys whose values depend on how transactions end."""
+        """The keys whose values depend on open transactions."""
         return frozenset(self._by_key)
 
     def __iter__(self) -> Iterator[tuple[int, Key, Value]]:
@@ -193,17 +193,17 @@ class WaitingChanges(Generic[Key, Value]):
                 yield producer_id, key, value
 
     def add(self, producer_id: int, key: Key, value: Value) -> None:
-        """Add a change that comes after all others."""
+        """Add a change after all others."""
         waiting = self._by_key.setdefault(key, {})
         waiting.pop(producer_id, None)
         waiting[producer_id] = value
 
     def supersede(self, key: Key) -> None:
-        """Drop the changes of a key: one outside of transactions came after all of them, and counts anyway."""
+        """Drop the changes of a key, which a later change without a transaction replaces."""
         self._by_key.pop(key, None)
 
     def end(self, producer_id: int, *, is_committed: bool) -> dict[Key, Value]:
-        """The changes that count now that this producer's transaction ended."""
+        """The changes that apply since this producer's transaction ended."""
         changes = dict[Key, Value]()
         for key, waiting in list(self._by_key.items()):
             if producer_id not in waiting:
@@ -211,7 +211,7 @@ class WaitingChanges(Generic[Key, Value]):
             if not is_committed:
                 del waiting[producer_id]
             while is_committed and producer_id in waiting:
-                # the producer's change comes last: it replaces the earlier ones
+                # the producer's change is the last: it replaces the earlier ones
                 changes[key] = waiting.pop(next(iter(waiting)))
             if not waiting:
                 del self._by_key[key]
@@ -234,8 +234,8 @@ class OffsetsRecord(NamedTuple):
 def offsets_records(
     reader: SegmentReader, snapshot: Snapshot, partitions: Iterable[int], prefixes: Sequence[bytes] = (b"",)
 ) -> Iterator[OffsetsRecord]:
-    """The records that count in `snapshot`, by partition; of each key the last one, and some of those before it."""
-    # a transaction's records count where it ends; those of open ones come last in their partition
+    """The valid records in `snapshot`, by partition; of each key the last one, and some earlier ones."""
+    # a transaction's records are valid where it ends; records of open transactions are last in their partition
     states = {number: snapshot.partitions[number] for number in partitions}
     mixed = {number: state for number, state in states.items() if state.segments.array("has_transactions").any()}
     ends = {number: (None, state.log_end_offset) for number, state in states.items() if number not in mixed}
@@ -249,22 +249,22 @@ def offsets_records(
 def _records(batch: pa.RecordBatch, prefixes: Sequence[bytes]) -> Iterator[OffsetsRecord]:
     keys = pc.fill_null(batch.column("key"), scalar_of(b"", batch.column("key").type))
     has_prefix = reduce(pc.or_, (pc.starts_with(keys, pattern=prefix) for prefix in prefixes))
-    chosen = batch.filter(has_prefix)
-    # a group commits the same few positions forever, and each may become a Python object only once
-    codes = numbers_of(chosen.column("key").dictionary_encode(null_encoding="encode").indices)
+    matching = batch.filter(has_prefix)
+    # a group commits the same few keys forever, and each may become a Python object only once
+    codes = numbers_of(matching.column("key").dictionary_encode(null_encoding="encode").indices)
     _, from_end = np.unique(codes[::-1], return_index=True)
-    for row in chosen.take(np.sort(len(codes) - 1 - from_end)).to_pylist():
+    for row in matching.take(np.sort(len(codes) - 1 - from_end)).to_pylist():
         yield OffsetsRecord(row["partition"], row["offset"], row["key"] or b"", row["value"])
 
 
 def _read_together(states: Mapping[int, PartitionState]) -> Iterator[dict[int, PartitionState]]:
     group, size = dict[int, PartitionState](), 0
     for number, state in states.items():
-        own = int(state.segments.log_bytes.sum())
-        if group and size + own > GROUP_BYTES:
+        log_bytes = int(state.segments.log_bytes.sum())
+        if group and size + log_bytes > GROUP_BYTES:
             yield group
             group, size = {}, 0
-        group[number], size = state, size + own
+        group[number], size = state, size + log_bytes
     if group:
         yield group
 
@@ -278,15 +278,15 @@ def _with_transactions(
         waiting = WaitingChanges[bytes, OffsetsRecord]()
         for chunk in group:
             for run in _runs(chunk):
-                yield from _counted(run, waiting, prefixes)
+                yield from _valid_records(run, waiting, prefixes)
         for producer_id, _, record in waiting:
             yield record._replace(waits_for=producer_id)
 
 
 def _runs(chunk: Chunk) -> Iterator[Chunk]:
-    """The chunk, cut where other segments, other producers' batches, or end markers, begin."""
-    for at in range(len(chunk.ranges)):
-        part = chunk.part(at, at + 1)
+    """The chunk, cut at other segments, other producers' batches, and end markers."""
+    for index in range(len(chunk.ranges)):
+        part = chunk.part(index, index + 1)
         rows = part.batches
         kinds = rows["attributes"] & (TRANSACTIONAL | CONTROL)
         changes = (np.diff(rows["producer_id"]) != 0) | (np.diff(kinds) != 0)
@@ -296,7 +296,7 @@ def _runs(chunk: Chunk) -> Iterator[Chunk]:
                 yield part.rows(start, end)
 
 
-def _counted(
+def _valid_records(
     run: Chunk, waiting: WaitingChanges[bytes, OffsetsRecord], prefixes: Sequence[bytes]
 ) -> Iterator[OffsetsRecord]:
     first = run.batches[0]
@@ -315,7 +315,7 @@ def _counted(
 
 
 def kafka_positions(handle: TopicHandle, group: str, *, since_ms: int = 0) -> dict[int, int]:
-    """The offsets that Kafka clients of `group` committed, by partition; those before `since_ms` do not count."""
+    """The offsets that Kafka clients of `group` committed since `since_ms`, by partition."""
     return all_kafka_positions(handle, group, since_ms=since_ms).get(group, {})
 
 
@@ -341,7 +341,7 @@ def all_kafka_positions(
         # the root has no gateway
         return {}
     except DistlogError as error:
-        # else it looks like damage of the topic itself
+        # without it, the error would be about the topic itself
         error.details.setdefault("url", storage.url)
         raise
 
@@ -351,7 +351,7 @@ def _positions(newest: Mapping[bytes, bytes | None], topic: str, since_ms: int) 
     for key_bytes, value in newest.items():
         key = None if value is None else decode_offset_key(key_bytes)
         position = decode_position(value) if key is not None and value is not None and key.topic == topic else None
-        # clients may commit a number that is no offset
+        # clients may commit a negative number
         if key is not None and position is not None and position.offset >= 0 and position.commit_ms >= since_ms:
             by_group.setdefault(key.group, {})[key.partition] = position.offset
     return {group: dict(sorted(positions.items())) for group, positions in sorted(by_group.items())}

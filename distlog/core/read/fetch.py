@@ -1,4 +1,4 @@
-"""Kafka's fetch: the stored batches from an offset on; and the open transactions that it shows (KIP-664)."""
+"""Kafka's fetch: the stored batches from an offset on; and open transactions (KIP-664)."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from distlog.core.segments.transactions import aborted_between, last_stable_offs
 def fetch(
     reader: SegmentReader, state: PartitionState, partition: int, offset: int, max_bytes: int, *, check: bool = True
 ) -> FetchedBatches:
-    """Whole batches of one segment, from the batch that holds `offset`, or the next one, on; none at the log end.
+    """Whole batches of one segment, from the first that ends at `offset` or later; none at the log end.
 
     As many as fit into `max_bytes`, at least one (`LogSegment.read` with minOneMessage), but none if that is 0. With
     `check` every CRC is checked. Without, only headers are read: the receiver must check, as Kafka consumers do.
-    Batches that get an append time are checked in any case, since that changes their CRC. They end before a damaged
-    one; CorruptRecordError if that is the first.
+    Batches that get an append time are always checked, since that changes their CRC. They end before a damaged batch;
+    raises CorruptRecordError if that is the first.
     """
     bounded_start(partition, whole_number("offset", offset), state, "fail")
     if whole_number("max_bytes", max_bytes) < 0:
@@ -42,20 +42,20 @@ def fetch(
     for index in range(state.segments.find(offset), len(state.segments)):
         segment = state.segments[index]
         part = SegmentSlice(segment, offset, state.log_end_offset, 0, segment.log_bytes)
-        if chunks := _take(reader, part, max_bytes, check or segment.append_time_ms >= 0):
+        if chunks := _read_chunks(reader, part, max_bytes, check or segment.append_time_ms >= 0):
             return _fetched(reader, segment, chunks)
     return _nothing(state.log_end_offset)
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedBatches:
-    """Whole record batches, back to back; `bytes(batches)` is what a Kafka broker would answer.
+    """Whole record batches, back to back; `bytes(batches)` is the response of a Kafka broker.
 
-    `base_offsets[i]` belongs in the first 8 bytes of the batch at `positions[i]` of `data`; they lie outside the
-    checksum. If `moved`, `data` has other offsets there. `next_offset` is where to fetch next. `path` is the local
-    file that holds `data`, at `file_position`, or None. With LogAppendTime it is None too: the time is in the commit,
-    not in the file. `aborted` are the aborted transactions that reach into the batches, where only committed records
-    are asked for: their data is among the batches, and the receiver drops it, as Kafka's consumers do.
+    `base_offsets[i]` belongs in the first 8 bytes of the batch at `positions[i]` of `data`, outside its checksum. If
+    `moved`, `data` has other offsets there. `next_offset` is the next offset to fetch. `path` is the local file with
+    `data` at `file_position`, or None; also None with LogAppendTime, whose time is in the commit, not in the file.
+    `aborted` are the aborted transactions with data in the batches, if only committed records are requested: the
+    receiver drops that data, as Kafka consumers do.
     """
 
     data: memoryview
@@ -78,13 +78,13 @@ class FetchedBatches:
         return data.tobytes()
 
     def send_to(self, receiver: socket.socket) -> int:
-        """Send the batches to a connected socket, from the page cache (sendfile) where the file is local.
+        """Send the batches to a connected socket, from the page cache (sendfile) if the file is local.
 
-        Returns the number of bytes sent. A socket's timeout is that of each wait. Raises OSError when the connection
-        breaks, TimeoutError, and ValueError for a socket that does not block: use `sending` for that.
+        Returns the number of bytes sent. The socket's timeout applies to each wait. Raises OSError when the
+        connection breaks, TimeoutError, and ValueError for a non-blocking socket: use `sending`.
         """
         if receiver.gettimeout() == 0:
-            raise ValueError("the socket does not block: call send() of what sending() returns, whenever it is ready")
+            raise ValueError("the socket is non-blocking: call sending().send(socket) when it is ready")
         if type(receiver) is not socket.socket:
             # one that encrypts must see the bytes
             receiver.sendall(bytes(self))
@@ -94,17 +94,17 @@ class FetchedBatches:
                 ready, timeout = select.poll(), receiver.gettimeout()
                 ready.register(receiver, select.POLLOUT)
                 if not ready.poll(None if timeout is None else 1000 * timeout):
-                    raise TimeoutError("the receiver took nothing before the socket's timeout")
+                    raise TimeoutError("the receiver accepted no bytes before the socket's timeout")
         return sending.sent
 
     def sending(self) -> Sending:
-        """The batches on their way to a socket that may take only a part at once."""
+        """Return a sender for a socket that may accept a part at a time."""
         if self.path is not None:
             return Sending(self.parts(), self.data, self.path, self.file_position)
         return Sending([SentPart(b"", 0, len(self))], memoryview(bytes(self)), None, 0)
 
     def parts(self) -> Iterator[SentPart]:
-        """The prefixes and slices of `data` that together are `bytes(self)`: one part per run of batches."""
+        """The prefixes and slices of `data` whose sum is `bytes(self)`: one part per run of batches."""
         if not self.moved:
             yield SentPart(b"", 0, len(self.data))
             return
@@ -137,9 +137,9 @@ def fetch_committed(
 def fetch_stored(
     reader: SegmentReader, state: PartitionState, offset: int, end_offset: int, max_bytes: int
 ) -> StoredBatches | None:
-    """The batches that `fetch` returns unchecked, below `end_offset`, in their local file; None if `fetch` must read.
+    """The batches before `end_offset` that `fetch` returns unchecked, in their local file; None if `fetch` must read.
 
-    `offset` must be in the log, and below `end_offset`.
+    `offset` must be in the log, and before `end_offset`.
     """
     row = state.segments.find(offset)
     if row == len(state.segments):
@@ -153,20 +153,19 @@ def _nothing(next_offset: int) -> FetchedBatches:
     return FetchedBatches(memoryview(b""), none, none, next_offset, False, None, 0)
 
 
-def _take(reader: SegmentReader, part: SegmentSlice, max_bytes: int, check: bool) -> list[Chunk]:
+def _read_chunks(reader: SegmentReader, part: SegmentSlice, max_bytes: int, check: bool) -> list[Chunk]:
     chunks: list[Chunk] = []
     room = max_bytes
     for chunk in reader.chunks(part, CHUNK_BYTES - 1, max_bytes):
         ends = chunk.batches["position"] + chunk.batches["size"]
         count = max(int(np.searchsorted(ends, room, side="right")), 0 if chunks else 1)
         if count:
-            whole = chunk.rows(0, count)
+            batches = chunk.rows(0, count)
             try:
-                chunks.append((whole.checked() if check else whole).timed())
+                chunks.append((batches.checked() if check else batches).timed())
             except CorruptRecordError:
                 if not chunks:
                     raise
-                # the next fetch begins with it
                 break
             count = len(chunks[-1].batches)
             room -= len(chunks[-1].data)
@@ -181,7 +180,7 @@ def _fetched(reader: SegmentReader, segment: SegmentInfo, chunks: Sequence[Chunk
     positions = [chunk.batches["position"] + start for chunk, start in zip(chunks, starts[:-1], strict=True)]
     last_offsets = batches["base_offset"] + batches["last_offset_delta"] + segment.shift
     base_offsets = header_offsets(batches, batches["base_offset"] + segment.shift)
-    # with LogAppendTime some of these bytes may differ from those of the file
+    # with LogAppendTime some bytes may differ from the file
     is_stored = reader.storage.is_local and segment.append_time_ms < 0
     return FetchedBatches(
         data=chunks[0].data if len(chunks) == 1 else memoryview(b"".join([chunk.data for chunk in chunks])),
@@ -194,14 +193,14 @@ def _fetched(reader: SegmentReader, segment: SegmentInfo, chunks: Sequence[Chunk
     )
 
 
-#: Kafka's default of `transaction.max.timeout.ms`: no coordinator lets a transaction be open for longer.
+#: Kafka's default of `transaction.max.timeout.ms`: a coordinator aborts longer transactions.
 MAX_TIMEOUT_MS = 900_000
 #: The extra time after which a transaction hangs (Kafka's LATE_TRANSACTION_BUFFER_MS).
 _LATE_BUFFER_MS = 300_000
 
 
 class OpenTransaction(NamedTuple):
-    """An open transaction, by the partition's log; `coordinator_epoch` is -1 without an earlier marker."""
+    """An open transaction in a partition's log; `coordinator_epoch` is -1 without an earlier marker."""
 
     partition: int
     start_offset: int
@@ -215,10 +214,10 @@ class OpenTransaction(NamedTuple):
 
 
 def has_late_transaction(reader: SegmentReader, state: PartitionState, partition: int, now_ms: int) -> bool:
-    """True if the oldest open transaction began longer ago than any coordinator allows, by the metadata.
+    """Whether the oldest open transaction is older than any coordinator allows.
 
-    The time is that of a sealed segment's newest record, and for an active segment that of one batch, which is read;
-    no object store is asked.
+    By the newest timestamp of a sealed segment, from the metadata; in an active segment by one batch, which is read
+    from the local disk.
     """
     rows = np.flatnonzero(state.segments.array("has_transactions"))
     first = state.segments[int(rows[-1])].first_unstable_offset if len(rows) else NO_OFFSET
@@ -243,8 +242,8 @@ def open_transactions(reader: SegmentReader, partition: int, state: PartitionSta
             producers.observe(chunk.data, chunk.batches, segment.shift)
     transactions = []
     for producer, first in producers.open_transactions.items():
-        known = producers.get(producer)
-        if known is not None and first >= stable:
-            facts = known.epoch, known.last_timestamp, known.coordinator_epoch
-            transactions.append(OpenTransaction(partition, first, producer, *facts))
-    return sorted(transactions, key=lambda each: each.start_offset)
+        producer_state = producers.get(producer)
+        if producer_state is not None and first >= stable:
+            numbers = producer_state.epoch, producer_state.last_timestamp, producer_state.coordinator_epoch
+            transactions.append(OpenTransaction(partition, first, producer, *numbers))
+    return sorted(transactions, key=lambda transaction: transaction.start_offset)

@@ -1,4 +1,4 @@
-"""A group's own little log: a file per version, put if absent, each with the whole state."""
+"""The log of a group: a file per version, put if absent, each with the whole state; and a group's administration."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ class GroupLog:
                 return state, files
 
     def newer(self, state: GroupState) -> GroupState:
-        """The newest state, from `state` on: one GET of each version that follows, and one more of the next one.
+        """The newest state, from `state` on: one GET of each later version, and one more.
 
-        If there is nothing new, a second GET shows whether the next version was deleted, as in a busy group.
+        Without a later version, a second GET shows whether it was deleted, as in a busy group.
         """
         following = self._read(state.version + 1)
         if following is None and state.version >= 0 and self._read(state.version) is None:
@@ -86,27 +86,27 @@ class GroupLog:
         """Put the next version; False if another member was first: one PUT, one LIST."""
         data = state.encode()
         existing = self._storage.put_if_absent(self._file(state.version), data, timeout_s=TIMEOUT_S)
-        return existing == data and self._counts(state.version)
+        return existing == data and self._is_valid(state.version)
 
     def pause(self, longest_s: float) -> None:
         self._sleep(self._random.uniform(0, longest_s))
 
     def beat(self, member: str, count: int) -> None:
-        """Put heartbeat number `count` of a member, over the last one: one PUT."""
+        """Put heartbeat number `count` of a member, which replaces the last one: one PUT."""
         self._storage.put(f"{self._folder}/{paths.heartbeat_file(member)}", b"." * (1 + count % _SIZES))
 
     def forget(self, members: Collection[str]) -> None:
-        """Delete the heartbeats of former members; a failed delete is left to other members."""
+        """Delete the heartbeats of former members; other members repeat a failed delete."""
         self._delete([f"{self._folder}/{paths.heartbeat_file(member)}" for member in sorted(members)])
 
-    def _counts(self, version: int) -> bool:
-        """True if a put of `version` that succeeded counts; deletes versions that are too old."""
+    def _is_valid(self, version: int) -> bool:
+        """Return whether a successful put of `version` is valid; delete versions that are too old."""
         versions = _versions(self._storage.list(self._folder))
         newest = max(versions, default=version)
-        old = [each for each in versions if each <= newest - KEPT]
-        if len(old) >= KEPT:
-            self._delete([self._file(each) for each in old])
-        return newest < version + KEPT - 1
+        old_versions = [old for old in versions if old <= newest - RETAINED_VERSIONS]
+        if len(old_versions) >= RETAINED_VERSIONS:
+            self._delete([self._file(old) for old in old_versions])
+        return newest < version + RETAINED_VERSIONS - 1
 
     def _delete(self, files: Sequence[str]) -> None:
         if not files:
@@ -114,7 +114,7 @@ class GroupLog:
         try:
             self._storage.delete(files)
         except StorageError as error:
-            _log.warning("old files of the group %s stay for now: %s", self.group, error)
+            _log.warning("cannot delete old files of the group %s: %s", self.group, error)
 
     def _read(self, version: int) -> GroupState | None:
         file = self._file(version)
@@ -124,11 +124,11 @@ class GroupLog:
             return None
         state = GroupState.decode(data, file)
         if state.group != self.group and state.group.casefold() == self.group.casefold():
-            text = "this storage takes it for another group, whose name differs in case alone: choose another name"
+            text = "this storage ignores case, and another name differs in case alone: choose another name"
             raise InvalidConfigError(text, group=self.group, existing=state.group)
         if (state.version, state.topic_id, state.group) != (version, self._topic_id, self.group):
             raise CorruptMetadataError(
-                "the file is of another group or version: delete it to return to the previous version", file=file
+                "the file belongs to another group or version: delete it to return to the previous version", file=file
             )
         return state
 
@@ -150,10 +150,9 @@ def _partitions(value: Any) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A consumer in a group; `name` is for people. It takes `partitions` only, or all if None.
+    """A consumer in a group, of `partitions` only, or of all if None; `name` is for people.
 
-    It is dead when for `lease_ms` neither its file of heartbeats has changed, nor `beat`, which grows with each
-    version that it puts.
+    It is dead when for `lease_ms` its file of heartbeats has not changed, and no version that it put grew `beat`.
     """
 
     id: str = stored(_MEMBER_ID)
@@ -162,14 +161,14 @@ class Member:
     lease_ms: int = stored(Integer(1, LONGEST_LEASE_MS))
     partitions: tuple[int, ...] | None = stored(optional(_partitions), default=None)
 
-    def takes(self, partition: int) -> bool:
+    def accepts(self, partition: int) -> bool:
         return self.partitions is None or partition in self.partitions
 
 
 def _members(value: Any) -> tuple[Member, ...]:
     if not isinstance(value, list):
         raise ValueError("must be a list of members")
-    members = tuple(fields.read(Member, each) for each in value)
+    members = tuple(fields.read(Member, member) for member in value)
     if len({member.id for member in members}) < len(members):
         raise ValueError("a member is listed twice")
     return members
@@ -177,10 +176,10 @@ def _members(value: Any) -> tuple[Member, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupState:
-    """A group at `version`, -1 before the first; `id` is that of the put that made it.
+    """A group at `version`, -1 before the first; `id` is the id of the put.
 
-    It has a position in each of `partitions` partitions: the next offset to deliver. `owners` are the ids of the
-    members that may deliver a partition's records, at most one each.
+    `positions` are the committed offsets of the `partitions` partitions: the next offset to deliver. `owners` has the
+    id of the member that may deliver a partition's records.
     """
 
     version: int = stored(LONG, default=-1)
@@ -198,7 +197,7 @@ class GroupState:
 
     @property
     def exists(self) -> bool:
-        """True if a member has joined, or positions were set, since the group was made or deleted."""
+        """Whether a member has joined, or offsets were set, since the group was deleted."""
         return self.partitions > 0
 
     def member(self, member_id: str) -> Member | None:
@@ -226,89 +225,88 @@ class GroupState:
             state = fields.read(cls, body)
             if state.version < 0 or not state.id:
                 raise ValueError("the state has no version or no id")
-            # the count is not believed before that many positions are there
+            # before a loop over the count
             if len(state.positions) != state.partitions or set(state.positions) != set(range(state.partitions)):
-                raise ValueError("there must be one position for each partition of the group")
+                raise ValueError("each partition of the group needs one position")
             if not set(state.owners.values()) <= {member.id for member in state.members}:
-                raise ValueError("an owner of a partition is no member")
+                raise ValueError("an owner of a partition isn't a member")
             if any(partition >= state.partitions for partition in state.owners):
-                raise ValueError("a member owns a partition beyond the group's count")
+                raise ValueError("a member owns a partition past the group's count")
         except (ValueError, RecursionError) as error:
-            text = f"not a group's state: {error}; delete the file to go back to the version before"
+            text = f"not a group's state: {error}; delete the file to return to the previous version"
             raise CorruptMetadataError(text, file=file) from error
         return state
 
 
 def assignment(members: Sequence[Member], owners: Mapping[int, str], partitions: int) -> dict[int, str]:
-    """The member that should have each of the `partitions`: as evenly as can be, and with few moves.
+    """The member that should own each of the `partitions`: evenly, and with few moves.
 
-    All members that read the same state come to the same answer, and it stays the same while they act on it. An owner
-    keeps its partitions up to its fair share; the members with the fewest get the others.
+    All members compute the same assignment from the same state, also while they apply it. An owner keeps its
+    partitions up to its fair share; the members with the fewest get the remaining ones.
     """
-    takers = sorted(members, key=lambda member: member.id)
-    share, extra = divmod(partitions, len(takers)) if takers else (0, 0)
-    has: dict[str, list[int]] = {member.id: [] for member in takers}
-    able = {member.id: member for member in takers}
+    by_id = {member.id: member for member in sorted(members, key=lambda member: member.id)}
+    share, extra = divmod(partitions, len(by_id)) if by_id else (0, 0)
+    owned: dict[str, list[int]] = {member: [] for member in by_id}
     for number in range(partitions):
         owner = owners.get(number)
-        if owner in able and able[owner].takes(number):
-            has[owner].append(number)
+        if owner in by_id and by_id[owner].accepts(number):
+            owned[owner].append(number)
     assigned: dict[int, str] = {}
     counts = dict[str, int]()
-    for member, numbers in has.items():
+    for member, numbers in owned.items():
         room = share + (len(numbers) > share and extra > 0)
         extra -= room > share
         assigned |= dict.fromkeys(numbers[:room], member)
         counts[member] = len(numbers[:room])
-    left = [number for number in range(partitions) if number not in assigned]
-    if all(member.partitions is None for member in takers):
+    free = [number for number in range(partitions) if number not in assigned]
+    if all(member.partitions is None for member in members):
         fewest = [(count, member) for member, count in counts.items()]
         heapq.heapify(fewest)
-        for number in left if fewest else ():
+        for number in free if fewest else ():
             count, best = fewest[0]
             assigned[number] = best
             heapq.heapreplace(fewest, (count + 1, best))
         return assigned
-    for number in left:
-        choice = [member.id for member in takers if member.takes(number)]
-        if choice:
-            best = min(choice, key=lambda each: (counts[each], owners.get(number) != each, each))
+    for number in free:
+        candidates = [member for member in by_id if by_id[member].accepts(number)]
+        if candidates:
+            best = min(candidates, key=lambda member: (counts[member], owners.get(number) != member, member))
             assigned[number] = best
             counts[best] += 1
     return assigned
 
 
-# Commits of positions make no version of the topic, which every reader would have to read. Only the newest
-# versions are kept. A put of the name of a deleted version would succeed, though no member would ever read it. So
-# each put of a version is followed by a LIST of the folder: a version is deleted only when there is one that is KEPT
-# higher, and the highest is never deleted. If the list has none that is about KEPT higher, then neither the version
-# nor the one that it was made from was deleted before, and the put counts.
+# Commits of offsets make no version of the topic, which every reader would have to read. Only the newest versions are
+# retained. A put of the name of a deleted version would succeed, but no member would ever read it. So a LIST of the
+# folder follows each put. A version is deleted only if there is one that is RETAINED_VERSIONS higher, and the highest
+# is never deleted. If the list has no version that is about RETAINED_VERSIONS higher, then the new version and its
+# predecessor were not deleted before, and the put is valid.
 #
-# Heartbeats are not versions: each member would have to read each of them. A member overwrites one small file of its
-# own. Another size each time shows in a listing that it lives, whatever times the storage notes.
+# Heartbeats are not versions, which every member would have to read. A member overwrites its own small file; another
+# size each time shows in a listing that it lives, regardless of the storage's times.
 
-#: How many older versions are kept.
-KEPT = 32
-#: How long a put is tried again, in seconds: by then the lease has lapsed anyway.
+#: How many older versions are retained.
+RETAINED_VERSIONS = 32
+#: How long a put is retried, in seconds: the lease has lapsed then.
 TIMEOUT_S = 60.0
 _PAUSE_S = 0.05
-#: The longest wait of a member that was late: it sends no heartbeat in that time.
+#: The longest pause of a member that was late, which sends no heartbeat in that time.
 _LONGEST_PAUSE_S = 1.0
-#: With more members, one that was late waits longer each time, up to _PAUSE_S for each of them.
+#: With more members, the pauses grow, up to _PAUSE_S for each member.
 _CROWD = 8
-#: The largest file that is read: positions of a hundred thousand partitions take 3 MB.
+#: The largest file that is read: the offsets of 100,000 partitions take 3 MB.
 _MAX_BYTES = 64 << 20
 #: The sizes that a file of heartbeats has in turn.
 _SIZES = 64
 
-#: A member's file of heartbeats in a listing: its size, and when it was written. It is only compared.
+#: A member's file of heartbeats in a listing: its size, and when it was written; only compared.
 Heartbeat = tuple[int, int]
 
 _log = logging.getLogger(__name__)
 
 
 class GroupRace:
-    """The race of one version of a group: iterate it for the newest states, and put the next one.
+    """The race for one version of a group: iterate it for the newest states, and put the next one.
 
         race = GroupRace(log, state)
         for current in race:
@@ -316,7 +314,7 @@ class GroupRace:
         return race.after
 
     The first state is `state`; to put nothing, leave the loop. Putting raises CommitConflictError when other members
-    were first until the deadline; CommitStateUnknownError when the put may have happened: a second try is harmless.
+    were first until the deadline; CommitStateUnknownError when the put may have happened: a retry is harmless.
     """
 
     def __init__(self, log: GroupLog, state: GroupState) -> None:
@@ -365,12 +363,12 @@ _TABLE = pa.schema(
 def group_states(storage: Storage, topic_id: str) -> list[GroupState]:
     folders = storage.list_folders(f"{paths.GROUPS_DIR}/{topic_id}")
     names = sorted(filter(None, (paths.parse_group_folder(paths.last_part(folder)) for folder in folders)))
-    states = _each(storage, lambda name: GroupLog(storage, topic_id, name).load(), names)
+    states = _map_names(storage, lambda name: GroupLog(storage, topic_id, name).load(), names)
     return [state for state in states if state.exists]
 
 
 def group_table(storage: Storage, snapshot: Snapshot) -> Listing:
-    """A row per group and partition; a dead member stays until another member has watched its lease run out."""
+    """A row per group and partition; a dead member stays until another member finds that its lease has lapsed."""
     rows = [row for state in group_states(storage, snapshot.topic_id) for row in _rows(state, snapshot)]
     return Listing(table_of_rows(rows, _TABLE), "groups and partitions")
 
@@ -396,19 +394,19 @@ def _rows(state: GroupState, snapshot: Snapshot) -> list[dict[str, object]]:
 def reset_positions(
     log: GroupLog, positions: Mapping[int, int], missing: Mapping[int, int], *, is_empty: bool
 ) -> GroupState:
-    """Set the positions of some partitions, and end all memberships; a group that does not exist is made.
+    """Set the committed offsets of some partitions, and end all memberships; creates a missing group.
 
-    A live member learns of it at its next commit or look, and joins again, at these positions. A new group gets
-    `missing` positions, which are of all partitions of the topic, where it has none; an existing group has read
-    nothing of partitions that were added since. Raises CommitConflictError if `is_empty`, and it has members.
+    A live member joins again, at these offsets, after its next commit or refresh. A new group gets the offsets of
+    `missing`, which has all partitions of the topic, where `positions` has none; an existing group has read no record
+    of partitions that were added since. Raises CommitConflictError if `is_empty`, and the group has members.
     """
     first = log.load()
     race = GroupRace(log, first)
     for state in race:
         if is_empty and state.members:
             raise CommitConflictError(
-                "the group has members: end them before; a dead member counts until another one has joined, or "
-                "until the group's positions are set in another way",
+                "the group has members: end them first; a dead member stays until another member joins, or until the "
+                "group's offsets are set in another way",
                 group=log.group,
             )
         count = max(len(missing), state.partitions)
@@ -420,10 +418,10 @@ def reset_positions(
 
 
 def delete_group(log: GroupLog) -> None:
-    """Forget a group's positions and members; raises GroupNotFoundError.
+    """Delete a group's offsets and members; raises GroupNotFoundError.
 
-    A live member joins again, and makes a new group. A few small files stay: to put the name of a deleted version
-    again would succeed.
+    A live member joins again, and creates a new group. A few small files stay, since a put of the name of a deleted
+    version would succeed.
     """
     first = log.load()
     race = GroupRace(log, first)
@@ -452,14 +450,14 @@ def group_folders(storage: Storage) -> list[str]:
 def group_files(
     storage: Storage, folders: Iterable[str], topic_id: str | None
 ) -> tuple[list[FileInfo], list[FileInfo]]:
-    """The files of these groups: of the topic with this id, only on a local disk; and of dropped topics."""
+    """The files in the `folders` of groups: of the topic, only on a local disk; and of dropped topics."""
     live = f"{paths.GROUPS_DIR}/{topic_id}/"
     files: tuple[list[FileInfo], list[FileInfo]] = [], []
     listed_folders = [folder for folder in folders if storage.is_local or not folder.startswith(live)]
-    for folder, listed in zip(listed_folders, _each(storage, storage.list, listed_folders), strict=True):
+    for folder, listed in zip(listed_folders, _map_names(storage, storage.list, listed_folders), strict=True):
         files[not folder.startswith(live)].extend(listed)
     return files
 
 
-def _each(storage: Storage, work: Callable[[str], T], names: Sequence[str]) -> list[T]:
+def _map_names(storage: Storage, work: Callable[[str], T], names: Sequence[str]) -> list[T]:
     return list(map(work, names)) if storage.is_local else in_parallel(work, names)

@@ -1,9 +1,16 @@
-"""Reads a few records from a mapped log, or from the few bytes of an active one that hold them.
+"""Looks up offsets by times, in Kafka's four steps (`UnifiedLog.fetchOffsetByTimestamp`, `LogSegment`).
 
-For a local segment this takes microseconds, since no chunk is read.
+1. The earliest segment whose largest timestamp is not before the target: metadata.
+2. Its time index: an offset before which nothing can match.
+3. Its offset index: the position of that offset.
+4. A scan from there to the first record at or after the target.
 
-Its records are checked as those of a scan are: the log is its segment's, its batches follow each other, and the
-checksum of the batch is right. Anything wrong or unusual is left to a scan, which raises the right error for it.
+An end marker of a transaction isn't a record, so no lookup leads to one, although the time indexes and the largest
+timestamps of segments include them, as Kafka's do. A broker's ListOffsets may lead to one.
+
+Point reads return a few records of a local log in microseconds, without a chunk: from a map, or from the few bytes of
+an active segment that have them. They check what a scan checks: the log is its segment's, its batches follow each
+other, and the checksum of the batch is right. Anything wrong or unusual is left to a scan, which raises the error.
 """
 
 from __future__ import annotations
@@ -52,194 +59,27 @@ from distlog.core.segments.segment_reader import INDEX_WORTH_BYTES, SegmentReade
 from distlog.core.segments.slices import SegmentSlice
 from distlog.core.storage.parallel import in_parallel
 
-#: How many records, and batches, are looked at one by one; for more of them a scan is faster.
-FEW = 64
-
-Headers = list[tuple[str, bytes | None]]
-
-
-class PointRecord(NamedTuple):
-    offset: int
-    timestamp: int
-    timestamp_type: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
-
-
-class PointBatch(NamedTuple):
-    """A checked batch of format 2: its position in the open log, its stored offsets, and the fields of its header."""
-
-    position: int
-    size: int
-    base_offset: int
-    last_offset_delta: int
-    attributes: int
-    base_timestamp: int
-    max_timestamp: int
-    record_count: int
-
-    @property
-    def last_offset(self) -> int:
-        return self.base_offset + self.last_offset_delta
-
-
-class _LeftToScanError(Exception):
-    """A point read met something that it cannot judge: a scan must read it."""
-
-
-def first_records(reader: SegmentReader, segment: SegmentInfo, offset: int, limit: int) -> list[PointRecord]:
-    """The first records of the segment from `offset` on, at most `limit` and at most FEW.
-
-    There may be more even if it returns fewer than `limit`: a scan finds those after the last one.
-    """
-    records: list[PointRecord] = []
-    room, stored = min(limit, FEW), offset - segment.shift
-    if not reader.storage.is_local:
-        return records
-    with suppress(CorruptionError, OSError):  # a scan finds the same fault and raises the error for it
-        position = _position(reader, segment, stored)
-        for log in reader.logs.around(segment, position):
-            with suppress(_LeftToScanError):
-                for batch in _batches(segment, log, stored, position):
-                    records += _records(segment, log, batch, room - len(records), stored)
-                    if len(records) >= room:
-                        break
-            if records:
-                break
-    return records
-
-
-def first_at(
-    reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, start: int, entry: TimestampOffset | None
-) -> PointRecord | None:
-    """The first record from `start` and `timestamp_ms` on; None if a scan must look. The index's `entry` must fit."""
-    first = start - segment.shift if entry is None else entry.offset
-    if not reader.storage.is_local:
-        return None
-    with suppress(CorruptionError, OSError):  # a scan finds the same fault and raises the error for it
-        position = _position(reader, segment, first)
-        for log in reader.logs.around(segment, position):
-            with suppress(_LeftToScanError):
-                return _first_in(segment, log, _batches(segment, log, first, position), timestamp_ms, start, entry)
-    return None
-
-
-def _first_in(
-    segment: SegmentInfo,
-    log: OpenLog,
-    batches: Iterator[PointBatch],
-    timestamp_ms: int,
-    start: int,
-    entry: TimestampOffset | None,
-) -> PointRecord | None:
-    for number, batch in enumerate(batches):
-        if number == 0 and entry and batch.max_timestamp != entry.timestamp:
-            break
-        if batch.max_timestamp < timestamp_ms:
-            continue
-        for record in _records(segment, log, batch, 1, start - segment.shift, timestamp_ms):
-            return record
-    return None
-
-
-def _position(reader: SegmentReader, segment: SegmentInfo, stored_offset: int) -> int:
-    """The position of a batch that holds the offset, or ends below it; 0 without an index."""
-    index = reader.offset_index(segment)
-    return 0 if index is None else index.lookup(stored_offset).position
-
-
-def _batches(segment: SegmentInfo, log: OpenLog, stored_offset: int, position: int) -> Iterator[PointBatch]:
-    end_offset, dense = segment.next_offset - segment.shift, segment.dense
-    end = min(segment.log_bytes - log.start, log.data.size)
-    following = segment.stored_base_offset if position == 0 else -1
-    at = position - log.start
-    for _ in range(FEW):
-        at = find_batch(log.data, at, end, following, dense, end_offset, stored_offset)
-        if at == end:
-            return
-        batch = _checked(segment, log, at)
-        yield batch
-        at += batch.size
-        following = stored_offset = batch.last_offset + 1
-
-
-def _checked(segment: SegmentInfo, log: OpenLog, position: int) -> PointBatch:
-    if position < 0:
-        raise _LeftToScanError
-    header = HEADER.unpack_from(log.view, position)
-    base_offset, length, _, _, crc, attributes, last_offset_delta, base_timestamp, max_timestamp, *_, count = header
-    size = LOG_OVERHEAD + length
-    if crc != crc32c(log.view[position + CRC_START : position + size]):
-        raise _LeftToScanError
-    if log.start + position + size == segment.log_bytes and segment.last_batch_crc not in (UNKNOWN, crc):
-        raise _LeftToScanError
-    if segment.append_time_ms >= 0:
-        attributes, max_timestamp = attributes | APPEND_TIME, segment.append_time_ms
-    return PointBatch(
-        position, size, base_offset, last_offset_delta, attributes, base_timestamp, max_timestamp, count
-    )
-
-
-def _records(
-    segment: SegmentInfo, log: OpenLog, batch: PointBatch, room: int, stored_offset: int, oldest: int = MIN_LONG
-) -> Iterator[PointRecord]:
-    if batch.attributes & CONTROL:
-        return
-    view, data, start, end = log.view, log.data, batch.position + HEADER_SIZE, batch.position + batch.size
-    if codec := batch.attributes & CODEC_MASK:
-        view = decompress(codec, view[start:end])
-        data, start, end = byte_array(view), 0, len(view)
-    by_append_time = batch.attributes & APPEND_TIME != 0
-    append_time = batch.max_timestamp if by_append_time else NOT_APPEND_TIME
-    places = np.empty(room, LOCATION)
-    first = max(stored_offset - batch.base_offset, 0)
-    times = (batch.base_timestamp, append_time)
-    count = find_records(data, start, end, batch.record_count, batch.last_offset_delta, *times, first, oldest, places)
-    if count < 0:
-        raise _LeftToScanError
-    base_offset, kind = batch.base_offset + segment.shift, LOG_APPEND_TIME if by_append_time else CREATE_TIME
-    for delta, timestamp, key_at, key_size, value_at, value_size, headers_at, headers in places[:count].tolist():
-        yield PointRecord(
-            base_offset + delta,
-            timestamp,
-            kind,
-            _bytes(view, key_at, key_size),
-            _bytes(view, value_at, value_size),
-            _headers(view, data, headers_at, headers) if headers else [],
-        )
-
-
-def _headers(view: memoryview, data: npt.NDArray[np.uint8], position: int, count: int) -> Headers:
-    places = np.empty(count, HEADER_LOCATION)
-    find_headers(data, position, places)
-    return [
-        (str(view[key_at : key_at + key_size], "utf-8", "replace"), _bytes(view, value_at, value_size))
-        for key_at, key_size, value_at, value_size in places.tolist()
-    ]
-
-
-def _bytes(view: memoryview, position: int, size: int) -> bytes | None:
-    return bytes(view[position : position + size]) if size >= 0 else None
-
-
 #: Special times, with the numbers of Kafka's ListOffsets request.
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
 
 #: (offset, timestamp in ms)
-Found = tuple[int, int]
+OffsetAndTime = tuple[int, int]
 
 _TIMES = ("offset", "timestamp")
 
 _log = logging.getLogger("distlog")
+#: How many records, and batches, a point read returns or checks; for more, a scan is faster.
+FEW = 64
+
+Headers = list[tuple[str, bytes | None]]
 
 
-def offset_for_time(reader: SegmentReader, state: PartitionState, timestamp_ms: int) -> Found | None:
-    """(offset, timestamp) of the first record at or after `timestamp_ms`, or None when there is none.
+def offset_for_time(reader: SegmentReader, state: PartitionState, timestamp_ms: int) -> OffsetAndTime | None:
+    """(offset, timestamp) of the first record at or after `timestamp_ms`, or None.
 
-    LATEST gives (log end offset, -1), EARLIEST (log start offset, -1), MAX_TIMESTAMP the first record with the
+    LATEST returns (log end offset, -1), EARLIEST (log start offset, -1), MAX_TIMESTAMP the first record with the
     largest timestamp.
     """
     if timestamp_ms == LATEST:
@@ -253,60 +93,59 @@ def offset_for_time(reader: SegmentReader, state: PartitionState, timestamp_ms: 
     first = state.segments.find(state.log_start_offset)
     for index in np.flatnonzero(state.segments.max_timestamps[first:] >= timestamp_ms) + first:
         segment = state.segments[int(index)]
-        place = _by_metadata(segment, timestamp_ms, state.log_start_offset)
-        place = place or first_in(reader, segment, timestamp_ms, state.log_start_offset)
-        if place:
-            return place
+        record = _by_metadata(segment, timestamp_ms, state.log_start_offset)
+        record = record or first_in(reader, segment, timestamp_ms, state.log_start_offset)
+        if record:
+            return record
     return None
 
 
 def offsets_for_times(
     reader: SegmentReader, states: Sequence[PartitionState], times: Mapping[int, int]
-) -> dict[int, Found | None]:
-    """`offset_for_time` by partition; in parallel, where a lookup is a request."""
+) -> dict[int, OffsetAndTime | None]:
+    """`offset_for_time` by partition; in parallel if a lookup is a request."""
 
-    def found(number: int) -> Found | None:
+    def lookup(number: int) -> OffsetAndTime | None:
         return offset_for_time(reader, states[number], times[number])
 
-    looked_up = map(found, times) if reader.storage.is_local else in_parallel(found, times)
-    return dict(zip(times, looked_up, strict=True))
+    results = map(lookup, times) if reader.storage.is_local else in_parallel(lookup, times)
+    return dict(zip(times, results, strict=True))
 
 
-def _by_metadata(segment: SegmentInfo, timestamp_ms: int, start: int) -> Found | None:
+def _by_metadata(segment: SegmentInfo, timestamp_ms: int, start: int) -> OffsetAndTime | None:
     """The segment's first record, if the metadata alone show that no record is older."""
     is_ours = segment.dense and not segment.compacted and stem_read_version(segment.stem) is not None
     if not is_ours or segment.is_active or segment.base_offset < start:
         return None
-    # a client's first batch may begin with a later base time than that of its first record
+    # in a client's batch the base time may be later than its first record
     is_known = segment.first_timestamp == segment.min_timestamp >= timestamp_ms
     return (segment.base_offset, segment.first_timestamp) if is_known else None
 
 
-def _offset_of_max_timestamp(reader: SegmentReader, state: PartitionState) -> Found | None:
-    best: Found | None = None
+def _offset_of_max_timestamp(reader: SegmentReader, state: PartitionState) -> OffsetAndTime | None:
+    best: OffsetAndTime | None = None
     first = state.segments.find(state.log_start_offset)
     timestamps = state.segments.max_timestamps[first:]
     for index in np.argsort(-timestamps, kind="stable"):
         if timestamps[index] < (0 if best is None else best[1]):
             break
-        place = _largest(reader, state.segments[first + int(index)], state.log_start_offset)
-        # -1 means that there is no timestamp
-        if place and place[1] >= 0 and (best is None or (place[1], -place[0]) > (best[1], -best[0])):
-            best = place
+        record = _largest(reader, state.segments[first + int(index)], state.log_start_offset)
+        if record and record[1] >= 0 and (best is None or (record[1], -record[0]) > (best[1], -best[0])):
+            best = record
     return best
 
 
-def _largest(reader: SegmentReader, segment: SegmentInfo, log_start_offset: int) -> Found | None:
+def _largest(reader: SegmentReader, segment: SegmentInfo, log_start_offset: int) -> OffsetAndTime | None:
     newest = segment.offset_of_max_timestamp
     if newest >= log_start_offset and not (segment.has_transactions and _is_marker(reader, segment, newest)):
         return newest, segment.max_timestamp
-    # the metadata name a record below the log start, an end marker, or none: this one segment is searched
+    # the metadata name a record before the log start, an end marker, or none
     return _largest_from(reader, segment, max(segment.base_offset, log_start_offset))
 
 
 def _is_marker(reader: SegmentReader, segment: SegmentInfo, offset: int) -> bool:
-    piece = SegmentSlice(segment, offset, offset + 1, 0, segment.log_bytes)
-    for chunk in reader.chunks(piece, INDEX_WORTH_BYTES):
+    part = SegmentSlice(segment, offset, offset + 1, 0, segment.log_bytes)
+    for chunk in reader.chunks(part, INDEX_WORTH_BYTES):
         chunk.check()
         last = chunk.batches["base_offset"] + chunk.batches["last_offset_delta"] + segment.shift
         for row in np.flatnonzero(last >= offset)[:1]:
@@ -314,8 +153,8 @@ def _is_marker(reader: SegmentReader, segment: SegmentInfo, offset: int) -> bool
     return False
 
 
-def _largest_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Found | None:
-    best: Found | None = None
+def _largest_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> OffsetAndTime | None:
+    best: OffsetAndTime | None = None
     for chunk in _chunks_from(reader, segment, start):
         chunk.check()
         newest = chunk.batches["max_timestamp"]
@@ -329,24 +168,24 @@ def _largest_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Fo
     return best
 
 
-def start_by_index(reader: SegmentReader, piece: SegmentSlice) -> int:
-    """An offset below which the slice has no record of its times, by the time index, or its own start."""
-    start, end = piece.span
-    entry = _entry(reader, piece.segment, piece.times.oldest, start)
-    chunk = next(_from_entry(reader, piece.segment, entry), None)
+def start_by_index(reader: SegmentReader, part: SegmentSlice) -> int:
+    """An offset before which the slice has no record of its times, by the time index; or its start."""
+    start, end = part.span
+    entry = _entry(reader, part.segment, part.times.oldest, start)
+    chunk = next(_from_entry(reader, part.segment, entry), None)
     if chunk is None:
         return start
     first = chunk.rows(0, 1)
     first.check()
     (batch,) = first.batches
-    return min(int(batch["base_offset"] + batch["last_offset_delta"]) + piece.segment.shift + 1, end)
+    return min(int(batch["base_offset"] + batch["last_offset_delta"]) + part.segment.shift + 1, end)
 
 
-def first_in(reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, start: int) -> Found | None:
-    """The first record of `segment` at or after `timestamp_ms`, from offset `start` on, or None. Reads the log."""
+def first_in(reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, start: int) -> OffsetAndTime | None:
+    """The first record of `segment` at or after `timestamp_ms`, from offset `start` on, or None, from the log."""
     entry = _entry(reader, segment, timestamp_ms, start)
-    if place := first_at(reader, segment, timestamp_ms, start, entry):
-        return place.offset, place.timestamp
+    if record := first_at(reader, segment, timestamp_ms, start, entry):
+        return record.offset, record.timestamp
     chunks = _from_entry(reader, segment, entry)
     first = next(chunks, None)
     if first is not None:
@@ -376,14 +215,14 @@ def _from_entry(reader: SegmentReader, segment: SegmentInfo, entry: TimestampOff
 
 
 def _chunks_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Iterable[Chunk]:
-    # mostly the record is in the batches after the one that the index leads to: one request should have them
+    # mostly the record is in the batches after the one that the index leads to: one request has them
     step = max(INDEX_WORTH_BYTES, 2 * spare_bytes(segment))
     return reader.chunks(SegmentSlice(segment, start, segment.next_offset, 0, segment.log_bytes), step)
 
 
-def _first_match(chunks: Iterable[Chunk], timestamp_ms: int) -> Found | None:
+def _first_match(chunks: Iterable[Chunk], timestamp_ms: int) -> OffsetAndTime | None:
     for chunk in chunks:
-        # the headers say which batches to skip; the checksums cover them
+        # the checksums cover the headers, by which batches are skipped
         chunk.check()
         for row in np.flatnonzero(chunk.batches["max_timestamp"] >= timestamp_ms):
             offsets, timestamps = _offsets_and_timestamps(chunk, int(row))
@@ -397,3 +236,167 @@ def _offsets_and_timestamps(chunk: Chunk, row: int) -> tuple[npt.NDArray[np.int6
     schema = pa.schema([SCHEMA.field(name) for name in _TIMES])
     records = pa.Table.from_batches(chunk.rows(row, row + 1).records(_TIMES, READ_UNCOMMITTED), schema)
     return numbers_of(records.column(0)), numbers_of(records.column(1).cast("int64"))
+
+
+class PointRecord(NamedTuple):
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class PointBatch(NamedTuple):
+    """A checked batch of format 2: its position in the open log, its stored offsets, and the fields of its header."""
+
+    position: int
+    size: int
+    base_offset: int
+    last_offset_delta: int
+    attributes: int
+    base_timestamp: int
+    max_timestamp: int
+    record_count: int
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+
+class _NeedsScanError(Exception):
+    """A point read found something unusual: a scan must read it."""
+
+
+def first_records(reader: SegmentReader, segment: SegmentInfo, offset: int, limit: int) -> list[PointRecord]:
+    """The first records of the segment from `offset` on, at most `limit` and FEW; a scan finds later records."""
+    records: list[PointRecord] = []
+    room, stored = min(limit, FEW), offset - segment.shift
+    if not reader.storage.is_local:
+        return records
+    with suppress(CorruptionError, OSError):  # a scan finds the same fault and raises the error for it
+        position = _position(reader, segment, stored)
+        for log in reader.logs.around(segment, position):
+            with suppress(_NeedsScanError):
+                for batch in _batches(segment, log, stored, position):
+                    records += _records(segment, log, batch, room - len(records), stored)
+                    if len(records) >= room:
+                        break
+            if records:
+                break
+    return records
+
+
+def first_at(
+    reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, start: int, entry: TimestampOffset | None
+) -> PointRecord | None:
+    """The first record from `start` and `timestamp_ms` on, by the time index; None if a scan must search."""
+    first = start - segment.shift if entry is None else entry.offset
+    if not reader.storage.is_local:
+        return None
+    with suppress(CorruptionError, OSError):  # a scan finds the same fault and raises the error for it
+        position = _position(reader, segment, first)
+        for log in reader.logs.around(segment, position):
+            with suppress(_NeedsScanError):
+                return _first_in(segment, log, _batches(segment, log, first, position), timestamp_ms, start, entry)
+    return None
+
+
+def _first_in(
+    segment: SegmentInfo,
+    log: OpenLog,
+    batches: Iterator[PointBatch],
+    timestamp_ms: int,
+    start: int,
+    entry: TimestampOffset | None,
+) -> PointRecord | None:
+    for number, batch in enumerate(batches):
+        if number == 0 and entry and batch.max_timestamp != entry.timestamp:
+            break
+        if batch.max_timestamp < timestamp_ms:
+            continue
+        for record in _records(segment, log, batch, 1, start - segment.shift, timestamp_ms):
+            return record
+    return None
+
+
+def _position(reader: SegmentReader, segment: SegmentInfo, stored_offset: int) -> int:
+    """The position of a batch with the offset, or before it; 0 without an index."""
+    index = reader.offset_index(segment)
+    return 0 if index is None else index.lookup(stored_offset).position
+
+
+def _batches(segment: SegmentInfo, log: OpenLog, stored_offset: int, position: int) -> Iterator[PointBatch]:
+    end_offset, dense = segment.next_offset - segment.shift, segment.dense
+    end = min(segment.log_bytes - log.start, log.data.size)
+    following = segment.stored_base_offset if position == 0 else -1
+    position -= log.start
+    for _ in range(FEW):
+        position = find_batch(log.data, position, end, following, dense, end_offset, stored_offset)
+        if position == end:
+            return
+        batch = _checked(segment, log, position)
+        yield batch
+        position += batch.size
+        following = stored_offset = batch.last_offset + 1
+
+
+def _checked(segment: SegmentInfo, log: OpenLog, position: int) -> PointBatch:
+    if position < 0:
+        raise _NeedsScanError
+    header = HEADER.unpack_from(log.view, position)
+    base_offset, length, _, _, crc, attributes, last_offset_delta, base_timestamp, max_timestamp, *_, count = header
+    size = LOG_OVERHEAD + length
+    if crc != crc32c(log.view[position + CRC_START : position + size]):
+        raise _NeedsScanError
+    if log.start + position + size == segment.log_bytes and segment.last_batch_crc not in (UNKNOWN, crc):
+        raise _NeedsScanError
+    if segment.append_time_ms >= 0:
+        attributes, max_timestamp = attributes | APPEND_TIME, segment.append_time_ms
+    return PointBatch(
+        position, size, base_offset, last_offset_delta, attributes, base_timestamp, max_timestamp, count
+    )
+
+
+def _records(
+    segment: SegmentInfo, log: OpenLog, batch: PointBatch, room: int, stored_offset: int, oldest: int = MIN_LONG
+) -> Iterator[PointRecord]:
+    if batch.attributes & CONTROL:
+        return
+    view, data, start, end = log.view, log.data, batch.position + HEADER_SIZE, batch.position + batch.size
+    if codec := batch.attributes & CODEC_MASK:
+        view = decompress(codec, view[start:end])
+        data, start, end = byte_array(view), 0, len(view)
+    by_append_time = batch.attributes & APPEND_TIME != 0
+    append_time = batch.max_timestamp if by_append_time else NOT_APPEND_TIME
+    locations = np.empty(room, LOCATION)
+    first = max(stored_offset - batch.base_offset, 0)
+    times = batch.base_timestamp, append_time
+    count = find_records(
+        data, start, end, batch.record_count, batch.last_offset_delta, *times, first, oldest, locations
+    )
+    if count < 0:
+        raise _NeedsScanError
+    base_offset, kind = batch.base_offset + segment.shift, LOG_APPEND_TIME if by_append_time else CREATE_TIME
+    for delta, timestamp, key_at, key_size, value_at, value_size, headers_at, headers in locations[:count].tolist():
+        yield PointRecord(
+            base_offset + delta,
+            timestamp,
+            kind,
+            _bytes(view, key_at, key_size),
+            _bytes(view, value_at, value_size),
+            _headers(view, data, headers_at, headers) if headers else [],
+        )
+
+
+def _headers(view: memoryview, data: npt.NDArray[np.uint8], position: int, count: int) -> Headers:
+    locations = np.empty(count, HEADER_LOCATION)
+    find_headers(data, position, locations)
+    return [
+        (str(view[key_at : key_at + key_size], "utf-8", "replace"), _bytes(view, value_at, value_size))
+        for key_at, key_size, value_at, value_size in locations.tolist()
+    ]
+
+
+def _bytes(view: memoryview, position: int, size: int) -> bytes | None:
+    return bytes(view[position : position + size]) if size >= 0 else None

@@ -16,30 +16,30 @@ class Membership:
     """This process in a group; from `sync` on it is a member until `leave`. In seconds; for one thread."""
 
     log: GroupLog
-    name: NameBeside
+    name: NameOf
     partitions: tuple[int, ...] | None
     lease_s: float
     pace: Pace
     clock: Callable[[], float]
     new_id: Callable[[], str]
-    #: Whether another member is dead because this one joins: a new process replaces it.
+    #: Whether this member replaces another one, as a new process does.
     replaces: Callable[[Member], bool] = lambda member: False
-    #: Grows when it joins again: records that were delivered before are not its own any more.
+    #: Grows when it joins again: earlier deliveries do not belong to it any more.
     joins: int = field(default=0, init=False)
     _id: str = field(default="", init=False)
     _state: GroupState | None = field(default=None, init=False)
     _lease_end: float = field(default=-math.inf, init=False)
     _beat_at: float = field(default=-math.inf, init=False)
-    _look_at: float = field(default=-math.inf, init=False)
+    _refresh_at: float = field(default=-math.inf, init=False)
     _list_at: float = field(default=-math.inf, init=False)
     _heartbeats: int = field(default=0, init=False)
-    #: The last heartbeat of each other member, and since when it has not changed.
-    _signs: dict[str, tuple[_Sign, float]] = field(default_factory=dict, init=False)
+    #: The last heartbeat of each other member, and the time of its last change.
+    _proofs: dict[str, tuple[_Proof, float]] = field(default_factory=dict, init=False)
     #: The members whose leases have lapsed, with their heartbeats in the group's log.
     _lapsed: dict[str, int] = field(default_factory=dict, init=False)
-    #: The ids with heartbeats in the last list that are no members' ids.
+    #: The ids with heartbeats in the last list that are not members' ids.
     _strangers: frozenset[str] = field(default=frozenset(), init=False)
-    #: The partitions that other members should have, and since when that is known.
+    #: The partitions that other members should own, and the time of that assignment.
     _leaving: dict[int, float] = field(default_factory=dict, init=False)
 
     @property
@@ -48,7 +48,7 @@ class Membership:
 
     @property
     def owned(self) -> dict[int, int]:
-        """The group's position in each partition that it owns, as of the last look."""
+        """The group's offset in each partition that it owns, as of the last refresh."""
         state = self._state
         return {number: state.positions[number] for number in state.owned_by(self._id)} if state and self._id else {}
 
@@ -62,33 +62,33 @@ class Membership:
 
     @property
     def leaving(self) -> Collection[int]:
-        """The partitions that it owns, and must not deliver any more: other members wait for them."""
+        """The partitions that it owns, but must not deliver: other members wait for them."""
         return self._leaving
 
     def due_s(self, pending: Collection[int]) -> float:
         if any(number not in pending for number in self._leaving):
             return 0.0
-        return max(0.0, min(self._look_at, self._beat_at, self._lease_end) - self.clock())
+        return max(0.0, min(self._refresh_at, self._beat_at, self._lease_end) - self.clock())
 
     def sync(self, count: Callable[[], int], starts_of: StartsOf, pending: Collection[int]) -> None:
-        """Send a heartbeat and read the newest state when each is due; put a version if a partition changes hands.
+        """Send a heartbeat and read the newest state when they are due; put a version if an owner changes.
 
-        The topic has `count` partitions, which is asked for after the look: both may take requests. A partition that
-        another member should have is given up, unless it is `pending`: records of it were delivered and not
-        committed; then it has a lease's time.
+        `count` returns the number of the topic's partitions, after the refresh, since both may be requests. A
+        partition that another member should own is given up; if it is `pending`, with records that were delivered and
+        not committed, after a lease's time.
         """
         if not self.is_lapsed and self.clock() >= self._beat_at:
             self._beat()
         state = self._state
-        looks = state is None or self.is_lapsed or self.clock() >= self._look_at
-        state = self._look(state) if state is None or looks else state
+        is_due = state is None or self.is_lapsed or self.clock() >= self._refresh_at
+        state = self._refresh(state) if state is None or is_due else state
         partitions = count()
         fresh, started, is_lapsed = self.new_id(), self.clock(), self.is_lapsed
         race = GroupRace(self.log, state)
         for current in race:
             member = self._id if current.member(self._id) else fresh
-            planned = self._planned(self._begun(current, partitions, starts_of), member, pending)
-            # a version that is only a heartbeat is for a member whose heartbeats do not count any more
+            planned = self._planned(self._with_all_partitions(current, partitions, starts_of), member, pending)
+            # a version that is only a heartbeat is for a member whose heartbeats are not valid any more
             if planned == current and not is_lapsed:
                 break
             race.put(_renewed(planned, member))
@@ -100,29 +100,28 @@ class Membership:
                 self._id, self.joins, self._heartbeats = fresh, self.joins + 1, 0
             self._renew(after, started)
             self.log.forget((_ids(state) & self._lapsed.keys()) - _ids(after))
-        if looks:
+        if is_due:
             assigned = assignment(after.members, after.owners, after.partitions)
             is_waiting = any(owner == self._id != after.owners.get(number) for number, owner in assigned.items())
-            pace = FREQUENT.look if is_waiting else self.pace.look
-            self._look_at = min(self._list_at, self.clock() + self.lease_s * pace)
+            pace = FREQUENT.refresh if is_waiting else self.pace.refresh
+            self._refresh_at = min(self._list_at, self.clock() + self.lease_s * pace)
 
     def prolong(self) -> None:
-        """Send a heartbeat if a third of the lease has passed: the next batch may take two thirds of it."""
+        """Send a heartbeat if a third of the lease has passed: the next batch may take two thirds."""
         if not self.is_lapsed and self.clock() >= self._lease_end - self.lease_s * 2 / 3:
             self._beat()
 
     def commit(self, positions: Mapping[int, int], *, back: bool = False) -> None:
-        """Commit the positions of partitions that it owns; they only go forward, unless `back` is true.
+        """Commit the offsets of partitions that it owns, which only increase unless `back` is true.
 
-        Raises FencedMemberError, and nothing was committed, when it is not a member any more, or does not own them
-        all.
+        Raises FencedMemberError, and commits nothing, if it isn't a member any more, or lacks a partition.
         """
         if self._state is None or not self._id:
             raise FencedMemberError("nothing was committed: this member left the group", group=self.log.group)
         first, started = self._state, self.clock()
         race = GroupRace(self.log, first)
         for state in race:
-            # an empty commit is a heartbeat too: it must not bring back a former member
+            # an empty commit is a heartbeat too, and must not restore a former member
             if state.member(self._id) is None or not set(positions) <= set(state.owned_by(self._id)):
                 raise self._fenced()
             moved = {n: offset if back else max(offset, state.positions[n]) for n, offset in positions.items()}
@@ -131,7 +130,7 @@ class Membership:
         after = race.after
         self._renew(after, started)
         if (_ids(after), after.owners) != (_ids(first), first.owners):
-            self._look_at = -math.inf
+            self._refresh_at = -math.inf
 
     def leave(self) -> None:
         """Give up all partitions at once, so that no member waits for the lease."""
@@ -154,10 +153,10 @@ class Membership:
             self._lease_end, self._beat_at = self._terms(started)
 
     def _terms(self, started: float) -> tuple[float, float]:
-        """The end of a lease whose heartbeat was `started` then, and when the next heartbeat is due."""
+        """The end of a lease whose heartbeat `started` then, and the time of the next heartbeat."""
         return started + self.lease_s, started + self.lease_s * self.pace.heartbeat
 
-    def _look(self, state: GroupState | None) -> GroupState:
+    def _refresh(self, state: GroupState | None) -> GroupState:
         """The newest state; from time to time also the heartbeats."""
         started = self.clock()
         if state is not None and started < self._list_at:
@@ -170,26 +169,26 @@ class Membership:
         return state
 
     def _watch(self, state: GroupState, heartbeats: Mapping[str, Heartbeat], started: float) -> None:
-        """Note heartbeats in a list that was `started` then; the next list is when a lease may lapse."""
-        now, earlier, self._signs, self._lapsed = self.clock(), self._signs, {}, {}
+        """Record the heartbeats of a list that `started` then; the next list is due when a lease may lapse."""
+        now, earlier, self._proofs, self._lapsed = self.clock(), self._proofs, {}, {}
         for member in state.members:
             if member.id == self._id:
                 continue
-            sign, last = (member.beat, heartbeats.get(member.id)), earlier.get(member.id)
-            since = last[1] if last is not None and last[0] == sign else now
-            self._signs[member.id] = sign, since
+            proof, last = (member.beat, heartbeats.get(member.id)), earlier.get(member.id)
+            since = last[1] if last is not None and last[0] == proof else now
+            self._proofs[member.id] = proof, since
             end = since + member.lease_ms / 1000 * (1 + _GRACE)
             if started >= end:
                 self._lapsed[member.id] = member.beat
             else:
                 self._list_at = min(self._list_at, end)
-        # a heartbeat in flight when its member was taken for dead, or of a member that a list was too early to have
+        # a heartbeat in flight when its member was declared dead, or of a member that joined after the list
         strangers = heartbeats.keys() - _ids(state)
         self.log.forget(strangers & self._strangers)
         self._strangers = frozenset(strangers)
 
-    def _begun(self, state: GroupState, partitions: int, starts_of: StartsOf) -> GroupState:
-        """The group without dead members, and with a position in each partition."""
+    def _with_all_partitions(self, state: GroupState, partitions: int, starts_of: StartsOf) -> GroupState:
+        """The group without dead members, and with an offset for each partition."""
         state = _without(state, self._dead(state))
         if state.partitions >= partitions:
             return state
@@ -214,15 +213,15 @@ class Membership:
         old = state.member(member)
         new = Member(
             id=member,
-            name=self.name([each for each in state.members if each.id != member]),
+            name=self.name([peer for peer in state.members if peer.id != member]),
             beat=old.beat if old else -1,
             lease_ms=math.ceil(self.lease_s * 1000),
             partitions=self.partitions,
         )
         if new == old:
             return state
-        others = tuple(new if each.id == member else each for each in state.members)
-        return dataclasses.replace(state, members=others if old else (*others, new))
+        members = tuple(new if peer.id == member else peer for peer in state.members)
+        return dataclasses.replace(state, members=members if old else (*members, new))
 
     def _learn(self, state: GroupState) -> None:
         self._state = state
@@ -230,7 +229,7 @@ class Membership:
             self._lease_end = -math.inf
 
     def _dead(self, state: GroupState) -> set[str]:
-        """The members whose leases have lapsed without a new version; before it joins, also those it replaces."""
+        """The members whose leases have lapsed without a new version; before it joins, also members it replaces."""
         return {
             member.id
             for member in state.members
@@ -245,51 +244,49 @@ class Membership:
     def _fenced(self) -> FencedMemberError:
         self._lease_end = -math.inf
         return FencedMemberError(
-            "nothing was committed: the group's other members took this member for dead, or the group was reset; "
-            "read on, from the group's positions, and process each batch within the lease",
+            "nothing was committed: the group's other members declared this member dead, or the group was reset; "
+            "continue from the group's committed offsets, and process each batch within the lease",
             group=self.log.group,
         )
 
 
-# A member lives as long as it shows signs of life: heartbeats in a file of its own, and versions that it puts. Other
-# members see heartbeats only in a listing of the group's folder, so an idle member costs the same in any group.
+# A member lives as long as it sends heartbeats: in its own file, and by versions that it puts. Other members read the
+# files only by a listing of the group's folder, so an idle member costs the same in any group.
 #
-# The lease that a member counts itself ends before other members can take its partitions. It begins before the put of
-# a sign of life. The others wait a little longer than a lease, from when they have seen that sign, and then list once
-# more. So a heartbeat counts only if its put returned within the lease before: then that list shows it. A member that
-# was later, or was paused, renews its lease by a version of the group's log, as it joins: of this version and another
-# member's, which takes it for dead, the log refuses one.
+# A member's own lease ends before other members can acquire its partitions. It starts before the put of a heartbeat.
+# Other members wait a little longer than a lease after they read the heartbeat, and then list again. So a heartbeat
+# is valid only if its put returned within the previous lease: then that list has it. A member that was later, or was
+# paused, renews its lease by a version of the group's log, as it joins. If another member puts a version that
+# declares it dead, the log refuses one of the two versions.
 
-#: How much longer than a lease other members wait, since two clocks do not run at exactly the same speed.
+#: How much longer than a lease other members wait, since the speeds of two clocks differ.
 _GRACE = 1 / 10
 
-#: A member's beat in the group's log, and its file of heartbeats in a listing.
-_Sign = tuple[int, Heartbeat | None]
+#: A member's `beat` in the group's log, and its file of heartbeats in a listing.
+_Proof = tuple[int, Heartbeat | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The intervals of a member's heartbeats, looks at the state, and lists of heartbeats, in parts of the lease.
+    """The intervals of a member's heartbeats, refreshes of the state, and lists of heartbeats, in parts of the lease.
 
-    The looks between two lists are two GETs each. While it waits for other members' partitions, it looks at least at
-    the pace FREQUENT.
+    A refresh between two lists is two GETs. While it waits for partitions of other members, the pace is FREQUENT.
     """
 
     heartbeat: float
-    look: float
+    refresh: float
     list: float
 
 
-#: For a local disk, where a look costs microseconds, and for servers, whose clients wait for partitions that change
-#: hands.
+#: For a local disk, where a refresh costs microseconds, and for servers, whose clients wait for partitions.
 FREQUENT = Pace(1 / 3, 1 / 20, 1 / 4)
 #: For an object store: four requests a lease.
 RARE = Pace(1 / 2, 1 / 2, 1 / 2)
 
-#: Returns the offsets at which the group begins in partitions; the second argument: whether they were added later.
+#: Returns the first offsets of the group in partitions; the second argument is whether they were added later.
 StartsOf = Callable[[Collection[int], bool], Mapping[int, int]]
 #: Returns a member's name for people, given the group's other members.
-NameBeside = Callable[[Sequence[Member]], str]
+NameOf = Callable[[Sequence[Member]], str]
 
 
 def _ids(state: GroupState) -> set[str]:
@@ -297,7 +294,7 @@ def _ids(state: GroupState) -> set[str]:
 
 
 def _renewed(state: GroupState, member: str) -> GroupState:
-    members = (dataclasses.replace(each, beat=each.beat + (each.id == member)) for each in state.members)
+    members = (dataclasses.replace(peer, beat=peer.beat + (peer.id == member)) for peer in state.members)
     return dataclasses.replace(state, members=tuple(members))
 
 

@@ -71,23 +71,23 @@ def json_texts(column: pa.Array, around_base64: tuple[str, str] = ('{"base64": "
         return joined(['"', _replaced(raw(column), _JSON_ESCAPES), '"'], len(column))
     begin, end = around_base64
 
-    def one(value: bytes) -> bytes:
+    def json_text(value: bytes) -> bytes:
         try:
             return json.dumps(value.decode(), ensure_ascii=False).encode()
         except UnicodeDecodeError:
             return b"%b%b%b" % (begin.encode(), base64.b64encode(value), end.encode())
 
-    return _one_by_one(column, one)
+    return _mapped(column, json_text)
 
 
 def shown_texts(column: pa.Array) -> pa.Array:
     if is_utf8(column):
         return _replaced(raw(column), _SHOWN_ESCAPES)
-    return _one_by_one(column, lambda value: display_text(value).encode())
+    return _mapped(column, lambda value: display_text(value).encode())
 
 
 def java_texts(column: pa.Array) -> pa.Array:
-    return raw(column) if is_utf8(column) else _one_by_one(column, lambda value: java_text(value).encode())
+    return raw(column) if is_utf8(column) else _mapped(column, lambda value: java_text(value).encode())
 
 
 def is_utf8(column: pa.Array) -> bool:
@@ -98,7 +98,7 @@ def is_utf8(column: pa.Array) -> bool:
     return True
 
 
-def _one_by_one(column: pa.Array, change: Callable[[bytes], bytes]) -> pa.Array:
+def _mapped(column: pa.Array, change: Callable[[bytes], bytes]) -> pa.Array:
     values = [None if value is None else change(value) for value in raw(column).to_pylist()]
     return column_of(values, pa.binary()).cast(TEXT)
 

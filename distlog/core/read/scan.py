@@ -1,4 +1,4 @@
-"""A scan: the records of one snapshot, in (partition, offset) order, in whatever shape they are wanted."""
+"""A scan: its plan (offsets, times and isolation as slices of segments), and its records in many shapes."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 
 
 class Scan:
-    """A read of one snapshot, run when its result is asked for, and again each time.
+    """A read of one snapshot, in (partition, offset) order; it runs each time that its records are requested.
 
-    `max_workers` threads decode local files, the caller among them: by default as many as there are cores.
+    `max_workers` threads, including the caller, decode local files; by default one per core.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Scan:
 
     @property
     def schema(self) -> pa.Schema:
-        """The Arrow schema of the columns asked for."""
+        """The Arrow schema of the requested columns."""
         return pa.schema([SCHEMA.field(name) for name in self.columns])
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -80,14 +80,14 @@ class Scan:
         """All records as one Arrow table.
 
         By default a notebook or an interactive terminal shows the `progress` of reads longer than a second; true
-        shows it to every terminal, false to none.
+        shows it in every terminal, false in none.
         """
         return pa.Table.from_batches(self._watched(self, progress), self.schema)
 
     def to_pandas(self, *, text: bool = False, progress: bool | None = None) -> pd.DataFrame:
-        """All records as a pandas DataFrame; pandas must be installed. `text` makes keys and values texts of UTF-8.
+        """All records as a pandas DataFrame; pandas must be installed. `text` decodes keys and values as UTF-8.
 
-        Raises InvalidRecordError if some key or value is not UTF-8. `progress` as in `to_table`.
+        Raises InvalidRecordError if a key or value is not UTF-8. `progress` as in `to_table`.
         """
         optional("pandas", "to_pandas()", "pandas")
         table = self.to_table(progress=progress)
@@ -113,21 +113,20 @@ class Scan:
 
         A path is `$.user.name`, `$.tags[0]` or `$."odd.name"`; `json("$.user", city="$.address.city")` makes the
         columns `user` and `city`. A column is int64, double or bool if all its values are, and no whole number
-        changes; else it is text, an object or an array as JSON. A missing field is null, and so is each one of a null
-        value. With `framed`, values begin with the header of a registry's JSON Schema, which is passed over. DuckDB
+        changes; else it is text, with objects and arrays as JSON. A missing field is null, and so is every field of a
+        null value. With `framed`, values begin with the header of a registry's JSON Schema, which is skipped. DuckDB
         must be installed.
 
-        Raises InvalidRecordError, with partition and offset, for a value that is no JSON, unless `on_error` is null:
+        Raises InvalidRecordError, with partition and offset, for a value that isn't JSON, unless `on_error` is null:
         then its fields are null. Raises InvalidConfigError for a wrong path, or for two columns of one name.
         `progress` as in `to_table`.
         """
-        others = [name for name in self.columns if name != "value"]
-        chosen = named_paths(paths, named, others)
+        by_name = named_paths(paths, named, [name for name in self.columns if name != "value"])
         check_on_error(on_error)
         batches: Iterable[pa.RecordBatch] = self._needed(progress)
         if framed:
             batches = without_headers(batches, on_error)
-        return json_fields(batches, self.columns, chosen, on_error)
+        return json_fields(batches, self.columns, by_name, on_error)
 
     def avro(
         self,
@@ -140,14 +139,15 @@ class Scan:
     ) -> pa.Table:
         """All records as one Arrow table, with the fields of the value, which is Avro, in place of `value`.
 
-        With a `registry` (what `SchemaRegistry` takes) each value begins with the id of the schema that wrote it. The
-        columns are those of `schema`, to which Avro resolves the others, or of the highest id in the scan; then the
-        scan is held in memory meanwhile. A `schema` alone wrote the values, which have no header. Without `flatten`
-        the fields are the parts of one column `value`. A null value has null fields. fastavro must be installed.
+        With a `registry` (the argument of `SchemaRegistry`) each value begins with the id of the schema that wrote
+        it. The columns are the fields of `schema`, to which Avro resolves other schemas; by default of the highest id
+        in the scan, which is then held in memory. A `schema` without a registry wrote the values, which have no
+        header. Without `flatten` the fields are in one column `value`. A null value has null fields. fastavro must be
+        installed.
 
         Raises InvalidRecordError, with partition and offset, for a value that cannot be decoded, unless `on_error` is
         null: then its fields are null. Raises InvalidConfigError for a schema that Arrow has no columns for, and for
-        two columns of one name, and StorageError if the registry cannot be asked. `progress` as in `to_table`.
+        two columns of one name, and StorageError if the registry fails. `progress` as in `to_table`.
         """
         check_on_error(on_error)
         source = None if registry is None else registry_of(registry)
@@ -163,10 +163,10 @@ class Scan:
         on_error: OnError = "fail",
         progress: bool | None = None,
     ) -> pa.Table:
-        """All records as one Arrow table, with the fields of the value, a message of Protobuf, in place of `value`.
+        """All records as one Arrow table, with the fields of the value, a Protobuf message, in place of `value`.
 
         A `schema` is a generated class, its descriptor, or the text of a .proto file, with the full name of its
-        `message` if that is not the first. Without one the columns are those of the last message with the highest
+        `message` if that is not the first. By default the columns are the fields of the last message with the highest
         id. All else is as in `avro`. protobuf and ptars must be installed, for texts and a registry grpcio-tools.
         """
         check_on_error(on_error)
@@ -179,7 +179,7 @@ class Scan:
         return pa.Table.from_batches(batches, self.schema)
 
     def tail(self, limit: int = 10) -> pa.Table:
-        """The last records, in their order; a small limit reads little. Raises as `head` does."""
+        """The last records, in their order; a small limit reads little. Raises the errors of `head`."""
         missing, parts = count_of("limit", limit), list[pa.RecordBatch]()
         for window in windows_from_end(self.slices, min(missing, FIRST_OFFSETS)) if missing else ():
             batches = list(read_slices(self.reader, window, self.columns, self.isolation, max_workers=1))
@@ -189,39 +189,39 @@ class Scan:
         return pa.Table.from_batches(parts, self.schema).slice(max(-missing, 0))
 
     def sample(self, limit: int = 10, seed: int | None = None) -> pa.Table:
-        """Different records by chance, each with the same chance, in their order; the same ones for the same `seed`.
+        """Random records, each with the same chance, in their order; the same records for the same `seed`.
 
-        Reads what it chooses, and segments whose metadata does not say how many records they have. Raises as `head`.
+        Reads these records, and segments whose metadata lacks the number of records. Raises the errors of `head`.
         """
         most, workers = count_of("limit", limit), self.max_workers
         sizes = np.array(
-            [count_records(self.reader, [piece], self.isolation, workers) for piece in self.slices], np.int64
+            [count_records(self.reader, [part], self.isolation, workers) for part in self.slices], np.int64
         )
         total = int(sizes.sum())
-        chosen = np.sort(np.random.default_rng(seed).choice(total, min(most, total), replace=False))
-        pieces, rows = _to_read(self.slices, sizes, chosen)
-        begin, parts = 0, list[pa.RecordBatch]()
-        for batch in read_slices(self.reader, pieces, self.columns, self.isolation, workers):
+        numbers = np.sort(np.random.default_rng(seed).choice(total, min(most, total), replace=False))
+        slices, rows = _sampled_slices(self.slices, sizes, numbers)
+        begin, batches = 0, list[pa.RecordBatch]()
+        for batch in read_slices(self.reader, slices, self.columns, self.isolation, workers):
             low, high = np.searchsorted(rows, [begin, begin + batch.num_rows])
-            parts.append(batch.take(integers(rows[low:high] - begin)))
+            batches.append(batch.take(integers(rows[low:high] - begin)))
             begin += batch.num_rows
-        return pa.Table.from_batches(parts, self.schema)
+        return pa.Table.from_batches(batches, self.schema)
 
     def plot(self, *, exact: bool = False, progress: bool | None = None) -> Any:
         """A matplotlib figure: the records over time, and bytes by partition; matplotlib must be installed.
 
-        It is drawn from metadata. Records over time are estimates from the times of segments; `exact` reads the times
-        of all records. `progress` as in `to_table`.
+        Records over time are estimates from the times of segments; `exact` reads the times of all records. `progress`
+        as in `to_table`.
         """
-        facts, times = slice_facts(self.slices), self.times(progress) if exact else None
-        records, segments = counted(int(facts.records.sum()), "record"), counted(len(self.slices), "segment")
-        size = size_text(int(facts.bytes.sum()))
+        columns, times = slice_columns(self.slices), self.times(progress) if exact else None
+        records, segments = counted(int(columns.records.sum()), "record"), counted(len(self.slices), "segment")
+        size = size_text(int(columns.bytes.sum()))
         return scan_figure(
-            f"Scan of {self.reader.topic}: at most {records}, about {size} in {segments}", facts, times
+            f"Scan of {self.reader.topic}: at most {records}, about {size} in {segments}", columns, times
         )
 
     def times(self, progress: bool | None = None) -> Iterator[pa.RecordBatch]:
-        """Batches with the column `timestamp` alone. `progress` as in `to_table`."""
+        """Batches of the column `timestamp`. `progress` as in `to_table`."""
         batches = read_slices(self.reader, self.slices, ("timestamp",), self.isolation, self.max_workers)
         return self._watched(batches, progress)
 
@@ -232,7 +232,7 @@ class Scan:
         return True
 
     def count(self) -> int:
-        """The number of records; a segment is only read if its metadata does not say how many of them it has."""
+        """The number of records; reads only segments whose metadata lacks it."""
         return count_records(self.reader, self.slices, self.isolation, self.max_workers)
 
     def _needed(self, progress: bool | None) -> Iterator[pa.RecordBatch]:
@@ -247,7 +247,7 @@ class Scan:
         return [name for name in super().__dir__() if name not in _INTERNAL]
 
     def __repr__(self) -> str:
-        size = sum(piece.estimated_bytes for piece in self.slices)
+        size = sum(part.estimated_bytes for part in self.slices)
         return f"Scan(segments={len(self.slices)}, bytes={size}, columns={list(self.columns)})"
 
     def _repr_html_(self) -> str:
@@ -255,9 +255,9 @@ class Scan:
 
 
 _INTEGERS = {"BIGINT", "UBIGINT"}
-#: The type of a column whose values are all of these kinds; else it is text.
+#: The type of a column whose values all have one of the kinds; else it is text.
 _TYPES = ((_INTEGERS, pa.int64()), ({*_INTEGERS, "DOUBLE"}, pa.float64()), ({"BOOLEAN"}, pa.bool_()))
-#: Nothing is read but the batch, and nothing is fetched. One thread, since the scan decodes ahead in others.
+#: DuckDB reads only the batch, and fetches nothing. One thread, since the scan decodes ahead in other threads.
 _SETTINGS = {
     "threads": "1",
     "enable_external_access": "false",
@@ -284,25 +284,24 @@ def json_fields(
 ) -> pa.Table:
     """The `columns` of batches that have NEEDED too, with the fields at `paths` instead of `value`, or at the end."""
     check_on_error(on_error)
-    taker = _Taker(paths, on_error)
-    others = [name for name in columns if name != "value"]
-    chunks: dict[str, list[pa.Array]] = {name: [] for name in (*others, *paths)}
+    extractor = _FieldExtractor(paths, on_error)
+    retained = [name for name in columns if name != "value"]
+    chunks: dict[str, list[pa.Array]] = {name: [] for name in (*retained, *paths)}
     for batch in batches:
-        for name in others:
+        for name in retained:
             chunks[name].append(batch.column(name))
-        for name, texts in zip(paths, taker.take(batch), strict=True):
+        for name, texts in zip(paths, extractor.extract(batch), strict=True):
             chunks[name] += texts.chunks
-    made = {name: pa.chunked_array(chunks[name], SCHEMA.field(name).type) for name in others}
-    made |= {name: _typed(pa.chunked_array(chunks[name], pa.string()), taker.kinds[name]) for name in paths}
-    at = list(columns).index("value") if "value" in columns else len(columns)
-    return pa.table({name: made[name] for name in (*columns[:at], *paths, *columns[at + 1 :])})
+    arrays = {name: pa.chunked_array(chunks[name], SCHEMA.field(name).type) for name in retained}
+    arrays |= {name: _typed(pa.chunked_array(chunks[name], pa.string()), extractor.kinds[name]) for name in paths}
+    index = list(columns).index("value") if "value" in columns else len(columns)
+    return pa.table({name: arrays[name] for name in (*columns[:index], *paths, *columns[index + 1 :])})
 
 
-class _Taker:
+class _FieldExtractor:
     """Extracts the fields as texts, with DuckDB; `kinds` are the kinds of JSON values of each field.
 
-    pyarrow's JSON reader takes twice the processor time, needs every type beforehand, and fails where two records
-    have different types in one field.
+    pyarrow's JSON reader takes twice the CPU time, needs every type first, and fails if a field has two types.
     """
 
     def __init__(self, paths: Mapping[str, str], on_error: OnError) -> None:
@@ -318,7 +317,7 @@ class _Taker:
             "json_type(value, $paths) AS kinds FROM (SELECT {} AS value FROM given))"
         )
 
-    def take(self, batch: pa.RecordBatch) -> list[pa.ChunkedArray]:
+    def extract(self, batch: pa.RecordBatch) -> list[pa.ChunkedArray]:
         texts = _texts(batch.column("value"))
         if self._on_error == "fail" and texts.null_count > batch.column("value").null_count:
             self._fail(batch, texts)
@@ -343,7 +342,7 @@ class _Taker:
         bad = pc.and_(pc.is_valid(batch.column("value")), pc.invert(valid.combine_chunks()))
         for row in np.flatnonzero(bad.to_numpy(zero_copy_only=False))[:1].tolist():
             raise InvalidRecordError(
-                "the value is no JSON; on_error='null' leaves the fields of such records null",
+                "the value isn't JSON; on_error='null' leaves its fields null",
                 partition=batch.column("partition")[row].as_py(),
                 offset=batch.column("offset")[row].as_py(),
             )
@@ -359,7 +358,7 @@ class _Taker:
             raise
 
 
-#: Escapes of JSON: those that stay, two surrogates that are one character among them, and halves of a character.
+#: Escapes of JSON: a group with those that stay, including pairs of surrogates; and surrogates without a pair.
 _ESCAPES = re.compile(
     rb"(\\(?:[^u]|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}))|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 )
@@ -367,13 +366,13 @@ _REPLACEMENT = rb"\ufffd"
 
 
 def with_whole_characters(texts: pa.Array) -> pa.Array:
-    """Texts of JSON in which U+FFFD replaces each escaped surrogate without its other half, such as `\\ud83d`.
+    """Texts of JSON in which U+FFFD replaces each escaped surrogate without its pair, for example `\\ud83d`.
 
-    Programs that cut text by UTF-16 write them. They are JSON, but not a character, and DuckDB refuses the value.
+    Programs that cut text by UTF-16 write them. They are valid JSON, but DuckDB refuses the value.
     """
     valid, ends, data = texts.buffers()
-    whole = _ESCAPES.sub(lambda escape: escape[1] or _REPLACEMENT, data) if data is not None else b""
-    return pa.Array.from_buffers(texts.type, len(texts), [valid, ends, pa.py_buffer(whole)], offset=texts.offset)
+    replaced = _ESCAPES.sub(lambda escape: escape[1] or _REPLACEMENT, data) if data is not None else b""
+    return pa.Array.from_buffers(texts.type, len(texts), [valid, ends, pa.py_buffer(replaced)], offset=texts.offset)
 
 
 def _texts(values: pa.Array) -> pa.Array:
@@ -393,18 +392,18 @@ def _typed(texts: pa.ChunkedArray, kinds: set[str]) -> pa.ChunkedArray:
             try:
                 numbers = texts.cast(kind)
             except pa.ArrowInvalid:
-                return texts  # numbers that the type cannot hold stay as they are written
-            return numbers if kind != pa.float64() or _are_held(texts, numbers) else texts
+                return texts  # the type cannot hold the numbers
+            return numbers if kind != pa.float64() or _are_exact(texts, numbers) else texts
     return texts
 
 
-def _are_held(texts: pa.ChunkedArray, doubles: pa.ChunkedArray) -> bool:
-    whole = pc.unique(texts.filter(pc.match_substring_regex(texts, "^-?[0-9]{16,}$"))).to_pylist()
+def _are_exact(texts: pa.ChunkedArray, doubles: pa.ChunkedArray) -> bool:
+    integers = pc.unique(texts.filter(pc.match_substring_regex(texts, "^-?[0-9]{16,}$"))).to_pylist()
     infinite = pc.and_(pc.is_inf(doubles), pc.match_substring_regex(texts, "^-?[0-9]"))
-    return not pc.any(infinite).as_py() and all(float(each) == int(each) for each in whole)
+    return not pc.any(infinite).as_py() and all(float(integer) == int(integer) for integer in integers)
 
 
-#: How many offsets are read at first, unless fewer records are asked for.
+#: How many offsets are read first, unless fewer records are requested.
 FIRST_OFFSETS = 10_000
 
 
@@ -415,7 +414,7 @@ def first(
     limit: int,
     isolation: Isolation = READ_UNCOMMITTED,
 ) -> Iterator[pa.RecordBatch]:
-    # each window has more offsets: few of them may be records, or have the times asked for
+    # each window has more offsets: few may be records, or have the requested times
     for window in windows(slices, min(limit, FIRST_OFFSETS)) if limit > 0 else ():
         for batch in read_slices(reader, window, columns, isolation, max_workers=1):
             yield batch.slice(0, limit)
@@ -430,50 +429,50 @@ POINT_BYTES = 1 << 20
 Longs = npt.NDArray[np.int64]
 
 
-def _to_read(slices: Sequence[SegmentSlice], sizes: Longs, chosen: Longs) -> tuple[list[SegmentSlice], Longs]:
-    """The ranges to read for the records of these numbers, and their row numbers in the ranges."""
-    pieces: list[SegmentSlice] = []
+def _sampled_slices(slices: Sequence[SegmentSlice], sizes: Longs, numbers: Longs) -> tuple[list[SegmentSlice], Longs]:
+    """The slices to read for the records `numbers`, and the rows of the records in them."""
+    parts: list[SegmentSlice] = []
     rows: list[Longs] = [np.empty(0, np.int64)]
     begin = 0
-    for piece, size, end in zip(slices, sizes.tolist(), np.cumsum(sizes).tolist(), strict=True):
-        own = chosen[np.searchsorted(chosen, end - size) : np.searchsorted(chosen, end)] - (end - size)
-        if not len(own):
+    for part, size, end in zip(slices, sizes.tolist(), np.cumsum(sizes).tolist(), strict=True):
+        inside = numbers[np.searchsorted(numbers, end - size) : np.searchsorted(numbers, end)] - (end - size)
+        if not len(inside):
             continue
-        is_worth_points = piece.segment.log_bytes > max(len(own) * POINT_BYTES, INDEX_WORTH_BYTES)
-        if is_worth_points and is_every_offset_a_record(piece):
-            first = piece.span[0]
-            pieces += [piece._replace(start_offset=first + one, end_offset=first + one + 1) for one in own.tolist()]
-            own, size = np.arange(len(own)), len(own)
+        is_worth_points = part.segment.log_bytes > max(len(inside) * POINT_BYTES, INDEX_WORTH_BYTES)
+        if is_worth_points and is_every_offset_a_record(part):
+            offsets = (part.span[0] + inside).tolist()
+            parts += [part._replace(start_offset=offset, end_offset=offset + 1) for offset in offsets]
+            inside, size = np.arange(len(inside)), len(inside)
         else:
-            pieces.append(piece)
-        rows.append(begin + own)
+            parts.append(part)
+        rows.append(begin + inside)
         begin += size
-    return pieces, np.concatenate(rows)
+    return parts, np.concatenate(rows)
 
 
-def slice_facts(slices: Sequence[SegmentSlice]) -> SegmentColumns:
+def slice_columns(slices: Sequence[SegmentSlice]) -> SegmentColumns:
     rows = []
-    for piece in slices:
-        segment = piece.segment
+    for part in slices:
+        segment = part.segment
         first = segment.min_timestamp if segment.min_timestamp >= 0 else segment.first_timestamp
         last = segment.max_timestamp
         if last >= 0:
-            first, last = max(first, piece.times.oldest), min(last, piece.times.newest)
-        rows.append((segment.partition, most_records([piece]), piece.estimated_bytes, first, last))
+            first, last = max(first, part.times.oldest), min(last, part.times.newest)
+        rows.append((segment.partition, most_records([part]), part.estimated_bytes, first, last))
     columns = np.array(rows, np.int64).reshape(-1, 5).T
     return SegmentColumns(np.unique(columns[0]), *columns)
 
 
-#: The attributes that plots and Spark use. Completion does not offer them.
+#: Attributes for plots and Spark, which completion does not offer.
 _INTERNAL = {"isolation", "max_workers", "reader", "slices", "times"}
 
 
 def check_columns(columns: str | Iterable[str] | None) -> tuple[str, ...]:
-    chosen = COLUMNS if columns is None else names_of(columns)
-    for name in chosen:
+    names = COLUMNS if columns is None else names_of(columns)
+    for name in names:
         if name not in COLUMNS:
             raise InvalidRecordError(f"no column {name}; there are {', '.join(COLUMNS)}")
-    return chosen
+    return names
 
 
 def as_text(table: pa.Table) -> pa.Table:
@@ -534,12 +533,12 @@ def records_of(
             low, most = record.offset + 1, most - 1
         slices, visible = slices_of(reader, snapshot, partition, low), READ_UNCOMMITTED
     else:
-        pieces, visible = plan_slices(reader, snapshot, {partition: (low, None)}, isolation)
-        slices = iter(pieces)
+        parts, visible = plan_slices(reader, snapshot, {partition: (low, None)}, isolation)
+        slices = iter(parts)
     for batch in first(reader, slices, COLUMNS, most, visible):
         batch = batch.set_column(2, "timestamp", batch.column("timestamp").cast("int64"))
         for row in batch.to_pylist():
-            yield Record(**{**row, "headers": [(each["key"], each["value"]) for each in row["headers"]]})
+            yield Record(**{**row, "headers": [(header["key"], header["value"]) for header in row["headers"]]})
 
 
 #: By partition (start offset, end offset); None is the log's own bound.
@@ -552,15 +551,12 @@ def offset_bounds(
     start: int | Mapping[int, int] | None,
     end: int | Mapping[int, int] | None,
 ) -> Bounds:
-    chosen = (
-        range(len(snapshot.partitions)) if partitions is None else sorted({*whole_numbers("partition", partitions)})
-    )
-    for number in (*chosen, *_partitions_of(start), *_partitions_of(end)):
-        if not 0 <= number < len(snapshot.partitions):
-            raise TopicNotFoundError(
-                f"the topic has partitions 0 to {len(snapshot.partitions) - 1}", partition=number
-            )
-    return {number: (_bound(number, start), _bound(number, end)) for number in chosen}
+    count = len(snapshot.partitions)
+    selected = range(count) if partitions is None else sorted({*whole_numbers("partition", partitions)})
+    for number in (*selected, *_partitions_of(start), *_partitions_of(end)):
+        if not 0 <= number < count:
+            raise TopicNotFoundError(f"the topic has partitions 0 to {count - 1}", partition=number)
+    return {number: (_bound(number, start), _bound(number, end)) for number in selected}
 
 
 def time_bounds(
@@ -570,7 +566,7 @@ def time_bounds(
     end_time: Time | None,
 ) -> TimeRange:
     if (start is not None and start_time is not None) or (end is not None and end_time is not None):
-        raise ValueError("give start or start_time, and end or end_time, not both")
+        raise ValueError("set start or start_time, and end or end_time, not both")
     return TimeRange.between(start_time, end_time)
 
 
@@ -579,29 +575,28 @@ def _partitions_of(offsets: int | Mapping[int, int] | None) -> list[int]:
 
 
 def _bound(partition: int, offset: int | Mapping[int, int] | None) -> int | None:
-    own = offset.get(partition) if isinstance(offset, Mapping) else offset
-    return None if own is None else whole_number("offset", own)
+    value = offset.get(partition) if isinstance(offset, Mapping) else offset
+    return None if value is None else whole_number("offset", value)
 
 
 def plan_slices(
     reader: SegmentReader,
     snapshot: Snapshot,
-    wanted: Bounds,
+    bounds: Bounds,
     isolation: IsolationLevel = "read_uncommitted",
     out_of_range: OutOfRange = "fail",
     times: TimeRange = ALWAYS,
 ) -> tuple[list[SegmentSlice], Isolation]:
-    """The slices of what is asked, and the isolation that filters their batches. A bound may be EARLIEST or LATEST.
+    """The slices between `bounds` (also EARLIEST and LATEST), and the isolation that filters their batches.
 
-    Reads no data, with two exceptions. For a large segment that lies in `times` only from some record on, it reads
-    the time index and the batch that this leads to. For read_committed it reads the transaction indexes, and the
-    segments with transactions if the metadata does not have the last stable offset.
+    Reads only metadata, with two exceptions: the time index of a large segment that lies partly before `times`, with
+    the batch that it leads to; and for read_committed the transaction indexes, and the segments with transactions if
+    the metadata lacks the last stable offset.
     """
     check_choice("isolation", isolation, IsolationLevel)
     check_choice("out_of_range", out_of_range, OutOfRange)
-    start, end = {}, {}
-    aborted = {}
-    for number, (low, high) in wanted.items():
+    start, end, aborted = {}, {}, {}
+    for number, (low, high) in bounds.items():
         state = snapshot.partitions[number]
         special = {EARLIEST: state.log_start_offset, LATEST: state.log_end_offset}
         start[number] = special[EARLIEST] if low is None else special.get(low, low)
@@ -613,12 +608,11 @@ def plan_slices(
         if isolation == "read_uncommitted":
             continue
         end[number] = min(end[number], last_stable_offset(reader, state))
-        # a transaction that ended before the first offset has no later records
         first = bounded_start(number, start[number], state, out_of_range)
         if transactions := aborted_transactions(reader, state, first):
             aborted[number] = transactions
-    chosen = plan(snapshot, start, end, out_of_range, times)
-    return _begun_later(reader, chosen), Isolation.of(aborted)
+    slices = plan(snapshot, start, end, out_of_range, times)
+    return _with_indexed_starts(reader, slices), Isolation.of(aborted)
 
 
 def slices_of(
@@ -635,19 +629,18 @@ def slices_of(
         low = end
 
 
-def _begun_later(reader: SegmentReader, pieces: list[SegmentSlice]) -> list[SegmentSlice]:
-    """The slices without the first offsets that time indexes rule out; a few indexes are read at once."""
-    # an index is worth its request to skip the old part of a large segment
+def _with_indexed_starts(reader: SegmentReader, parts: list[SegmentSlice]) -> list[SegmentSlice]:
+    """The slices without the first offsets that the time indexes of large segments exclude."""
     rows = [
         row
-        for row, piece in enumerate(pieces)
-        if piece.times.oldest > MIN_LONG and piece.segment.log_bytes > INDEX_WORTH_BYTES
+        for row, part in enumerate(parts)
+        if part.times.oldest > MIN_LONG and part.segment.log_bytes > INDEX_WORTH_BYTES
     ]
-    reader.fetch_indexes([pieces[row].segment for row in rows])
-    starts = in_order((partial(start_by_index, reader, pieces[row]) for row in rows), DEPTH)
+    reader.fetch_indexes([parts[row].segment for row in rows])
+    starts = in_order((partial(start_by_index, reader, parts[row]) for row in rows), DEPTH)
     for row, start in zip(rows, starts, strict=True):
-        pieces[row] = pieces[row]._replace(start_offset=start)
-    return [piece for piece in pieces if piece.span[0] < piece.span[1]] if rows else pieces
+        parts[row] = parts[row]._replace(start_offset=start)
+    return [part for part in parts if part.span[0] < part.span[1]] if rows else parts
 
 
 def check_choice(name: str, value: str, choices: Any) -> None:
@@ -655,39 +648,39 @@ def check_choice(name: str, value: str, choices: Any) -> None:
         raise ValueError(f"{name} must be one of {', '.join(get_args(choices))}, not {value}")
 
 
-def is_every_offset_a_record(piece: SegmentSlice) -> bool:
-    uncut = (piece.start_position, piece.end_position) == (0, piece.segment.log_bytes)
-    return piece.times == ALWAYS and piece.segment.dense and uncut
+def is_every_offset_a_record(part: SegmentSlice) -> bool:
+    is_uncut = (part.start_position, part.end_position) == (0, part.segment.log_bytes)
+    return part.times == ALWAYS and part.segment.dense and is_uncut
 
 
-def known_count(piece: SegmentSlice) -> int | None:
-    if is_every_offset_a_record(piece):
-        start, end = piece.span
+def known_count(part: SegmentSlice) -> int | None:
+    if is_every_offset_a_record(part):
+        start, end = part.span
         return end - start
-    is_whole = piece.times == ALWAYS and piece.covers_segment and not piece.segment.has_transactions
-    return piece.segment.record_count if is_whole else None
+    is_whole = part.times == ALWAYS and part.covers_segment and not part.segment.has_transactions
+    return part.segment.record_count if is_whole else None
 
 
 def most_records(slices: Sequence[SegmentSlice]) -> int:
-    known = ((piece, known_count(piece)) for piece in slices)
-    return sum(piece.span[1] - piece.span[0] if number is None else number for piece, number in known)
+    counts = ((part, known_count(part)) for part in slices)
+    return sum(part.span[1] - part.span[0] if count is None else count for part, count in counts)
 
 
 def count_records(
     reader: SegmentReader, slices: Sequence[SegmentSlice], isolation: Isolation, max_workers: int
 ) -> int:
-    """The number of records; a segment is only read if its metadata does not say how many of them it has."""
-    known = [known_count(piece) for piece in slices]
-    unknown = [piece for piece, number in zip(slices, known, strict=True) if number is None]
-    looked_at = sum(len(batch) for batch in read_slices(reader, unknown, ("offset",), isolation, max_workers))
-    return looked_at + sum(number for number in known if number is not None)
+    """The number of records; reads only segments whose metadata lacks it."""
+    counts = [known_count(part) for part in slices]
+    unknown = [part for part, count in zip(slices, counts, strict=True) if count is None]
+    batches = read_slices(reader, unknown, ("offset",), isolation, max_workers)
+    return sum(map(len, batches)) + sum(count for count in counts if count is not None)
 
 
 def sizes_by_partition(slices: Sequence[SegmentSlice]) -> pa.Table:
     names = ("partition", "start_offset", "end_offset", "segments", "bytes")
     rows: dict[int, dict[str, int]] = {}
-    for piece in slices:
-        (start, end), partition = piece.span, piece.segment.partition
+    for part in slices:
+        (start, end), partition = part.span, part.segment.partition
         row = rows.setdefault(partition, dict(zip(names, (partition, start, end, 0, 0), strict=True)))
-        row |= {"end_offset": end, "segments": row["segments"] + 1, "bytes": row["bytes"] + piece.estimated_bytes}
+        row |= {"end_offset": end, "segments": row["segments"] + 1, "bytes": row["bytes"] + part.estimated_bytes}
     return table_of_numbers(list(rows.values()), names)

@@ -267,10 +267,10 @@ def _encode_partitions(partitions: frozenset[TopicIdPartition]) -> bytes:
 def _read_partitions(reader: FieldReader) -> frozenset[TopicIdPartition]:
     partitions = set[TopicIdPartition]()
     for _ in range(reader.count()):
-        topic = uuid.UUID(bytes=reader.taken(16))
+        topic = uuid.UUID(bytes=reader.read(16))
         count = reader.count()
         if count < 0:
             raise CorruptRecordError(f"not a group of {OFFSETS_TOPIC}: partitions are missing")
-        partitions.update((topic, number) for number in struct.unpack(f">{count}i", reader.taken(4 * count)))
+        partitions.update((topic, number) for number in struct.unpack(f">{count}i", reader.read(4 * count)))
         reader.skip_tags()
     return frozenset(partitions)

@@ -175,13 +175,7 @@ def _find(table: np.ndarray, slots: int, first: int, second: int) -> int:
 
 @fill_kernel
 def put_all(
-    table: np.ndarray,
-    slots: int,
-    limit: int,
-    size: int,
-    hashes: np.ndarray,
-    valid: np.ndarray,
-    offsets: np.ndarray,
+    table: np.ndarray, slots: int, limit: int, size: int, hashes: np.ndarray, valid: np.ndarray, offsets: np.ndarray
 ) -> tuple[int, int, int]:
     """Add records until the map holds `limit` keys: (records added, keys in the map, last offset added or -1)."""
     latest = -1

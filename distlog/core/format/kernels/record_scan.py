@@ -609,12 +609,7 @@ def count_entries(data: np.ndarray, start: int, end: int) -> tuple[int, int, int
 
 @fill_kernel
 def scan_entries(
-    data: np.ndarray,
-    sections: np.ndarray,
-    offsets: np.ndarray,
-    timestamps: np.ndarray,
-    key: Slices,
-    value: Slices,
+    data: np.ndarray, sections: np.ndarray, offsets: np.ndarray, timestamps: np.ndarray, key: Slices, value: Slices
 ) -> tuple[int, int, int]:
     """Scan entries as `scan_records` does; a section's `base_offset` is added to each stored offset."""
     emitted = 0

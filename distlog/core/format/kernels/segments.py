@@ -293,16 +293,7 @@ def fold_batches(
         only_offset = batch["base_offset"] if is_only else _UNKNOWN
         newest = newest_offsets[row] if newest_offsets.size else only_offset
         offset_count, time_count = _add(
-            numbers,
-            data,
-            batch,
-            newest,
-            oldest,
-            interval,
-            offset_entries,
-            offset_count,
-            time_entries,
-            time_count,
+            numbers, data, batch, newest, oldest, interval, offset_entries, offset_count, time_entries, time_count
         )
     return OK, offset_count, time_count
 
