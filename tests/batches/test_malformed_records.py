@@ -98,7 +98,7 @@ def test_the_error_names_the_wrong_field(name: str, complaint: str) -> None:
 
 def test_the_error_has_the_number_of_the_bad_record() -> None:
     data = batch([record(0), record(1), record(1)])
-    with pytest.raises(CorruptRecordError, match=r"not above the one before.*record=2"):
+    with pytest.raises(CorruptRecordError, match=r"not after the previous offset.*record=2"):
         decode(data, read_headers(data))
 
 

@@ -8,8 +8,7 @@
                checksums or content size
     4  zstd    one frame                                            several frames, with or without content size
 
-Input is treated as hostile: a length field alone never causes an allocation, and growth stops at a limit that the
-caller gives.
+Input is treated as hostile: a length field alone never causes an allocation, and growth stops at the caller's limit.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 DEFAULT_LEVELS = {GZIP: -1, LZ4: 9, ZSTD: 3}
 
-#: The most bytes that the records of one compressed batch may expand to, written or read.
+#: The most bytes of the records of a compressed batch, written or read.
 MAX_RECORDS_BYTES = 1 << 28
 
 _SNAPPY_MAGIC = b"\x82SNAPPY\x00"
@@ -49,10 +48,10 @@ _SMALLEST_ROOM = 1 << 12
 
 
 def compress(codec: int, data: Any, level: int | None = None) -> bytes:
-    """Compress `data`, any contiguous buffer, by `codec` (Kafka's id, an index of CODEC_NAMES).
+    """Compress `data`, a contiguous buffer, by `codec` (Kafka's id, an index of CODEC_NAMES).
 
-    `level` has Kafka's ranges. For lz4, 9 is the fast compressor, and 2 to 12 are levels of Arrow's high compressor.
-    Raises InvalidConfigError for an unknown codec or level.
+    `level` has Kafka's ranges; of lz4, 9 is the fast compressor, others are levels of Arrow's high compressor. Raises
+    InvalidConfigError for an unknown codec or level.
     """
     view = memoryview(data).cast("B")
     try:
@@ -64,10 +63,8 @@ def compress(codec: int, data: Any, level: int | None = None) -> bytes:
         if codec == LZ4:
             return _compress_lz4(view, level)
         if codec == ZSTD:
-            packed: bytes = pa.Codec("zstd", DEFAULT_LEVELS[ZSTD] if level is None else level).compress(
-                view, asbytes=True
-            )
-            return packed
+            zstd = pa.Codec("zstd", DEFAULT_LEVELS[ZSTD] if level is None else level)
+            return zstd.compress(view, asbytes=True)  # type: ignore[no-any-return]
     except (ValueError, pa.ArrowInvalid):
         raise InvalidConfigError(
             "the codec does not support this compression level: choose another", codec=codec, level=level
@@ -78,9 +75,9 @@ def compress(codec: int, data: Any, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, data: Any, *, limit: int = MAX_RECORDS_BYTES, magic: int = 2) -> memoryview:
-    """Decompress `data`, any contiguous buffer. Raises CorruptRecordError above `limit` bytes.
+    """Decompress `data`, a contiguous buffer. Raises CorruptRecordError above `limit` bytes.
 
-    `magic` is the batch's format: in format 0 the header checksum of an LZ4 frame is wrong, and is not checked.
+    In format 0 (`magic`) the header checksum of an LZ4 frame is wrong, and is not checked.
     """
     expander = Expander(_FIRST_GUESS * len(memoryview(data)))
     expander.expand(codec, data, limit=limit, magic=magic)
@@ -99,7 +96,7 @@ class Expander:
         return self._room[: self.size]
 
     def expand(self, codec: int, data: Any, *, limit: int, magic: int = 2) -> int:
-        """Decompress `data`, append the result and return the new size; see `decompress` for arguments and errors."""
+        """Append the result of `decompress`, and return the new size."""
         view = memoryview(data).cast("B")
         try:
             if codec == NONE:

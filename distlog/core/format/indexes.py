@@ -50,10 +50,9 @@ def column(entry: np.dtype[np.void], field: str) -> Column:
 class MappedIndex:
     """The mapped file of an offset or time index of a sealed segment: `size` bytes from `begin`, or all.
 
-    Every slot is an entry (Kafka's `AbstractIndex`). So a file that a crash left untrimmed ends in zero entries:
-    lookups are right but slow, and `sanity_check` refuses it. A lookup that meets a negative number raises
-    CorruptIndexError. With other damage it returns an entry that is not above the target, but may not be the largest:
-    call `sanity_check` before you trust a file.
+    Every slot is an entry (Kafka's `AbstractIndex`). A file that a crash left untrimmed ends in zero entries: lookups
+    are right but slow, and `sanity_check` refuses it. A lookup raises CorruptIndexError for a negative number. With
+    other damage it returns an entry up to the target, which may not be the last: call `sanity_check` first.
     """
 
     ENTRY: ClassVar[np.dtype[np.void]]
@@ -130,7 +129,7 @@ _POSITIONS = column(OFFSET_ENTRY, "position")
 
 
 class OffsetPosition(NamedTuple):
-    """An offset, absolute, and the position in the log file of the batch that ends with it."""
+    """An absolute offset, and the position in the log file of the batch that ends with it."""
 
     offset: int
     position: int
@@ -144,7 +143,7 @@ class OffsetIndex(MappedIndex):
     OFFSETS: ClassVar[Column] = column(OFFSET_ENTRY, "relative_offset")
 
     def lookup(self, offset: int) -> OffsetPosition:
-        """The entry with the largest offset not above `offset`, or (base offset, 0)."""
+        """The last entry up to `offset`, or (base offset, 0)."""
         target = offset - self.base_offset
         slot, relative_offset, position = floor_entry(self._data, self.entries, target, *_OFFSET_KEY)
         if relative_offset < 0 or position < 0:
@@ -152,7 +151,7 @@ class OffsetIndex(MappedIndex):
         return OffsetPosition(self.base_offset + relative_offset, position)
 
     def ceiling(self, offset: int) -> OffsetPosition | None:
-        """The entry with the smallest offset not below `offset`, or None."""
+        """The first entry from `offset` on, or None."""
         slot = self._floor_slot((offset - self.base_offset) - 1, self.OFFSETS) + 1
         entry = self._entry(slot) if slot < self.entries else None
         if entry and entry.offset < offset:
@@ -160,11 +159,11 @@ class OffsetIndex(MappedIndex):
         return entry
 
     def position_floor(self, position: int) -> OffsetPosition:
-        """The entry with the largest position not above `position`, or (base offset, 0)."""
+        """The last entry up to `position`, or (base offset, 0)."""
         return self._entry(self._floor_slot(position, _POSITIONS))
 
     def sanity_check(self, log_bytes: int | None = None) -> None:
-        """Raise CorruptIndexError unless offsets and positions increase and the positions are below `log_bytes`."""
+        """Raise CorruptIndexError unless offsets and positions increase, and positions are less than `log_bytes`."""
         self._check_length()
         self._check_column(self.OFFSETS, "offset", step=1, largest=MAX_INT)
         self._check_column(_POSITIONS, "position", step=1, largest=MAX_INT if log_bytes is None else log_bytes - 1)
@@ -192,7 +191,7 @@ _TIMESTAMPS = column(TIME_ENTRY, "timestamp")
 
 
 class TimestampOffset(NamedTuple):
-    """A timestamp in ms, and the absolute offset up to which nothing is later."""
+    """A timestamp in ms, and the absolute offset up to which no record is later."""
 
     timestamp: int
     offset: int
@@ -206,7 +205,7 @@ class TimeIndex(MappedIndex):
     OFFSETS: ClassVar[Column] = column(TIME_ENTRY, "relative_offset")
 
     def lookup(self, timestamp: int) -> TimestampOffset:
-        """The entry with the largest timestamp not above `timestamp`, or (-1, base offset)."""
+        """The last entry up to `timestamp`, or (-1, base offset)."""
         slot, entry_timestamp, relative_offset = floor_entry(self._data, self.entries, timestamp, *_TIME_KEY)
         if slot < 0:
             return TimestampOffset(NO_TIMESTAMP, self.base_offset)
@@ -215,16 +214,15 @@ class TimeIndex(MappedIndex):
         return TimestampOffset(entry_timestamp, self.base_offset + relative_offset)
 
     def sanity_check(self, next_offset: int | None = None) -> None:
-        """Raise CorruptIndexError unless timestamps increase and offsets, below `next_offset`, do not decrease."""
+        """Raise CorruptIndexError unless timestamps increase, and offsets do not decrease up to `next_offset`."""
         largest = MAX_INT if next_offset is None else next_offset - 1 - self.base_offset
         self._check_length()
         self._check_column(_TIMESTAMPS, "timestamp", step=1, largest=MAX_LONG)
         self._check_column(self.OFFSETS, "offset", step=0, largest=largest)
 
 
-# Indexes of an active segment are read from the file, and never mapped or cached: another process appends to the
-# file, and may truncate it, which would kill a process that has it mapped (SIGBUS). The segment's state has the size
-# of the valid entries. Newer entries or zeros follow.
+# Indexes of an active segment are read, and never mapped or cached: another process may truncate the file, and kill a
+# process that maps it (SIGBUS). The segment's state has the size of the valid entries; newer entries or zeros follow.
 
 #: Reads the bytes of the file between two positions; fewer if the file is shorter.
 ReadBytes = Callable[[int, int], memoryview | bytes]
@@ -233,7 +231,7 @@ ReadBytes = Callable[[int, int], memoryview | bytes]
 def floor_of_file(
     read: ReadBytes, size: int, target: int, entry: np.dtype[np.void], key: Column
 ) -> tuple[int, int, int]:
-    """Return (slot, fields...) of the last entry in `size` bytes up to `target`; (-1, -1, 0) without any."""
+    """(slot, fields...) of the last entry in `size` bytes up to `target`, or (-1, -1, 0)."""
     stride = entry.itemsize
     end, step = size // stride * stride, WARM_BYTES // stride * stride
     while end > 0:
@@ -313,7 +311,7 @@ class AbortedTransaction:
     last_stable_offset: int
 
     def moved(self, shift: int) -> AbortedTransaction:
-        """Return the transaction in a relocated segment, where all offsets are higher by `shift`."""
+        """The transaction in a relocated segment, whose offsets are higher by `shift`."""
         first, last, stable = self.first_offset, self.last_offset, self.last_stable_offset
         return AbortedTransaction(self.producer_id, first + shift, last + shift, stable + shift)
 
@@ -321,7 +319,7 @@ class AbortedTransaction:
 def collect_aborted(
     transactions: Sequence[AbortedTransaction], fetch_offset: int, upper_bound: int
 ) -> tuple[list[AbortedTransaction], bool]:
-    """Return the transactions in [fetch_offset, upper_bound), and True if later indexes have no more."""
+    """The transactions in [fetch_offset, upper_bound), and True if later indexes have no more."""
     stop = next((n for n, aborted in enumerate(transactions) if aborted.last_stable_offset >= upper_bound), None)
     candidates = transactions if stop is None else transactions[: stop + 1]
     inside = [
@@ -333,9 +331,9 @@ def collect_aborted(
 
 
 def decode_transactions(data: bytes, file: str, base_offset: int) -> list[AbortedTransaction]:
-    """Decode the content of the index `file`, whose transactions must end at `base_offset` or later.
+    """Decode the content of the index `file`; ignores an incomplete last entry.
 
-    An incomplete last entry is ignored. Raises CorruptIndexError, UnsupportedVersionError for a later version.
+    Raises CorruptIndexError, also for a transaction that ends before `base_offset`, and UnsupportedVersionError.
     """
     size = TRANSACTION_ENTRY.itemsize
     entries = np.frombuffer(data[: len(data) // size * size], TRANSACTION_ENTRY)
@@ -377,12 +375,11 @@ class IndexCache:
         self._spared: deque[str] = deque(maxlen=_SPARED)
 
     def local_file(self, storage: Storage, part: Part, *, tag: str = "") -> tuple[str, int]:
-        """Return a local file with the index `part`, and the position in it: the object itself, or a copy.
+        """A local file with the index `part`, and the position in it: the object itself, or a copy.
 
-        `tag` distinguishes files that have the same name at different times (a stem adopted from Kafka, after a
-        drop); the segment's checksum is a good tag. Open the path soon: another process may evict the copy.
-        Raises CorruptIndexError when the object has another size, StorageError when the folder belongs to
-        another user or is open to one.
+        `tag`, the segment's checksum, distinguishes files of one name at different times (a stem adopted from Kafka,
+        after a drop). Open the path soon: another process may evict the copy. Raises CorruptIndexError when the
+        object has another size, StorageError when another user owns the folder or may open it.
         """
         if storage.is_local:
             path = storage.local_path(part.name)
@@ -392,17 +389,14 @@ class IndexCache:
         path = self._path(storage, part, tag)
         self._spared.append(os.path.basename(path))
         if not _touch(path, part.size):
-            # all of a file, since another size shows that it is another file
+            # the whole file, whose size may show that it is another file
             data = storage.read(part.name, part.begin, None if part.is_file else part.begin + part.size)
             _check_size(part, len(data))
             self._add(path, data)
         return path, 0
 
     def fetch(self, storage: Storage, parts: Sequence[tuple[Part, str]]) -> None:
-        """Make the missing copies of `parts` of bundles, with their tags.
-
-        A request fetches parts close to each other.
-        """
+        """Fetch the missing copies of `parts` of bundles, with their tags; close parts in one request."""
         self._claim_folder()
         paths = [(part, self._path(storage, part, tag)) for part, tag in parts]
         missing = [(part, path) for part, path in paths if not _touch(path, part.size)]
@@ -414,7 +408,7 @@ class IndexCache:
                 self._add(path, data)
 
     def discard(self, storage: Storage, part: Part, *, tag: str = "") -> None:
-        """Delete the copy that `local_file` would return; a local file itself stays."""
+        """Delete the copy that `local_file` would return, but no local file."""
         if not storage.is_local:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path(storage, part, tag))
@@ -425,7 +419,7 @@ class IndexCache:
         return os.path.join(self.folder, key)
 
     def _claim_folder(self) -> None:
-        # Do not follow a link: a folder that someone else made could hold forged copies, or be no cache.
+        # without following a link: a folder of another user could have forged copies
         with contextlib.suppress(FileExistsError):
             os.makedirs(self.folder, mode=0o700)
         status = os.lstat(self.folder)
@@ -448,7 +442,6 @@ class IndexCache:
         if self._added_bytes > self.max_bytes // _SCAN_SHARE:
             with open(os.path.join(self.folder, _LISTED_FILE), "wb") as listed:
                 os.utime(listed.fileno())
-            # leaves room for what is added before the next listing
             self._added_bytes = 0
             copies = sorted(self._copies())
             excess = sum(size for _, size, _ in copies) - (self.max_bytes - self.max_bytes // _SCAN_SHARE)
@@ -462,14 +455,14 @@ class IndexCache:
                         os.unlink(os.path.join(self.folder, name))
 
     def _was_listed(self, path: str) -> bool:
-        """Return whether the folder was listed less than a minute before the copy `path` was made."""
+        """Whether the folder was listed less than a minute before the copy `path` was made."""
         with contextlib.suppress(FileNotFoundError):
             listed_ns = os.stat(os.path.join(self.folder, _LISTED_FILE)).st_mtime_ns
             return 0 <= os.stat(path).st_mtime_ns - listed_ns < _LISTED_NS
         return False
 
     def _copies(self) -> list[tuple[int, int, str]]:
-        # Returns (last use, size, name) of each copy and temporary file.
+        """(last use, size, name) of each copy and temporary file."""
         copies = []
         with os.scandir(self.folder) as entries:
             for entry in entries:
@@ -482,31 +475,31 @@ class IndexCache:
 
 #: A process lists the folder again after it has added one sixteenth of `max_bytes`.
 _SCAN_SHARE = 16
-#: It also lists the folder with its first copy, unless a process has just done so: 100,000 copies take 0.4 s.
+#: It also lists the folder with its first copy, unless a process has just listed it: 100,000 copies take 0.4 s.
 _LISTED_NS = 60 * 10**9
 #: The modification time of this empty file is the time of the last listing.
 _LISTED_FILE = ".listed"
-#: How many copies are fetched together, and so held in memory.
+#: How many copies are fetched, and in memory, together.
 _AT_ONCE = 512
-#: A process never evicts its last used copies, up to this many.
+#: A process never evicts its last used copies, at most this many.
 _SPARED = 64
-#: A temporary file that is older than the newest copy by more than this belongs to a crashed process.
+#: A temporary file that is this much older than the newest copy belongs to a crashed process.
 _ABANDONED_NS = 3_600 * 10**9
 _OURS = re.compile(r"[0-9a-f]{64}(\.\w+)?")
 
 
 def default_folder() -> str:
-    """Return this user's folder in the system's folder for temporary files. Its content can be fetched again."""
+    """This user's folder in the system's folder for temporary files."""
     try:
         temporary = tempfile.gettempdir()
     except OSError:
-        # no folder can be written, as on a full disk: logs are then read without copies of their indexes
+        # as on a full disk: logs are then read without copies of their indexes
         temporary = os.environ.get("TMPDIR") or "/tmp"
     return os.path.join(temporary, f"distlog-index-cache-{os.getuid()}")
 
 
 def _touch(path: str, size: int) -> bool:
-    # Returns whether there is a whole copy, and marks it as used now.
+    """Whether there is a whole copy, which is marked as used now."""
     try:
         if os.stat(path).st_size != size:
             return False
@@ -517,7 +510,6 @@ def _touch(path: str, size: int) -> bool:
 
 
 def _check_size(part: Part, size: int) -> None:
-    """Raise CorruptIndexError unless `size`, the object's bytes from the part on, is right."""
     if size < part.size or (part.is_file and size > part.size):
         raise CorruptIndexError(
             "the size of the index file differs from its segment's metadata: rebuild the index",

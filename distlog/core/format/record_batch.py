@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The file of a buffer of batches, and the buffer's position in it; each one value, or one per batch."""
+    """The file of a buffer of batches, and its position in the file; each one value, or one per batch."""
 
     file: str | Sequence[str] = ""
     file_position: int | np.ndarray = 0
@@ -64,7 +64,7 @@ class Source:
 
 
 def of_rows(value: Any, rows: Any) -> Any:
-    """`value`, either one for all batches or an array of one per batch, for the batches `rows`."""
+    """The `rows` of `value`, if that is an array with an item per batch."""
     return value[rows] if isinstance(value, np.ndarray) else value
 
 
@@ -91,7 +91,7 @@ class Wrapper:
 
 
 def open_wrapper(data: np.ndarray, batch: Any, *, limit: int = compression.MAX_RECORDS_BYTES) -> Wrapper:
-    """Decompress the wrapper that `batch`, a BATCH row, locates in `data`; its errors have no file and position."""
+    """Decompress the wrapper at `batch`, a BATCH row, in `data`; errors have no file and position."""
     magic, wrapper_offset = int(batch["magic"]), int(batch["base_offset"]) + int(batch["last_offset_delta"])
     entry = data.data[batch["position"] : batch["position"] + batch["size"]]
     key_at = LEGACY_ENTRY_SIZES[magic] - 4
@@ -99,7 +99,7 @@ def open_wrapper(data: np.ndarray, batch: Any, *, limit: int = compression.MAX_R
     value_at = key_at + max(key_size, 0) + 4
     value_size = int.from_bytes(entry[value_at - 4 : value_at], "big", signed=True)
     if value_size < 0 or value_at + value_size != len(entry):
-        raise CorruptRecordError("a compressed message has no value, or one that does not fill it")
+        raise CorruptRecordError("a compressed message has no value, or its value does not fill it")
     value = entry[value_at:]
     codec = int(batch["attributes"]) & CODEC_MASK
     if codec == compression.ZSTD:
@@ -107,18 +107,18 @@ def open_wrapper(data: np.ndarray, batch: Any, *, limit: int = compression.MAX_R
     entries = byte_array(compression.decompress(codec, value, limit=limit, magic=magic))
     status, count, first, last = count_entries(entries, 0, entries.size)
     if status or count == 0:
-        raise CorruptRecordError("a compressed message holds no record, or a malformed one")
-    # An old librdkafka left the wrapper's offset at 0; Kafka then uses the inner offsets as they are.
+        raise CorruptRecordError("a compressed message has no record, or a malformed record")
+    # old versions of librdkafka left the wrapper's offset at 0; Kafka then uses the inner offsets
     base_offset = wrapper_offset - last if magic and wrapper_offset else 0
     if base_offset < 0:
-        raise CorruptRecordError("the offset of a compressed message is below the offset of its last record")
+        raise CorruptRecordError("the offset of a compressed message is less than the offset of its last record")
     if not 0 <= last - first <= MAX_INT or base_offset + first < 0:
         raise CorruptRecordError("the offsets in a compressed message do not increase")
     return Wrapper(entries, count, base_offset, base_offset + first, base_offset + last)
 
 
 def resolve_wrappers(data: np.ndarray, batches: np.ndarray, source: Source) -> None:
-    """Fill in first offset, last offset delta and record count in the rows of wrappers, whose headers lack them."""
+    """Fill in the first offset, last offset delta and record count of wrappers, whose headers lack them."""
     for row in np.flatnonzero(batches["record_count"] < 0).tolist():
         batch = batches[row]
         try:
@@ -138,16 +138,14 @@ def resolve_wrappers(data: np.ndarray, batches: np.ndarray, source: Source) -> N
 #     16  int8    magic: 2                 35  int64   largest timestamp       57  int32   number of records
 #     17  uint32  CRC-32C of all after it                                      61  ...     records, compressed as one
 #
-# The checksum does not cover base offset and leader epoch, which can be assigned after a batch is written. With the
-# delete horizon bit (KIP-534) the base timestamp is that horizon; deltas still count from it. Formats 0 and 1
-# (`record_scan`) also have their magic at byte 16, and give rows of the same kind.
+# The checksum does not cover base offset and leader epoch, which may be assigned later. With the delete horizon bit
+# (KIP-534) the base timestamp is that horizon; deltas still count from it. All formats have their magic at byte 16.
 HEADER = struct.Struct(">qiibIhiqqqhii")
 CRC_AT, LEGACY_CRC_START = 17, 16
 _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 21, 35
-#: A kernel computes the checksums of batches below this size, all in one call: a call for each would cost more.
-#: With the processor's instruction the kernel is as fast for any size.
+#: A kernel computes the checksums of smaller batches in one call; with the processor's instruction, of all batches.
 SHORT_BATCH = MAX_LONG if HAS_INSTRUCTION else 1024
-#: The library checks fewer batches than this one by one, so that a first small read compiles no kernel.
+#: Fewer batches are checked without a kernel, so that a first small read compiles none.
 _MANY_BATCHES = 16
 
 #: Types of control records, the second int16 of their key.
@@ -174,13 +172,13 @@ _COMPLAINTS = {
     BAD_LENGTH: "a record batch is shorter than any batch can be",
     BAD_MAGIC: "a record batch has an unknown format; a newer Kafka may have written it",
     BAD_SIZE: "a record batch is shorter than its header",
-    BAD_OFFSETS: "a record batch has a negative offset, or a last one before its first",
+    BAD_OFFSETS: "a record batch has a negative offset, or its last offset is less than its first",
     BAD_COUNT: "a record batch has a negative number of records",
 }
 
 
 class BatchFields(NamedTuple):
-    """The fields of a BATCH row as Python numbers: reading several from the row costs much more."""
+    """The fields of a BATCH row as Python numbers, which are faster to read."""
 
     position: int
     size: int
@@ -199,7 +197,7 @@ class BatchFields(NamedTuple):
 
 
 def attributes_of(batch: Buffer) -> int:
-    """The attributes of a batch of format 2; 0 if it is too short to be one."""
+    """The attributes of a batch of format 2; 0 if it is too short."""
     header = bytes(memoryview(batch)[:HEADER_SIZE])
     return int.from_bytes(header[_ATTRIBUTES_AT : _ATTRIBUTES_AT + 2], "big") if len(header) == HEADER_SIZE else 0
 
@@ -211,10 +209,9 @@ def batch_fields(rows: np.ndarray) -> list[BatchFields]:
 def read_headers(
     data: Any, *, start: int = 0, end: int | None = None, file: str = "", file_position: int = 0
 ) -> np.ndarray:
-    """Return the headers of the complete batches in data[start:end] as BATCH rows, with positions in `data`.
+    """The headers of the complete batches in data[start:end] as BATCH rows, with positions in `data`; no checksums.
 
-    Checks no checksum. A compressed message of format 0 or 1 is decompressed, since its header lacks the first offset
-    and the number of records. `file_position` is the position of data[0].
+    Decompresses compressed messages of formats 0 and 1, whose headers lack fields. `file_position` is of data[0].
     """
     array = byte_array(data)
     if start < 0:
@@ -240,12 +237,12 @@ def check_crcs(data: Any, batches: np.ndarray, *, file: Any = "", file_position:
 
 
 def wrong_crc(source: Source, row: int, batch: Any) -> CorruptRecordError:
-    """The error for batch number `row` of `source`, whose checksum is wrong; `batch` is its BATCH row."""
+    """The error for a wrong checksum of `batch`, the BATCH row `row` of `source`."""
     return source.corrupt("a record batch fails its checksum: verify, then restore it from a copy", row, batch)
 
 
 def first_bad_crc(data: Any, batches: np.ndarray) -> int:
-    """Return the row of the first of `batches` with a wrong checksum, or -1."""
+    """The row of the first of `batches` with a wrong checksum, or -1."""
     ends = batches["position"] + batches["size"]
     array = byte_array(data)
     if len(batches) and (batches["position"].min() < 0 or ends.max() > array.size):
@@ -279,9 +276,9 @@ def increment_sequence(sequence: int, count: Any) -> Any:
 class BatchFormat:
     """The rules for batches of format 2. Raises InvalidRecordError for a combination that Kafka does not allow.
 
-    A batch ends before its uncompressed records would pass `batch_bytes`, but holds at least one record. It also ends
-    before a record that is more than `window_ms` newer than the record that began the window; that record begins the
-    next batch. With `append_time`, a function that returns the time in ms, the batches are LogAppendTime.
+    A batch ends before its uncompressed records would exceed `batch_bytes`, but has at least one record, and before a
+    record that is more than `window_ms` newer than the record that started the window. With `append_time`, which
+    returns the time in ms, the batches are LogAppendTime.
     """
 
     codec: int = compression.NONE
@@ -306,22 +303,21 @@ class BatchFormat:
         elif self.base_sequence < 0 and not self.control:
             raise InvalidRecordError("a producer id needs a sequence number", producer_id=self.producer_id)
         elif self.control and not self.transactional:
-            # a producer's only control records are the ends of its transactions
             raise InvalidRecordError("an end marker needs a transactional batch", producer_id=self.producer_id)
 
     @property
     def largest(self) -> int:
-        """The most bytes of uncompressed records that any batch may have."""
+        """The most bytes of uncompressed records in any batch."""
         if self.codec == compression.NONE:
             return self.max_batch_bytes - HEADER_SIZE
         return compression.MAX_RECORDS_BYTES
 
     @property
     def limit(self) -> int:
-        """The most bytes of uncompressed records that a batch of more than one record may have."""
+        """The most bytes of uncompressed records in a batch of several records."""
         room = self.max_batch_bytes - HEADER_SIZE
         if self.codec != compression.NONE:
-            # Data that does not compress grows: by 10 bytes per 32 KiB at worst, in snappy.
+            # incompressible data grows, by at most 10 bytes per 32 KiB (snappy)
             room = min(room - (room >> 10) - 64, compression.MAX_RECORDS_BYTES)
         return min(self.batch_bytes, room)
 
@@ -340,37 +336,33 @@ Longs = npt.NDArray[np.int64]
 
 
 def header_offsets(batches: npt.NDArray[Any], base_offsets: Longs) -> Longs:
-    """Return the values for the first 8 bytes of `batches` (BATCH rows) that start at `base_offsets`.
+    """The first 8 bytes of `batches` (BATCH rows) at `base_offsets`: of formats 0 and 1, the last offset.
 
-    An entry of format 0 or 1 stores its last offset there. Raises UnsupportedVersionError for a compressed entry of
-    format 0 that would move, since its records store absolute offsets.
+    Raises UnsupportedVersionError for a moved compressed entry of format 0, whose records store absolute offsets.
     """
-    last = batches["magic"] < 2
-    fixed = (batches["magic"] == 0) & (batches["attributes"] & CODEC_MASK != 0)
-    if (fixed & (base_offsets != batches["base_offset"])).any():
+    is_legacy = batches["magic"] < 2
+    is_fixed = (batches["magic"] == 0) & (batches["attributes"] & CODEC_MASK != 0)
+    if (is_fixed & (base_offsets != batches["base_offset"])).any():
         raise UnsupportedVersionError(
             "the offsets of compressed messages of format 0 cannot change: append the records of this file again"
         )
-    return np.where(last, base_offsets + batches["last_offset_delta"], base_offsets)
+    return np.where(is_legacy, base_offsets + batches["last_offset_delta"], base_offsets)
 
 
 def write_base_offsets(data: npt.NDArray[np.uint8], positions: Longs, offsets: Longs) -> None:
-    """Write `offsets`, the result of `header_offsets`, into the batches of `data` that begin at `positions`."""
-    data[positions[:, None] + np.arange(8)] = offsets.astype(">i8").view(np.uint8).reshape(-1, 8)
+    """Write `offsets`, the result of `header_offsets`, into the batches at `positions` of `data`."""
+    _put(data, positions, offsets.astype(">i8"))
 
 
-def give_append_times(batches: npt.NDArray[Any], times: npt.NDArray[np.int64]) -> None:
-    """Set the append time in BATCH rows (Kafka's `setMaxTimestamp`): ms per batch; -1 keeps the batch's own times."""
-    is_given = times >= 0
-    batches["max_timestamp"][is_given] = times[is_given]
-    batches["attributes"][is_given] |= APPEND_TIME
+def set_append_times(batches: npt.NDArray[Any], times: npt.NDArray[np.int64]) -> None:
+    """Set the append times of BATCH rows (Kafka's `setMaxTimestamp`), in ms; -1 changes nothing."""
+    has_time = times >= 0
+    batches["max_timestamp"][has_time] = times[has_time]
+    batches["attributes"][has_time] |= APPEND_TIME
 
 
 def write_append_times(data: npt.NDArray[np.uint8], batches: npt.NDArray[Any]) -> None:
-    """Write the attributes and largest timestamps of the rows into `data`, and the new checksums into both.
-
-    The base timestamp, the deltas and compressed records stay as the producer wrote them.
-    """
+    """Write the attributes and largest timestamps of the rows into `data`, and the new checksums into both."""
     _put(data, batches["position"] + _ATTRIBUTES_AT, batches["attributes"].astype(">i2"))
     _put(data, batches["position"] + _MAX_TIMESTAMP_AT, batches["max_timestamp"].astype(">i8"))
     write_crcs(data, batches, CRC_START, CRC_AT)
@@ -382,7 +374,7 @@ def _put(data: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], values: 
 
 
 class Batches(NamedTuple):
-    """Complete batches from `position` of the log: their bytes, and BATCH rows with positions in the bytes."""
+    """Complete batches at `position` of the log: their bytes, and BATCH rows with positions in the bytes."""
 
     position: int
     data: memoryview
@@ -397,7 +389,7 @@ class Batches(NamedTuple):
         return Batches(self.position, self.data[:size], self.rows[:count])
 
 
-#: The rows of the complete batches before the first damage, and the error of the damage, if any.
+#: The rows of the complete batches before the first damage, and the error, if any.
 Headers = tuple[npt.NDArray[Any], CorruptRecordError | None]
 
 
@@ -406,14 +398,13 @@ class BatchWalk:
     """Iterates over the batches between `position`, the start of a batch, and `end`, about `step` bytes at a time.
 
     `read` returns the bytes between two positions, fewer if the log became shorter; it may reuse a buffer. Errors
-    name `file`, and positions as if the log started at `origin`. With `checked`, all checksums are compared.
-    `headers` replaces the check for damage; it is called with bytes and their position.
+    have `file`, and positions from `origin`. With `checked`, all checksums are compared. `headers` replaces the check
+    for damage; its arguments are bytes and their position. Until `hint`, a read ends there or at the end of a batch.
 
-    Damage after the sound batches is raised, or stops the walk, or is passed to a function, after which the walk
-    continues at the next batch, if its start is known. A batch that the end cuts short is damage too, but is not
-    raised: as in Kafka's `FileLogInputStream`, a writer may be writing it. `position` is the current position,
-    `next_size` the size of the batch there, 0 if it was not read, and `damage` the reason of a stop. Until
-    `hint`, a read ends at `hint` or at the end of a batch.
+    Damage after the sound batches is raised, stops the walk, or is passed to a function, after which the walk
+    continues at the next batch, if its start is known. A batch that the end cuts off is not raised: as in Kafka's
+    `FileLogInputStream`, a writer may be writing it. `position` is the current position, `next_size` the size of the
+    batch there, 0 if unknown, and `damage` the reason of a stop.
     """
 
     read: Callable[[int, int], memoryview]
@@ -451,17 +442,14 @@ class BatchWalk:
                 if data.nbytes < step_bytes or step_bytes == unread or first_size > unread:
                     self._is_over = True
                     if self.on_damage != "raise":
-                        self._meet(self._error("the file ends within a batch"), data)
+                        self._handle(self._error("the file ends within a batch"), data)
                 # a smaller size is a fault, for which the complete header is read
                 size, hint = first_size if first_size > step_bytes else max(self.step, step_bytes + 1), 0
             if damage is not None and not self._is_over:
-                self._meet(damage, data[whole_bytes:])
+                self._handle(damage, data[whole_bytes:])
 
     def stop(self, batches: Batches, count: int, reason: str | None = None) -> Batches:
-        """End the walk after the first `count` of the last batches, and return these.
-
-        `reason` describes damage there.
-        """
+        """End the walk after the first `count` of `batches`, the last ones; `reason` describes damage there."""
         batches = batches.first(count)
         self.position, self._is_over = batches.end, True
         if reason is not None:
@@ -478,7 +466,7 @@ class BatchWalk:
                 return rows[: np.searchsorted(rows["position"], error.details["position"] - position)], error
         return rows, damage
 
-    def _meet(self, damage: CorruptRecordError, data: memoryview) -> None:
+    def _handle(self, damage: CorruptRecordError, data: memoryview) -> None:
         if self.on_damage == "raise":
             raise damage
         if self.on_damage == "stop":
@@ -496,7 +484,7 @@ class BatchWalk:
 
 
 def headers_before_damage(data: memoryview, file: str, file_position: int) -> Headers:
-    """Return the batches before the first damaged header, and the error of that header."""
+    """The batches before the first damaged header, and its error."""
     try:
         return read_headers(data, file=file, file_position=file_position), None
     except CorruptRecordError as error:
@@ -506,7 +494,7 @@ def headers_before_damage(data: memoryview, file: str, file_position: int) -> He
 
 
 def size_of_first(data: memoryview) -> int:
-    """Return the size of the first batch of `data`; LOG_OVERHEAD if `data` is too short to contain it."""
+    """The size of the first batch of `data`; LOG_OVERHEAD if `data` is too short."""
     if data.nbytes < LOG_OVERHEAD:
         return LOG_OVERHEAD
     return LOG_OVERHEAD + int.from_bytes(data[8:LOG_OVERHEAD], "big", signed=True)

@@ -61,7 +61,7 @@ class RecordFields:
 
     @classmethod
     def allocate(cls, size: int, columns: Collection[str], copied_bytes: int = 0) -> RecordFields:
-        """Room for `size` records; with `copied_bytes`, the size of the sections, keys and values are copied."""
+        """Room for `size` records; keys and values are copied if `copied_bytes`, the size of the sections, is set."""
         slots = size + 1 if "headers" in columns else 0
         return cls(
             new_array(size, np.int64),
@@ -72,14 +72,14 @@ class RecordFields:
         )
 
     def to_arrow(self, name: str, count: int) -> pa.Array:
-        """Column `name` (offset, timestamp, key or value) of the first `count` records, which were copied."""
+        """Column `name` (offset, timestamp, key or value) of the first `count` records, whose strings are copied."""
         if name in ("key", "value"):
             return _strings(self.key if name == "key" else self.value, pa.binary(), count)
         return fixed_width(name, (self.offsets if name == "offset" else self.timestamps)[:count])
 
 
 def headers_to_arrow(data: np.ndarray, headed: HeaderPositions, count: int, header_count: int, room: int) -> pa.Array:
-    """The headers of the first `count` records, at most `header_count`, as a column; sections have `room` bytes."""
+    """The headers of the first `count` records, at most `header_count`; the sections have `room` bytes."""
     if not header_count:
         return pa.Array.from_buffers(_HEADERS, count, [None, _repeated(0, count + 1)], 0, children=[_NO_HEADERS])
     offsets = new_array(count + 1, np.int32)
@@ -92,7 +92,7 @@ def headers_to_arrow(data: np.ndarray, headed: HeaderPositions, count: int, head
 
 
 def of_one_value(name: str, value: int, count: int) -> pa.Array:
-    """Column `name` of SCHEMA, which must be of int32, with `count` times `value`; batches share its memory."""
+    """Column `name` of SCHEMA, an int32, with `count` times `value`; batches share its memory."""
     return pa.Array.from_buffers(SCHEMA.field(name).type, count, [None, _repeated(value, count)], 0)
 
 
@@ -103,7 +103,7 @@ def fixed_width(name: str, values: np.ndarray) -> pa.Array:
 
 @lru_cache
 def struct_of(columns: tuple[str, ...]) -> pa.DataType:
-    """The given columns of SCHEMA as one struct type; KeyError for a name that SCHEMA does not have."""
+    """Columns of SCHEMA as a struct type. Raises KeyError for another name."""
     return pa.struct([SCHEMA.field(name) for name in columns])
 
 
@@ -157,7 +157,7 @@ MAX_DECODED_BYTES = MAX_INT
 
 @dataclass(frozen=True, slots=True)
 class BatchSelection:
-    """Batches of one buffer and bounds of records, one or per batch; `end_offset` is excluded, `newest` included."""
+    """Batches of a buffer, and bounds of records, one or per batch; excludes `end_offset`, includes `newest`."""
 
     data: np.ndarray
     batches: np.ndarray
@@ -185,7 +185,7 @@ class BatchSelection:
 
 
 def checked_by_scan(batches: np.ndarray) -> np.ndarray:
-    """The batches whose checksums the scan compares: short ones of format 2, if none of all is compressed."""
+    """Flag the batches whose checksums the scan compares: short, of format 2, if all are uncompressed."""
     if (batches["attributes"] & CODEC_MASK).any():
         return np.zeros(batches.size, np.bool_)
     is_checked: np.ndarray = (batches["magic"] == 2) & (batches["size"] < SHORT_BATCH)
@@ -193,7 +193,7 @@ def checked_by_scan(batches: np.ndarray) -> np.ndarray:
 
 
 def open_sections(selection: BatchSelection, enough: int = MAX_DECODED_BYTES) -> tuple[np.ndarray, np.ndarray]:
-    """A buffer with the records of batches of one format, and SECTION rows: of as many as have `enough` bytes."""
+    """A buffer with the records of the first batches, all of one format, up to `enough` bytes; and SECTION rows."""
     sections = _stored_sections(selection)
     data = selection.data
     if (selection.batches["attributes"] & CODEC_MASK).any():
@@ -203,16 +203,14 @@ def open_sections(selection: BatchSelection, enough: int = MAX_DECODED_BYTES) ->
     room = sections["end"] - sections["start"]
     too_many = sections["record_count"] * smallest > room
     if too_many.any():
-        raise selection.corrupt(
-            "a batch is too short for the records that it claims to hold", int(np.argmax(too_many))
-        )
+        raise selection.corrupt("a batch is too short for its number of records", int(np.argmax(too_many)))
     if room.sum() > MAX_DECODED_BYTES:
-        raise selection.corrupt("batches hold more than 2 GiB of records together: read fewer at a time", 0)
+        raise selection.corrupt("batches have more than 2 GiB of records together: read fewer at a time", 0)
     return data, sections
 
 
 def _stored_sections(selection: BatchSelection) -> np.ndarray:
-    # A legacy section is the whole entry, and stores the offset itself instead of a delta to the batch's.
+    # a legacy section is the whole entry, and stores an offset instead of a delta
     batches = selection.batches
     current = batches["magic"][0] == 2
     sections = np.zeros(batches.size, SECTION)
@@ -232,7 +230,7 @@ def _stored_sections(selection: BatchSelection) -> np.ndarray:
 
 
 def _expand_sections(selection: BatchSelection, sections: np.ndarray, enough: int) -> tuple[np.ndarray, int]:
-    """Return the bytes of the first sections, up to about `enough` bytes, and the number of sections."""
+    """The bytes of the first sections, up to about `enough`, and the number of sections."""
     expander = Expander(min(_FIRST_GUESS * int((sections["end"] - sections["start"]).sum()), enough + enough // 4))
     for row, section in enumerate(sections):
         if expander.size >= enough:
@@ -255,8 +253,8 @@ def _expand_sections(selection: BatchSelection, sections: np.ndarray, enough: in
     return byte_array(expander.array), len(sections)
 
 
-#: The message of the error for offset deltas that do not increase.
-OFFSETS_OUT_OF_ORDER = "a record's offset is not above the one before, or beyond its batch"
+#: The error for offset deltas that do not increase.
+OFFSETS_OUT_OF_ORDER = "a record's offset is not after the previous offset, or is past its batch"
 
 _COMPLAINTS = {
     record_scan.BAD_LENGTH: "a record's length does not fit into its batch",
@@ -283,9 +281,9 @@ def decode(
 ) -> pa.RecordBatch:
     """Decode the records of `batches`, rows of `read_headers` on `data`, as `columns` of SCHEMA.
 
-    Every argument after `columns` may be an array with an item per batch. `shift` is added to stored offsets.
-    Excludes `end_offset`, and the records of control batches. Records of a LogAppendTime batch have the batch's
-    largest timestamp, in format 0 -1 (KIP-32). The caller must check the checksums first.
+    Arguments after `columns` may be arrays with an item per batch. `shift` is added to stored offsets. Excludes
+    `end_offset` and control records. Records of a LogAppendTime batch have the batch's largest timestamp, in format 0
+    -1 (KIP-32). The caller must check the checksums first.
     """
     source = Source(file, file_position)
     selection = BatchSelection(byte_array(data), batches, shift, partition, start_offset, end_offset, source)
@@ -294,10 +292,9 @@ def decode(
 
 
 def decode_parts(selection: BatchSelection, columns: Sequence[str], part_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Yield the result of `decode` in parts of about `part_bytes`, or one batch, to bound memory.
+    """Yield the result of `decode` in parts of about `part_bytes`, or one batch.
 
-    Compares the checksums of `unchecked` batches, also of batches without a selected record: some at the start, some
-    before their part is yielded.
+    Checks all `unchecked` batches: some at the start, some before their part is yielded.
     """
     names = tuple(columns)
     for run in _runs_of_one_format(selection):
@@ -310,7 +307,7 @@ def decode_parts(selection: BatchSelection, columns: Sequence[str], part_bytes: 
 
 
 def _runs_of_one_format(selection: BatchSelection) -> list[BatchSelection]:
-    # At least one run, so that batches without records give an empty batch of the right schema.
+    # at least one run, so that without records there is an empty batch of the right schema
     rows = _selected_rows(selection)
     if selection.unchecked:
         # the checksums that the scan of `rows` does not compare
@@ -343,7 +340,7 @@ def _selected_rows(selection: BatchSelection) -> np.ndarray:
 
 
 def _may_be_in_time(selection: BatchSelection) -> np.ndarray | bool:
-    """Flag the batches that may have a record in the time range: headers only have the largest time."""
+    """Flag the batches that may have a record in the time range, by the largest time in their headers."""
     if selection.of_any_time:
         return True
     largest = selection.batches["max_timestamp"]

@@ -1,4 +1,7 @@
-"""Encodes Arrow to record batches of format 2, without a copy between (Kafka's `MemoryRecordsBuilder`)."""
+"""Encodes Arrow to record batches of format 2 without an intermediate copy, and rewrites batches of other batches.
+
+Kafka's `MemoryRecordsBuilder`, and its cleaner since 4.0, which upgrades formats 0 and 1.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +52,11 @@ _FIRST_ROOM, _FIRST_DRAFTS = 1 << 16, 64
 class RecordEncoder:
     """Writes records into batches at offsets from `base_offset`; the last batch stays open.
 
-    Holds about `gather_bytes`, or four batches if these are larger, and starts with room for `room` bytes. It never
-    rereads batches that it has yielded. The same records make the same batches, however they are split into calls.
-    Don't use it again after an error.
+    Holds about `gather_bytes`, or four batches if these are larger, and starts with room for `room` bytes. The same
+    records make the same batches, however they are split into calls. Don't use it again after an error.
 
-    `file_position` is the position of the next batches in their file; the caller may set it after each step. Then
-    `new_pages` aligns uncompressed batches in memory, so that they can be written without a copy.
+    If the caller sets `file_position`, the position of the next batches in their file, after each step, `new_pages`
+    aligns uncompressed batches in memory, so that they can be written without a copy.
     """
 
     def __init__(
@@ -67,10 +69,7 @@ class RecordEncoder:
         self._until = NO_TIMESTAMP
 
     def append(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> Iterator[EncodedBatches]:
-        """Append the `rows` of `source`.
-
-        Yields full batches. `row` in an error counts from the encoder's first record.
-        """
+        """Append the `rows` of `source`; yields full batches. `row` in an error counts from the first record."""
         first, columns = 0, source.columns()
         while True:
             status, first, self._last, end, self._until = append_records(
@@ -90,10 +89,9 @@ class RecordEncoder:
     def append_groups(
         self, source: RecordInput, rows: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
     ) -> EncodedBatches | None:
-        """Encode `rows`, grouped by `counts`, as a batch per group, all from one offset.
+        """Encode `rows`, grouped by `counts`, as a batch per group, all from one offset, with a new encoder.
 
-        Returns None if a group needs several batches, the room is too small, or a record is refused: `append` the
-        groups to find out. The encoder must be new; don't use it again.
+        Returns None if a group needs several batches, the room is too small, or a record is refused.
         """
         drafts = np.zeros(len(counts) + 1, DRAFT)
         if append_groups(self._data, drafts, rows, counts, source.columns(), self._limits) < len(counts):
@@ -104,7 +102,7 @@ class RecordEncoder:
             return None
 
     def finish(self) -> EncodedBatches:
-        """Return the remaining batches. Don't use the encoder again."""
+        """Return the remaining batches."""
         drafts = self._drafts[: self._last + 1]
         encoded = self._encoded(drafts[drafts["record_count"] > 0])
         self._data, self._drafts, self._last = new_array(0, np.uint8), np.zeros(1, DRAFT), 0
@@ -121,7 +119,7 @@ class RecordEncoder:
         return InvalidRecordError("a record is too large to compress", row=row, size=size - HEADER_SIZE)
 
     def _move_open_batch(self) -> None:
-        """Move to other memory, since a disk may still be writing the yielded batches."""
+        """Move the open batch to other memory: a disk may be writing the yielded batches."""
         draft = self._drafts[self._last].copy()
         start, size = int(draft["position"]) + HEADER_SIZE, int(draft["record_bytes"])
         memory = new_pages(self._data.size, self.file_position)
@@ -134,7 +132,7 @@ class RecordEncoder:
             self._drafts = np.concatenate([self._drafts, np.zeros_like(self._drafts)])
             return
         size = self._data.size
-        # thousands of encoders may hold little, so an encoder starts with less than a block
+        # less than a block at first, since there may be thousands of encoders
         block = min(self._gather_bytes, BLOCK_BYTES)
         larger = 4 * size if 8 * size < block else max(2 * size, block)
         grown = new_pages(max(larger, end), self.file_position)
@@ -164,7 +162,7 @@ class RecordEncoder:
         return EncodedBatches(data.data, batches, newest, oldest)
 
     def _lay_out(self, drafts: np.ndarray, batches: np.ndarray) -> npt.NDArray[np.uint8]:
-        """Return the bytes of all batches without headers; puts position and size into `batches`."""
+        """The bytes of all batches without headers; sets position and size in `batches`."""
         form = self._form
         starts, ends = drafts["position"] + HEADER_SIZE, drafts["position"] + HEADER_SIZE + drafts["record_bytes"]
         if form.codec == compression.NONE:
@@ -198,10 +196,7 @@ class RecordInput:
 
     @classmethod
     def from_arrow(cls, records: pa.RecordBatch) -> RecordInput:
-        """Take the columns timestamp, key, value and optionally headers.
-
-        Raises InvalidRecordError for bad offsets.
-        """
+        """The columns timestamp, key, value and optionally headers. Raises InvalidRecordError for bad offsets."""
         names = records.schema.names
         missing = {"timestamp", "key", "value"}.difference(names)
         if missing:
@@ -217,7 +212,7 @@ class RecordInput:
 
 
 def _sized(records: pa.RecordBatch, name: str) -> pa.Array:
-    """Return a column, after a check that its buffers are long enough."""
+    """A column whose buffers are long enough."""
     column = records.column(name)
     try:
         column.validate()
@@ -231,7 +226,7 @@ def unfit(column: str, reason: object) -> InvalidRecordError:
 
 
 def _byte_column(array: pa.Array, name: str) -> ByteColumn:
-    """Return the strings of `array`, without a copy for null, binary and large_binary; other types are cast."""
+    """The strings of `array`, without a copy for null, binary and large_binary; other types are cast."""
     count = len(array)
     if array.type == pa.null():
         return ByteColumn(_frozen(np.zeros(count + 1, np.int32)), _frozen(np.zeros(count, np.bool_)), _NO_DATA)
@@ -243,7 +238,7 @@ def _byte_column(array: pa.Array, name: str) -> ByteColumn:
 
 
 def _alike(key: ByteColumn, value: ByteColumn) -> tuple[ByteColumn, ByteColumn]:
-    """Return both columns with offsets of the wider of their two widths."""
+    """Both columns with offsets of the wider type."""
     kind = np.result_type(key.offsets, value.offsets)
     key, value = (
         column._replace(offsets=_frozen(column.offsets.astype(kind, copy=False))) for column in (key, value)
@@ -252,7 +247,7 @@ def _alike(key: ByteColumn, value: ByteColumn) -> tuple[ByteColumn, ByteColumn]:
 
 
 def _header_column(array: pa.Array) -> HeaderColumn | None:
-    """Return the headers of `array`, a list<struct<key: string, value: binary>>, or None without headers."""
+    """The headers of `array`, a list<struct<key: string, value: binary>>, or None without headers."""
     if array.type == pa.null() or len(array) == 0:
         return None
     array = array.cast(HEADERS_TYPE)
@@ -269,7 +264,7 @@ def _header_column(array: pa.Array) -> HeaderColumn | None:
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:
-    # always read-only, so that a kernel is compiled once and not for each mix of read-only and writable
+    # always read-only: numba compiles a kernel for each mix of read-only and writable arrays
     array.flags.writeable = False
     return array
 
@@ -306,7 +301,7 @@ _NO_DATA = _frozen(np.empty(0, np.uint8))
 _NO_NULLS = _frozen(np.empty(0, np.bool_))
 
 
-#: Roughly the most bytes that a record has in a batch in addition to its bytes in Arrow.
+#: About the most bytes of a record in a batch in addition to its bytes in Arrow.
 _RECORD_SPARE = 8
 
 _ABOVE_MAX = "a record makes a batch above max.message.bytes, or above segment.bytes if that is less"
@@ -323,8 +318,8 @@ _CRC = struct.Struct(">I")
 class EncodedBatches:
     """Batches back to back in `data`, which is writable, and their BATCH rows.
 
-    `offsets_of_max_timestamp` has the offset of the first record with the largest timestamp, -1 for a batch without
-    timestamps. `min_timestamps` is -1 if a record has no timestamp.
+    `offsets_of_max_timestamp` are of each first record with the largest timestamp, -1 without timestamps;
+    `min_timestamps` is -1 if a record has none.
     """
 
     data: memoryview
@@ -334,7 +329,7 @@ class EncodedBatches:
 
 
 def encode(records: pa.RecordBatch, base_offset: int = 0, **settings: Any) -> EncodedBatches:
-    """Encode all of `records` in batches of the format that `settings`, the fields of BatchFormat, describe."""
+    """Encode all `records` in batches; `settings` are the fields of BatchFormat."""
     source = RecordInput.from_arrow(records)
     form, room = BatchFormat(**settings), records.nbytes + _RECORD_SPARE * records.num_rows + _FIRST_ROOM
     encoder = RecordEncoder(form, base_offset, gather_bytes=sys.maxsize, room=room)
@@ -389,30 +384,25 @@ class RecordBytes:
 def lay_out(
     source: Bytes, headers: np.ndarray, copied: Flags, emptied: Flags, rewritten: Flags, records: RecordBytes
 ) -> tuple[Bytes, np.ndarray]:
-    """Return the batches that stay, back to back, and their BATCH rows.
+    """The remaining batches of `source`, back to back, and their BATCH rows; `headers` are all its batches.
 
-    `headers` has the batches of `source`. `copied_batches` batches stay unchanged, `emptied` batches become a header
-    alone, `rewritten` batches get the `records`; other batches are dropped.
+    `copied` batches are unchanged, `emptied` batches become a header, `rewritten` batches get the `records`; other
+    batches are dropped.
     """
-    stays = copied | emptied | rewritten
-    batches = headers[stays]
-    batches["size"][rewritten[stays]] = HEADER_SIZE + records.sizes
+    remains = copied | emptied | rewritten
+    batches = headers[remains]
+    batches["size"][rewritten[remains]] = HEADER_SIZE + records.sizes
     batches["position"] = np.cumsum(batches["size"]) - batches["size"]
     data = new_array(int(batches["size"].sum()), np.uint8)
-    copied_batches = batches[copied[stays]]
-    copy_slices(
-        data, copied_batches["position"].copy(), source, headers["position"][copied], copied_batches["size"].copy()
-    )
-    targets = batches["position"][rewritten[stays]] + HEADER_SIZE
+    unchanged = batches[copied[remains]]
+    copy_slices(data, unchanged["position"].copy(), source, headers["position"][copied], unchanged["size"].copy())
+    targets = batches["position"][rewritten[remains]] + HEADER_SIZE
     copy_slices(data, targets, records.data, records.starts, records.sizes)
-    changed = batches[~copied[stays]]
+    changed = batches[~copied[remains]]
     write_headers(data.data, changed)
-    batches[~copied[stays]] = changed
+    batches[~copied[remains]] = changed
     return data, batches
 
-
-# As Kafka's cleaner since 4.0, this rewrites formats 0 and 1. Records of format 0 get the timestamp -1 of type
-# CreateTime.
 
 _COLUMNS = ("offset", "timestamp", "key", "value")
 _BATCH_BYTES = 1 << 17
@@ -421,10 +411,10 @@ Rows = npt.NDArray[Any]
 
 
 def upgraded(data: Any, batches: Rows, *, file: str = "", file_position: int = 0) -> tuple[memoryview, Rows]:
-    """Convert `batches`, which fill `data`, to format 2; returns the bytes and BATCH rows.
+    """Convert `batches`, which fill `data`, to format 2, at the same offsets; returns the bytes and BATCH rows.
 
-    Messages of formats 0 and 1 become batches of about 128 KiB, at the same offsets; a compressed message becomes a
-    batch. `file_position` is the position of data[0].
+    Messages of formats 0 and 1 become batches of about 128 KiB, with the timestamp -1 for format 0; a compressed
+    message becomes a batch. `file_position` is the position of data[0].
     """
     view, parts = byte_array(data).data, list[tuple[memoryview, Rows]]()
     old = batches["magic"] < 2

@@ -25,7 +25,7 @@ from distlog.core.errors import (
     StorageFullError,
 )
 from distlog.core.format.kernels.batch_scan import move_batches
-from distlog.core.format.record_batch import batch_fields, give_append_times, write_append_times
+from distlog.core.format.record_batch import batch_fields, set_append_times, write_append_times
 from distlog.core.integers import MAX_LONG
 from distlog.core.locks import process_lock
 from distlog.core.log.active_partition import ActivePartition, begin_segments, open_segments, roll
@@ -299,7 +299,7 @@ def stamped(
 ) -> tuple[npt.NDArray[Any], Longs, Longs]:
     """Write the time into the batches of `data`; returns their new rows, `newest_offsets` and `min_timestamps`."""
     times, rows = np.full(len(rows), time_ms, np.int64), rows.copy()
-    give_append_times(rows, times)
+    set_append_times(rows, times)
     write_append_times(data, rows)
     return rows, rows["base_offset"].copy(), times
 

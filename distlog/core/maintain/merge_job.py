@@ -329,7 +329,7 @@ def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
     times = segments.array("append_time_ms")[owner]
     if (times >= 0).any():
         data = data.copy()
-        record_batch.give_append_times(rows, times)
+        record_batch.set_append_times(rows, times)
         timed = rows[times >= 0]
         record_batch.write_append_times(data, timed)
         rows[times >= 0] = timed

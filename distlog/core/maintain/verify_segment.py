@@ -19,7 +19,7 @@ from distlog.core.arrays import byte_array, numbers_of
 from distlog.core.commits.segment_table import UNKNOWN, SegmentInfo
 from distlog.core.errors import CorruptIndexError, CorruptRecordError, DistlogError
 from distlog.core.format import indexes
-from distlog.core.format.record_batch import CONTROL, BatchWalk, Source, check_crcs, give_append_times
+from distlog.core.format.record_batch import CONTROL, BatchWalk, Source, check_crcs, set_append_times
 from distlog.core.format.record_decoder import OFFSETS_OUT_OF_ORDER, BatchSelection, decode_parts
 from distlog.core.integers import MAX_LONG
 from distlog.core.segments.chunks import OUTPUT_BYTES
@@ -522,7 +522,7 @@ class _Verifier:
         for index in self._indexes:
             index.add(batches, position)
         # indexes have the times in the log; readers may get the time of the commit instead
-        give_append_times(batches, np.full(len(batches), self._segment.append_time_ms))
+        set_append_times(batches, np.full(len(batches), self._segment.append_time_ms))
         self._stats.add_batches(data, batches)
         is_intact = self._check_crcs(data, batches, position)
         base = batches["base_offset"]

@@ -25,8 +25,8 @@ from distlog.core.format.record_batch import (
     Batches,
     Source,
     first_bad_crc,
-    give_append_times,
     read_headers,
+    set_append_times,
     write_append_times,
     wrong_crc,
 )
@@ -305,7 +305,7 @@ def _checked(chunk: Chunk) -> Chunk:
     chunk.check_identity()
     times = [log_range.slice.segment.append_time_ms for log_range in chunk.ranges]
     if max(times, default=-1) >= 0:
-        give_append_times(chunk.batches, np.array(times, np.int64)[chunk.owner])
+        set_append_times(chunk.batches, np.array(times, np.int64)[chunk.owner])
     return chunk
 
 

@@ -83,14 +83,14 @@ class UnfinishedUpload:
 
 @dataclass(slots=True)
 class PutTime:
-    """Gets the store's own time of a put-if-absent; 0 if the store does not say, or it succeeded at a later try."""
+    """Receives the store's time of a put-if-absent; 0 if unknown, or if a retry succeeded."""
 
     time_ms: int = 0
 
 
 @dataclass(slots=True)
 class StorageCounters:
-    """Requests sent (retries included; on a disk: files opened) and bytes moved; not exact between threads."""
+    """Requests with retries (on a disk: opened files) and bytes; not exact between threads."""
 
     gets: int = 0
     puts: int = 0
@@ -103,8 +103,7 @@ class StorageCounters:
 class ObjectWriter(ABC):
     """Writes a new object in several calls; its `with` block closes it, or aborts it on an error.
 
-    It belongs to one process: a forked child can only abort it, without an effect on the parent. A later call may
-    raise the error of an earlier one, at the latest `close`.
+    A forked child can only abort it, without an effect on the parent. A later call may raise an earlier call's error.
     """
 
     written: int = 0
@@ -114,16 +113,16 @@ class ObjectWriter(ABC):
         """Append `data`; the caller may reuse its buffer afterwards."""
 
     def write_behind(self, data: Buffer) -> None:
-        """Append `data`, which must not change until another call to this object returns."""
+        """Append `data`, which must not change until another call returns."""
         self.write(data)
 
     @abstractmethod
     def close(self) -> None:
-        """Make the object durable and visible; after StorageError, don't use the object."""
+        """Make the object durable and visible."""
 
     @abstractmethod
     def abort(self) -> None:
-        """Drop what was written, if possible; it never raises, and does nothing after `close`."""
+        """Delete the object, if possible; never raises, and does nothing after `close`."""
 
     def __enter__(self) -> Self:
         return self
@@ -140,7 +139,7 @@ class ObjectWriter(ABC):
 
 
 def check_process(process: int, path: str) -> None:
-    """Raise StorageError unless this is `process`, which started to write `path`."""
+    """Raise StorageError unless this is the process that started to write `path`."""
     if process != os.getpid():
         raise StorageError("cannot write after a fork: only the parent process can continue this file", file=path)
 
@@ -183,10 +182,7 @@ MAX_MERGED_BYTES = 8 * 1024 * 1024
 
 
 def merge_ranges(ranges: Sequence[tuple[str, int, int]]) -> tuple[list[tuple[str, int, int]], list[int]]:
-    """Merge close (path, start, end).
-
-    Returns the merged ranges, and for each range the number of its merged range.
-    """
+    """Merge close (path, start, end); returns the merged ranges, and the number of the merged range of each range."""
     merged: list[tuple[str, int, int]] = []
     covered_by = [0] * len(ranges)
     for number in sorted(range(len(ranges)), key=ranges.__getitem__):
@@ -201,9 +197,9 @@ def merge_ranges(ranges: Sequence[tuple[str, int, int]]) -> tuple[list[tuple[str
     return merged, covered_by
 
 
-#: A deadline ends the retries, not a count: a count would end them during a short outage.
+#: A deadline ends the retries: a count would end them during a short outage.
 RETRY_TIMEOUT_S = 60.0
-#: Until a server has answered once: a typo in its name must not cost a minute.
+#: The deadline until a server has answered: a typo in its name must not cost a minute.
 FIRST_TIMEOUT_S = 5.0
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
@@ -214,7 +210,7 @@ T = TypeVar("T")
 
 
 class ErrorKind(enum.Enum):
-    """The meaning of a storage client's error for the object, and whether to retry."""
+    """The meaning of a storage client's error."""
 
     MISSING = "the object does not exist"
     REFUSED = "refused, now and at a retry"
@@ -223,7 +219,7 @@ class ErrorKind(enum.Enum):
     UNCLEAR = "no answer, or one that may change"
 
 
-#: Not Python's generator: programs with the same seed would retry in step, and our draws would change theirs.
+#: Not Python's seeded generator, whose state belongs to the program.
 jitter = SystemRandom().random
 
 
@@ -239,18 +235,18 @@ class Deadline:
         random: Callable[[], float] = jitter,
         least: int = 0,
     ) -> None:
-        """`least` is the number of pauses even without time left, for a call that used all of the time."""
+        """`least` pauses are made even after the deadline, for a call that used all the time."""
         self._clock, self._sleep, self._random, self._least = clock, sleep, random, least
         self._end = clock() + timeout_s
         self._longest_s = FIRST_PAUSE_S
 
     @property
     def is_late(self) -> bool:
-        """True if the pauses have reached the longest, some seconds after the first."""
+        """Whether the pauses have reached the longest, after some seconds."""
         return self._longest_s == LONGEST_PAUSE_S
 
     def pause(self) -> bool:
-        """Sleep for a pause and return True; return False at once when no time is left."""
+        """Sleep for a pause and return True; False without time left."""
         left_s = self._end - self._clock()
         if left_s <= 0 and self._least <= 0:
             return False
@@ -265,14 +261,14 @@ class ErrorClassifier(ABC):
 
     @abstractmethod
     def kind(self, error: Exception) -> ErrorKind:
-        """The kind of `error`."""
+        """Return the kind of `error`."""
 
     @abstractmethod
     def describe(self, error: Exception) -> str:
         """Return the text of `error`, without secrets."""
 
     def failure(self, action: str, path: str, error: Exception) -> DistlogError:
-        """Return the error to raise instead of `error`, whose text may hold a secret."""
+        """Return the error to raise instead of `error`, whose text may have a secret."""
         if isinstance(error, (StorageError, InvalidConfigError)):
             return error
         text = f"cannot {action}: {self.describe(error)}"
@@ -288,7 +284,7 @@ def retried(call: Callable[[], T], action: str, path: str, errors: ErrorClassifi
     while True:
         try:
             return call()
-        except Exception as error:  # noqa: PERF203 - to catch in the loop is what it is for
+        except Exception as error:  # noqa: PERF203
             kind = errors.kind(error)
             if kind is ErrorKind.MISSING:
                 raise FileNotFoundError(errno.ENOENT, "the object does not exist", path) from None
@@ -306,14 +302,13 @@ def resolve_put(
     errors: ErrorClassifier,
     deadline: Deadline,
 ) -> bytes:
-    """Resolve the outcome of a put-if-absent: return the bytes stored at `path`, ours or another writer's.
+    """Put an object if absent; returns the bytes stored at `path`, ours or another writer's.
 
-    After an error of `create`, `read_back` reads the object: "it exists" may answer our own write, since responses
-    get lost and clients retry by themselves. If the object is missing, the same bytes are put again.
+    After an error of `create`, `read_back` reads the object: "it exists" may be about our own put, since responses
+    get lost and clients retry. If the object is missing, the same bytes are put again.
 
-    Raises StorageError if the put was refused and cannot have happened, CommitStateUnknownError if it may have
-    happened. An expired permission proves nothing: the client may have sent the put again, and only the second put
-    was refused.
+    Raises StorageError if the put was refused, CommitStateUnknownError if it may have happened. An expired permission
+    proves nothing: the client may have retried, and only the second put was refused.
     """
     may_have_landed = False
     while True:
@@ -349,7 +344,7 @@ def check_one_wins(
         late = uuid.uuid4().bytes
         outcomes.append(put(late))
     except CommitStateUnknownError as error:
-        # the error is about the test's object; nothing of the caller was put
+        # about the test's object: nothing of the caller was put
         raise StorageError(
             f"nothing was written: unknown whether the storage supports conditional puts ({error.message})",
             folder=folder,

@@ -1,4 +1,4 @@
-"""Locks and small values that processes share, by `flock` and mapped pages of a file."""
+"""Locks and small values that processes share: `flock`, and mapped pages of a file."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ from distlog.core import paths
 from distlog.core.errors import LockHeldError, StorageError
 from distlog.core.storage.local_files import failing_as, make_folders, map_shared, map_watched
 
-# A page has two slots. A write fills the slot with the older value, so the newer value survives a process that is
-# killed during a write. A slot has an increasing number and a CRC-32C; the valid slot with the larger number applies.
-# So readers need no lock. Writers need a `FileLock`, since two writers would fill the same slot.
+# A page has two slots. A write fills the older slot, so the newer value survives a process that is killed during a
+# write. The valid slot with the larger number applies, so readers need no lock; writers need a `FileLock`.
 #
-# The page is in the page cache: it survives processes, and has arbitrary content after a power loss. So store the
-# boot's id (`boot_id`) with a value.
+# The page survives processes in the page cache, and has arbitrary content after a power loss: store the boot's id
+# (`boot_id`) with a value.
 #
-# Users that may read the topic, but not write it, may not open the file, since they could lock it. They read a copy,
-# which is written right after the page, with the same layout.
+# Users that may only read the topic may not open the file, since they could lock it. They read a copy, which is
+# written right after the page, with the same layout.
 #
 #     position  size  field
 #            0     8  magic
@@ -83,7 +82,7 @@ class SharedPage:
             # on a full disk, a write to a hole in the map would kill the process (SIGBUS)
             os.posix_fallocate(descriptor, 0, PAGE_BYTES)
         if os.pread(descriptor, len(_MAGIC), 0) != _MAGIC:
-            # new, or after a power loss; several processes may write the same bytes concurrently
+            # new, or after a power loss; concurrent processes write the same bytes
             os.pwrite(descriptor, _MAGIC, 0)
         self._page = map_shared(descriptor, PAGE_BYTES)
         self._cached: _Slot | None = None
@@ -95,11 +94,11 @@ class SharedPage:
 
     @property
     def holder(self) -> int:
-        """The id of the process that last called `record_holder`; it may have ended."""
+        """The process of the last `record_holder`; it may have ended."""
         return int(_HOLDER.unpack_from(self._page, _HOLDER_AT)[0])
 
     def record_holder(self, process_id: int) -> None:
-        """Store the id of the process that holds the lock, for the errors of waiting processes."""
+        """Store the process that holds the lock, for the errors of waiting processes."""
         _HOLDER.pack_into(self._page, _HOLDER_AT, process_id)
 
     def read(self) -> bytes | None:
@@ -141,7 +140,7 @@ class SharedPage:
         return newest
 
     def _is_newest(self, slot: _Slot) -> bool:
-        """Return whether a slot is unchanged and the other slot is older, without computing a checksum."""
+        """Whether a slot is unchanged and the other slot is older, without a checksum."""
         page = self._page
         is_same = page[slot.position : slot.position + len(slot.data)].tobytes() == slot.data
         return is_same and _NUMBER.unpack_from(page, slot.other)[0] < slot.number and page[: len(_MAGIC)] == _MAGIC
@@ -181,10 +180,9 @@ def open_page(path: str) -> int:
 
 
 def _open_to_watch(path: str) -> int:
-    """Same as `open_page`, for a page to be mapped, and for writes too if this user may write it.
+    """Same as `open_page`, for writes too if this user may write it.
 
-    A container's file system (overlay) copies a file of the image when it is first opened for writes, without
-    updating earlier maps. So a process that watches the page must open it for writes.
+    overlay (containers) copies a file of the image when it is opened for writes, and doesn't update earlier maps.
     """
     try:
         return os.open(path, _OPEN)
@@ -195,7 +193,7 @@ def _open_to_watch(path: str) -> int:
 
 
 def read_newest(read: Callable[[], bytes]) -> bytes | None:
-    """Return the newest valid value of a page; reads again if a slot is torn, which may be the newer one."""
+    """Return the newest valid value of a page; reads again if a slot is torn, which may be the newer slot."""
     slots = _whole_slots(read())
     if len(slots) < len(_SLOTS_AT):
         slots += _whole_slots(read())
@@ -237,16 +235,16 @@ def boot_id() -> bytes:
         return bytes(16)
 
 
-# `flock` belongs to an open file, which a forked child shares with its parent: the child's copy would hold the lock
-# after the parent's death. So a child closes its copies, and opens its own files when it locks. A file that was
-# opened while another thread forked is opened again, since the child may have an unknown copy.
+# `flock` belongs to an open file, which a forked child shares: its copy would hold the lock after the parent's death.
+# So a child closes its copies, and opens its own files. A file that was opened while another thread forked is opened
+# again, since the child may have an unknown copy.
 #
-# A lost descriptor with the lock would hold it for the lifetime of the process. So a file is opened under a separate
-# lock, and the locked descriptor is unlocked even after another was opened. If there is a lost descriptor after all,
-# a thread that waits for the lock finds it, unlocks it and logs that.
+# A lost descriptor would hold the lock for the lifetime of the process. So a file is opened under a separate lock,
+# and the locked descriptor is unlocked even after another was opened. If a descriptor is lost after all, a thread
+# that waits for the lock finds it, unlocks it and logs that.
 #
 # A process that can open a file, even for reading, can `flock` it. So users that may not write the file must not read
-# it; they read a copy of the page, which is never locked.
+# it.
 
 _log = logging.getLogger("distlog")
 
@@ -266,7 +264,7 @@ _forks = _generation = 0
 
 
 class FileLock:
-    """The lock and page of the file `path`, not reentrant; a removed file is created again."""
+    """The lock and the page of the file `path`, not reentrant; a removed file is created again."""
 
     def __init__(
         self,
@@ -306,11 +304,11 @@ class FileLock:
         end = self._monotonic() + timeout_s
         acquired: list[bool] = []
         try:
-            # the interpreter acquires it and stores that in one step: an interrupt comes before or after both
+            # in one step of the interpreter: an interrupt comes before or after both
             acquired.extend(map(self._thread.acquire, (True,), (max(timeout_s, 0),)))
             if not acquired[0]:
-                # the thread inside may still be waiting for another process
-                raise self._held_error([os.getpid()] if self._is_held else self._holders(), timeout_s)
+                # the thread inside may be waiting for another process
+                raise _held_by([os.getpid()] if self._is_held else self._holders(), timeout_s, self.path)
             page = self._locked_page(end, timeout_s)
             page.record_holder(os.getpid())
         except BaseException:
@@ -329,10 +327,9 @@ class FileLock:
             self._thread.release()
 
     def is_free(self) -> bool:
-        """Return whether the lock was just free; cheap if it was not. Raises StorageError."""
+        """Return whether the lock was just free. Raises StorageError."""
         acquired: list[bool] = []
         try:
-            # as in `acquire`
             acquired.extend(map(self._thread.acquire, (False,)))
             if not acquired[0]:
                 self._check_holder(self._monotonic())
@@ -354,7 +351,7 @@ class FileLock:
             self.forget()
 
     def forget(self) -> None:
-        """Close the file without the lock, for a caller that holds it, or is `alone`."""
+        """Close the file, for a caller that holds the lock, or is `alone`."""
         with self._opening:
             file, self._file, self._page, self._locked = self._file, -1, None, -1
             if file >= 0:
@@ -371,7 +368,7 @@ class FileLock:
                 forks = _forks
                 if self._makes_folder and not os.path.isdir(folder := os.path.dirname(self.path)):
                     make_folders(folder)
-                # first the file, then its page: the next lock detects a removal in between
+                # the next lock detects a removal between the two
                 file = open_lock(self.path)
                 try:
                     page = self._mapped()
@@ -420,7 +417,7 @@ class FileLock:
             if self._check_holder(now := self._monotonic()):
                 continue
             if now >= end:
-                raise self._held_error(self._holders(), timeout_s)
+                raise _held_by(self._holders(), timeout_s, self.path)
             self._sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
@@ -435,7 +432,7 @@ class FileLock:
         return True
 
     def _check_holder(self, now: float) -> bool:
-        """Log once that the lock is held for long; True if this process held it without a thread, and unlocked it."""
+        """Log once that the lock is held for long; True if no thread of this process held it, and it unlocked it."""
         if self._refused_s is None or now - self._checked_s > _LONG_S:
             self._refused_s, self._is_logged = now, False
         self._checked_s = now
@@ -446,7 +443,7 @@ class FileLock:
         if os.getpid() in holders and _unlock_unknown(self._file):
             _log.error("this process held a lock without a thread inside; unlocked it: %s", self.path)
             return True
-        _log.warning("%s", self._held_error(holders, _LONG_S))
+        _log.warning("%s", _held_by(holders, _LONG_S, self.path))
         return False
 
     def _holders(self) -> list[int]:
@@ -454,9 +451,6 @@ class FileLock:
         with suppress(OSError):
             return _holders_of(self._file)
         return []
-
-    def _held_error(self, holders: list[int], timeout_s: float) -> LockHeldError:
-        return _held_by(holders, timeout_s, self.path)
 
 
 def open_lock(path: str) -> int:
@@ -497,7 +491,7 @@ def _mode_of(file: int) -> int:
 def _have_mode(file: int, mode: int) -> None:
     status = os.fstat(file)
     if stat.S_IMODE(status.st_mode) != mode and os.geteuid() in (0, status.st_uid):
-        # some mounts have no modes, or do not let root change them; an append must not fail for that
+        # some mounts have no modes, or root may not change them; an append must not fail for that
         with suppress(OSError):
             os.fchmod(file, mode)
 
@@ -541,7 +535,7 @@ def _advice(holders: list[int]) -> str:
 
 
 def _holders_of(file: int) -> list[int]:
-    """Return the processes that hold the `flock` of an open file, as far as the system reports them."""
+    """The processes that hold the `flock` of an open file, as far as the system reports them."""
     status = os.fstat(file)
     exact = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     holders = []
@@ -556,7 +550,7 @@ def _holders_of(file: int) -> list[int]:
 
 
 def _unlock_unknown(file: int) -> int:
-    """Unlock the descriptors of the open file's inode that hold its lock without a thread; returns their number."""
+    """Unlock the descriptors of the file's inode that hold its lock without a thread; returns their number."""
     try:
         count, status = 0, os.fstat(file)
     except OSError:

@@ -1,4 +1,4 @@
-"""The fsspec clients of a process: how they are made, and which of their stores have answered."""
+"""The fsspec clients of object stores: their options, their errors, and which of their servers have answered."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class StorageOptions(dict[str, Any]):
         return f"StorageOptions({', '.join(f'{name}=***' for name in self)})"
 
     def settings(self) -> dict[str, Any]:
-        """The options as the client wants them. Raises InvalidConfigError for one that must be a JSON object."""
+        """The arguments of the client. Raises InvalidConfigError for an option that must be a JSON object."""
         return {name: _typed(name, value) for name, value in self.items()}
 
     def masked(self, text: str) -> str:
-        """`text` with `***` for every value that may be a secret."""
+        """Replace every value in `text` that may be a secret by `***`."""
         for value in _strings([*self.values(), *environment().values()]):
             text = text.replace(value, "***")
         return text
@@ -54,7 +54,7 @@ def _typed(name: str, value: Any) -> Any:
             return json.loads(value)
     elif isinstance(value, str):
         value = {"true": True, "false": False}.get(value.lower(), value)
-    # as all clients call them; the value may be a secret
+    # the error must not have the value, which may be a secret
     if name.endswith("_kwargs") and not isinstance(value, Mapping | None):
         raise InvalidConfigError(f"the storage option {name} must be a JSON object, as in {_OBJECT}")
     return value
@@ -75,15 +75,15 @@ def environment() -> dict[str, str]:
     return {name: os.environ[name] for name in os.environ if name.startswith(_ENVIRONMENT)}
 
 
-# The store's time, from its replies (the Date of HTTP). No clock of this machine measures how long a process was
-# paused: the wall clock may be set, and the monotonic clock stops while the machine sleeps or is an image.
+# The store's time, from its replies (the Date of HTTP), shows how long a process was paused. This machine's clocks
+# don't: the wall clock may be set, and the monotonic clock stops while the machine sleeps.
 
-#: Gets the times of the replies to the requests of a context, in ms since 1970.
+#: Receives the times of the replies to the requests of a context, in ms since 1970.
 REPLY_TIMES: ContextVar[list[int] | None] = ContextVar("REPLY_TIMES", default=None)
 
 
 def note_reply(client: Any, date: str | None) -> None:
-    """Store the Date of a reply to `client`; a missing or bad Date is ignored."""
+    """Record the Date of a reply to `client`; a missing or bad Date is ignored."""
     try:
         time_ms = _date_ms(date or "")
     except (TypeError, ValueError):
@@ -96,17 +96,17 @@ def note_reply(client: Any, date: str | None) -> None:
 
 @lru_cache(64)
 def _date_ms(date: str) -> int:
-    """Parse a Date to ms since 1970; cached, since all replies of a second have the same."""
+    """A Date in ms since 1970; cached, since the replies of a second have the same."""
     return int(parsedate_to_datetime(date).timestamp() * 1000)
 
 
 def replied_ms(client: Any) -> int:
-    """Return the newest time of a reply to `client`; 0 without any."""
+    """The newest time of a reply to `client`, or 0."""
     return int(getattr(client, "distlog_replied_ms", 0))
 
 
 def _note_replies(protocol: str, client: Any) -> None:
-    """Make a new client store the times of its replies, if it supports that."""
+    """Make a new client record the times of its replies, if it supports that."""
     with suppress(AttributeError):
         if protocol == "s3":
             client._call_s3 = _noted_calls(client, client._call_s3)
@@ -147,11 +147,11 @@ def _s3_date(reply: Any) -> str | None:
     return date
 
 
-# Clients are cached per process id. A forked child makes its own, and must not close its parent's, since both
-# processes share sockets and the descriptors of the event loop.
+# Clients are cached per process id. A forked child makes its own clients, and must not close its parent's: both share
+# sockets and the descriptors of the event loop.
 MAX_CLIENTS = 16
 
-# Only `storage.backend` retries, so that its deadline holds: retries in several layers would take minutes.
+# Only `storage.backend` retries: retries in several layers would take minutes.
 _S3_CONFIG = {
     "connect_timeout": 5,
     "read_timeout": 20,
@@ -170,7 +170,7 @@ _S3_NAMES = {
     **dict.fromkeys(("session_token", "aws_session_token"), "token"),
     **dict.fromkeys(("region", "region_name", "aws_region"), 'client_kwargs={"region_name": ...}'),
 }
-#: The options of s3fs in addition to its arguments: of its cache of listings, and of botocore's session.
+#: Options of s3fs that are not its arguments: of its cache of listings, and of botocore's session.
 _S3_LIBRARY = frozenset(
     {
         *("skip_instance_cache", "use_listings_cache", "listings_expiry_time", "max_paths"),
@@ -180,7 +180,7 @@ _S3_LIBRARY = frozenset(
 _CLIENTS: dict[tuple[int, str], Any] = {}
 #: The clients, by their key in _CLIENTS, whose server has answered once.
 _ANSWERED: set[tuple[int, str]] = set()
-#: By a client's key in _CLIENTS and a bucket: whether the bucket keeps the condition of a put.
+#: By a client's key in _CLIENTS and a bucket: whether the bucket supports conditional puts.
 _PROOFS: dict[tuple[int, str, str], Proof] = {}
 
 
@@ -204,7 +204,7 @@ class ClientSource:
         key = (os.getpid(), self._key)
         client = _CLIENTS.get(key)
         if client is None:
-            # rotating credentials make more than MAX_CLIENTS: drop this process's oldest clients, never a parent's
+            # rotating credentials make many: drop this process's oldest clients, never a parent's
             clients = [old for old in list(_CLIENTS) if old[0] == key[0]]
             for old in clients[: 1 - MAX_CLIENTS]:
                 _CLIENTS.pop(old, None)
@@ -266,21 +266,21 @@ def _connect(protocol: str, options: StorageOptions) -> Any:
 
 
 def _class_of(protocol: str) -> Any:
-    """Return the class of the clients of a protocol, or None; making a client raises the error."""
+    """The class of the clients of a protocol, or None; making a client raises the error."""
     from fsspec import get_filesystem_class
 
     try:
         kind_of_client: Any = get_filesystem_class(protocol)
     except (ImportError, ValueError):
         return None
-    # gcsfs queries the kind of a bucket by gRPC, and waits a minute for a server without gRPC; its base does not
+    # gcsfs queries the kind of a bucket by gRPC, a minute long without gRPC; its base class does not
     if protocol == "gs" and _KINDS_OF_BUCKETS not in os.environ:
         return next((kind for kind in kind_of_client.__mro__ if kind.__module__ == "gcsfs.core"), kind_of_client)
     return kind_of_client
 
 
 def _stop_retries(protocol: str, client: Any) -> None:
-    """Make the client try once, if it supports that."""
+    """Turn off the client's retries, if it supports that."""
     if protocol == "s3":
         client.retries = 1
     elif protocol in _AZURE:
@@ -311,7 +311,7 @@ def _check_options(protocol: str, client: Any, settings: Mapping[str, Any]) -> N
 
 
 class ClientErrors(ErrorClassifier):
-    """The errors of the fsspec client of a protocol: by the tables, others by their Python type."""
+    """The errors of the fsspec client of a protocol: by the client's table, or else by their Python type."""
 
     def __init__(self, options: StorageOptions, protocol: str) -> None:
         self._options = options
@@ -337,7 +337,6 @@ class ClientErrors(ErrorClassifier):
         return _reply(error) is not None or isinstance(error, (FileNotFoundError, FileExistsError))
 
     def failure(self, action: str, path: str, error: Exception) -> DistlogError:
-        """As every classifier; 401 and 403 are StorageDeniedError."""
         failure = super().failure(action, path, error)
         answer = _reply(error)
         if answer and answer[1].status in (401, 403) and not isinstance(failure, StorageDeniedError):
@@ -345,7 +344,7 @@ class ClientErrors(ErrorClassifier):
         return failure
 
     def describe(self, error: Exception) -> str:
-        """The server's code, status and words, what to set to reach it, or the error's type; no option's value."""
+        """The server's reply, the remedy, or the error's type; without the values of options."""
         if answer := _reply(error):
             table, reply = answer
             cause = table.cause(reply)
@@ -361,7 +360,7 @@ class ClientErrors(ErrorClassifier):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A server's reply: the HTTP status, its own code for it, and words, which may hold a secret."""
+    """A server's reply: the HTTP status, its own code, and its text, which may have a secret."""
 
     status: int
     code: str
@@ -370,7 +369,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class ClientTable:
-    """The meanings of one client's errors; a code takes precedence over its status."""
+    """The meanings of a client's errors; a code takes precedence over its status."""
 
     name: str
     reply: Callable[[BaseException], Reply | None]
@@ -383,7 +382,7 @@ class ClientTable:
         return kind or (ErrorKind.REFUSED if 300 <= reply.status < 500 else ErrorKind.UNCLEAR)
 
     def cause(self, reply: Reply) -> str | None:
-        """The cause of a refusal and what to do, by the reply's code, or else its status."""
+        """The cause and the remedy, by the reply's code, or else its status."""
         # Google's store; gcsfs sends no credentials where it finds none
         if reply.words.startswith("Anonymous caller does not have"):
             return f"no credentials were sent: {_GOOGLE_LOGIN}"
@@ -391,12 +390,12 @@ class ClientTable:
 
 
 def _reply_of_s3fs(error: BaseException) -> Reply | None:
-    said = getattr(error, "response", None)
-    if not isinstance(said, dict):
+    response = getattr(error, "response", None)
+    if not isinstance(response, dict):
         return None
-    status = int(said.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    about = said.get("Error", {})
-    return Reply(status, str(about.get("Code") or status), str(about.get("Message", "")))
+    status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    fields = response.get("Error", {})
+    return Reply(status, str(fields.get("Code") or status), str(fields.get("Message", "")))
 
 
 def _reply_of_gcsfs(error: BaseException) -> Reply | None:
@@ -428,8 +427,7 @@ _PERMISSIONS = "the credentials do not allow it: check their permissions"
 _S3_EXPIRED = "the session token has expired: get new credentials, for example by aws sso login"
 _GOOGLE_LOGIN = "gcloud auth application-default login, or another storage option token"
 _AZURE_KEYS = "the account key, the token or the SAS"
-#: 409 and 412 are unclear, since only a read shows which object is stored. Other 3xx and 4xx are refusals, and 5xx
-#: may be temporary.
+#: 409 and 412 are unclear: only a read shows which object is stored. Other 3xx and 4xx are refusals, 5xx unclear.
 _STATUSES = {
     307: ErrorKind.UNCLEAR,
     401: ErrorKind.REFUSED,
@@ -542,7 +540,7 @@ _REASONS = (
     (TimeoutError, "no answer"),
 )
 
-#: Frequent errors of clients, which have no reply; at most their cause has a reply.
+#: Frequent errors without a reply; their cause may have one.
 _NO_REPLIES = (FileNotFoundError, FileExistsError, TimeoutError)
 
 
@@ -562,7 +560,7 @@ def _reply(error: BaseException) -> tuple[ClientTable, Reply] | None:
 
 
 def _advice(error: Exception, where: str) -> str | None:
-    """Return the fault and the remedy, for a server that was not reached, and for missing credentials."""
+    """The fault and the remedy for an unreachable server or missing credentials."""
     if _kinds(error) & _NO_CREDENTIALS:
         return _CREDENTIALS
     if "RefreshError" in _kinds(error):
@@ -580,7 +578,7 @@ def _advice(error: Exception, where: str) -> str | None:
 
 
 def _server(error: BaseException) -> str | None:
-    """Return the name and port of the server that botocore or aiohttp did not reach."""
+    """The name and port of the server that botocore or aiohttp did not reach."""
     arguments = getattr(error, "kwargs", None)
     address = arguments.get("endpoint_url") if isinstance(arguments, Mapping) else None
     if isinstance(address, str):

@@ -16,7 +16,7 @@ from distlog.core import paths, times
 from distlog.core.errors import DistlogError, StorageError
 from distlog.core.integers import MAX_LONG
 from distlog.core.locks import process_lock
-from distlog.core.storage import backend as storage_retry
+from distlog.core.storage import backend
 from distlog.core.storage.backend import (
     MAX_CONDITIONAL_BYTES,
     Deadline,
@@ -45,9 +45,12 @@ from distlog.core.storage.object_client import (
 from distlog.core.storage.parallel import Task, WorkerThreads, in_parallel
 from distlog.core.times import to_ms
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 
 class ObjectRequests:
-    """Sends requests and retries unclear answers; gets the client for every request, since the process may fork."""
+    """Sends requests and retries unclear errors; gets the client for every request, since the process may fork."""
 
     def __init__(self, protocol: str, options: StorageOptions, counters: StorageCounters) -> None:
         self.protocol, self.counters = protocol, counters
@@ -60,13 +63,10 @@ class ObjectRequests:
 
     def retried(self, action: str, path: str, call: Callable[[], T]) -> T:
         """Return `call()`, retried after temporary failures; for a shorter time if the server never answered."""
-        timeout_s, least = storage_retry.RETRY_TIMEOUT_S, 1
+        timeout_s, least = backend.RETRY_TIMEOUT_S, 1
         if not self._client.has_answered:
-            timeout_s, least, call = (
-                min(timeout_s, storage_retry.FIRST_TIMEOUT_S),
-                0,
-                partial(self._noting_answer, call),
-            )
+            timeout_s, least = min(timeout_s, backend.FIRST_TIMEOUT_S), 0
+            call = partial(self._noting_answer, call)
         return retried(call, action, path, self._errors, Deadline(timeout_s, least=least))
 
     def of_bucket(self, action: str, path: str, call: Callable[[], T]) -> T:
@@ -94,7 +94,7 @@ class ObjectRequests:
         return self._errors.failure(action, path, error)
 
     def read(self, path: str, start: int, end: int | None) -> bytes:
-        """See `Storage.read`; uses a known range, so that no client queries the size first."""
+        """See `Storage.read`; with a range, so that no client queries the size first."""
         return self.retried("read", path, lambda: self._get(path, start, end))
 
     def size(self, path: str) -> int:
@@ -150,14 +150,14 @@ class ObjectRequests:
         self.retried("delete", paths[0], delete)
 
     def list_s3(self, action: str, folder: str, method: str = "list_objects_v2", **arguments: Any) -> Any:
-        """A page of a listing of what lies below a folder of S3: the client's reply."""
+        """The client's reply with a page of a listing of a folder of S3, and the folders in it."""
         bucket, key, _ = self.fs.split_path(folder)
 
-        def ask() -> Any:
+        def request() -> Any:
             self.counters.lists += 1
             return self.fs.call_s3(method, Bucket=bucket, Prefix=f"{key}/" if key else "", **arguments)
 
-        return self.of_bucket(action, folder, ask)
+        return self.of_bucket(action, folder, request)
 
     def _get(self, path: str, start: int, end: int | None) -> bytes:
         if end is not None and end <= start:
@@ -170,7 +170,7 @@ class ObjectRequests:
                 return b""
             raise
         if end is not None and len(data) > end - start:
-            raise StorageError("the storage ignores byte ranges: use another", file=path)
+            raise StorageError("the storage ignores byte ranges: use another storage", file=path)
         self.counters.bytes_read += len(data)
         return data
 
@@ -187,16 +187,10 @@ class ObjectRequests:
         self.counters.bytes_written += len(data)
 
     def _create(self, path: str, data: bytes) -> bytes:
-        # fsspec's memory tests and then writes; a lock makes that atomic in its single process
+        # fsspec's memory tests and then writes, which the lock makes atomic
         with _MEMORY if self.protocol == "memory" else nullcontext():
             self._put(path, data, mode="create")
         return data
-
-
-# An object below 16 MiB is one PUT. A larger one is uploaded in parts of 8 MiB, or of more where there is memory for
-# it, two at a time, while the next part fills. All parts but the last have the same size, as some stores demand.
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 
 class ObjectStore(ObjectRequests):
@@ -222,7 +216,7 @@ class ObjectStore(ObjectRequests):
         in_parallel(lambda item: self._put_any(*item), files.items())
 
     def put_if_absent(self, path: str, data: bytes, timeout_s: float, put_time: PutTime) -> bytes:
-        """See `Storage.put_if_absent`; a probe before the first put uses some of the time."""
+        """See `Storage.put_if_absent`; the timeout includes a probe before the first put."""
         start_s = time.monotonic()
         self.probe_put_if_absent(path.rpartition("/")[0], timeout_s)
         left_s = timeout_s - (time.monotonic() - start_s)
@@ -238,7 +232,7 @@ class ObjectStore(ObjectRequests):
                 return
             left_s = timeout_s - (time.monotonic() - start_s)
             if left_s <= 0:
-                # otherwise writers would wait one after the other for a store that does not answer
+                # otherwise writers would wait one after the other
                 raise StorageError("nothing was written: the storage did not answer another writer", folder=folder)
             path = f"{folder}/{paths.probe_file(uuid.uuid4().hex)}"
             check_one_wins(
@@ -291,17 +285,17 @@ class ObjectStore(ObjectRequests):
     def now_ms(self, folder: str) -> int:
         """See `Storage.now_ms`: the Date of a reply on S3, elsewhere the time of a new object."""
         if self.protocol == "s3":
-            # listing a key needs the permissions of loading a topic, and no object
+            # the permission that loads a topic, without an object
             reply = self.list_s3("get the storage's time", folder, MaxKeys=1)
             return to_ms(parsedate_to_datetime(reply["ResponseMetadata"]["HTTPHeaders"]["date"]))
         path = f"{folder}/{paths.probe_file(uuid.uuid4().hex)}"
         for _ in range(_PROBES_TRIED):
-            self.put(path, b"what time is it")
+            self.put(path, b"time")
             try:
                 written_ms = self.modified_ms(path)
                 break
             except FileNotFoundError:
-                # this process was paused, and a vacuum deleted the object as abandoned
+                # this process was paused, and a vacuum deleted the object
                 continue
             finally:
                 self.delete_one(path)
@@ -342,13 +336,13 @@ class ObjectStore(ObjectRequests):
         """Yield the objects of S3 after the name `after`, in order, page by page, unlike fsspec."""
         _, key, _ = self.fs.split_path(folder)
         prefix = f"{key}/" if key else ""
-        where: dict[str, Any] | None = {"StartAfter": prefix + after} if after else {}
-        while where is not None:
-            reply = self.list_s3("list", folder, Delimiter="/", **where)
+        page: dict[str, Any] | None = {"StartAfter": prefix + after} if after else {}
+        while page is not None:
+            reply = self.list_s3("list", folder, Delimiter="/", **page)
             for entry in reply.get("Contents", []):
                 if name := entry["Key"][len(prefix) :]:
                     yield FileInfo(name, entry["Size"], to_ms(entry["LastModified"]))
-            where = {"ContinuationToken": reply["NextContinuationToken"]} if reply.get("IsTruncated") else None
+            page = {"ContinuationToken": reply["NextContinuationToken"]} if reply.get("IsTruncated") else None
 
     def _put_any(self, path: str, data: Buffer) -> None:
         view = byte_view(data)
@@ -359,11 +353,10 @@ class ObjectStore(ObjectRequests):
             writer.write(view)
 
     def _check_writable(self) -> None:
-        protocol = self.protocol
-        if protocol not in _WRITABLE:
+        if self.protocol not in _WRITABLE:
             raise StorageError(
                 "cannot write here: distlog writes to local paths, s3://, gs://, abfs:// and memory://",
-                protocol=protocol,
+                protocol=self.protocol,
             )
 
 
@@ -389,6 +382,8 @@ SINGLE_PUT_BYTES = 2 * PART_BYTES
 PARTS_IN_FLIGHT = 2
 
 
+# An object of less than 16 MiB is one PUT. A larger one is uploaded in parts of 8 MiB or more, two at a time, while
+# the next part fills. All parts but the last have the same size, which some stores need.
 class BufferedWriter(ObjectWriter):
     def __init__(self, requests: ObjectRequests, path: str, part_bytes: int | None = None) -> None:
         self._requests, self._path, self._part_bytes = requests, path, part_bytes or PART_BYTES
@@ -431,7 +426,7 @@ class BufferedWriter(ObjectWriter):
         self._forget()
 
     def _send_full(self) -> None:
-        # the memory store holds the object in memory anyway: parts would be a second copy
+        # in the memory store, parts would be a second copy
         if self.written < SINGLE_PUT_BYTES or self._requests.protocol == "memory":
             return
         if self._upload is None:
@@ -461,7 +456,7 @@ class MultipartUpload:
         self._id = self._call("create_multipart_upload")["UploadId"]
 
     def send(self, part: bytearray) -> None:
-        """Start to upload `part` when fewer than PARTS_IN_FLIGHT are running. Raises the error of an earlier part."""
+        """Start to upload `part`, after all but PARTS_IN_FLIGHT - 1. Raises the error of an earlier part."""
         if len(self._tags) >= PARTS_IN_FLIGHT:
             self._tags[-PARTS_IN_FLIGHT].wait()
         self._tags.append(Task(partial(self._upload, len(self._tags) + 1, part)))
@@ -474,7 +469,7 @@ class MultipartUpload:
         try:
             self._call("complete_multipart_upload", UploadId=self._id, MultipartUpload={"Parts": parts})
         except FileNotFoundError:
-            # the object exists if the upload was completed and the response was lost
+            # if the response was lost, the object exists
             try:
                 size = self._requests.size(self._path)
             except FileNotFoundError:
@@ -490,7 +485,7 @@ class MultipartUpload:
         try:
             reply = self._call("upload_part", UploadId=self._id, PartNumber=number, Body=part)
         except FileNotFoundError:
-            # not FileNotFoundError, which callers that read files would misinterpret
+            # callers that read files would misinterpret FileNotFoundError
             raise StorageError(_ABORTED, file=self._path, part=number) from None
         self._requests.counters.bytes_written += len(part)
         return str(reply["ETag"])
@@ -504,7 +499,7 @@ class MultipartUpload:
 
 
 class StreamUpload:
-    """The chunked upload of an fsspec file, which retries by itself; for stores other than S3."""
+    """The chunked upload of an fsspec file, which retries; for stores other than S3."""
 
     def __init__(self, requests: ObjectRequests, path: str) -> None:
         self._requests, self._path = requests, path

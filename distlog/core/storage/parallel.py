@@ -1,4 +1,4 @@
-"""Does several pieces of work at the same time, in threads, and gives their results in order."""
+"""Concurrent work in threads, with its results in order."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ from typing import Generic, NoReturn, TypeVar
 
 from distlog.core.errors import StorageError
 
-# Python's executors and futures acquire a lock in several steps: an interrupt between two steps, such as Ctrl-C in a
-# notebook, leaves the lock held, and all its waiters wait forever. The threads here acquire and release shared state
-# in one step of the interpreter.
+# Python's executors and futures acquire a lock in several steps: an interrupt between two of them (Ctrl-C) leaves the
+# lock held forever. The threads here acquire and release shared state in one step of the interpreter.
 
 _pools: weakref.WeakSet[WorkerThreads] = weakref.WeakSet()
 
 
 class WorkerThreads:
-    """Up to `size` helper threads: if none can be started, or after a fork, no thread does the work."""
+    """Up to `size` helper threads; none if they cannot be started, or after a fork."""
 
     def __init__(self, size: int, name: str) -> None:
         self._name, self._process = name, os.getpid()
-        # a token per thread that may still be started, then a token per idle thread: work takes the last
+        # a token per thread that may be started, then a token per idle thread: work pops the last
         self._free = deque([True] * size)
         self._threads: list[threading.Thread] = []
         self._waiting: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
@@ -60,7 +59,7 @@ class WorkerThreads:
             self._threads.append(thread)
 
     def end(self, *, joined: bool) -> None:
-        """Drop queued work and stop the threads; when `joined`, wait until they have ended."""
+        """Drop queued work and stop the threads; if `joined`, wait until they have ended."""
         self._is_over = True
         if self._process != os.getpid():
             return
@@ -90,8 +89,6 @@ def _end_all() -> None:
         pool.end(joined=True)
 
 
-_THREADS = 4
-
 T = TypeVar("T")
 
 
@@ -99,7 +96,7 @@ class Task(Generic[T]):
     """Work of one process, done once: by a thread, or by a caller that needs it before a thread has started."""
 
     def __init__(self, work: Callable[[], T]) -> None:
-        self._work, self._is_taken, self._is_over = work, threading.Lock(), False
+        self._work, self._started, self._is_over = work, threading.Lock(), False
         self._result: list[T] = []
         self._error: BaseException | None = None
         self._calls: deque[Callable[[], None]] = deque()
@@ -107,14 +104,14 @@ class Task(Generic[T]):
 
     def run(self) -> None:
         """Do the work, unless it has started already; `wait` raises its error."""
-        if self._process != os.getpid() or not self._is_taken.acquire(blocking=False):
+        if self._process != os.getpid() or not self._started.acquire(blocking=False):
             return
         try:
             self._result.append(self._work())
         except BaseException as error:
             self._error = error
             if not isinstance(error, Exception):
-                # an interrupt is for the thread that runs this, not for a caller that waits
+                # an interrupt is for the thread that runs this
                 raise
         finally:
             self._end()
@@ -147,8 +144,8 @@ class Task(Generic[T]):
             pass
 
     def when_over(self, call: Callable[[], None]) -> None:
-        """Call `call` when the work is done. Cancels work that has not started, and then calls `call` now."""
-        if self._is_taken.acquire(blocking=False):
+        """Call `call` when the work is done, or cancel work that has not started and call it now."""
+        if self._started.acquire(blocking=False):
             self._error = CancelledError()
             self._end()
         self._calls.append(call)
@@ -173,11 +170,11 @@ def begin(work: Callable[[], T]) -> Task[T]:
 
 @cache
 def _background_pool() -> WorkerThreads:
-    return WorkerThreads(_THREADS, "distlog-background")
+    return WorkerThreads(4, "distlog-background")
 
 
 def started_before_fork() -> StorageError:
-    """Return the error of a forked child that waits for threads of its parent."""
+    """The error of a forked child that waits for threads of its parent."""
     return StorageError("this was started before a fork, in the parent: do it again in this process")
 
 
@@ -239,8 +236,8 @@ class _OrderedTasks(Generic[T]):
     def work_until(self, task: Task[T]) -> None:
         """Do `task`, or, while another thread does it, tasks that no thread has started."""
         task.run()
-        while not task.is_done and (other := self.pull(blocking=False)):
-            other.run()
+        while not task.is_done and (next_task := self.pull(blocking=False)):
+            next_task.run()
 
     def next(self) -> Task[T] | None:
         """Remove and return the task to wait for; None at the end."""
@@ -249,7 +246,7 @@ class _OrderedTasks(Generic[T]):
         return self.queue.popleft() if self.queue else None
 
     def free_slot(self) -> None:
-        """Make room for another task, since the reader has the result of a removed task."""
+        """Make room for another task, since the reader has a result."""
         self._returned += 1
 
     def stop(self) -> None:
@@ -287,9 +284,8 @@ def in_order(
     The caller does the first task. Every later task has a thread, since most tasks wait for a storage; tasks that
     compute share `workers`, including the caller. Without threads the caller does all tasks.
 
-    One thread at a time uses the iterator of tasks. Errors of the iterator and of tasks are raised in order. At the
-    end, after an error and after `close`, no task is started, and the iterator is closed; when `joined`, the threads
-    have ended too.
+    One thread at a time uses the iterator of tasks. Errors are raised in order. At the end, after an error and after
+    `close`, the iterator is closed; if `joined`, the threads have ended too.
     """
     computes = workers is not None
     threads = buffered if workers is None else workers - 1
@@ -317,7 +313,7 @@ def in_order(
 
 
 def prefetched(items: Iterator[T], count: int) -> Iterator[T]:
-    """Return `items`, the first `count` of which are made now; an error is raised after the earlier items."""
+    """Return `items`, the first `count` computed now; an error is raised after the earlier items."""
     ready: list[T] = []
     try:
         ready.extend(islice(items, count))

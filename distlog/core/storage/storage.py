@@ -1,4 +1,4 @@
-"""All access to stored bytes, through one class for every kind of storage."""
+"""All access to stored bytes: `Storage` for every kind of storage, and `InputStorage` for files to read."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ COMMIT_TIMEOUT_S = 600.0
 class Storage:
     """A folder (a topic, or a root of topics) on a local disk or at a fsspec URL, and the files in it.
 
-    Names are relative to the folder, with `/` between their parts; a name that was read from storage must be checked
-    first. A missing file raises FileNotFoundError, any other failure StorageError. Reads and writes are repeated for
-    a minute after faults that may pass. When a put returns, its file is durable.
+    Names are relative to the folder, with `/` between their parts; check names that were read from storage. A missing
+    file raises FileNotFoundError, any other failure StorageError. Temporary faults are retried for a minute. When a
+    put returns, its file is durable.
 
     Pickles with its options. Safe between threads and after a fork.
     """
@@ -74,7 +74,7 @@ class Storage:
 
     @property
     def name(self) -> str:
-        """The folder's name: the last part of its address, which is the name of its topic."""
+        """The last part of the address, which is the name of the topic."""
         return self.url.rstrip("/").rpartition("/")[2]
 
     @property
@@ -123,10 +123,7 @@ class Storage:
         return self._backend.read(self._prefix + name, start, end)
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[memoryview]:
-        """Read the bytes of each (name, start, end), close ones together.
-
-        Raises StorageError if a file is shorter.
-        """
+        """Read the bytes of each (name, start, end). Raises StorageError if a file is shorter."""
         parts = self._backend.read_ranges([(self._prefix + name, start, end) for name, start, end in ranges])
         for (name, start, end), data in zip(ranges, parts, strict=True):
             if len(data) != max(end - start, 0):
@@ -163,10 +160,9 @@ class Storage:
     ) -> bytes:
         """Write `data` unless `name` exists; return the stored bytes, ours or another writer's.
 
-        `data` must be unique (by a uuid): the caller compares the bytes to learn who was first. Another writer's
-        bytes are cut at MAX_CONDITIONAL_BYTES + 1. After a lost response the file is read back. Raises StorageError
-        if nothing was written, CommitStateUnknownError if `data` may have been written. `put_time` gets the time of
-        the put, without another request.
+        `data` must be unique (by a uuid): the bytes show who was first. Another writer's bytes are cut at
+        MAX_CONDITIONAL_BYTES + 1. After a lost response the file is read back. Raises StorageError if nothing was
+        written, CommitStateUnknownError if `data` may have been written. `put_time` receives the time of the put.
         """
         if not 0 < len(data) <= MAX_CONDITIONAL_BYTES:
             raise StorageError("a conditional put needs 1 byte to 64 MiB", file=name, size=len(data))
@@ -316,7 +312,7 @@ def parse_url(url: str | os.PathLike[str]) -> StorageUrl:
         raise StorageError("an address must be text or a path, as in /data/logs/clicks", got=type(text).__name__)
     if local := _LOCAL.fullmatch(text):
         if local["server"] not in (None, "", "localhost"):
-            # RFC 8089: two slashes are followed by a server, so `file://tmp/x` would not mean /tmp/x
+            # RFC 8089: a server follows two slashes, so `file://tmp/x` would not mean /tmp/x
             meant = f"file:///{local['server']}{local['path']}"
             raise StorageError(f"the address of a local folder has three slashes, as in {meant}; or use its path")
         return _local(local["path"])
@@ -339,7 +335,6 @@ def _remote(protocol: str, location: str) -> StorageUrl:
     _refuse_credentials(protocol, location.strip("/"))
     _refuse_protocol(protocol)
     if location.startswith("/") and protocol != "memory":
-        # the name of a folder must not be used as a bucket
         raise StorageError(f"the address has no bucket: use two slashes, as in {protocol}://bucket/folder")
     location = location.strip("/")
     if not location:
