@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from distlog.gateway.event_log import EventLog
 from distlog.gateway.protocol.frames import (
@@ -32,7 +32,6 @@ from distlog.gateway.security.authentication import SaslExchange
 from distlog.gateway.server.fairness import REQUEST_PERCENTAGE, CpuUse, CpuUses, FairQueue, Quotas
 
 if TYPE_CHECKING:
-    from distlog.gateway.server.connection import Connection
     from distlog.gateway.topics.metadata_cache import HostedTopic
 
 
@@ -48,7 +47,7 @@ class Request:
     session: ClientSession
     share: CpuUse
     quotas: Quotas
-    client: Connection
+    client: ClientConnection
     client_id: str = ""
     body: Any = None
     #: Called when the client has received the response, or has disconnected.
@@ -218,6 +217,15 @@ class Rights:
         if self.lists is None:
             return NO_OPERATIONS
         return sum(1 << operation for operation in OPERATIONS[kind] if self.might(operation, kind, name))
+
+
+class ClientConnection(Protocol):
+    """The connection of a request's client; any thread may call its methods."""
+
+    def send(self, request: Request, chunks: Sequence[ResponseChunk]) -> None: ...
+    def send_last(self, request: Request, chunks: Sequence[ResponseChunk], after_s: float) -> None: ...
+    def fail(self, request: Request, reason: str) -> None: ...
+    def let_next(self, request: Request) -> None: ...
 
 
 #: The fields of a request as objects: this factor times the bytes, up to a limit for the most items of a request.
