@@ -18,7 +18,7 @@ from typing import Generic, NoReturn, TypeVar
 
 from distlog.core.errors import StorageError
 
-# Python's executors and futures acquire a lock in several steps: an interrupt between two of them (Ctrl-C) leaves the
+# Python's executors and futures acquire a lock in several steps: an interrupt between two steps (Ctrl-C) leaves the
 # lock held forever. The threads here acquire and release shared state in one step of the interpreter.
 
 _pools: weakref.WeakSet[WorkerThreads] = weakref.WeakSet()
