@@ -245,7 +245,6 @@ def gateway_settings(config: GatewayConfig) -> list[ShownSetting]:
 
 
 def setting_text(value: object) -> str:
-    """The value of a setting as Kafka shows it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

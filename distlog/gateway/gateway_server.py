@@ -201,10 +201,7 @@ class GatewayServer:
         return self
 
     def _wait_for_others(self, is_to_stop: Callable[[], bool]) -> None:
-        """Answer no client before all gateways know each other, or a client may stall for minutes.
-
-        librdkafka forgets requests to a gateway that another gateway does not name.
-        """
+        """Answer no client before all gateways know each other: librdkafka forgets requests to an unknown one."""
         end, lease = time.monotonic() + _OTHERS_S, self._lease
         while time.monotonic() < end and not is_to_stop():
             if lease.neighbours >= self.broker.config.processes and not lease.unknown_s:
@@ -212,10 +209,7 @@ class GatewayServer:
             time.sleep(_OTHERS_PAUSE_S)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
-        """Answer the requests in flight, close all, and sync all appends.
-
-        Returns False if it gave up work after `timeout_s`.
-        """
+        """Answer the requests in flight, and sync all appends. Returns False if it gave up work after `timeout_s`."""
         if self._loop.is_closed():
             return True
         end, drained = ShutdownDeadline(timeout_s), ShutdownDeadline((1 - _CLOSING_SHARE) * timeout_s)

@@ -72,7 +72,6 @@ class MessageSchema:
     fields: tuple[SchemaField, ...]
 
     def names(self) -> set[str]:
-        """The names of its fields, at all depths."""
         inner = (field.message.names() for field in self.fields if field.message is not None)
         return {field.name for field in self.fields}.union(*inner)
 
@@ -101,12 +100,10 @@ _BLOCKS = _blocks()
 
 
 def request_schema(api_key: int, version: int) -> BodySchema:
-    """The schema of a request of this API and version. Raises InvalidRequestError if there is none."""
     return _schema("request", api_key, version)
 
 
 def response_schema(api_key: int, version: int) -> BodySchema:
-    """The schema of its response."""
     return _schema("response", api_key, version)
 
 
@@ -172,8 +169,6 @@ _PRESENT, _ABSENT = b"\x01", b"\xff"
 
 
 class Items:
-    """The number of items that a request may still have."""
-
     def __init__(self, remaining: int = MAX_ITEMS) -> None:
         self._remaining = remaining
 
@@ -194,10 +189,7 @@ _LengthReader = Callable[[memoryview, int], tuple[int, int]]
 
 
 def message_reader(message: MessageSchema) -> MessageReader:
-    """A function that reads the message; it raises InvalidRequestError for bytes that are not one.
-
-    Unknown tagged fields are passed over (KIP-482), and null is read where the version allows it.
-    """
+    """A function that reads the message, and passes over unknown tagged fields. It raises InvalidRequestError."""
     steps, make = _read_steps(message), _maker(message)
 
     def read(data: memoryview, position: int, items: Items) -> tuple[Any, int]:
@@ -225,7 +217,6 @@ def read_text(data: memoryview, position: int) -> tuple[str | None, int]:
 
 
 def skip_tags(data: memoryview, position: int, items: Items) -> int:
-    """Pass over tagged fields."""
     try:
         return _read_tags((), ())([], data, position, items)
     except IndexError:
@@ -270,7 +261,6 @@ def _read_steps(message: MessageSchema) -> list[_StepReader]:
 
 
 def _empty(field: SchemaField) -> Any:
-    """The value of a missing tagged field."""
     if field.message is None or field.is_array or field.default is None:
         return field.default
     return _maker(field.message)([_empty(inner) for inner in _in_order(field.message)])
@@ -372,7 +362,6 @@ def _read_message(message: MessageSchema, *, is_nullable: bool) -> _StepReader:
 
 
 def _read_array(field: SchemaField, length: _LengthReader, is_flexible: bool) -> _StepReader:
-    """Reads an array of plain values."""
     item, form = None, FIXED.get(field.kind)
     if form is None:
         item = _read_plain(field.kind, is_flexible, field.name, is_nullable=False)
@@ -397,7 +386,6 @@ def _read_array(field: SchemaField, length: _LengthReader, is_flexible: bool) ->
 
 
 def _read_messages(message: MessageSchema, length: _LengthReader, field: SchemaField) -> _StepReader:
-    """Reads an array of messages."""
     steps, make, smallest, name = _read_steps(message), _maker(message), _smallest_message(message), field.name
     at_once = _read_at_once(message)
 
@@ -527,7 +515,6 @@ class ChunkWriter:
         self.small = bytearray()
 
     def put(self, data: ResponseChunk) -> None:
-        """Add bytes, which may be many."""
         if len(data) < COPIED_BYTES:
             self.small += bytes(data)
             return
@@ -535,13 +522,11 @@ class ChunkWriter:
         self.chunks.append(data)
 
     def end(self) -> None:
-        """Move all written bytes to `done`."""
         if self.small:
             self.chunks.append(bytes(self.small))
             self.small = bytearray()
 
     def joined(self) -> bytes:
-        """All written bytes, in one piece."""
         self.end()
         return b"".join(map(bytes, self.chunks))
 
@@ -551,10 +536,7 @@ _ValueWriter = Callable[[ChunkWriter, Any], None]
 
 
 def message_writer(message: MessageSchema, field_names: Set[str]) -> MessageWriter:
-    """A function that writes the message from fields; a missing one has its default.
-
-    The function raises ValueError for a field outside `field_names`, and omits a field that this version lacks.
-    """
+    """A function that writes the message from fields; ValueError for a field outside `field_names`."""
     steps, run = list[MessageWriter](), list[SchemaField]()
     for field in message.fields:
         if field.tag is not None:
@@ -630,7 +612,6 @@ def _write_tags(tagged: Sequence[tuple[Any, SchemaField, _ValueWriter]]) -> Mess
 
 
 def _put(field: SchemaField, is_flexible: bool, field_names: Set[str]) -> _ValueWriter:
-    """Writes the value of a field; null where Kafka allows it."""
     is_nullable = field.is_nullable and field.tag is None
     put = _put_plain(field.kind, is_flexible) if field.message is None else message_writer(field.message, field_names)
     if field.is_array:
@@ -644,7 +625,6 @@ def _put(field: SchemaField, is_flexible: bool, field_names: Set[str]) -> _Value
 
 
 def _put_plain(kind: str, is_flexible: bool) -> _ValueWriter:
-    """Writes a plain value: a number, text, bytes or an id."""
     if kind in FIXED:
         pack = struct.Struct(">" + FIXED[kind]).pack
         return lambda writer, value: writer.put(pack(value))

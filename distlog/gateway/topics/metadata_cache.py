@@ -89,7 +89,6 @@ class MetadataCache:
         return self._topics.get(topic) if isinstance(topic, str) else self._by_id.get(topic)
 
     def topic(self, name: str) -> HostedTopic:
-        """The topic. Raises TopicNotFoundError, InvalidTopicError, StorageError."""
         hosted = self._topics.get(name)
         return self._open(name) if hosted is None else hosted
 
@@ -154,7 +153,6 @@ class MetadataCache:
         return hosted
 
     def all_topics(self) -> dict[str, HostedTopic]:
-        """All topics that can be opened, by name. Raises StorageError."""
         topics_or_errors = _or_errors(self.fresh_topic, self._names())
         return {name: topic for name, topic in topics_or_errors.items() if isinstance(topic, HostedTopic)}
 
@@ -240,7 +238,6 @@ class MetadataCache:
         return True
 
     def drop(self, name: str, topic_id: uuid.UUID | None = None) -> HostedTopic:
-        """Drop a topic, if it has this id; returns it."""
         hosted = self.clients_topic(name)
         if topic_id not in (None, hosted.id):
             raise UnknownTopicIdError("the topic of this name has another id", topic_id=topic_id)
@@ -269,7 +266,6 @@ class MetadataCache:
                 self._refreshed(IDLE_MS, name)
 
     def commit_now(self) -> None:
-        """Let no append wait for others: the gateway is stopping."""
         for hosted in self.loaded.values():
             hosted.commit_now()
 
@@ -331,11 +327,7 @@ class SharedLoads(Generic[T]):
         self._under_way: dict[str, Future[T]] = {}
 
     def get(self, name: str, load: Callable[[], T]) -> T:
-        """The result of `load`, called here or in the thread that loads the same name now. Raises its errors.
-
-        A load that started before this call may have failed for an old reason: then all waiting threads share another
-        one.
-        """
+        """Return the result of one load of all threads; a load that started earlier and failed is repeated once."""
         result, is_own = self._join(name)
         if not is_own:
             try:
@@ -396,7 +388,6 @@ class HostedTopic(RefreshingTopic):
         return TopicSummary(self.name, str(self.id), len(self.snapshot.partitions))
 
     def partition(self, number: int) -> Partition:
-        """The partition with this number. Raises TopicNotFoundError."""
         partition = self._partitions.get(number)
         if partition is None:
             if not 0 <= number < len(self.snapshot.partitions):
@@ -428,7 +419,6 @@ class HostedTopic(RefreshingTopic):
         return appended
 
     def append_run_later(self, number: int, run: BatchRun, fence: Fence) -> Future[AppendInfo]:
-        """On an object store, append a batch of the gateway with the next commit."""
         return self._gathered.append_runs({number: run}, fence, at_once=False)[number]
 
     def end_transaction(
@@ -533,7 +523,6 @@ def topic_defaults(settings: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def check_not_own(name: str) -> None:
-    """Raise InvalidTopicError for the topics of the gateways."""
     if name in OWN_TOPICS:
         raise InvalidTopicError("only the gateway writes and changes this topic", topic=name)
 

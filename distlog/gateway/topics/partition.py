@@ -59,10 +59,7 @@ class Partition:
     def append(
         self, records: bytes, fence: Fence | None = None, *, timeout_s: float | None = None, may_wait: bool = True
     ) -> AppendInfo:
-        """Append a producer's batch directly: see `PartitionLog.append_batches`. Opening a log waits.
-
-        The caller flushes the batch, if that is due, as it always is for one of a transaction.
-        """
+        """Append a batch by `PartitionLog.append_batches`. The caller flushes it if that is due."""
         with self._log() if may_wait else self._logs.use(self, _not_open) as log:
             info = log.append_batches(records, fence, timeout_s=timeout_s, may_wait=may_wait)
         return info if fence is None else info._replace(appended=info.appended._replace(flush_due=True))
@@ -148,7 +145,6 @@ class Partition:
         return producer_entries(topic.handle, self.fresh.refresh().partitions[self.number])
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Sync all appends, and close the files."""
         self._logs.close(self, timeout_s)
 
     def _log(self) -> AbstractContextManager[PartitionLog]:
@@ -300,7 +296,6 @@ class OpenPartitionLogs:
         self._may_be_many = False
 
     def use(self, partition: Hashable, open_log: Callable[[], PartitionLog]) -> _Use:
-        """The partition's log, which stays open during a `with` statement."""
         return _Use(self, partition, open_log)
 
     def _acquire(
@@ -417,7 +412,6 @@ class PartitionTail:
 
     @classmethod
     def of(cls, partition: Partition) -> PartitionTail:
-        """All batches of a partition."""
         return cls(lambda offset: partition.fetch(offset, READ_BYTES, committed=False).batches)
 
     def has_lost_records(self, state: PartitionState) -> bool:
@@ -428,7 +422,6 @@ class PartitionTail:
         return True
 
     def records(self) -> Iterator[pa.RecordBatch]:
-        """The offsets, keys and values of the records since the last call."""
         for batches in self.batches():
             rows = batches.rows[batches.rows["attributes"] & CONTROL == 0]
             yield decode(batches.data, rows, columns=RECORD_COLUMNS)
@@ -483,7 +476,6 @@ class LeaderEpochs:
 
 
 def leader_epochs(storage: Storage, topic: str, partition: int) -> LeaderEpochs:
-    """The leader epochs of an imported partition. Raises StorageError, CorruptMetadataError."""
     name = f"{paths.partition_dir(topic, partition)}/{paths.LEADER_EPOCHS}"
     with suppress(FileNotFoundError):
         return LeaderEpochs(tuple(read_epochs(storage.read(name), file=name)))
@@ -515,10 +507,7 @@ Fence = Callable[[Snapshot], None]
 
 
 class RefreshingTopic:
-    """The topic in the folder `name`; safe between threads.
-
-    On a local disk a check for the next commit is cheap, so each use is fresh; on an object store it is a request.
-    """
+    """The topic in the folder `name`; for many threads. A refresh is cheap on a local disk, elsewhere a request."""
 
     def __init__(self, name: str, topic: Topic) -> None:
         self.name, self.topic = name, topic

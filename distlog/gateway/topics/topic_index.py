@@ -58,7 +58,6 @@ class TopicIndex:
             return summaries_or_errors
 
     def forget(self, name: str) -> None:
-        """Forget a dropped or replaced topic; does not wait for reads in flight."""
         self._forget([name])
 
     def _forget(self, names: Collection[str]) -> None:
@@ -173,7 +172,6 @@ class _IndexedTopic:
 
     @classmethod
     def parse(cls, fields: Any) -> _IndexedTopic:
-        """Parse an entry of the index. Raises ValueError, TypeError."""
         topic_id, commit_id, *numbers = fields
         partitions, version, seen_ms, kept_ms = numbers
         if not all(type(number) is int and 0 <= number < _MOST for number in numbers) or partitions > MAX_PARTITIONS:
