@@ -18,6 +18,7 @@ from distlog.core.errors import DistlogError
 from distlog.core.integers import MAX_LONG
 from distlog.core.log.live_snapshot import with_tail
 from distlog.core.log.partition_log import PartitionLog
+from distlog.core.log_manager.broker_config import BrokerConfig
 from distlog.core.log_manager.log_manager import Metric
 from distlog.core.log_manager.log_tasks import Scheduler
 from distlog.core.opening import create
@@ -40,7 +41,7 @@ from distlog.gateway.server.acceptor import Acceptor
 from distlog.gateway.server.connection import Processor
 from distlog.gateway.server.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
 from distlog.gateway.server.fairness import CpuUses, Quotas
-from distlog.gateway.topics.metadata_cache import MetadataCache, topic_defaults
+from distlog.gateway.topics.metadata_cache import MetadataCache
 from distlog.gateway.transactions.transaction_coordinator import TransactionServices
 
 #: How long a stop may take, and the share of that which is kept for the device: clients cannot use it up.
@@ -68,6 +69,7 @@ class GatewayServer:
     ) -> None:
         config = with_settings(config or GatewayConfig(), settings or {})
         self.host, self._wanted_port = host, port
+        defaults = BrokerConfig.parse(settings or {}).topic_defaults
         self._loop = asyncio.new_event_loop()
         shares, quotas = CpuUses(time.monotonic), Quotas(time.monotonic)
         self._apis = KafkaApis(shares, config.num_io_threads)
@@ -75,7 +77,7 @@ class GatewayServer:
             config, self._loop, shares, quotas, self._apis.offer_new, supports, authentication
         )
         self._acceptor = Acceptor(self._processor, TlsContext(tls) if tls else None)
-        metadata = MetadataCache(Storage(root, storage_options), topic_defaults(settings or {}), clock, config)
+        metadata = MetadataCache(Storage(root, storage_options), defaults, clock, config)
         fetches = DelayedFetches(self._apis.offer, config.metadata_max_age_ms)
         appends = DelayedAppends(self._apis.offer)
         self._lease = GatewayLease(metadata.root, config.wanted_id, config.broker_session_timeout_ms / 1000)

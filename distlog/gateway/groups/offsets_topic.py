@@ -163,7 +163,9 @@ class OffsetsTopic:
     def ended(self, partition: int) -> Iterator[EndedTransaction]:
         """The transactions that have ended in a partition since it was loaded, each once; one caller at a time."""
         tail = self._tails.get(partition)
-        return iter(()) if tail is None else ended_transactions(tail)
+        for batches in tail.batches() if tail is not None else ():
+            for row in batches.rows[batches.rows["attributes"] & CONTROL != 0]:
+                yield EndedTransaction(int(row["producer_id"]), control_type(batches.data, row) == COMMIT)
 
     def store(self, group: str, changes: Sequence[GroupChange], on_stored: Stored) -> None:
         """Store changes in the order of a group's calls; when too much is in flight, the client must retry."""
@@ -378,9 +380,3 @@ def _decoded(key: bytes | None, value: bytes | None) -> GroupChange | None:
 class EndedTransaction(NamedTuple):
     producer_id: int
     is_committed: bool
-
-
-def ended_transactions(tail: PartitionTail) -> Iterator[EndedTransaction]:
-    for batches in tail.batches():
-        for row in batches.rows[batches.rows["attributes"] & CONTROL != 0]:
-            yield EndedTransaction(int(row["producer_id"]), control_type(batches.data, row) == COMMIT)

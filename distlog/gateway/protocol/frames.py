@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from distlog.core import errors
-from distlog.core.log.partition_log import LostRecordsError
 from distlog.core.log.segment_files import DamagedLogError
 from distlog.gateway.event_log import FAILURES
 from distlog.gateway.protocol.messages import (
@@ -75,7 +74,6 @@ CODES: dict[type[BaseException], ErrorCode] = {
     errors.InvalidPartitionsError: ErrorCode.invalid_partitions,
     errors.InvalidRecordError: ErrorCode.invalid_record,
     errors.RecordTooLargeError: ErrorCode.message_too_large,
-    errors.RecordValidationError: ErrorCode.invalid_record,
     errors.InvalidTimestampError: ErrorCode.invalid_timestamp,
     errors.InvalidTopicError: ErrorCode.invalid_topic_exception,
     errors.TopicNotFoundError: ErrorCode.unknown_topic_or_partition,
@@ -99,7 +97,6 @@ CODES: dict[type[BaseException], ErrorCode] = {
     GroupAccessDeniedError: ErrorCode.group_authorization_failed,
     ClusterAccessDeniedError: ErrorCode.cluster_authorization_failed,
     TransactionalIdAccessDeniedError: ErrorCode.transactional_id_authorization_failed,
-    LostRecordsError: ErrorCode.kafka_storage_error,
     DamagedLogError: ErrorCode.kafka_storage_error,
     errors.CorruptionError: ErrorCode.kafka_storage_error,
     errors.CorruptRecordError: ErrorCode.corrupt_message,

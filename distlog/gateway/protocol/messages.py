@@ -6,10 +6,11 @@ import json
 import struct
 import uuid
 from collections import deque, namedtuple
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
+from itertools import groupby
 from operator import itemgetter
 from typing import Any, NoReturn
 
@@ -164,6 +165,7 @@ COPIED_BYTES = 1 << 14
 _UUID_BYTES = 16
 _UVARINT_BYTES = 5
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
+_UTF_8 = partial(str, encoding="utf-8")
 #: The byte before a nullable message that is present (KIP-893), and the byte of one that is null.
 _PRESENT, _ABSENT = b"\x01", b"\xff"
 
@@ -236,28 +238,23 @@ def _maker(message: MessageSchema) -> Callable[[Sequence[Any]], Any]:
 
 
 def _read_steps(message: MessageSchema) -> list[_StepReader]:
-    steps, run = list[_StepReader](), ""
-    for field in message.fields:
-        if field.tag is not None:
-            continue
-        if field.kind in FIXED and not field.is_array:
-            run += FIXED[field.kind]
-            continue
-        steps += (
-            [_read_fixed(run), _read_field(field, message.is_flexible)]
-            if run
-            else [_read_field(field, message.is_flexible)]
-        )
-        run = ""
-    steps += [_read_fixed(run)] if run else []
+    steps = list[_StepReader]()
+    for is_fixed, fields in _runs(message):
+        if is_fixed:
+            steps.append(_read_fixed("".join(FIXED[field.kind] for field in fields)))
+        else:
+            steps += [_read_field(field, message.is_flexible) for field in fields]
     if message.is_flexible:
         tagged = [field for field in message.fields if field.tag is not None]
-        steps.append(
-            _read_tags(
-                [_empty(field) for field in tagged], [(field.tag, _read_field(field, True)) for field in tagged]
-            )
-        )
+        readers = [(field.tag, _read_field(field, True)) for field in tagged]
+        steps.append(_read_tags([_empty(field) for field in tagged], readers))
     return steps
+
+
+def _runs(message: MessageSchema) -> Iterator[tuple[bool, Iterator[SchemaField]]]:
+    """The fields without a tag in runs: of fixed size, or not."""
+    fields = (field for field in message.fields if field.tag is None)
+    return groupby(fields, lambda field: field.kind in FIXED and not field.is_array)
 
 
 def _empty(field: SchemaField) -> Any:
@@ -295,11 +292,7 @@ def _read_plain(kind: str, is_flexible: bool, name: str, *, is_nullable: bool) -
     if kind == "uuid":
         return _read_uuid
     length = None if is_flexible else _INT16 if kind == "string" else _INT32
-    return _read_sized(_text if kind == "string" else bytes, length, name, is_nullable=is_nullable)
-
-
-def _text(data: memoryview) -> str:
-    return str(data, "utf-8")
+    return _read_sized(_UTF_8 if kind == "string" else bytes, length, name, is_nullable=is_nullable)
 
 
 def _read_sized(
@@ -329,7 +322,7 @@ def _read_sized(
     return step
 
 
-_read_client_id = _read_sized(_text, _INT16, "client_id", is_nullable=True)
+_read_client_id = _read_sized(_UTF_8, _INT16, "client_id", is_nullable=True)
 
 
 def _refuse_null(name: str) -> NoReturn:
@@ -537,17 +530,12 @@ _ValueWriter = Callable[[ChunkWriter, Any], None]
 
 def message_writer(message: MessageSchema, field_names: Set[str]) -> MessageWriter:
     """A function that writes the message from fields; ValueError for a field outside `field_names`."""
-    steps, run = list[MessageWriter](), list[SchemaField]()
-    for field in message.fields:
-        if field.tag is not None:
-            continue
-        if field.kind in FIXED and not field.is_array:
-            run.append(field)
-            continue
-        steps += [_write_fixed(run)] if run else []
-        steps.append(_write_field(field, _put(field, message.is_flexible, field_names)))
-        run = []
-    steps += [_write_fixed(run)] if run else []
+    steps = list[MessageWriter]()
+    for is_fixed, fields in _runs(message):
+        if is_fixed:
+            steps.append(_write_fixed([*fields]))
+        else:
+            steps += [_write_field(field, _put(field, message.is_flexible, field_names)) for field in fields]
     if message.is_flexible:
         tagged = [
             (field.tag, field, _put(field, True, field_names)) for field in message.fields if field.tag is not None
@@ -618,7 +606,7 @@ def _put(field: SchemaField, is_flexible: bool, field_names: Set[str]) -> _Value
         length = _length(_INT32, is_flexible)
         return _nullable(_put_array(put, length), length(-1)) if is_nullable else _put_array(put, length)
     if field.message is not None:
-        return _nullable(_put_present(put), _ABSENT) if is_nullable else put
+        return _nullable(put, _ABSENT, _PRESENT) if is_nullable else put
     if field.kind in FIXED or field.kind == "uuid" or not is_nullable:
         return put
     return _nullable(put, _length(_INT16 if field.kind == "string" else _INT32, is_flexible)(-1))
@@ -649,16 +637,13 @@ def _put_array(item: _ValueWriter, length: Callable[[int], bytes]) -> _ValueWrit
     return put
 
 
-def _put_present(put: _ValueWriter) -> _ValueWriter:
-    def put_marked(writer: ChunkWriter, value: Any) -> None:
-        writer.small += _PRESENT
-        put(writer, value)
+def _nullable(put: _ValueWriter, null: bytes, mark: bytes = b"") -> _ValueWriter:
+    def put_nullable(writer: ChunkWriter, value: Any) -> None:
+        writer.small += null if value is None else mark
+        if value is not None:
+            put(writer, value)
 
-    return put_marked
-
-
-def _nullable(put: _ValueWriter, null: bytes) -> _ValueWriter:
-    return lambda writer, value: writer.put(null) if value is None else put(writer, value)
+    return put_nullable
 
 
 def _length(plain: struct.Struct, is_flexible: bool) -> Callable[[int], bytes]:

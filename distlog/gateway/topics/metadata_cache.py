@@ -29,7 +29,6 @@ from distlog.core.format.record_batch import BatchFields
 from distlog.core.kafka.transactions import TRANSACTIONS_TOPIC
 from distlog.core.log.log_validator import BatchRun
 from distlog.core.log.partition_log import Appended, AppendInfo
-from distlog.core.log_manager.broker_config import BrokerConfig
 from distlog.core.opening import copy_text
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC
 from distlog.core.segments.producer_states import FirstBatch
@@ -168,12 +167,8 @@ class MetadataCache:
 
     def clients_topics(self) -> list[str]:
         """The names of all topics but the gateways' own. Raises StorageError."""
-        summaries = self.summaries_or_errors()
-        return [
-            name
-            for name, summary in summaries.items()
-            if isinstance(summary, TopicSummary) and name not in OWN_TOPICS
-        ]
+        summaries = self.summaries_or_errors().values()
+        return [s.name for s in summaries if isinstance(s, TopicSummary) and s.name not in OWN_TOPICS]
 
     def _names(self) -> list[str]:
         return sorted(name for name in self.root.list_folders() if paths.may_be_topic_folder(name))
@@ -234,7 +229,7 @@ class MetadataCache:
         except TopicNotFoundError:
             return False
         except (CorruptMetadataError, UnsupportedVersionError):
-            return True
+            pass
         return True
 
     def drop(self, name: str, topic_id: uuid.UUID | None = None) -> HostedTopic:
@@ -309,7 +304,7 @@ class MetadataCache:
         topic = Topic(handle, snapshot)
         with self._lock:
             # another thread may have added it first
-            hosted = HostedTopic(name, topic, self._logs, *self._linger, self.failed)
+            hosted = HostedTopic(name, topic, self._logs, self._linger, self.failed)
             cached = self._topics.setdefault(name, hosted)
             self._by_id[cached.id] = cached
             return cached
@@ -365,19 +360,13 @@ class HostedTopic(RefreshingTopic):
     """The topic in the folder `name`; safe between threads. `logs` keeps the files of its partitions open."""
 
     def __init__(
-        self,
-        name: str,
-        topic: Topic,
-        logs: OpenPartitionLogs,
-        linger_ms: int,
-        linger_bytes: int,
-        failed: FailedBatches,
+        self, name: str, topic: Topic, logs: OpenPartitionLogs, linger: tuple[int, int], failed: FailedBatches
     ) -> None:
         super().__init__(name, topic)
         #: Its id for clients, which a topic that is created again does not have.
         self.id = uuid.UUID(client_id(name, topic.snapshot))
         self._failed = failed
-        self._gathered = GatheredAppends(self, linger_ms, linger_bytes, self._first)
+        self._gathered = GatheredAppends(self, *linger, self._first)
         self._logs, self._partitions_lock = logs, threading.Lock()
         self._partitions: dict[int, Partition] = {}
         #: Lets no append wait for others: the gateway is stopping.
@@ -515,11 +504,6 @@ CONFIGS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC = "__dynamic_configs", "__acls", "_
 #: The topics that only gateways write, and the ones that no client may read.
 OWN_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, CONFIGS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC})
 _SECRET_TOPICS = frozenset({ACLS_TOPIC, CREDENTIALS_TOPIC})
-
-
-def topic_defaults(settings: Mapping[str, object]) -> Mapping[str, object]:
-    """The defaults of topics in the settings of a Kafka broker. Raises InvalidConfigError."""
-    return BrokerConfig.parse(settings).topic_defaults
 
 
 def check_not_own(name: str) -> None:

@@ -257,23 +257,21 @@ def _has_closed(log: PartitionLog) -> bool:
     return True
 
 
+_OpenLog = Callable[[], PartitionLog]
+
+
 class _Use:
     """The use of a log in a `with` statement: each append has two, and a generator would be slower."""
 
     __slots__ = ("_logs", "_open_log", "_partition", "_stays_idle")
 
     def __init__(
-        self,
-        logs: OpenPartitionLogs,
-        partition: Hashable,
-        open_log: Callable[[], PartitionLog],
-        *,
-        stays_idle: bool = False,
+        self, logs: OpenPartitionLogs, partition: Hashable, open_log: _OpenLog, stays_idle: bool = False
     ) -> None:
         self._logs, self._partition, self._open_log, self._stays_idle = logs, partition, open_log, stays_idle
 
     def __enter__(self) -> PartitionLog:
-        return self._logs._acquire(self._partition, self._open_log, stays_idle=self._stays_idle)
+        return self._logs._acquire(self._partition, self._open_log, self._stays_idle)
 
     def __exit__(self, *error: object) -> None:
         self._logs._close_all(self._logs._release(self._partition))
@@ -295,12 +293,10 @@ class OpenPartitionLogs:
         # the limit is asked for only when it may be passed: others may have opened logs, too
         self._may_be_many = False
 
-    def use(self, partition: Hashable, open_log: Callable[[], PartitionLog]) -> _Use:
+    def use(self, partition: Hashable, open_log: _OpenLog) -> _Use:
         return _Use(self, partition, open_log)
 
-    def _acquire(
-        self, partition: Hashable, open_log: Callable[[], PartitionLog], *, stays_idle: bool
-    ) -> PartitionLog:
+    def _acquire(self, partition: Hashable, open_log: _OpenLog, stays_idle: bool) -> PartitionLog:
         with self._lock:
             log = self._logs.get(partition)
             if log is None:
@@ -333,9 +329,8 @@ class OpenPartitionLogs:
             late, self._late = self._late, []
             self._may_be_many = True
             by_time = {partition: log for partition, log in self._unflushed.items() if log.flushes_by_time}
-            self._unflushed = {
-                partition: log for partition, log in self._unflushed.items() if partition not in by_time
-            }
+            for partition in by_time:
+                del self._unflushed[partition]
         self._close_all(late)
         for log in by_time.values():
             with suppress(DistlogError):
@@ -350,9 +345,7 @@ class OpenPartitionLogs:
     def close_idle(self) -> None:
         """Close the logs that were not used since the last call."""
         with self._lock:
-            unused = [
-                partition for partition in self._logs if partition in self._idle and partition not in self._users
-            ]
+            unused = self._idle.intersection(self._logs).difference(self._users)
             to_close = [(partition, self._logs.pop(partition)) for partition in unused]
             self._idle = set(self._logs)
         for _, log in to_close:

@@ -128,7 +128,7 @@ class TransactionLog:
         if is_durable or state_topic.hosted.is_local:
             newest.add(state, self._append(state_topic, id_, value, is_durable=is_durable))
         else:
-            self._append_later(state_topic, id_, value).add_done_callback(partial(_add_written, newest, state))
+            self._append_later(state_topic, id_, value).add_done_callback(partial(newest.add_written, state))
 
     def forget(self, transactional_id: str) -> None:
         """Delete the state of an id, not durably. Raises as `write`."""
@@ -270,6 +270,10 @@ class NewestStates:
                 self._states[state.transactional_id] = state
                 self._tail.offset = offset + 1
 
+    def add_written(self, state: TransactionState, result: Future[AppendInfo]) -> None:
+        if result.exception() is None:
+            self.add(state, result.result().appended.first_offset)
+
     def _catch_up(self) -> None:
         if self._tail.has_lost_records(self._partition.fresh.snapshot.partitions[self._partition.number]):
             self._states.clear()
@@ -309,8 +313,3 @@ class _StateTopic:
         self.hosted = hosted
         self.leadership = Leadership(hosted.topic.handle, hosted.topic.current)
         self.newest = [NewestStates(hosted, number) for number in range(hosted.topic.partitions)]
-
-
-def _add_written(newest: NewestStates, state: TransactionState, result: Future[AppendInfo]) -> None:
-    if result.exception() is None:
-        newest.add(state, result.result().appended.first_offset)
