@@ -369,7 +369,7 @@ class RequestMemory:
 
 
 class MemoryShare:
-    """The memory of a connection; `passed` of it is released while a next request of it waits for more."""
+    """The memory of a connection; `passed` bytes are released while its next request waits for more."""
 
     def __init__(self, memory: RequestMemory, owner: str) -> None:
         self._memory, self.owner, self.size, self.passed = memory, owner, 0, 0
