@@ -51,7 +51,6 @@ class Broker:
         return urlsafe_b64encode(digest[:16]).decode().rstrip("=")
 
     def address(self, request: Request, node: Node) -> tuple[str, int]:
-        """The host and port where this client finds one of the root's gateways."""
         if node.id == self.cluster.node.id:
             return self.config.advertised or request.session.local
         return node.host, node.port
@@ -73,8 +72,6 @@ class Handlers(Enum):
 
 
 class Api(NamedTuple):
-    """One of Kafka's APIs, in the versions from `oldest` to `newest`."""
-
     key: int
     name: str
     oldest: int

@@ -163,7 +163,6 @@ class GatewayLease:
         return self._member.due_s(pending)
 
     def leave(self) -> None:
-        """Give all its partitions to the other gateways immediately. Raises the errors of `sync`."""
         self._view = dataclasses.replace(self._view, held_partitions=frozenset(), term=self._view.term + 1)
         self._member.leave()
 
@@ -188,14 +187,12 @@ class GatewayLease:
 
     @property
     def nodes(self) -> Sequence[Node]:
-        """The live gateways that clients of this one can reach, itself included, by id."""
         peers = (node for node in self._view.nodes if node.address != self.node.address)
         reachable = [node for node in peers if node.is_reached_from(self.node.machine) and node.id != self.node.id]
         return sorted([*reachable, self.node], key=lambda node: node.id)
 
     @property
     def neighbours(self) -> int:
-        """The number of gateways at its host and machine, itself included."""
         return sum((node.host, node.machine) == (self.node.host, self.node.machine) for node in self.nodes)
 
     def holder(self, partition: int) -> Node | None:
@@ -350,11 +347,9 @@ class Leadership:
         self._epochs = {**self._epochs, **epochs}
 
     def end(self, partitions: Collection[int]) -> None:
-        """Append nothing more to these partitions."""
         self._epochs = {number: epoch for number, epoch in self._epochs.items() if number not in partitions}
 
     def lost_partitions(self) -> set[int]:
-        """The partitions that other processes lead now. Raises StorageError."""
         snapshot = self._current.refresh()
         return {number for number, epoch in self._epochs.items() if _epoch(snapshot, number) != epoch}
 

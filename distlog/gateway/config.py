@@ -49,27 +49,19 @@ class GroupSettings:
         "group.consumer.session.timeout.ms", 45_000, "how long a member with `group.protocol=consumer` may be silent"
     )
     consumer_min_session_timeout_ms: int = _integer(
-        "group.consumer.min.session.timeout.ms",
-        45_000,
-        "the least that a group's `consumer.session.timeout.ms` may be",
+        "group.consumer.min.session.timeout.ms", 45_000, "the least `consumer.session.timeout.ms` of a group"
     )
     consumer_max_session_timeout_ms: int = _integer(
-        "group.consumer.max.session.timeout.ms",
-        60_000,
-        "the most that a group's `consumer.session.timeout.ms` may be",
+        "group.consumer.max.session.timeout.ms", 60_000, "the most `consumer.session.timeout.ms` of a group"
     )
     consumer_heartbeat_interval_ms: int = _integer(
         "group.consumer.heartbeat.interval.ms", 5000, "how often it sends a heartbeat"
     )
     consumer_min_heartbeat_interval_ms: int = _integer(
-        "group.consumer.min.heartbeat.interval.ms",
-        5000,
-        "the least that a group's `consumer.heartbeat.interval.ms` may be",
+        "group.consumer.min.heartbeat.interval.ms", 5000, "the least `consumer.heartbeat.interval.ms` of a group"
     )
     consumer_max_heartbeat_interval_ms: int = _integer(
-        "group.consumer.max.heartbeat.interval.ms",
-        15_000,
-        "the most that a group's `consumer.heartbeat.interval.ms` may be",
+        "group.consumer.max.heartbeat.interval.ms", 15_000, "the most `consumer.heartbeat.interval.ms` of a group"
     )
 
 
@@ -245,7 +237,6 @@ def gateway_settings(config: GatewayConfig) -> list[ShownSetting]:
 
 
 def setting_text(value: object) -> str:
-    """The value of a setting as Kafka shows it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

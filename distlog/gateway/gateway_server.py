@@ -18,6 +18,7 @@ from distlog.core.errors import DistlogError
 from distlog.core.integers import MAX_LONG
 from distlog.core.log.live_snapshot import with_tail
 from distlog.core.log.partition_log import PartitionLog
+from distlog.core.log_manager.broker_config import BrokerConfig
 from distlog.core.log_manager.log_manager import Metric
 from distlog.core.log_manager.log_tasks import Scheduler
 from distlog.core.opening import create
@@ -40,7 +41,7 @@ from distlog.gateway.server.acceptor import Acceptor
 from distlog.gateway.server.connection import Processor
 from distlog.gateway.server.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
 from distlog.gateway.server.fairness import CpuUses, Quotas
-from distlog.gateway.topics.metadata_cache import MetadataCache, topic_defaults
+from distlog.gateway.topics.metadata_cache import MetadataCache
 from distlog.gateway.transactions.transaction_coordinator import TransactionServices
 
 #: How long a stop may take, and the share of that which is kept for the device: clients cannot use it up.
@@ -68,6 +69,7 @@ class GatewayServer:
     ) -> None:
         config = with_settings(config or GatewayConfig(), settings or {})
         self.host, self._wanted_port = host, port
+        defaults = BrokerConfig.parse(settings or {}).topic_defaults
         self._loop = asyncio.new_event_loop()
         shares, quotas = CpuUses(time.monotonic), Quotas(time.monotonic)
         self._apis = KafkaApis(shares, config.num_io_threads)
@@ -75,7 +77,7 @@ class GatewayServer:
             config, self._loop, shares, quotas, self._apis.offer_new, supports, authentication
         )
         self._acceptor = Acceptor(self._processor, TlsContext(tls) if tls else None)
-        metadata = MetadataCache(Storage(root, storage_options), topic_defaults(settings or {}), clock, config)
+        metadata = MetadataCache(Storage(root, storage_options), defaults, clock, config)
         fetches = DelayedFetches(self._apis.offer, config.metadata_max_age_ms)
         appends = DelayedAppends(self._apis.offer)
         self._lease = GatewayLease(metadata.root, config.wanted_id, config.broker_session_timeout_ms / 1000)
@@ -201,10 +203,7 @@ class GatewayServer:
         return self
 
     def _wait_for_others(self, is_to_stop: Callable[[], bool]) -> None:
-        """Answer no client before all gateways know each other, or a client may stall for minutes.
-
-        librdkafka forgets requests to a gateway that another gateway does not name.
-        """
+        """Answer no client before all gateways know each other: librdkafka forgets requests to an unknown one."""
         end, lease = time.monotonic() + _OTHERS_S, self._lease
         while time.monotonic() < end and not is_to_stop():
             if lease.neighbours >= self.broker.config.processes and not lease.unknown_s:
@@ -212,10 +211,7 @@ class GatewayServer:
             time.sleep(_OTHERS_PAUSE_S)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
-        """Answer the requests in flight, close all, and sync all appends.
-
-        Returns False if it gave up work after `timeout_s`.
-        """
+        """Answer the requests in flight, and sync all appends. Returns False if it gave up work after `timeout_s`."""
         if self._loop.is_closed():
             return True
         end, drained = ShutdownDeadline(timeout_s), ShutdownDeadline((1 - _CLOSING_SHARE) * timeout_s)

@@ -206,7 +206,6 @@ class RootAcls:
         self._records.append([encode_acl(check_acl(acl)) for acl in dict.fromkeys(acls)])
 
     def delete(self, acls: Iterable[Acl]) -> None:
-        """Remove ACLs, as `create` adds them."""
         keys = self._keys
         deleted_keys = [key for acl in dict.fromkeys(acls) for key in keys.get(acl, (encode_acl(acl)[0],))]
         self._records.append([(key, None) for key in deleted_keys])
@@ -220,8 +219,6 @@ class RootAcls:
 
 
 class RootUsers:
-    """The credentials in a root, for many threads."""
-
     def __init__(self, metadata: MetadataCache, clock: Callable[[], int]) -> None:
         #: The secrets of each user by their mechanisms, as of the last refresh; another object after a change.
         self.secrets: Mapping[str, Mapping[str, ScramSecret]] = {}
@@ -230,7 +227,6 @@ class RootUsers:
         self.refresh = self._records.refresh
 
     def alter(self, changes: Iterable[tuple[Credential, ScramSecret | None]]) -> None:
-        """Set credentials, or remove them (None); they are durable, and apply here, when this returns."""
         self._records.append([encode_credential(name, secret) for name, secret in changes])
 
     def _set(self, secrets: Mapping[Credential, ScramSecret]) -> None:
@@ -308,7 +304,6 @@ def encode_change(entity: Entity, name: str, value: float | None) -> tuple[bytes
 
 
 def decode_change(fields: Mapping[str, Any], value: bytes | None) -> tuple[tuple[Entity, str], float | None]:
-    """The entity, the quota's name, and its value, of a key's `fields`."""
     entity, name = Entity.of(dict(fields["entity"])), str(fields["quota"])
     changed = None if value is None else float(json.loads(value))
     check_change(entity, {name: changed})
@@ -342,7 +337,6 @@ class DynamicConfigs:
         self._records.append([encode_change(entity, name, value) for name, value in sorted(changes.items())])
 
     def alter_group(self, group: str, changes: Mapping[str, int | None]) -> None:
-        """Keep new settings of a group, as `alter_quotas` keeps quotas."""
         self._records.append([encode_setting(group, name, value) for name, value in sorted(changes.items())])
 
     def _set(self, values: Mapping[_Key, float]) -> None:
@@ -358,7 +352,6 @@ class DynamicConfigs:
 
 
 def decode_config(key: bytes, value: bytes | None) -> tuple[_Key, float | None]:
-    """The subject, the name and the value of a record. Raises InvalidConfigError, ValueError."""
     try:
         fields: Any = json.loads(key)
         return decode_setting(fields, value) if "group" in fields else decode_change(fields, value)

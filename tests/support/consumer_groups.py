@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from distlog.gateway.config import GroupSettings
 from distlog.gateway.groups.classic_group import Join, JoinReply, Stored, SyncReply, SyncRequest
 from distlog.gateway.groups.committed_offsets import CommittedOffsets, EndedOffsets
-from distlog.gateway.groups.coordinator import GroupAdmin, GroupCoordinator
+from distlog.gateway.groups.coordinator import GroupCoordinator
 from distlog.gateway.groups.offsets_format import GroupChange
 from distlog.gateway.groups.registry import GroupRegistry
 
@@ -72,7 +72,6 @@ class Gateway:
         self.offsets = CommittedOffsets(
             self.groups, EndedOffsets(self.groups, NoMarkers()), retention_ms=RETENTION_MS
         )
-        self.admin = GroupAdmin(self.groups)
 
     def restart(self) -> Gateway:
         return Gateway(self.settings, self.store)

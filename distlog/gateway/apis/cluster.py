@@ -12,13 +12,7 @@ from typing import Any
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidTopicError, TopicExistsError, TopicNotFoundError
 from distlog.gateway.broker import Api, Broker
-from distlog.gateway.protocol.frames import (
-    Fields,
-    UnknownTopicIdError,
-    attempted,
-    error_code,
-    grouped,
-)
+from distlog.gateway.protocol.frames import Fields, UnknownTopicIdError, attempted, error_code, grouped
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.security.acls import CLUSTER_NAME, Operation, ResourceType
 from distlog.gateway.server.request import NO_OPERATIONS, Request
@@ -186,7 +180,6 @@ _MOST_PARTITIONS = 2000
 
 
 def describe_topic_partitions(request: Request, broker: Broker) -> Fields:
-    """The requested topics, or all, from a cursor on; the response has the cursor of the rest."""
     body, remaining = request.body, _MOST_PARTITIONS
     cursor = ("", 0) if body.cursor is None else (body.cursor.topic_name, max(0, body.cursor.partition_index))
     if 0 < body.response_partition_limit < remaining:

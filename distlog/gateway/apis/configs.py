@@ -75,7 +75,6 @@ _MIN_ISR = ShownSetting("min.insync.replicas", "1", True, "has no effect: the st
 
 
 def described(config: TopicConfig, **options: bool) -> Iterator[Fields]:
-    """The fields of each setting, for DescribeConfigs and CreateTopics; with one that Kafka's tools need."""
     overrides, values, inherited = config.overrides(), config.all(), dict(config.defaults)
     for setting in settings():
         source = _OF_TOPIC if setting.name in overrides else _OF_BROKER if setting.name in inherited else _DEFAULT
@@ -86,7 +85,6 @@ def described(config: TopicConfig, **options: bool) -> Iterator[Fields]:
 
 
 def _described_broker(broker: Broker, request: Request, **options: bool) -> Iterator[Fields]:
-    """Each setting of the gateway, and the defaults of topics; none can be altered while it runs."""
     settings, defaults = gateway_settings(broker.config), topic_default_settings(broker.metadata.defaults)
     # the id that it has, rather than the -1 that asks for one
     settings = [
@@ -139,7 +137,6 @@ def _resource_fields(resource: Any) -> Fields:
 
 
 def _check_rights(request: Request, operation: Operation, resource: Any) -> None:
-    """Raise AccessDeniedError unless the client may do this: with the topic or group, or for all else the cluster."""
     kind = {TOPIC: ResourceType.TOPIC, GROUP: ResourceType.GROUP}.get(resource.resource_type, ResourceType.CLUSTER)
     name = CLUSTER_NAME if kind is ResourceType.CLUSTER else resource.resource_name
     request.rights.check(operation, kind, name)
@@ -211,19 +208,15 @@ _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
 
 class _Present(NamedTuple):
-    """The overrides of a resource, and the items of its list settings."""
-
     overrides: Iterable[str]
     lists: Mapping[str, Sequence[str]] = {}
 
 
 def incremental_alter_configs(request: Request, broker: Broker) -> Fields:
-    """Change each resource in a commit of its own; with `validate_only` only check the changes."""
     return _alter_each(request, broker, _changed)
 
 
 def alter_configs(request: Request, broker: Broker) -> Fields:
-    """Replace all settings of each resource."""
     return _alter_each(request, broker, _replaced)
 
 
@@ -327,7 +320,6 @@ def describe_client_quotas(request: Request, broker: Broker) -> Fields:
 
 
 def _check_filter(components: Sequence[Any]) -> None:
-    """Refuse a filter as Kafka would."""
     types = [component.entity_type for component in components]
     for component in components:
         if component.entity_type not in (USER, CLIENT_ID, _IP):
@@ -363,7 +355,6 @@ def _entity_fields(entity: Entity) -> list[Fields]:
 
 
 def alter_client_quotas(request: Request, broker: Broker) -> Fields:
-    """Respond when the quotas are durable; with `validate_only` only check them."""
     alter = partial(_alter_quotas, request, broker, validate_only=request.body.validate_only)
     entries = attempted_once(
         alter, request.body.entries, _entity, lambda entry: {"entity": _entity_fields(_entity(entry))}
@@ -390,13 +381,12 @@ def _alter_quotas(request: Request, broker: Broker, entry: Any, *, validate_only
         broker.configs.alter_quotas(entity, changes)
 
 
+_DESCRIBES = "DESCRIBE_CONFIGS of the topic or the group, or of the cluster"
 _ALTERS = "ALTER_CONFIGS of the topic or the group, or of the cluster"
 APIS = (
     Api(44, "IncrementalAlterConfigs", 0, 1, incremental_alter_configs, _ALTERS, Handlers.TOPICS),
     Api(33, "AlterConfigs", 0, 2, alter_configs, _ALTERS, Handlers.TOPICS),
-    Api(
-        32, "DescribeConfigs", 1, 4, describe_configs, "DESCRIBE_CONFIGS of the topic or the group, or of the cluster"
-    ),
+    Api(32, "DescribeConfigs", 1, 4, describe_configs, _DESCRIBES),
     Api(74, "ListConfigResources", 0, 1, list_config_resources, "DESCRIBE_CONFIGS of the cluster"),
     Api(48, "DescribeClientQuotas", 0, 1, describe_client_quotas, "DESCRIBE_CONFIGS of the cluster"),
     Api(49, "AlterClientQuotas", 0, 1, alter_client_quotas, "ALTER_CONFIGS of the cluster"),

@@ -39,7 +39,6 @@ _NO_OFFSETS = LogOffsets(-1, -1, -1)
 
 
 def fetch(request: Request, broker: Broker) -> Fields | None:
-    """Respond when `min_bytes` are there, or after `max_wait`; at once if a partition has an error."""
     body, delayed = request.body, request.delayed
     if delayed is None:
         wait_s = min(max(body.max_wait / 1000, 0), _LONGEST_WAIT_S)
@@ -85,7 +84,6 @@ class _FetchedPartition(NamedTuple):
 
 
 def _read_all(request: Request, broker: Broker, delayed: DelayedFetch) -> list[_FetchedPartition]:
-    """Read the partitions in order, and reserve the memory of their records."""
     partitions, committed = delayed.partitions, delayed.committed
     requested = sum(max(partition.partition_max_bytes, 0) for partition in partitions.values())
     memory = broker.fetch_memory.reserve(
@@ -260,8 +258,6 @@ def _epoch_end(request: Request, broker: Broker, topic: str, requested: Any) -> 
 
 
 def delete_records(request: Request, broker: Broker) -> Fields:
-    """Delete the records below an offset, -1 for all; each partition has its own commit."""
-
     def delete(name: str, number: int, offset: int) -> Fields:
         request.rights.check(Operation.DELETE, ResourceType.TOPIC, name)
         report = broker.metadata.clients_topic(name).topic.delete_records({number: offset})

@@ -498,7 +498,6 @@ def _named_topics(partitions: Iterable[TopicIdPartition], names: Mapping[UUID, s
 
 
 def list_groups(request: Request, broker: Broker) -> Fields:
-    """The groups by name; states and types are compared without regard to case, as Kafka does."""
     services, rights = broker.groups, request.rights
     is_all = rights.might(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
     code = ErrorCode.coordinator_load_in_progress if services.coordination.is_loading else ErrorCode.none
@@ -506,7 +505,7 @@ def list_groups(request: Request, broker: Broker) -> Fields:
     types = {type.lower() for type in request.get("types_filter", ())}
     groups = [
         {"group_id": name, "protocol_type": group.protocol_type, "group_state": state, "group_type": group.type}
-        for group in services.admin.list()
+        for group in services.members.descriptions()
         for name, state in [(group.group, group.phase.value)]
         if (not states or state.lower() in states) and (not types or group.type in types)
         if is_all or rights.might(Operation.DESCRIBE, ResourceType.GROUP, name)
@@ -515,7 +514,6 @@ def list_groups(request: Request, broker: Broker) -> Fields:
 
 
 def describe_groups(request: Request, broker: Broker) -> Fields:
-    """The requested groups, each once; a missing one is dead, as in Kafka."""
     groups = [_described_group(request, broker, group) for group in dict.fromkeys(request.body.groups)]
     return {"groups": groups}
 
@@ -527,7 +525,7 @@ def _described_group(request: Request, broker: Broker, name: str) -> Fields:
     if code:
         fields = _group_fields(GroupDescription(name, GroupPhase.DEAD, "", "", (), code))
         return {**fields, "group_state": "", "authorized_operations": operations}
-    return {**_group_fields(broker.groups.admin.describe(name)), "authorized_operations": operations}
+    return {**_group_fields(broker.groups.members.describe(name)), "authorized_operations": operations}
 
 
 def _group_fields(group: GroupDescription) -> Fields:
@@ -567,7 +565,7 @@ def delete_groups(request: Request, broker: Broker) -> None:
         if code := request.rights.denied(Operation.DELETE, ResourceType.GROUP, name):
             add(name, code)
         else:
-            broker.groups.admin.delete(name, partial(add, name))
+            broker.groups.members.delete(name, partial(add, name))
 
 
 _api = partial(Api, handlers=Handlers.MEMBERS)

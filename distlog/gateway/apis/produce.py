@@ -106,10 +106,7 @@ class ProduceRequest(DelayedAppend):
         self._check_requested()
 
     def step(self, *, may_wait: bool) -> bool:
-        """Advance all parts. Returns False if, without `may_wait`, another thread has to continue.
-
-        True: it is answered, or waits for locks or commits, which call this again.
-        """
+        """Advance all parts; returns False if, without `may_wait`, another thread has to continue."""
         if self.is_dropped:
             self._fail(self._of(PartState.LOCKED))
         commits = self._append(may_wait=may_wait)
@@ -211,10 +208,7 @@ class ProduceRequest(DelayedAppend):
         return records, self._broker.transactions.fence(id_, producer, (hosted.name, part.number))
 
     def _committed(self, part: ProducedPart, result: Future[AppendInfo]) -> None:
-        """End a part when its commit has ended; after the last one, wait for locks or respond.
-
-        The next batch of the producer is checked only after this: so a failure is noted before it.
-        """
+        """End a part, before its producer's next batch is checked; after the last part, wait for locks or respond."""
         if (error := result.exception()) is not None:
             self._fail([part], error)
         else:
@@ -231,7 +225,6 @@ class ProduceRequest(DelayedAppend):
                 self.request.hang_up("the request failed")
 
     def _flush(self) -> None:
-        """Sync the appended batches by the flush policies of their topics."""
         parts = self._of(PartState.APPENDED, PartState.FLUSH_LOCKED)
         # a thread has several: to hand a part over takes as long as the work for it besides the sync
         threads = min(len(parts), PARALLEL_REQUESTS)

@@ -275,7 +275,6 @@ def _with(results: Iterable[Fields], outcome: Fields) -> list[Fields]:
 
 
 def delete_acls(request: Request, broker: Broker) -> Fields:
-    """Respond when the removal is durable, with the ACLs of each filter."""
     acls, filters = broker.acls, request.body.filters
     if acls is None:
         return {"filter_results": [_NO_ACLS] * len(filters)}

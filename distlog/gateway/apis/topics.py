@@ -36,7 +36,6 @@ _OF_SETTING = ("name", "value", "read_only", "config_source", "is_sensitive")
 
 
 def create_topics(request: Request, broker: Broker) -> Fields:
-    """Create each topic; with `validate_only` only check whether that is possible."""
     create = partial(_create, request, broker, validate_only=request.get("validate_only", False))
     return {"topics": attempted_once(create, request.body.topics, _NAME, _name_field)}
 
@@ -71,7 +70,6 @@ def _create(request: Request, broker: Broker, topic: Any, *, validate_only: bool
 
 
 def _count(topic: Any) -> int:
-    """Return the requested number of partitions. Refuses requests as Kafka does."""
     if not topic.assignments:
         if topic.replication_factor == 0 or topic.replication_factor < _DEFAULT_COUNT:
             raise InvalidReplicationError("Replication factor must be larger than 0, or -1 to use the default value.")
@@ -128,7 +126,6 @@ def _drop(request: Request, broker: Broker, name: str, topic_id: uuid.UUID | Non
 
 
 def create_partitions(request: Request, broker: Broker) -> Fields:
-    """Add partitions to each topic; with `validate_only` only check whether that is possible."""
     raise_count = partial(_raise_count, request, broker, validate_only=request.body.validate_only)
     return {"results": attempted_once(raise_count, request.body.topics, _NAME, _name_field)}
 
@@ -187,15 +184,9 @@ def describe_quorum(request: Request, broker: Broker) -> Fields:
 
 
 _api = partial(Api, handlers=Handlers.TOPICS)
+_CREATES = "CREATE of the topic or of the cluster; DESCRIBE_CONFIGS for its settings in the response"
 APIS = (
-    _api(
-        19,
-        "CreateTopics",
-        2,
-        7,
-        create_topics,
-        "CREATE of the topic or of the cluster; DESCRIBE_CONFIGS for its settings in the response",
-    ),
+    _api(19, "CreateTopics", 2, 7, create_topics, _CREATES),
     _api(20, "DeleteTopics", 1, 6, delete_topics, "DELETE of the topic"),
     _api(37, "CreatePartitions", 0, 3, create_partitions, "ALTER of the topic"),
     Api(43, "ElectLeaders", 0, 2, elect_leaders, "ALTER of the cluster"),

@@ -62,7 +62,6 @@ _PRODUCER_FENCED_SINCE = 4
 
 
 def init_producer_id(request: Request, broker: Broker) -> Fields:
-    """Return a new producer id, or the next epoch of a transactional id."""
     body, rights, producer = request.body, request.rights, _NO_PRODUCER
     id_, timeout_ms = body.transactional_id, body.transaction_timeout
 
@@ -106,12 +105,9 @@ def add_partitions_to_txn(request: Request, broker: Broker) -> Fields:
         attempted_code = ErrorCode.operation_not_attempted
     else:
         producer = ProducerId(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch)
-        attempted_code = code_of(
-            lambda: broker.transactions.coordinator.add_partitions(
-                body.v3_and_below_transactional_id, producer, codes.keys()
-            ),
-            fenced=fenced_code(request.api_version, _FENCED_SINCE),
-        )
+        coordinator, id_ = broker.transactions.coordinator, body.v3_and_below_transactional_id
+        fenced = fenced_code(request.api_version, _FENCED_SINCE)
+        attempted_code = code_of(lambda: coordinator.add_partitions(id_, producer, codes.keys()), fenced=fenced)
     parts = (
         (name, {"partition_index": number, "partition_error_code": code or attempted_code})
         for (name, number), code in codes.items()
@@ -123,11 +119,9 @@ def add_offsets_to_txn(request: Request, broker: Broker) -> Fields:
     body = request.body
 
     def add() -> None:
-        coordinator = broker.transactions.coordinator
+        producer = ProducerId(body.producer_id, body.producer_epoch)
         partition = OFFSETS_TOPIC, broker.groups.partition_of(body.group_id)
-        coordinator.add_partitions(
-            body.transactional_id, ProducerId(body.producer_id, body.producer_epoch), [partition]
-        )
+        broker.transactions.coordinator.add_partitions(body.transactional_id, producer, [partition])
 
     denied = _denied(request, body.transactional_id, body.group_id)
     fenced = fenced_code(request.api_version, _FENCED_SINCE)
@@ -186,12 +180,8 @@ _MARKER = attrgetter("producer_id", "producer_epoch", "coordinator_epoch", "tran
 
 
 def write_txn_markers(request: Request, broker: Broker) -> Fields:
-    return {
-        "markers": [
-            {"producer_id": several[0].producer_id, "topics": _written(request, broker, several)}
-            for several in grouped(request.body.markers, _MARKER).values()
-        ]
-    }
+    groups = grouped(request.body.markers, _MARKER).values()
+    return {"markers": [{"producer_id": of[0].producer_id, "topics": _written(request, broker, of)} for of in groups]}
 
 
 def _written(request: Request, broker: Broker, markers: Sequence[Any]) -> list[Fields]:
@@ -245,7 +235,6 @@ _ANY = -1
 
 
 def list_transactions(request: Request, broker: Broker) -> Fields:
-    """List transactions, all or by states, producer ids, ids and how long they are open."""
     code = ErrorCode.coordinator_load_in_progress if broker.transactions.is_loading else ErrorCode.none
     states, pattern = broker.transactions.coordinator.states(), request.get("transactional_id_pattern")
     if pattern:
@@ -282,9 +271,8 @@ def describe_transactions(request: Request, broker: Broker) -> Fields:
     states_by_id, allowed = dict[str, TransactionState](), [id_ for id_ in ids if not denied[id_]]
 
     def read_states() -> None:
-        states_by_id.update(
-            {state.transactional_id: state for state in broker.transactions.coordinator.states(allowed)}
-        )
+        states = broker.transactions.coordinator.states(allowed)
+        states_by_id.update({state.transactional_id: state for state in states})
 
     code = code_of(read_states, fenced=ErrorCode.producer_fenced)
     missing = ErrorCode.transactional_id_not_found if code is ErrorCode.none else code
@@ -318,13 +306,8 @@ def _transaction_fields(request: Request, state: TransactionState) -> Fields:
 
 
 #: The fields of a producer in the response, by their names in an entry of a producer snapshot.
-_NAMES = {
-    **{
-        name: name
-        for name in ("producer_id", "producer_epoch", "last_sequence", "last_timestamp", "coordinator_epoch")
-    },
-    "transaction_first_offset": "current_txn_start_offset",
-}
+_SAME_NAMES = ("producer_id", "producer_epoch", "last_sequence", "last_timestamp", "coordinator_epoch")
+_NAMES = {**{name: name for name in _SAME_NAMES}, "transaction_first_offset": "current_txn_start_offset"}
 
 
 def describe_producers(request: Request, broker: Broker) -> Fields:
@@ -350,35 +333,17 @@ def _producers(request: Request, broker: Broker, topic: str, number: int) -> Fie
 
 
 _api = partial(Api, handlers=Handlers.TRANSACTIONS)
+_WRITES = "WRITE of the transactional id"
+_INITS = f"{_WRITES}; without one, IDEMPOTENT_WRITE of the cluster or WRITE of any topic"
+_DESCRIBES = "DESCRIBE of the transactional id; only topics with DESCRIBE are listed"
 APIS = (
-    _api(
-        22,
-        "InitProducerId",
-        0,
-        4,
-        init_producer_id,
-        "WRITE of the transactional id; without one, IDEMPOTENT_WRITE of the cluster or WRITE of any topic",
-    ),
-    _api(24, "AddPartitionsToTxn", 0, 3, add_partitions_to_txn, "WRITE of the transactional id and of the topic"),
-    _api(25, "AddOffsetsToTxn", 0, 3, add_offsets_to_txn, "WRITE of the transactional id, READ of the group"),
-    _api(
-        28,
-        "TxnOffsetCommit",
-        0,
-        3,
-        txn_offset_commit,
-        "WRITE of the transactional id, READ of the group and of the topic",
-    ),
-    _api(26, "EndTxn", 0, 3, end_txn, "WRITE of the transactional id"),
+    _api(22, "InitProducerId", 0, 4, init_producer_id, _INITS),
+    _api(24, "AddPartitionsToTxn", 0, 3, add_partitions_to_txn, f"{_WRITES} and of the topic"),
+    _api(25, "AddOffsetsToTxn", 0, 3, add_offsets_to_txn, f"{_WRITES}, READ of the group"),
+    _api(28, "TxnOffsetCommit", 0, 3, txn_offset_commit, f"{_WRITES}, READ of the group and of the topic"),
+    _api(26, "EndTxn", 0, 3, end_txn, _WRITES),
     _api(27, "WriteTxnMarkers", 1, 1, write_txn_markers, "ALTER or CLUSTER_ACTION of the cluster"),
     Api(66, "ListTransactions", 0, 2, list_transactions, "DESCRIBE of each listed transactional id"),
-    Api(
-        65,
-        "DescribeTransactions",
-        0,
-        0,
-        describe_transactions,
-        "DESCRIBE of the transactional id; only topics with DESCRIBE are listed",
-    ),
+    Api(65, "DescribeTransactions", 0, 0, describe_transactions, _DESCRIBES),
     Api(61, "DescribeProducers", 0, 0, describe_producers, "READ of the topic"),
 )

@@ -50,7 +50,6 @@ class ClassicGroup:
         self._enter(GroupPhase.PREPARING)
 
     def complete_if_all_joined(self) -> None:
-        """Begin the next generation if no member is missing."""
         if self.rebalance is None or self.rebalance.is_first or self.promised:
             return
         if all(member.join is not None for member in self.members):
@@ -95,7 +94,6 @@ class ClassicGroup:
             member.answer_sync(SyncReply(error=code))
 
     def remove(self, member: ClassicMember) -> None:
-        """Remove a member, and have the others share its partitions."""
         self.members.remove(member)
         self.note_synced(member)
         self.prepare()
@@ -156,14 +154,12 @@ class ClassicGroup:
         self.members.replace(member, new_id)
 
     def note_synced(self, member: ClassicMember) -> None:
-        """Await no sync of this member any more."""
         self._late_syncs.discard(member.id)
         if not self._late_syncs:
             self._sync_deadline = inf
 
     @property
     def next_deadline(self) -> float:
-        """The time of the next `expire`; `inf` if there is none."""
         return min(self._deadlines())
 
     def _deadlines(self) -> Iterator[float]:
@@ -200,10 +196,7 @@ class GroupRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """A client wants to be a member, or to stay one; times are in ms. Without a `member_id` it is new.
-
-    `instance_id` makes it static (KIP-345). With `must_know_id` it gets its id first, and joins with that (KIP-394).
-    """
+    """A client that joins, or joins again; with `must_know_id` it gets its id first (KIP-394). Times are in ms."""
 
     member_id: str = ""
     instance_id: str | None = None
@@ -371,7 +364,6 @@ class Members:
         self.leader = self.leader or member.id
 
     def remove(self, member: ClassicMember) -> None:
-        """Remove a member, and answer its waiting requests. If it was the leader, another member is now."""
         del self._by_id[member.id]
         if member.instance_id is not None:
             del self._instances[member.instance_id]
@@ -383,7 +375,6 @@ class Members:
         return self._by_id.get(self._instances.get(instance_id or "", ""))
 
     def replace(self, old: ClassicMember, new_id: str) -> None:
-        """Give a restarted static member another id, and fence its old one."""
         old.refuse(ErrorCode.fenced_instance_id)
         leader = new_id if self.leader == old.id else self.leader
         self._by_id = {new_id if id == old.id else id: member for id, member in self._by_id.items()}
@@ -403,7 +394,6 @@ class Members:
         return self._by_id[member_id]
 
     def can_speak(self, protocol_type: str, protocols: Protocols) -> bool:
-        """True if a client with these protocols has one in common with all members."""
         if not self._by_id:
             return bool(protocol_type) and bool(protocols)
         common = self._common()
@@ -458,7 +448,6 @@ class Rebalance:
 
     @classmethod
     def first(cls, now: float, delay_ms: int, timeout_ms: int) -> Rebalance:
-        """The rebalance of an empty group."""
         return cls(now + delay_ms, True, delay_ms, max(0, timeout_ms - delay_ms))
 
     @classmethod
@@ -606,7 +595,6 @@ def _wait(group: ClassicGroup, member: ClassicMember, request: Join, answer: Ans
 
 
 def sync(group: ClassicGroup, request: SyncRequest, answer: AnswerSync) -> None:
-    """Answer with the member's assignment, when the leader has brought it and it is stored."""
     try:
         member = group.member_of(request.member_id, request.instance_id, request.generation)
         pairs = (request.protocol_type, group.members.protocol_type), (request.protocol, group.protocol)
@@ -629,7 +617,6 @@ def sync(group: ClassicGroup, request: SyncRequest, answer: AnswerSync) -> None:
 
 
 def _assign(group: ClassicGroup, request: SyncRequest) -> None:
-    """Store the leader's assignments, then send them, unless another rebalance has started."""
     generation = group.generation
     assignments = {member.id: request.assignments.get(member.id, b"") for member in group.members}
 

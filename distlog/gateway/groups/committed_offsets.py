@@ -148,10 +148,7 @@ class CommittedOffsets:
         return topics
 
     def forget_topic(self, topic: str, failed: Callable[[], object] = lambda: None) -> None:
-        """Delete the offsets in a dropped topic: in a new one of the same name they would skip records.
-
-        `failed` is called, now or later, if offsets stay: then call it again.
-        """
+        """Delete the offsets in a dropped topic: in a new one they would skip records. `failed`: call it again."""
 
         def stored(code: ErrorCode) -> None:
             if code is not ErrorCode.none:
@@ -212,8 +209,6 @@ class CommittedOffsets:
 
 
 class EndedOffsets:
-    """Applies or deletes the offsets of ended transactions; for many threads."""
-
     def __init__(self, groups: GroupRegistry, markers: OffsetsTopic) -> None:
         self._groups, self._markers = groups, markers
         self._locks = defaultdict[int, threading.Lock](threading.Lock)

@@ -113,7 +113,6 @@ class ConsumerGroup:
             raise GroupRefusedError(stale)
 
     def heartbeat(self, request: ConsumerHeartbeat, topics: SubscribedTopics, answer: AnswerHeartbeat) -> None:
-        """Answer when all changes are durable, or at once if there are none."""
         try:
             if request.epoch < JOINS:
                 self._leave(request)
@@ -353,7 +352,6 @@ class ConsumerGroup:
 
     @property
     def next_deadline(self) -> float:
-        """The time of the next `expire`; `inf` if there is none."""
         return min((min(member.expires_at, member.revoke_by) for member in self.members.values()), default=inf)
 
     def expire(self) -> None:
@@ -426,8 +424,6 @@ class ConsumerMember:
 
 @dataclass(frozen=True, slots=True)
 class Subscriptions:
-    """The names and the regular expressions that members of a group subscribe to."""
-
     names: frozenset[str] = frozenset()
     patterns: frozenset[str] = frozenset()
 
@@ -468,7 +464,6 @@ def _updated(previous: MemberMetadata, request: ConsumerHeartbeat) -> MemberMeta
 
 
 def check_heartbeat(request: ConsumerHeartbeat, version: int) -> None:
-    """Raise GroupRefusedError for an impossible heartbeat, as Kafka does."""
     names_nothing = request.topics is None and not request.pattern
     is_wrong = (
         request.epoch < LEAVES_FOR_A_WHILE

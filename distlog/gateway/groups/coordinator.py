@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import DistlogError, LockHeldError, StorageRefusedError, TopicNotFoundError
@@ -48,6 +48,9 @@ from distlog.gateway.groups.registry import MAX_TEXT_BYTES, Group, GroupRegistry
 from distlog.gateway.groups.subscribed_topics import SubscribedTopics, matches
 from distlog.gateway.protocol.messages import ErrorCode
 
+if TYPE_CHECKING:
+    from distlog.gateway.transactions.transaction_log import TransactionLog
+
 #: The size of the suffix that makes a name an id: a hyphen and a UUID.
 _OWN_ID_BYTES = 37
 
@@ -80,7 +83,6 @@ class GroupCoordinator:
             answer(SyncReply(error=refused.code))
 
     def heartbeat(self, group: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """Renew a member's session; the returned code asks it to join again if it must."""
         try:
             with self._groups.locked(group) as entry:
                 return heartbeat(self._groups.classic(entry), member_id, instance_id, generation)
@@ -93,6 +95,36 @@ class GroupCoordinator:
                 return leave(self._groups.classic(entry), member_id, instance_id)
         except GroupRefusedError as refused:
             return refused.code
+
+    def descriptions(self) -> Iterator[GroupDescription]:
+        for name in self._groups.names():
+            with suppress(GroupRefusedError), self._groups.locked(name) as entry:
+                if entry.membership.phase is not GroupPhase.DEAD:
+                    yield _description(entry)
+
+    def describe(self, group: str) -> GroupDescription:
+        """Describe a classic group; a missing one, or one of the newer protocol, is dead, as in Kafka."""
+        try:
+            with self._groups.locked(group, missing=ErrorCode.none) as entry:
+                if isinstance(entry.membership, ConsumerGroup):
+                    raise GroupRefusedError(ErrorCode.none)
+                return _description(entry)
+        except GroupRefusedError as refused:
+            code = ErrorCode.none if refused.code is ErrorCode.invalid_group_id else refused.code
+            return GroupDescription(group, GroupPhase.DEAD, "", "", (), code)
+
+    def delete(self, group: str, on_stored: Stored) -> None:
+        """Delete a group without members, and its offsets; `on_stored` is called when that is durable, or fails."""
+        try:
+            with self._groups.locked(group, missing=ErrorCode.group_id_not_found) as entry:
+                if entry.membership.phase is not GroupPhase.EMPTY:
+                    raise GroupRefusedError(ErrorCode.non_empty_group)
+                if entry.offsets.is_joining():
+                    # the offsets would be stored after their deletion
+                    raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
+                self._groups.forget(entry, on_stored)
+        except GroupRefusedError as refused:
+            on_stored(refused.code)
 
 
 def _longest(texts: Iterable[str]) -> int:
@@ -140,7 +172,6 @@ class ConsumerCoordinator:
             answer(HeartbeatReply(error=refused.code))
 
     def describe(self, group: str) -> ConsumerDescription:
-        """Describe a group of the newer protocol. Raises GroupRefusedError."""
         with self._groups.locked(group, missing=ErrorCode.group_id_not_found) as entry:
             membership = entry.membership
             if not isinstance(membership, ConsumerGroup):
@@ -190,41 +221,6 @@ class GroupDescription:
     type: str = "classic"
 
 
-class GroupAdmin:
-    def __init__(self, groups: GroupRegistry) -> None:
-        self._groups = groups
-
-    def list(self) -> Iterator[GroupDescription]:
-        for name in self._groups.names():
-            with suppress(GroupRefusedError), self._groups.locked(name) as entry:
-                if entry.membership.phase is not GroupPhase.DEAD:
-                    yield _description(entry)
-
-    def describe(self, group: str) -> GroupDescription:
-        """Describe a classic group; a missing one, or one of the newer protocol, is dead, as in Kafka."""
-        try:
-            with self._groups.locked(group, missing=ErrorCode.none) as entry:
-                if isinstance(entry.membership, ConsumerGroup):
-                    raise GroupRefusedError(ErrorCode.none)
-                return _description(entry)
-        except GroupRefusedError as refused:
-            code = ErrorCode.none if refused.code is ErrorCode.invalid_group_id else refused.code
-            return GroupDescription(group, GroupPhase.DEAD, "", "", (), code)
-
-    def delete(self, group: str, on_stored: Stored) -> None:
-        """Delete a group without members, and its offsets; `on_stored` is called when that is durable, or fails."""
-        try:
-            with self._groups.locked(group, missing=ErrorCode.group_id_not_found) as entry:
-                if entry.membership.phase is not GroupPhase.EMPTY:
-                    raise GroupRefusedError(ErrorCode.non_empty_group)
-                if entry.offsets.is_joining():
-                    # the offsets would be stored after their deletion
-                    raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
-                self._groups.forget(entry, on_stored)
-        except GroupRefusedError as refused:
-            on_stored(refused.code)
-
-
 def _description(group: Group) -> GroupDescription:
     membership = group.membership
     if isinstance(membership, ConsumerGroup):
@@ -254,7 +250,6 @@ class DroppedTopics:
         self._unfinished = set[str]()
 
     def check(self) -> None:
-        """Check once; failures are checked again the next time."""
         topics = self._offsets.topics()
         self._unfinished.intersection_update(topics)
         previous_ids, self._ids = self._ids, {name: id for name, id in self._ids.items() if name in topics}
@@ -311,7 +306,7 @@ class GroupServices:
         self.coordination = Coordination(lease, store)
         #: The partition of `__consumer_offsets` that has a group, and what refuses appends to one led no more.
         self.partition_of, self.fence = store.partition_of, store.fence
-        self._sharing: list[tuple[Coordination[Any], threading.Event]] = [(self.coordination, self._changed)]
+        self._sharing: list[tuple[Coordination, threading.Event]] = [(self.coordination, self._changed)]
         self._counts: list[Callable[[], int]] = [store.open]
         self._registry = GroupRegistry(
             store, settings, check=self.coordination.check, on_earlier_deadline=self._wake.set
@@ -323,7 +318,6 @@ class GroupServices:
         self.consumers = ConsumerCoordinator(self._registry, topics)
         ended = EndedOffsets(self._registry, store)
         self.offsets = CommittedOffsets(self._registry, ended, retention_ms=retention_ms)
-        self.admin = GroupAdmin(self._registry)
         self._failed_tasks = set[str]()
         self._threads = [
             threading.Thread(target=self._run_timers, name="group-timer", daemon=True),
@@ -332,7 +326,7 @@ class GroupServices:
         self._loader = threading.Thread(target=self._load, name="group-loader", daemon=True)
 
     def share(
-        self, coordination: Coordination[Any], changed: threading.Event, partitions: Callable[[], int]
+        self, coordination: Coordination, changed: threading.Event, partitions: Callable[[], int]
     ) -> threading.Event:
         """Coordinate another store by the same lease: `changed` is set when the lease has changed."""
         self._sharing.append((coordination, changed))
@@ -440,10 +434,7 @@ def _continues(wake: threading.Event, is_over: threading.Event) -> bool:
     return not is_over.is_set()
 
 
-Loaded = TypeVar("Loaded")
-
-
-class Coordination(Generic[Loaded]):
+class Coordination:
     """Loads and unloads partitions of `store` as the `lease` has them. One thread calls `step`.
 
     A partition is loaded after a new epoch has started, so no other gateway stores anything in it after the load.
@@ -451,7 +442,7 @@ class Coordination(Generic[Loaded]):
     up when all changes in flight are stored.
     """
 
-    def __init__(self, lease: GatewayLease, store: LeaderStore[Loaded]) -> None:
+    def __init__(self, lease: GatewayLease, store: OffsetsTopic | TransactionLog) -> None:
         self._lease, self._store = lease, store
         self._loaded: dict[int, int] = {}
 
@@ -462,7 +453,6 @@ class Coordination(Generic[Loaded]):
 
     @property
     def is_loading(self) -> bool:
-        """True while partitions that the lease holds are not loaded."""
         return bool(self._held - self._loaded.keys())
 
     @property
@@ -477,7 +467,7 @@ class Coordination(Generic[Loaded]):
         if self._loaded.get(number) != lease.term:
             raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
 
-    def step(self, registry: Registry[Loaded]) -> None:
+    def step(self, registry: Registry) -> None:
         """Unload lost partitions, and load new ones. Raises DistlogError: step again later."""
         held, term = self._held, self._lease.term
         lost_partitions = self._store.lost_partitions() if self._loaded else ()
@@ -491,7 +481,7 @@ class Coordination(Generic[Loaded]):
         if new := held - self._loaded.keys():
             self._load(new, term, registry)
 
-    def _unload(self, partitions: set[int], registry: Registry[Loaded]) -> None:
+    def _unload(self, partitions: set[int], registry: Registry) -> None:
         remaining = {number: term for number, term in self._loaded.items() if number not in partitions}
         # they count as loaded until none of their changes is in flight
         self._loaded = {**remaining, **dict.fromkeys(partitions, _UNLOADING)}
@@ -500,7 +490,7 @@ class Coordination(Generic[Loaded]):
         self._store.end(partitions)
         self._loaded = remaining
 
-    def _load(self, partitions: frozenset[int], term: int, registry: Registry[Loaded]) -> None:
+    def _load(self, partitions: frozenset[int], term: int, registry: Registry) -> None:
         try:
             self._load_together(partitions, term, registry)
         except LockHeldError:
@@ -516,7 +506,7 @@ class Coordination(Generic[Loaded]):
             if errors:
                 raise errors[0] from None
 
-    def _load_together(self, partitions: frozenset[int], term: int, registry: Registry[Loaded]) -> None:
+    def _load_together(self, partitions: frozenset[int], term: int, registry: Registry) -> None:
         def may_lead() -> None:
             if self._lease.term != term or not partitions <= self._lease.held_partitions:
                 raise GroupRefusedError(ErrorCode.not_coordinator)
@@ -527,34 +517,11 @@ class Coordination(Generic[Loaded]):
 
 
 _UNLOADING = -1
-Loaded_co = TypeVar("Loaded_co", covariant=True)
-Loaded_contra = TypeVar("Loaded_contra", contravariant=True)
 
 
-class LeaderStore(Protocol[Loaded_co]):
-    """Partitions that one gateway at a time writes to; see OffsetsTopic and TransactionLog."""
-
-    @property
-    def partitions(self) -> int:
-        """Their number; the lease may share more, since all stores have its partitions."""
-        ...
-
-    def partition_of(self, key: str, /) -> int: ...
-
-    def begin(self, partitions: Collection[int], may_lead: Callable[[], None]) -> None: ...
-
-    def end(self, partitions: Collection[int]) -> None: ...
-
-    def lost_partitions(self) -> Collection[int]: ...
-
-    def drain(self) -> None: ...
-
-    def load(self, partitions: Collection[int]) -> Iterable[Loaded_co]: ...
-
-
-class Registry(Protocol[Loaded_contra]):
+class Registry(Protocol):
     """The groups or transactions that this gateway coordinates; see GroupRegistry and TransactionCoordinator."""
 
-    def load(self, stored: Iterable[Loaded_contra], /) -> None: ...
+    def load(self, stored: Iterable[Any], /) -> None: ...
 
     def unload(self, is_of: Callable[[str], bool]) -> None: ...

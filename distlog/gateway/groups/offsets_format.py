@@ -63,8 +63,6 @@ class ConsumerKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberMetadata:
-    """A member as its client described it."""
-
     instance_id: str | None = None
     rack_id: str | None = None
     client_id: str = ""
@@ -128,7 +126,6 @@ def encode_key(key: OffsetKey | GroupKey | ConsumerKey) -> bytes:
 
 
 def decode_key(data: bytes) -> OffsetKey | GroupKey | ConsumerKey | None:
-    """The key in these bytes; None for an unknown kind. Raises CorruptRecordError."""
     reader = FieldReader(data, "a key", OFFSETS_TOPIC)
     if reader.number(">h") == _GROUP_KEY:
         return GroupKey(reader.text())
@@ -147,7 +144,6 @@ def encode_group(record: GroupRecord) -> bytes:
 
 
 def decode_group(group: str, data: bytes) -> GroupRecord | None:
-    """A group; None in an unknown version. Raises CorruptRecordError."""
     reader = FieldReader(data, "a group", OFFSETS_TOPIC)
     version = reader.number(">h")
     if not 0 <= version <= _VALUE_VERSION:
@@ -185,7 +181,6 @@ def encode_consumer_key(key: ConsumerKey) -> bytes:
 
 
 def decode_consumer_key(data: bytes) -> ConsumerKey | None:
-    """The key in these bytes; None for another kind. Raises CorruptRecordError."""
     reader = FieldReader(data, "a key", OFFSETS_TOPIC)
     number = reader.number(">h")
     if number not in set(RecordKind):
@@ -251,7 +246,6 @@ def _text(value: str | None) -> bytes:
 
 
 def numbers_by_topic_id(partitions: Iterable[TopicIdPartition]) -> dict[uuid.UUID, list[int]]:
-    """Return the sorted numbers of partitions by topic."""
     by_id = groupby(sorted(partitions), itemgetter(0))
     return {topic: [number for _, number in of_topic] for topic, of_topic in by_id}
 

@@ -89,7 +89,6 @@ class OffsetsTopic:
         self._answerer: threading.Thread | None = None
 
     def open(self) -> int:
-        """Open or create the topic; returns its number of partitions. Raises DistlogError."""
         return self._topic_and_leadership()[0].partitions
 
     @property
@@ -130,7 +129,6 @@ class OffsetsTopic:
             return list(led[1].partitions)
 
     def fence(self, partition: int) -> Callable[[Snapshot], None]:
-        """A fence that refuses appends to a partition when this gateway does not lead it any more."""
         leadership = self._topic_and_leadership()[1]
         return lambda snapshot: leadership.check(snapshot, (partition,))
 
@@ -165,7 +163,9 @@ class OffsetsTopic:
     def ended(self, partition: int) -> Iterator[EndedTransaction]:
         """The transactions that have ended in a partition since it was loaded, each once; one caller at a time."""
         tail = self._tails.get(partition)
-        return iter(()) if tail is None else ended_transactions(tail)
+        for batches in tail.batches() if tail is not None else ():
+            for row in batches.rows[batches.rows["attributes"] & CONTROL != 0]:
+                yield EndedTransaction(int(row["producer_id"]), control_type(batches.data, row) == COMMIT)
 
     def store(self, group: str, changes: Sequence[GroupChange], on_stored: Stored) -> None:
         """Store changes in the order of a group's calls; when too much is in flight, the client must retry."""
@@ -364,7 +364,6 @@ def _encoded(value: Position | GroupRecord | ConsumerValue | None) -> bytes | No
 
 
 def _decoded(key: bytes | None, value: bytes | None) -> GroupChange | None:
-    """The change in a record; None for an unknown kind. Raises CorruptRecordError."""
     subject = decode_key(key or b"")
     if isinstance(subject, OffsetKey):
         position = None if value is None else decode_position(value)
@@ -381,10 +380,3 @@ def _decoded(key: bytes | None, value: bytes | None) -> GroupChange | None:
 class EndedTransaction(NamedTuple):
     producer_id: int
     is_committed: bool
-
-
-def ended_transactions(tail: PartitionTail) -> Iterator[EndedTransaction]:
-    """The transactions that have ended since the last call. Raises DistlogError."""
-    for batches in tail.batches():
-        for row in batches.rows[batches.rows["attributes"] & CONTROL != 0]:
-            yield EndedTransaction(int(row["producer_id"]), control_type(batches.data, row) == COMMIT)

@@ -120,7 +120,6 @@ class GroupRegistry:
                 )
 
     def unload(self, is_of: Callable[[str], bool]) -> None:
-        """Forget these groups, which another gateway coordinates now."""
         with self._lock:
             self._unloads += 1
             groups = [group for name, group in self._groups.items() if is_of(name)]
@@ -261,7 +260,6 @@ class GroupRegistry:
 
     @property
     def next_deadline(self) -> float:
-        """The time of the next `expire`; `inf` if there is none."""
         with self._lock:
             return self._queue[0][0] if self._queue else inf
 
@@ -277,7 +275,6 @@ class GroupRegistry:
                 _send_away(group)
 
     def expire(self) -> None:
-        """Call `expire` of each group that has reached its deadline."""
         while (due := self._due()) is not None:
             deadline, name = due
             try:
@@ -360,8 +357,6 @@ def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
 
 
 class GroupOffsets:
-    """The durable offsets of `group`."""
-
     def __init__(self, group: str) -> None:
         self._group = group
         self._by_partition: dict[TopicPartition, Position] = {}
@@ -455,7 +450,6 @@ class GroupOffsets:
             self._waiting.add(producer_id, partition, position)
 
     def end_transaction(self, producer_id: int, *, is_committed: bool) -> None:
-        """Apply, or forget, the offsets of an ended transaction."""
         self._add(self._waiting.end(producer_id, is_committed=is_committed))
         if self._joining:
             self._ended.append((producer_id, is_committed))

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from distlog.core import errors
-from distlog.core.log.partition_log import LostRecordsError
 from distlog.core.log.segment_files import DamagedLogError
 from distlog.gateway.event_log import FAILURES
 from distlog.gateway.protocol.messages import (
@@ -75,7 +74,6 @@ CODES: dict[type[BaseException], ErrorCode] = {
     errors.InvalidPartitionsError: ErrorCode.invalid_partitions,
     errors.InvalidRecordError: ErrorCode.invalid_record,
     errors.RecordTooLargeError: ErrorCode.message_too_large,
-    errors.RecordValidationError: ErrorCode.invalid_record,
     errors.InvalidTimestampError: ErrorCode.invalid_timestamp,
     errors.InvalidTopicError: ErrorCode.invalid_topic_exception,
     errors.TopicNotFoundError: ErrorCode.unknown_topic_or_partition,
@@ -99,7 +97,6 @@ CODES: dict[type[BaseException], ErrorCode] = {
     GroupAccessDeniedError: ErrorCode.group_authorization_failed,
     ClusterAccessDeniedError: ErrorCode.cluster_authorization_failed,
     TransactionalIdAccessDeniedError: ErrorCode.transactional_id_authorization_failed,
-    LostRecordsError: ErrorCode.kafka_storage_error,
     DamagedLogError: ErrorCode.kafka_storage_error,
     errors.CorruptionError: ErrorCode.kafka_storage_error,
     errors.CorruptRecordError: ErrorCode.corrupt_message,
@@ -244,7 +241,6 @@ class FrameReader:
 
     @property
     def is_started(self) -> bool:
-        """True if a part of a frame was received."""
         return self._frame is not None or self.unframed > 0
 
     @property
@@ -258,7 +254,6 @@ class FrameReader:
         self._granted += size
 
     def received(self, count: int) -> None:
-        """Take `count` bytes that were received into the buffer."""
         if self._frame is None:
             self._unread, self._position = self._unread[self._position :] + self._shared[:count], 0
         else:
@@ -287,7 +282,6 @@ class FrameReader:
         return length
 
     def next(self) -> memoryview | None:
-        """Return the started frame, without its length, if it is complete."""
         if self._frame is None or self._filled < len(self._frame):
             return None
         frame, self._frame, self._filled = self._frame.toreadonly(), None, 0
@@ -316,7 +310,6 @@ class ParsedRequest(NamedTuple):
 
 
 def read_head(frame: memoryview) -> RequestHead:
-    """The head of the request in `frame`, which is without its length. Raises InvalidRequestError."""
     if len(frame) < _HEAD.size:
         raise InvalidRequestError("a request is too short to have a head", size=len(frame))
     return RequestHead(*_HEAD.unpack_from(frame))
@@ -327,10 +320,7 @@ def read_client_id(frame: memoryview) -> str:
 
 
 def read_request(frame: memoryview, head: RequestHead, most_items: int = MAX_ITEMS) -> ParsedRequest:
-    """Parse a request of a known API and version. Raises InvalidRequestError, also for more items.
-
-    Bytes after its end are ignored, as in Kafka: librdkafka sends some when it asks for all topics.
-    """
+    """Parse a request; InvalidRequestError also for more items. As in Kafka, bytes after its end are ignored."""
     if len(frame) > LARGEST_OTHER_BYTES and head.api_key != _PRODUCE:
         raise InvalidRequestError("a request without records is too large", api_key=head.api_key, size=len(frame))
     is_head_flexible, read_body = _reader(head.api_key, head.api_version)
@@ -359,7 +349,6 @@ _CORRELATION_ID = struct.Struct(">i")
 
 
 def write_response(api_key: int, version: int, correlation_id: int, fields: Fields) -> list[ResponseChunk]:
-    """Return the frame of a response as chunks that are sent one after the other."""
     header, write = _writer(api_key, version)
     writer = ChunkWriter()
     writer.small += bytes(_RESPONSE_HEAD.size) + header

@@ -6,10 +6,11 @@ import json
 import struct
 import uuid
 from collections import deque, namedtuple
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
+from itertools import groupby
 from operator import itemgetter
 from typing import Any, NoReturn
 
@@ -72,7 +73,6 @@ class MessageSchema:
     fields: tuple[SchemaField, ...]
 
     def names(self) -> set[str]:
-        """The names of its fields, at all depths."""
         inner = (field.message.names() for field in self.fields if field.message is not None)
         return {field.name for field in self.fields}.union(*inner)
 
@@ -101,12 +101,10 @@ _BLOCKS = _blocks()
 
 
 def request_schema(api_key: int, version: int) -> BodySchema:
-    """The schema of a request of this API and version. Raises InvalidRequestError if there is none."""
     return _schema("request", api_key, version)
 
 
 def response_schema(api_key: int, version: int) -> BodySchema:
-    """The schema of its response."""
     return _schema("response", api_key, version)
 
 
@@ -167,13 +165,12 @@ COPIED_BYTES = 1 << 14
 _UUID_BYTES = 16
 _UVARINT_BYTES = 5
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
+_UTF_8 = partial(str, encoding="utf-8")
 #: The byte before a nullable message that is present (KIP-893), and the byte of one that is null.
 _PRESENT, _ABSENT = b"\x01", b"\xff"
 
 
 class Items:
-    """The number of items that a request may still have."""
-
     def __init__(self, remaining: int = MAX_ITEMS) -> None:
         self._remaining = remaining
 
@@ -194,10 +191,7 @@ _LengthReader = Callable[[memoryview, int], tuple[int, int]]
 
 
 def message_reader(message: MessageSchema) -> MessageReader:
-    """A function that reads the message; it raises InvalidRequestError for bytes that are not one.
-
-    Unknown tagged fields are passed over (KIP-482), and null is read where the version allows it.
-    """
+    """A function that reads the message, and passes over unknown tagged fields. It raises InvalidRequestError."""
     steps, make = _read_steps(message), _maker(message)
 
     def read(data: memoryview, position: int, items: Items) -> tuple[Any, int]:
@@ -225,7 +219,6 @@ def read_text(data: memoryview, position: int) -> tuple[str | None, int]:
 
 
 def skip_tags(data: memoryview, position: int, items: Items) -> int:
-    """Pass over tagged fields."""
     try:
         return _read_tags((), ())([], data, position, items)
     except IndexError:
@@ -245,32 +238,26 @@ def _maker(message: MessageSchema) -> Callable[[Sequence[Any]], Any]:
 
 
 def _read_steps(message: MessageSchema) -> list[_StepReader]:
-    steps, run = list[_StepReader](), ""
-    for field in message.fields:
-        if field.tag is not None:
-            continue
-        if field.kind in FIXED and not field.is_array:
-            run += FIXED[field.kind]
-            continue
-        steps += (
-            [_read_fixed(run), _read_field(field, message.is_flexible)]
-            if run
-            else [_read_field(field, message.is_flexible)]
-        )
-        run = ""
-    steps += [_read_fixed(run)] if run else []
+    steps = list[_StepReader]()
+    for is_fixed, fields in _runs(message):
+        if is_fixed:
+            steps.append(_read_fixed("".join(FIXED[field.kind] for field in fields)))
+        else:
+            steps += [_read_field(field, message.is_flexible) for field in fields]
     if message.is_flexible:
         tagged = [field for field in message.fields if field.tag is not None]
-        steps.append(
-            _read_tags(
-                [_empty(field) for field in tagged], [(field.tag, _read_field(field, True)) for field in tagged]
-            )
-        )
+        readers = [(field.tag, _read_field(field, True)) for field in tagged]
+        steps.append(_read_tags([_empty(field) for field in tagged], readers))
     return steps
 
 
+def _runs(message: MessageSchema) -> Iterator[tuple[bool, Iterator[SchemaField]]]:
+    """The fields without a tag in runs: of fixed size, or not."""
+    fields = (field for field in message.fields if field.tag is None)
+    return groupby(fields, lambda field: field.kind in FIXED and not field.is_array)
+
+
 def _empty(field: SchemaField) -> Any:
-    """The value of a missing tagged field."""
     if field.message is None or field.is_array or field.default is None:
         return field.default
     return _maker(field.message)([_empty(inner) for inner in _in_order(field.message)])
@@ -305,11 +292,7 @@ def _read_plain(kind: str, is_flexible: bool, name: str, *, is_nullable: bool) -
     if kind == "uuid":
         return _read_uuid
     length = None if is_flexible else _INT16 if kind == "string" else _INT32
-    return _read_sized(_text if kind == "string" else bytes, length, name, is_nullable=is_nullable)
-
-
-def _text(data: memoryview) -> str:
-    return str(data, "utf-8")
+    return _read_sized(_UTF_8 if kind == "string" else bytes, length, name, is_nullable=is_nullable)
 
 
 def _read_sized(
@@ -339,7 +322,7 @@ def _read_sized(
     return step
 
 
-_read_client_id = _read_sized(_text, _INT16, "client_id", is_nullable=True)
+_read_client_id = _read_sized(_UTF_8, _INT16, "client_id", is_nullable=True)
 
 
 def _refuse_null(name: str) -> NoReturn:
@@ -372,7 +355,6 @@ def _read_message(message: MessageSchema, *, is_nullable: bool) -> _StepReader:
 
 
 def _read_array(field: SchemaField, length: _LengthReader, is_flexible: bool) -> _StepReader:
-    """Reads an array of plain values."""
     item, form = None, FIXED.get(field.kind)
     if form is None:
         item = _read_plain(field.kind, is_flexible, field.name, is_nullable=False)
@@ -397,7 +379,6 @@ def _read_array(field: SchemaField, length: _LengthReader, is_flexible: bool) ->
 
 
 def _read_messages(message: MessageSchema, length: _LengthReader, field: SchemaField) -> _StepReader:
-    """Reads an array of messages."""
     steps, make, smallest, name = _read_steps(message), _maker(message), _smallest_message(message), field.name
     at_once = _read_at_once(message)
 
@@ -527,7 +508,6 @@ class ChunkWriter:
         self.small = bytearray()
 
     def put(self, data: ResponseChunk) -> None:
-        """Add bytes, which may be many."""
         if len(data) < COPIED_BYTES:
             self.small += bytes(data)
             return
@@ -535,13 +515,11 @@ class ChunkWriter:
         self.chunks.append(data)
 
     def end(self) -> None:
-        """Move all written bytes to `done`."""
         if self.small:
             self.chunks.append(bytes(self.small))
             self.small = bytearray()
 
     def joined(self) -> bytes:
-        """All written bytes, in one piece."""
         self.end()
         return b"".join(map(bytes, self.chunks))
 
@@ -551,21 +529,13 @@ _ValueWriter = Callable[[ChunkWriter, Any], None]
 
 
 def message_writer(message: MessageSchema, field_names: Set[str]) -> MessageWriter:
-    """A function that writes the message from fields; a missing one has its default.
-
-    The function raises ValueError for a field outside `field_names`, and omits a field that this version lacks.
-    """
-    steps, run = list[MessageWriter](), list[SchemaField]()
-    for field in message.fields:
-        if field.tag is not None:
-            continue
-        if field.kind in FIXED and not field.is_array:
-            run.append(field)
-            continue
-        steps += [_write_fixed(run)] if run else []
-        steps.append(_write_field(field, _put(field, message.is_flexible, field_names)))
-        run = []
-    steps += [_write_fixed(run)] if run else []
+    """A function that writes the message from fields; ValueError for a field outside `field_names`."""
+    steps = list[MessageWriter]()
+    for is_fixed, fields in _runs(message):
+        if is_fixed:
+            steps.append(_write_fixed([*fields]))
+        else:
+            steps += [_write_field(field, _put(field, message.is_flexible, field_names)) for field in fields]
     if message.is_flexible:
         tagged = [
             (field.tag, field, _put(field, True, field_names)) for field in message.fields if field.tag is not None
@@ -630,21 +600,19 @@ def _write_tags(tagged: Sequence[tuple[Any, SchemaField, _ValueWriter]]) -> Mess
 
 
 def _put(field: SchemaField, is_flexible: bool, field_names: Set[str]) -> _ValueWriter:
-    """Writes the value of a field; null where Kafka allows it."""
     is_nullable = field.is_nullable and field.tag is None
     put = _put_plain(field.kind, is_flexible) if field.message is None else message_writer(field.message, field_names)
     if field.is_array:
         length = _length(_INT32, is_flexible)
         return _nullable(_put_array(put, length), length(-1)) if is_nullable else _put_array(put, length)
     if field.message is not None:
-        return _nullable(_put_present(put), _ABSENT) if is_nullable else put
+        return _nullable(put, _ABSENT, _PRESENT) if is_nullable else put
     if field.kind in FIXED or field.kind == "uuid" or not is_nullable:
         return put
     return _nullable(put, _length(_INT16 if field.kind == "string" else _INT32, is_flexible)(-1))
 
 
 def _put_plain(kind: str, is_flexible: bool) -> _ValueWriter:
-    """Writes a plain value: a number, text, bytes or an id."""
     if kind in FIXED:
         pack = struct.Struct(">" + FIXED[kind]).pack
         return lambda writer, value: writer.put(pack(value))
@@ -669,16 +637,13 @@ def _put_array(item: _ValueWriter, length: Callable[[int], bytes]) -> _ValueWrit
     return put
 
 
-def _put_present(put: _ValueWriter) -> _ValueWriter:
-    def put_marked(writer: ChunkWriter, value: Any) -> None:
-        writer.small += _PRESENT
-        put(writer, value)
+def _nullable(put: _ValueWriter, null: bytes, mark: bytes = b"") -> _ValueWriter:
+    def put_nullable(writer: ChunkWriter, value: Any) -> None:
+        writer.small += null if value is None else mark
+        if value is not None:
+            put(writer, value)
 
-    return put_marked
-
-
-def _nullable(put: _ValueWriter, null: bytes) -> _ValueWriter:
-    return lambda writer, value: writer.put(null) if value is None else put(writer, value)
+    return put_nullable
 
 
 def _length(plain: struct.Struct, is_flexible: bool) -> Callable[[int], bytes]:

@@ -52,7 +52,6 @@ class PlainLogin:
 
 
 def read_plain(token: bytes) -> PlainLogin:
-    """Parse a PLAIN message. Raises AuthenticationFailedError."""
     parts = _text(token).split("\0")
     if len(parts) != 3:
         raise AuthenticationFailedError("a malformed PLAIN message")
@@ -71,10 +70,7 @@ def check_plain(login: PlainLogin, users: Users) -> AuthenticatedUser:
 
 
 class KnownPasswords:
-    """The right passwords of the last minutes, so that a client that reconnects costs no work; for many threads.
-
-    Only a hash by a key of this process is kept, with the secret that checked the password: a new secret forgets it.
-    """
+    """Keyed hashes of the right passwords of the last minutes, so that a client that reconnects costs no work."""
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s, self._key, self._lock = clock_s, os.urandom(_NONCE_BYTES), threading.Lock()
@@ -107,7 +103,6 @@ class ScramExchange:
         self.name = ""
 
     def first(self, token: bytes) -> bytes:
-        """Answer a client's first message. Raises AuthenticationFailedError."""
         match = _FIRST.fullmatch(_text(token))
         if match is None or not _NAME.fullmatch(match["name"]):
             raise AuthenticationFailedError("a malformed SCRAM message")
@@ -120,7 +115,6 @@ class ScramExchange:
         return answer.encode()
 
     def last(self, token: bytes) -> tuple[bytes, AuthenticatedUser]:
-        """Answer a client's last message with a proof of the server; the user. Raises as `first`."""
         match = _LAST.fullmatch(_text(token))
         if match is not None and match["nonce"] == self._nonce_of_old_librdkafka:
             raise AuthenticationFailedError("its nonce came twice, as of librdkafka before 2.6.1: upgrade the client")
@@ -182,7 +176,6 @@ class FailedLogins:
         self.log = EventLog("failed authentications", clock_s)
 
     def delay_s(self, address: str, shortest_s: float) -> float:
-        """Count a failure at an address or network; returns the delay of the response."""
         with self._lock:
             now_s = self._clock_s()
             failures, noted_s = self._failures.pop(address, (0.0, now_s))
@@ -275,7 +268,6 @@ class SaslExchange:
         return True
 
     def step(self, token: bytes) -> tuple[bytes, str | None]:
-        """Answer a token; the user's name if it is authenticated now."""
         try:
             answer, self._user = self._step(token)
         except AuthenticationFailedError:

@@ -63,7 +63,6 @@ class TlsFiles:
         return context
 
     def stamp(self) -> Sequence[object]:
-        """A value that changes when a file is changed or replaced."""
         paths = self.certificate, self.key, self.ca, self.crl, self.key_password_file
         return [stamp_of(path) for path in paths if path is not None]
 
@@ -161,10 +160,7 @@ class PrincipalMapper:
             position = match.end()
 
     def name(self, subject: str) -> str | None:
-        """The user's name of a subject; None if no rule matches it, or a log could not show it.
-
-        The name of an empty subject is empty, unless a rule has another one: this client has no user.
-        """
+        """The user's name of a subject, empty for an empty one; None without a rule, or if it isn't printable."""
         if not subject.isprintable() or len(subject.encode()) > _MOST_NAME_BYTES:
             return None
         for pattern, replacement, case in self._rules:

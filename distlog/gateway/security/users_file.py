@@ -31,7 +31,6 @@ class UsersFile:
         return f"UsersFile({self._path!r})"
 
     def current(self) -> Users:
-        """Return the users; reads a changed file again."""
         with self._lock:
             stamp = stamp_of(self._path)
             if stamp != self._stamp:
@@ -67,7 +66,6 @@ class ScramSecret:
 
 
 def secret_of(mechanism: str, password: str, salt: bytes, iterations: int) -> ScramSecret:
-    """Derive the secret of a password; it takes some ms, on purpose."""
     salted = hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
     return secret_of_salted(mechanism, salted, salt, iterations)
 
@@ -98,10 +96,7 @@ MAX_NAME_BYTES = 255
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """All users by name, each with a secret for one mechanism or all.
-
-    Names without a user get a constant salt from the key `decoy`, so that clients cannot distinguish them from users.
-    """
+    """The users by name, with secrets. Other names get a constant salt from `decoy`: clients see no difference."""
 
     decoy: bytes = field(repr=False)
     secrets: Mapping[str, Mapping[str, ScramSecret]] = field(repr=False)
@@ -121,15 +116,12 @@ class Users:
         return next(iter(sorted(self.secrets.get(name, ()))), PLAIN_BY)
 
     def with_others(self, secrets: Mapping[str, Mapping[str, ScramSecret]]) -> Users:
-        """Add users; of a name in both, these users stay."""
         return replace(self, secrets={**secrets, **self.secrets})
 
     def with_user(self, name: str, secrets: Mapping[str, ScramSecret]) -> Users:
-        """Add or replace a user. Raises InvalidConfigError."""
         return replace(self, secrets={**self.secrets, check_name(name): secrets})
 
     def without_user(self, name: str) -> Users:
-        """Remove a user. Raises DistlogError if there is none with that name."""
         if name not in self.secrets:
             raise DistlogError("the user does not exist", user=name)
         return replace(
@@ -204,7 +196,6 @@ _Stamp = tuple[int, ...]
 
 
 def read_users(path: str) -> Users:
-    """Read a file of users. Raises StorageError, also if others have access, and as `parse_users`."""
     return _read(path)[0]
 
 
@@ -251,7 +242,6 @@ def _stamp(status: os.stat_result) -> _Stamp:
 
 
 def stamp_of(path: str) -> _Stamp:
-    """A value that changes when the file is changed or replaced."""
     try:
         return _stamp(os.stat(path))
     except OSError:

@@ -15,8 +15,6 @@ from distlog.gateway.server.request import ClientSession
 
 
 class Acceptor:
-    """One listener; `processor` has its connections."""
-
     def __init__(self, processor: Processor, tls: TlsContext | None) -> None:
         self._processor, self._loop, self._tls = processor, processor.loop, tls
         self._sockets: list[socket.socket] = []
@@ -54,7 +52,6 @@ class Acceptor:
         return finished
 
     def _accept(self, listening: socket.socket) -> None:
-        """Accept one connection; the loop calls again for the next one."""
         try:
             client, address = listening.accept()
         except BlockingIOError:

@@ -82,7 +82,6 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_made(self) -> bool:
-        """True after the TLS handshake."""
         return self._transport is not None
 
     @property
@@ -316,7 +315,6 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(b"".join(map(bytes, held)))
 
     def _end(self, request: Request) -> None:
-        """Forget a request that was answered, or will not be."""
         self._under_way.remove(request)
         self._give_back(request)
         if not self._memory.size:
@@ -340,7 +338,6 @@ class Connection(asyncio.BufferedProtocol):
         self._continue()
 
     def _continue(self) -> None:
-        """Begin what was waiting for other requests."""
         if self._is_lost and not self._has_ended:
             return
         if self._is_stopping:
@@ -388,7 +385,6 @@ class Connection(asyncio.BufferedProtocol):
         self._is_held = False
 
     def stop(self) -> None:
-        """Close the connection when the requests in flight have their responses."""
         self._is_stopping = True
         if self._is_held and len(self._under_way) > 1:
             self._memory.give_up()
@@ -441,8 +437,6 @@ _IDLE = "the client was idle for connections.max.idle.ms"
 
 
 class ConnectionTimeouts:
-    """The timeouts of one connection, by the event loop's clock."""
-
     def __init__(self, clock_s: Callable[[], float], config: GatewayConfig) -> None:
         self._clock_s, self._config = clock_s, config
         self._created_s = self._touched_s = clock_s()
@@ -529,7 +523,6 @@ class Processor:
         self.unreadable = EventLog("responses that end in a file that cannot be read", level=logging.ERROR)
 
     def open(self) -> None:
-        """Accept connections from now on; the event loop calls it."""
         self.is_open, self._thread = True, threading.get_ident()
 
     def has_time(self) -> bool:

@@ -49,10 +49,7 @@ Delayed = TypeVar("Delayed")
 
 
 class _Purgatory(ABC, Generic[Delayed]):
-    """The requests that wait for one kind of event, for many threads; `again` has a request handled again.
-
-    While there are any, a thread called `name` checks them, with pauses of `shortest_s` to `longest_s`.
-    """
+    """Requests that wait for one kind of event; a thread checks them, with pauses of `shortest_s` to `longest_s`."""
 
     def __init__(self, name: str, again: Callable[[Request], None], shortest_s: float, longest_s: float) -> None:
         self._name, self._again, self._shortest_s, self._longest_s = name, again, shortest_s, longest_s
@@ -128,7 +125,6 @@ class DelayedFetch(DelayedOperation):
     watched: tuple[Partition, ...] = ()
 
     def is_complete(self, ends: Ends) -> bool:
-        """True if enough records arrived, or a partition became unreadable."""
         grown = 0
         for partition in self.watched:
             more = self._growth(partition, ends)
@@ -153,13 +149,10 @@ class DelayedFetch(DelayedOperation):
 
 
 class Ends:
-    """The ends of partitions during one check: each is read once."""
-
     def __init__(self) -> None:
         self._ends: dict[tuple[Partition, bool], VisibleEnd | None] = {}
 
     def end(self, partition: Partition, committed: bool) -> VisibleEnd | None:
-        """The end of what consumers may see; None for an unreadable partition."""
         key = partition, committed
         if key not in self._ends:
             self._ends[key] = None
@@ -169,11 +162,7 @@ class Ends:
 
 
 class DelayedFetches(_Purgatory[DelayedFetch]):
-    """The fetches that wait, for many threads.
-
-    An append wakes a few fetches itself; the thread finds appends of other processes. A client with too many watched
-    partitions waits for its time, and gets the records then.
-    """
+    """The fetches that wait. An append wakes a few itself; the thread finds appends of other processes."""
 
     def __init__(self, again: Callable[[Request], None], refresh_ms: int) -> None:
         super().__init__("delayed-fetches", again, _CHECK_S, _LONGEST_PAUSE_S)
@@ -199,7 +188,6 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
         return not (delayed.is_complete(Ends()) and self._has_claimed(delayed))
 
     def forget(self, delayed: DelayedFetch) -> None:
-        """Watch nothing for a fetch that is handled now."""
         if not delayed.watched:
             return
         owner = _owner(delayed)
@@ -215,7 +203,6 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
             delayed.watched = ()
 
     def appended(self, partition: Partition) -> None:
-        """Wake fetches that are complete now; called after each append."""
         if partition not in self._of:
             return
         ends, of_share, waiting = Ends(), Counter[CpuUse](), list[DelayedFetch]()
@@ -251,7 +238,6 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
             self._of[partition][delayed] = None
 
     def _check(self) -> None:
-        """Wake fetches that are over, completed by other processes, or whose client has disconnected."""
         with self._lock:
             waiting, partitions = list(self._waiting), list(self._of)
         for topic in {partition.fresh for partition in partitions if not partition.fresh.is_local}:
@@ -297,8 +283,6 @@ class DelayedAppend(DelayedOperation):
 
 
 class DelayedAppends(_Purgatory[DelayedAppend]):
-    """The produce requests that wait for locks, for many threads."""
-
     def __init__(self, again: Callable[[Request], None]) -> None:
         super().__init__("delayed-appends", again, _APPEND_CHECK_S, _LONGEST_APPEND_PAUSE_S)
         self._of = Counter[Partition]()
@@ -311,7 +295,6 @@ class DelayedAppends(_Purgatory[DelayedAppend]):
         return 0 if partition in self._of else SHORT_WAIT_S
 
     def wait(self, delayed: DelayedAppend, waits_for: Mapping[Partition, bool]) -> bool:
-        """Have `delayed` wait for these locks; False if it is over."""
         with self._lock:
             if self.is_stopped or delayed.is_over:
                 return False
@@ -322,7 +305,6 @@ class DelayedAppends(_Purgatory[DelayedAppend]):
         return True
 
     def _wake(self, is_due: Callable[[DelayedAppend], bool]) -> None:
-        """Have the due requests handled again, in their order."""
         with self._lock:
             due = [delayed for delayed in self._waiting if is_due(delayed)]
             for delayed in due:

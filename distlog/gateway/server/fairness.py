@@ -324,10 +324,7 @@ _ALWAYS_TAKEN = 64 << 10
 
 
 class RequestMemory:
-    """`limit` bytes for requests and responses, at most three quarters for one user or address.
-
-    Only the network's thread uses it.
-    """
+    """`limit` bytes for requests and responses, at most three quarters for one owner; for one thread."""
 
     def __init__(self, limit: int) -> None:
         self._limit, self._most, self.used = limit, limit * 3 // 4, 0
@@ -337,7 +334,6 @@ class RequestMemory:
         self.waiting: dict[MemoryShare, tuple[int, Callable[[], None]]] = {}
 
     def next(self) -> MemoryShare | None:
-        """The waiting request that fits and whose owner has the least memory."""
         able = [share for share, (size, _) in self.waiting.items() if self._fits(share, size)]
         return min(able, key=lambda share: self._used_by[share.owner], default=None)
 
@@ -373,10 +369,7 @@ class RequestMemory:
 
 
 class MemoryShare:
-    """The memory of a connection, which the user or address `owner` has.
-
-    `passed` is the part that is released without more memory, while another request of the connection waits.
-    """
+    """The memory of a connection; `passed` bytes are released while its next request waits for more."""
 
     def __init__(self, memory: RequestMemory, owner: str) -> None:
         self._memory, self.owner, self.size, self.passed = memory, owner, 0, 0
@@ -392,7 +385,6 @@ class MemoryShare:
         return False
 
     def give_back(self, size: int) -> None:
-        """Release memory, and grant it to waiting requests."""
         if not size:
             return
         self._memory.resize(self, self.size - size)

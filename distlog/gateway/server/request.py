@@ -37,10 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A request; a handler answers it once, at once or later, from any thread.
-
-    `frame` has the received bytes, None for a version that is answered without them; `body` the fields, after `read`.
-    """
+    """A request; a handler answers it once, from any thread. `read` parses the bytes in `frame` into `body`."""
 
     head: RequestHead
     frame: memoryview | None
@@ -85,7 +82,6 @@ class Request:
         return getattr(self.body, name, default)
 
     def read(self, most_items: int = MAX_ITEMS) -> None:
-        """Parse the frame once; the network's thread allows few items. Raises InvalidRequestError."""
         if self.frame is not None:
             (self.client_id, self.body), self.frame = read_request(self.frame, self.head, most_items), None
 
@@ -99,7 +95,6 @@ class Request:
             self._send(chunks)
 
     def refuse(self, fields: Fields, after_s: float) -> None:
-        """Send the response after some seconds, then close the connection."""
         chunks = self._chunks_of(fields)
         if chunks is not None:
             self.client.send_last(self, chunks, after_s)
@@ -137,10 +132,7 @@ _log = logging.getLogger("distlog.gateway")
 
 @dataclass(slots=True, eq=False)
 class ClientSession:
-    """The client of a connection: its `address`, and the `local` address that it connected to.
-
-    `principal` is the user's name; None until it has authenticated by `sasl`.
-    """
+    """The client of a connection; `principal` is the user's name, None until it has authenticated by `sasl`."""
 
     address: tuple[str, int]
     local: tuple[str, int]
@@ -175,7 +167,6 @@ class Rights:
         return self.lists is None or self.lists.may(self.principal, self.host, operation, kind, name)
 
     def might_with_any(self, operation: Operation, kind: ResourceType) -> bool:
-        """True if the client may do this with some resource."""
         return self.lists is None or self.lists.may_any(self.principal, self.host, operation, kind)
 
     def describes(self, topic: str) -> bool:
@@ -205,7 +196,6 @@ class Rights:
             self.check(operations[-1], ResourceType.CLUSTER, CLUSTER_NAME)
 
     def denied(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> ErrorCode:
-        """Kafka's code of the denial; none if the client may do this."""
         try:
             self.check(operation, kind, name)
         except AccessDeniedError as error:
@@ -277,7 +267,6 @@ class RequestChannel:
         return len(self._queue)
 
     def offer(self, request: Request) -> None:
-        """Queue a request, also one that was put off."""
         with self._shares.lock:
             self._queue.put(request.share, request)
         self._wake(1)
@@ -353,7 +342,6 @@ class KafkaRequestHandlerPool:
             thread.start()
 
     def stop(self, timeout_s: float) -> bool:
-        """End the threads after the queued requests; False if some still run after `timeout_s`."""
         self.channel.end()
         end = time.monotonic() + timeout_s
         for thread in self._threads:
@@ -361,10 +349,7 @@ class KafkaRequestHandlerPool:
         return not any(thread.is_alive() for thread in self._threads)
 
     def handle_without_waiting(self, request: Request, work: Callable[[Request], bool]) -> bool:
-        """Handle a request in the network's thread, if no other waits; True if it was handled.
-
-        `work` must not wait; it returns False for a request that would have to.
-        """
+        """Handle a request in the network's thread; False if others wait, or `work` would have to."""
         if len(self.channel) or not self._shares.leaves_room(request.share):
             return False
         started_s, started_cpu_s = time.monotonic(), time.thread_time()

@@ -51,10 +51,7 @@ class GatheredAppends:
         self._thread: threading.Thread | None = None
 
     def append(self, requested: RequestedBatches, connection: object | None = None) -> Results:
-        """Append batches with the next commit, each unless its fence refuses. Raises TopicNotFoundError.
-
-        Without a fence, a batch of a transaction is refused. The results have the errors of `validate`, too.
-        """
+        """Append batches with the next commit, each unless its fence refuses. Raises TopicNotFoundError."""
         config, now_ms = self._fresh.snapshot.config, self._fresh.topic.clock()
         results, batches = Results(), list[GatheredBatch]()
         for number, (records, fence) in requested.items():
@@ -73,7 +70,6 @@ class GatheredAppends:
         return results
 
     def append_runs(self, runs: Mapping[int, BatchRun], fence: Fence, *, at_once: bool = True) -> Results:
-        """Append batches of the gateway itself, in one commit with all that wait."""
         config = self._fresh.snapshot.config
         valid = (
             (number, ValidBatch(run.data, run.rows, int(run.newest_offsets[0]), int(run.min_timestamps[0])))
@@ -108,7 +104,6 @@ class GatheredAppends:
             self._changed.notify()
 
     def commit_now(self) -> None:
-        """Commit the waiting batches, and later ones, at once."""
         with self._changed:
             self._linger_s, self._due_s = 0.0, _AT_ONCE
             self._changed.notify()
@@ -298,10 +293,7 @@ class Completeness(Enum):
 
 @dataclass(slots=True, eq=False)
 class Sender:
-    """A connection of a client, and its window: the requests after which it waits for an answer.
-
-    The window is learned where the client pauses, and forgotten where it sends more.
-    """
+    """A connection, and its window: the requests after which it waits for an answer. It is learned from pauses."""
 
     in_flight: int = 0
     window: int | None = None

@@ -29,7 +29,6 @@ from distlog.core.format.record_batch import BatchFields
 from distlog.core.kafka.transactions import TRANSACTIONS_TOPIC
 from distlog.core.log.log_validator import BatchRun
 from distlog.core.log.partition_log import Appended, AppendInfo
-from distlog.core.log_manager.broker_config import BrokerConfig
 from distlog.core.opening import copy_text
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC
 from distlog.core.segments.producer_states import FirstBatch
@@ -89,7 +88,6 @@ class MetadataCache:
         return self._topics.get(topic) if isinstance(topic, str) else self._by_id.get(topic)
 
     def topic(self, name: str) -> HostedTopic:
-        """The topic. Raises TopicNotFoundError, InvalidTopicError, StorageError."""
         hosted = self._topics.get(name)
         return self._open(name) if hosted is None else hosted
 
@@ -154,7 +152,6 @@ class MetadataCache:
         return hosted
 
     def all_topics(self) -> dict[str, HostedTopic]:
-        """All topics that can be opened, by name. Raises StorageError."""
         topics_or_errors = _or_errors(self.fresh_topic, self._names())
         return {name: topic for name, topic in topics_or_errors.items() if isinstance(topic, HostedTopic)}
 
@@ -170,12 +167,8 @@ class MetadataCache:
 
     def clients_topics(self) -> list[str]:
         """The names of all topics but the gateways' own. Raises StorageError."""
-        summaries = self.summaries_or_errors()
-        return [
-            name
-            for name, summary in summaries.items()
-            if isinstance(summary, TopicSummary) and name not in OWN_TOPICS
-        ]
+        summaries = self.summaries_or_errors().values()
+        return [s.name for s in summaries if isinstance(s, TopicSummary) and s.name not in OWN_TOPICS]
 
     def _names(self) -> list[str]:
         return sorted(name for name in self.root.list_folders() if paths.may_be_topic_folder(name))
@@ -236,11 +229,10 @@ class MetadataCache:
         except TopicNotFoundError:
             return False
         except (CorruptMetadataError, UnsupportedVersionError):
-            return True
+            pass
         return True
 
     def drop(self, name: str, topic_id: uuid.UUID | None = None) -> HostedTopic:
-        """Drop a topic, if it has this id; returns it."""
         hosted = self.clients_topic(name)
         if topic_id not in (None, hosted.id):
             raise UnknownTopicIdError("the topic of this name has another id", topic_id=topic_id)
@@ -269,7 +261,6 @@ class MetadataCache:
                 self._refreshed(IDLE_MS, name)
 
     def commit_now(self) -> None:
-        """Let no append wait for others: the gateway is stopping."""
         for hosted in self.loaded.values():
             hosted.commit_now()
 
@@ -313,7 +304,7 @@ class MetadataCache:
         topic = Topic(handle, snapshot)
         with self._lock:
             # another thread may have added it first
-            hosted = HostedTopic(name, topic, self._logs, *self._linger, self.failed)
+            hosted = HostedTopic(name, topic, self._logs, self._linger, self.failed)
             cached = self._topics.setdefault(name, hosted)
             self._by_id[cached.id] = cached
             return cached
@@ -331,11 +322,7 @@ class SharedLoads(Generic[T]):
         self._under_way: dict[str, Future[T]] = {}
 
     def get(self, name: str, load: Callable[[], T]) -> T:
-        """The result of `load`, called here or in the thread that loads the same name now. Raises its errors.
-
-        A load that started before this call may have failed for an old reason: then all waiting threads share another
-        one.
-        """
+        """Return the result of one load of all threads; a load that started earlier and failed is repeated once."""
         result, is_own = self._join(name)
         if not is_own:
             try:
@@ -373,19 +360,13 @@ class HostedTopic(RefreshingTopic):
     """The topic in the folder `name`; safe between threads. `logs` keeps the files of its partitions open."""
 
     def __init__(
-        self,
-        name: str,
-        topic: Topic,
-        logs: OpenPartitionLogs,
-        linger_ms: int,
-        linger_bytes: int,
-        failed: FailedBatches,
+        self, name: str, topic: Topic, logs: OpenPartitionLogs, linger: tuple[int, int], failed: FailedBatches
     ) -> None:
         super().__init__(name, topic)
         #: Its id for clients, which a topic that is created again does not have.
         self.id = uuid.UUID(client_id(name, topic.snapshot))
         self._failed = failed
-        self._gathered = GatheredAppends(self, linger_ms, linger_bytes, self._first)
+        self._gathered = GatheredAppends(self, *linger, self._first)
         self._logs, self._partitions_lock = logs, threading.Lock()
         self._partitions: dict[int, Partition] = {}
         #: Lets no append wait for others: the gateway is stopping.
@@ -396,7 +377,6 @@ class HostedTopic(RefreshingTopic):
         return TopicSummary(self.name, str(self.id), len(self.snapshot.partitions))
 
     def partition(self, number: int) -> Partition:
-        """The partition with this number. Raises TopicNotFoundError."""
         partition = self._partitions.get(number)
         if partition is None:
             if not 0 <= number < len(self.snapshot.partitions):
@@ -428,7 +408,6 @@ class HostedTopic(RefreshingTopic):
         return appended
 
     def append_run_later(self, number: int, run: BatchRun, fence: Fence) -> Future[AppendInfo]:
-        """On an object store, append a batch of the gateway with the next commit."""
         return self._gathered.append_runs({number: run}, fence, at_once=False)[number]
 
     def end_transaction(
@@ -527,13 +506,7 @@ OWN_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, CONFIGS_TOPIC, ACLS_T
 _SECRET_TOPICS = frozenset({ACLS_TOPIC, CREDENTIALS_TOPIC})
 
 
-def topic_defaults(settings: Mapping[str, object]) -> Mapping[str, object]:
-    """The defaults of topics in the settings of a Kafka broker. Raises InvalidConfigError."""
-    return BrokerConfig.parse(settings).topic_defaults
-
-
 def check_not_own(name: str) -> None:
-    """Raise InvalidTopicError for the topics of the gateways."""
     if name in OWN_TOPICS:
         raise InvalidTopicError("only the gateway writes and changes this topic", topic=name)
 

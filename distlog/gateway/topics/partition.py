@@ -59,10 +59,7 @@ class Partition:
     def append(
         self, records: bytes, fence: Fence | None = None, *, timeout_s: float | None = None, may_wait: bool = True
     ) -> AppendInfo:
-        """Append a producer's batch directly: see `PartitionLog.append_batches`. Opening a log waits.
-
-        The caller flushes the batch, if that is due, as it always is for one of a transaction.
-        """
+        """Append a batch by `PartitionLog.append_batches`. The caller flushes it if that is due."""
         with self._log() if may_wait else self._logs.use(self, _not_open) as log:
             info = log.append_batches(records, fence, timeout_s=timeout_s, may_wait=may_wait)
         return info if fence is None else info._replace(appended=info.appended._replace(flush_due=True))
@@ -148,7 +145,6 @@ class Partition:
         return producer_entries(topic.handle, self.fresh.refresh().partitions[self.number])
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Sync all appends, and close the files."""
         self._logs.close(self, timeout_s)
 
     def _log(self) -> AbstractContextManager[PartitionLog]:
@@ -261,23 +257,21 @@ def _has_closed(log: PartitionLog) -> bool:
     return True
 
 
+_OpenLog = Callable[[], PartitionLog]
+
+
 class _Use:
     """The use of a log in a `with` statement: each append has two, and a generator would be slower."""
 
     __slots__ = ("_logs", "_open_log", "_partition", "_stays_idle")
 
     def __init__(
-        self,
-        logs: OpenPartitionLogs,
-        partition: Hashable,
-        open_log: Callable[[], PartitionLog],
-        *,
-        stays_idle: bool = False,
+        self, logs: OpenPartitionLogs, partition: Hashable, open_log: _OpenLog, stays_idle: bool = False
     ) -> None:
         self._logs, self._partition, self._open_log, self._stays_idle = logs, partition, open_log, stays_idle
 
     def __enter__(self) -> PartitionLog:
-        return self._logs._acquire(self._partition, self._open_log, stays_idle=self._stays_idle)
+        return self._logs._acquire(self._partition, self._open_log, self._stays_idle)
 
     def __exit__(self, *error: object) -> None:
         self._logs._close_all(self._logs._release(self._partition))
@@ -299,13 +293,10 @@ class OpenPartitionLogs:
         # the limit is asked for only when it may be passed: others may have opened logs, too
         self._may_be_many = False
 
-    def use(self, partition: Hashable, open_log: Callable[[], PartitionLog]) -> _Use:
-        """The partition's log, which stays open during a `with` statement."""
+    def use(self, partition: Hashable, open_log: _OpenLog) -> _Use:
         return _Use(self, partition, open_log)
 
-    def _acquire(
-        self, partition: Hashable, open_log: Callable[[], PartitionLog], *, stays_idle: bool
-    ) -> PartitionLog:
+    def _acquire(self, partition: Hashable, open_log: _OpenLog, stays_idle: bool) -> PartitionLog:
         with self._lock:
             log = self._logs.get(partition)
             if log is None:
@@ -338,9 +329,8 @@ class OpenPartitionLogs:
             late, self._late = self._late, []
             self._may_be_many = True
             by_time = {partition: log for partition, log in self._unflushed.items() if log.flushes_by_time}
-            self._unflushed = {
-                partition: log for partition, log in self._unflushed.items() if partition not in by_time
-            }
+            for partition in by_time:
+                del self._unflushed[partition]
         self._close_all(late)
         for log in by_time.values():
             with suppress(DistlogError):
@@ -355,9 +345,7 @@ class OpenPartitionLogs:
     def close_idle(self) -> None:
         """Close the logs that were not used since the last call."""
         with self._lock:
-            unused = [
-                partition for partition in self._logs if partition in self._idle and partition not in self._users
-            ]
+            unused = self._idle.intersection(self._logs).difference(self._users)
             to_close = [(partition, self._logs.pop(partition)) for partition in unused]
             self._idle = set(self._logs)
         for _, log in to_close:
@@ -417,7 +405,6 @@ class PartitionTail:
 
     @classmethod
     def of(cls, partition: Partition) -> PartitionTail:
-        """All batches of a partition."""
         return cls(lambda offset: partition.fetch(offset, READ_BYTES, committed=False).batches)
 
     def has_lost_records(self, state: PartitionState) -> bool:
@@ -428,7 +415,6 @@ class PartitionTail:
         return True
 
     def records(self) -> Iterator[pa.RecordBatch]:
-        """The offsets, keys and values of the records since the last call."""
         for batches in self.batches():
             rows = batches.rows[batches.rows["attributes"] & CONTROL == 0]
             yield decode(batches.data, rows, columns=RECORD_COLUMNS)
@@ -483,7 +469,6 @@ class LeaderEpochs:
 
 
 def leader_epochs(storage: Storage, topic: str, partition: int) -> LeaderEpochs:
-    """The leader epochs of an imported partition. Raises StorageError, CorruptMetadataError."""
     name = f"{paths.partition_dir(topic, partition)}/{paths.LEADER_EPOCHS}"
     with suppress(FileNotFoundError):
         return LeaderEpochs(tuple(read_epochs(storage.read(name), file=name)))
@@ -515,10 +500,7 @@ Fence = Callable[[Snapshot], None]
 
 
 class RefreshingTopic:
-    """The topic in the folder `name`; safe between threads.
-
-    On a local disk a check for the next commit is cheap, so each use is fresh; on an object store it is a request.
-    """
+    """The topic in the folder `name`; for many threads. A refresh is cheap on a local disk, elsewhere a request."""
 
     def __init__(self, name: str, topic: Topic) -> None:
         self.name, self.topic = name, topic

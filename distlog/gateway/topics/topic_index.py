@@ -58,7 +58,6 @@ class TopicIndex:
             return summaries_or_errors
 
     def forget(self, name: str) -> None:
-        """Forget a dropped or replaced topic; does not wait for reads in flight."""
         self._forget([name])
 
     def _forget(self, names: Collection[str]) -> None:
@@ -173,7 +172,6 @@ class _IndexedTopic:
 
     @classmethod
     def parse(cls, fields: Any) -> _IndexedTopic:
-        """Parse an entry of the index. Raises ValueError, TypeError."""
         topic_id, commit_id, *numbers = fields
         partitions, version, seen_ms, kept_ms = numbers
         if not all(type(number) is int and 0 <= number < _MOST for number in numbers) or partitions > MAX_PARTITIONS:
@@ -198,17 +196,12 @@ def _encoded(fields: dict[str, Any]) -> bytes:
 
 def _is_newest(storage: Storage, indexed: _IndexedTopic, asked_ms: int) -> bool:
     """True if no later version exists, and the version of `indexed` is the one that was read."""
-    if not _is_missing(storage, indexed.version + 1):
+    try:
+        storage.size(paths.commit_file(indexed.version + 1))
         return False
+    except FileNotFoundError:
+        pass
     if indexed.is_proven_at(asked_ms):
         return True
     commit = CommitFiles(storage).read(indexed.version)
     return commit is not None and commit.id == indexed.commit_id
-
-
-def _is_missing(storage: Storage, version: int) -> bool:
-    try:
-        storage.size(paths.commit_file(version))
-    except FileNotFoundError:
-        return True
-    return False

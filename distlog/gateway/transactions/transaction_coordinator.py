@@ -117,7 +117,6 @@ class TransactionCoordinator:
             return new_state.producer
 
     def add_partitions(self, id_: str, producer: ProducerId, partitions: Collection[TopicPartition]) -> None:
-        """Add partitions to the producer's transaction; the first ones begin it."""
         with self._locked_by(id_, producer) as transaction:
             state = self._finished(transaction)
             if state.status is TransactionStatus.ONGOING and state.partitions.issuperset(partitions):
@@ -373,7 +372,7 @@ class TransactionServices:
         self._log = TransactionLog(metadata, clock, lambda: groups.partitions)
         #: The partition of `__transaction_state` that has an id; the compaction of led ones, which raises nothing.
         self.partition_of, self.compact = self._log.partition_of, self._log.compact
-        self.coordination = Coordination[TransactionState](lease, self._log)
+        self.coordination = Coordination(lease, self._log)
         ends = TransactionEnds(metadata, fetches, self._log, clock)
         self.coordinator = TransactionCoordinator(self._log, ends, clock, new_producer_id, self._check)
         self._changed, self._is_over, self._has_failed = threading.Event(), False, False
@@ -385,7 +384,6 @@ class TransactionServices:
         return self.coordination.is_loading
 
     def start(self) -> None:
-        """Load stored states; failures are logged, and retried."""
         self.tick()
         self._thread.start()
 

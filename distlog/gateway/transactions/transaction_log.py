@@ -41,10 +41,7 @@ from distlog.gateway.topics.partition import RECORD_COLUMNS, Fence, PartitionTai
 
 
 class TransactionLog:
-    """The newest state of each transactional id; for many threads, except `begin` and `end`.
-
-    A missing topic is created with `partitions`; one from a Kafka broker may have another number.
-    """
+    """The newest state of each transactional id; for many threads, except `begin` and `end`."""
 
     def __init__(self, metadata: MetadataCache, clock: Callable[[], int], partitions: Callable[[], int]) -> None:
         self._metadata, self._clock, self._count = metadata, clock, partitions
@@ -80,7 +77,6 @@ class TransactionLog:
             state_topic.leadership.end(partitions)
 
     def compact(self) -> None:
-        """Compact led partitions that have many segments; one caller at a time. Raises nothing."""
         with self._lock:
             state_topic = self._state_topic
         if state_topic is not None:
@@ -118,26 +114,21 @@ class TransactionLog:
             yield from states
 
     def newest(self, transactional_id: str) -> TransactionState | None:
-        """The current state of an id in the log, from any leader. Raises DistlogError."""
         return self._open_topic().newest[self.partition_of(transactional_id)].get(transactional_id)
 
     def of_producer(self, producer_id: int) -> list[TransactionState]:
-        """The current states of a producer; reads all partitions. Raises DistlogError."""
         state_topic = self._open_topic()
         state_topic.hosted.refresh()
         return [state for newest in state_topic.newest for state in newest.all() if state.producer.id == producer_id]
 
     def write(self, state: TransactionState, *, is_durable: bool = True) -> None:
-        """Store a state; fsynced if it `is_durable`. Raises DistlogError.
-
-        On an object store, a state that is not durable waits for the commit of other records.
-        """
+        """Store a state, fsynced if it `is_durable`; else an object store gets it with the next commit."""
         state_topic, id_, value = self._open_topic(), state.transactional_id, encode_state(state)
         newest = state_topic.newest[self.partition_of(id_)]
         if is_durable or state_topic.hosted.is_local:
             newest.add(state, self._append(state_topic, id_, value, is_durable=is_durable))
         else:
-            self._append_later(state_topic, id_, value).add_done_callback(partial(_add_written, newest, state))
+            self._append_later(state_topic, id_, value).add_done_callback(partial(newest.add_written, state))
 
     def forget(self, transactional_id: str) -> None:
         """Delete the state of an id, not durably. Raises as `write`."""
@@ -184,7 +175,6 @@ class TransactionLog:
         return number, run, partial(state_topic.leadership.check, partitions=(number,))
 
     def _open_topic(self) -> _StateTopic:
-        """The topic; a new one if it was dropped. Raises DistlogError."""
         hosted = self._metadata.own_topic(TRANSACTIONS_TOPIC, self.read_partition_count(), _CONFIG)
         self._partitions = hosted.topic.partitions
         with self._lock:
@@ -202,7 +192,6 @@ class TransactionRefusedError(Exception):
 
 
 def check_producer(state: TransactionState | None, producer: ProducerId) -> None:
-    """Raise TransactionRefusedError unless `state` belongs to exactly this producer."""
     if state is None or state.producer.id != producer.id:
         raise TransactionRefusedError(ErrorCode.invalid_producer_id_mapping)
     if state.producer.epoch != producer.epoch:
@@ -264,14 +253,12 @@ class NewestStates:
         self._states = dict[str, TransactionState]()
 
     def get(self, transactional_id: str) -> TransactionState | None:
-        """The state of an id, with everything written before this call. Raises DistlogError."""
         with self._lock:
             self._partition.fresh.refresh()
             self._catch_up()
             return self._states.get(transactional_id)
 
     def all(self) -> list[TransactionState]:
-        """All states, with everything written before the topic's last refresh. Raises DistlogError."""
         with self._lock:
             self._catch_up()
             return list(self._states.values())
@@ -282,6 +269,10 @@ class NewestStates:
             if offset == self._tail.offset:
                 self._states[state.transactional_id] = state
                 self._tail.offset = offset + 1
+
+    def add_written(self, state: TransactionState, result: Future[AppendInfo]) -> None:
+        if result.exception() is None:
+            self.add(state, result.result().appended.first_offset)
 
     def _catch_up(self) -> None:
         if self._tail.has_lost_records(self._partition.fresh.snapshot.partitions[self._partition.number]):
@@ -322,8 +313,3 @@ class _StateTopic:
         self.hosted = hosted
         self.leadership = Leadership(hosted.topic.handle, hosted.topic.current)
         self.newest = [NewestStates(hosted, number) for number in range(hosted.topic.partitions)]
-
-
-def _add_written(newest: NewestStates, state: TransactionState, result: Future[AppendInfo]) -> None:
-    if result.exception() is None:
-        newest.add(state, result.result().appended.first_offset)

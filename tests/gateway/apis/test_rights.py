@@ -267,7 +267,7 @@ def state(gateway: GatewayServer) -> Any:
         gateway.broker.configs.groups.groups,
         acls.acls,
         gateway.broker.users and gateway.broker.users.secrets,
-        [group.group for group in gateway.broker.groups.admin.list()],
+        [group.group for group in gateway.broker.groups.members.descriptions()],
     )
 
 

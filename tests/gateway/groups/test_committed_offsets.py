@@ -37,7 +37,7 @@ def test_any_client_commits_to_a_group_without_members() -> None:
     assert commit(gateway) is ErrorCode.none
     assert position(gateway) == 7
     assert list(gateway.offsets.fetch(GROUP, None)) == [CLICKS]
-    assert [described.phase for described in gateway.admin.list()] == [GroupPhase.EMPTY]
+    assert [described.phase for described in gateway.coordinator.descriptions()] == [GroupPhase.EMPTY]
 
 
 def test_a_group_with_members_takes_commits_of_its_members_and_generation_alone() -> None:
@@ -133,9 +133,9 @@ def test_a_group_without_members_and_positions_is_forgotten_for_good() -> None:
     gateway.now += RETENTION_MS
     gateway.offsets.expire()
     gateway.offsets.expire()
-    assert list(gateway.admin.list()) == []
-    assert gateway.admin.describe(GROUP).phase is GroupPhase.DEAD
-    assert list(gateway.restart().admin.list()) == []
+    assert list(gateway.coordinator.descriptions()) == []
+    assert gateway.coordinator.describe(GROUP).phase is GroupPhase.DEAD
+    assert list(gateway.restart().coordinator.descriptions()) == []
 
 
 def test_a_group_with_members_keeps_its_positions_in_the_topics_that_they_read() -> None:
@@ -176,10 +176,10 @@ def test_a_group_is_deleted_when_it_has_no_members() -> None:
     member = gateway.member("a")
     stable(gateway, member)
     commit(gateway, member_id=member.id, generation=member.generation)
-    gateway.admin.delete(GROUP, reply)
+    gateway.coordinator.delete(GROUP, reply)
     member.leave()
-    gateway.admin.delete(GROUP, reply)
-    gateway.admin.delete(GROUP, reply)
+    gateway.coordinator.delete(GROUP, reply)
+    gateway.coordinator.delete(GROUP, reply)
     assert reply == [ErrorCode.non_empty_group, ErrorCode.none, ErrorCode.group_id_not_found]
     assert position(gateway) is None
     assert position(gateway.restart()) is None
@@ -192,7 +192,7 @@ def test_a_commit_under_way_does_not_bring_back_a_group_that_was_deleted(is_firs
         commit(gateway)
     gateway.store.held = True
     gateway.offsets.commit(GROUP, {CLICKS: Position(8)}, reply)
-    gateway.admin.delete(GROUP, reply)
+    gateway.coordinator.delete(GROUP, reply)
     gateway.store.release()
     assert reply == [ErrorCode.none, ErrorCode.none]
     assert position(gateway) is None

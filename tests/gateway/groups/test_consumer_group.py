@@ -354,22 +354,24 @@ def test_an_empty_group_changes_its_protocol_and_keeps_its_offsets() -> None:
         position = gateway_now.offsets.fetch(GROUP, [("clicks", 0)])["clicks", 0]
         assert isinstance(position, Position)
         assert position.offset == 7
-        assert [(group.phase.value, group.type) for group in gateway_now.admin.list()] == [("Stable", "consumer")]
-        assert gateway_now.admin.describe(GROUP).phase is GroupPhase.DEAD
+        assert [(group.phase.value, group.type) for group in gateway_now.coordinator.descriptions()] == [
+            ("Stable", "consumer")
+        ]
+        assert gateway_now.coordinator.describe(GROUP).phase is GroupPhase.DEAD
     assert new.code(epoch=-1) is ErrorCode.none
     assert gateway.member("old").join().join_error in (None, ErrorCode.member_id_required, ErrorCode.none)
-    assert [group.type for group in gateway.restart().admin.list()] == ["classic"]
+    assert [group.type for group in gateway.restart().coordinator.descriptions()] == ["classic"]
 
 
 def test_an_empty_group_is_deleted_with_its_records() -> None:
     gateway = ConsumerGateway()
     first, other = two(gateway)
     codes = list[ErrorCode]()
-    gateway.admin.delete(GROUP, codes.append)
+    gateway.coordinator.delete(GROUP, codes.append)
     assert codes == [ErrorCode.non_empty_group]
     for member in (first, other):
         member.code(epoch=-1)
-    gateway.admin.delete(GROUP, codes.append)
+    gateway.coordinator.delete(GROUP, codes.append)
     assert codes[-1] is ErrorCode.none
     assert gateway.groups.names() == gateway.restart().groups.names() == []
 

@@ -80,16 +80,16 @@ class GroupStories(RuleBasedStateMachine):
 
     @invariant()
     def a_group_is_stable_only_with_an_assignment_that_is_stored(self) -> None:
-        described = self.gateway.admin.describe(GROUP)
+        described = self.gateway.coordinator.describe(GROUP)
         assert (described.phase is GroupPhase.EMPTY) <= (not described.members)
         if described.phase is GroupPhase.STABLE:
-            restarted = self.gateway.restart().admin.describe(GROUP)
+            restarted = self.gateway.restart().coordinator.describe(GROUP)
             stored = {member.assignment for member in restarted.members}
             assert {member.assignment for member in described.members} <= stored | {b""}
 
     @invariant()
     def nobody_waits_for_ever(self) -> None:
-        described = self.gateway.admin.describe(GROUP)
+        described = self.gateway.coordinator.describe(GROUP)
         has_somebody = bool(described.members) or described.phase is GroupPhase.PREPARING
         if has_somebody and not self.gateway.store.held:
             assert self.gateway.groups.next_deadline <= self.gateway.now + 300_000
@@ -100,7 +100,7 @@ class GroupStories(RuleBasedStateMachine):
         self.gateway.store.release()
         for _ in range(100):
             self.gateway.at_time(10_000)
-        assert self.gateway.admin.describe(GROUP).phase in {GroupPhase.EMPTY, GroupPhase.DEAD}
+        assert self.gateway.coordinator.describe(GROUP).phase in {GroupPhase.EMPTY, GroupPhase.DEAD}
 
 
 TestGroupStories = pytest.mark.long(GroupStories.TestCase)

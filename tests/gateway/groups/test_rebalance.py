@@ -44,7 +44,7 @@ def test_members_get_their_assignment_from_the_leader() -> None:
     assert first.synced.assignment == b"0,1"
     assert second.synced
     assert second.synced.assignment == b"2"
-    assert gateway.admin.describe(GROUP).phase is GroupPhase.STABLE
+    assert gateway.coordinator.describe(GROUP).phase is GroupPhase.STABLE
     assert second.sync().synced == second.synced
 
 
@@ -80,7 +80,7 @@ def test_an_assignment_is_void_when_somebody_joined_before_it_was_stored() -> No
     assert first.synced
     assert first.synced.error is ErrorCode.rebalance_in_progress
     gateway.store.release()
-    assert gateway.admin.describe(GROUP).phase is GroupPhase.PREPARING
+    assert gateway.coordinator.describe(GROUP).phase is GroupPhase.PREPARING
     first.join(), second.join()
     assert third.generation == first.generation == 3
 
@@ -186,11 +186,11 @@ def test_an_empty_group_continues_its_generations() -> None:
     only = gateway.member("a")
     stable(gateway, only)
     only.leave()
-    described = gateway.admin.describe(GROUP)
+    described = gateway.coordinator.describe(GROUP)
     assert (described.phase, described.members) == (GroupPhase.EMPTY, ())
     gateway.member("b").join()
     gateway.at_time(0)
-    assert gateway.admin.describe(GROUP).phase is GroupPhase.COMPLETING
+    assert gateway.coordinator.describe(GROUP).phase is GroupPhase.COMPLETING
     later = gateway.member("c").join()
     assert later.join_error is None
 
@@ -209,7 +209,7 @@ def test_a_member_that_joins_again_unchanged_keeps_its_generation_and_a_leader_b
     assert second.join().generation == 2
     first.join()
     assert first.join_error is None
-    assert gateway.admin.describe(GROUP).phase is GroupPhase.PREPARING
+    assert gateway.coordinator.describe(GROUP).phase is GroupPhase.PREPARING
 
 
 def test_a_member_with_another_subscription_begins_another_generation() -> None:

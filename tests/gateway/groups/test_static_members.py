@@ -35,7 +35,7 @@ def test_a_restarted_instance_keeps_its_assignment_without_a_rebalance() -> None
     assert again.synced
     assert again.synced.assignment == b"1"
     assert first.beat() is ErrorCode.none
-    assert gateway.admin.describe(GROUP).phase is GroupPhase.STABLE
+    assert gateway.coordinator.describe(GROUP).phase is GroupPhase.STABLE
 
 
 def test_the_old_one_of_an_instance_is_fenced() -> None:

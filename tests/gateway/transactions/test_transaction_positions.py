@@ -118,7 +118,7 @@ def test_a_group_that_is_deleted_takes_what_transactions_brought_with_it(parts: 
     producer = parts.begin()
     parts.commit_offset(producer, 7)
     codes: list[ErrorCode] = []
-    parts.groups.admin.delete(GROUP, codes.append)
+    parts.groups.members.delete(GROUP, codes.append)
     until(lambda: codes == [FINE])
     parts.coordinator.end(ID, producer, is_committed=True)
     assert fetched(parts) is None
