@@ -41,14 +41,14 @@ from distlog.core.paths import NEW_STEM_PATTERN
 # This library has no feature beyond its format, so it raises an error that names them.
 
 
-FEATURE = Text("[A-Za-z0-9_.-]{1,100}")
-_MOST = 1000
+_FEATURE = Text("[A-Za-z0-9_.-]{1,100}")
+_MOST_FEATURES = 1000
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or len(value) > _MOST:
+    if not isinstance(value, list) or len(value) > _MOST_FEATURES:
         raise ValueError("must be a list of features")
-    return tuple(sorted({FEATURE(name) for name in value}))
+    return tuple(sorted({_FEATURE(name) for name in value}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,8 @@ class Requires:
     def also(self, other: Requires) -> Requires:
         if other == NOTHING:
             return self
-        return Requires(_sorted(self.reader, other.reader), _sorted(self.writer, other.writer))
+        names = ((*self.reader, *other.reader), (*self.writer, *other.writer))
+        return Requires(*(tuple(sorted(set(features))) for features in names))
 
     def check_readable(self, file: str) -> None:
         """Raise UnsupportedVersionError, with their names, if readers need features."""
@@ -85,10 +86,6 @@ def _refuse(features: Sequence[str], verb: str, file: str | None) -> None:
         raise UnsupportedVersionError(
             f"a newer distlog wrote this topic with {', '.join(features)}: upgrade to {verb} it", file=file
         )
-
-
-def _sorted(names: Iterable[str], more: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted({*names, *more}))
 
 
 MAX_PARTITIONS = 100_000
@@ -350,23 +347,12 @@ def _long(name: str, column: Any, count: int) -> list[Any]:
     return column
 
 
-def _short(column: list[Any]) -> Any:
-    return column[0] if len(set(column)) == 1 else column
-
-
-def _numbers(name: str, column: list[Any]) -> list[int]:
-    if set(map(type, column)) - {int}:
-        raise ValueError(f"{name}: must be integers")
-    return column
-
-
 def write_producers(action: ProducerBatches) -> dict[str, Any]:
-    """The JSON object of the action."""
     rows = [(partition, *batch) for partition, batches in action.batches.items() for batch in batches]
     columns: dict[str, Any] = dict(zip(("partition", *BOUNDS), map(list, zip(*rows, strict=True)), strict=True))
     for name in PRODUCER_STEPS:
         columns[name] = [value - previous for previous, value in itertools.pairwise([0, *columns[name]])]
-    short = {name: _short(column) for name, column in columns.items()}
+    short = {name: column[0] if len(set(column)) == 1 else column for name, column in columns.items()}
     shown = {name: column for name, column in short.items() if column != _PRODUCER_DEFAULTS.get(name)}
     # the list that says how many there are
     return {PRODUCERS: {**shown, "partition": columns["partition"]}}
@@ -383,7 +369,9 @@ def read_producers(body: Any) -> ProducerBatches:
     for name in ("partition", *BOUNDS):
         if name not in body and name not in _PRODUCER_DEFAULTS:
             raise ValueError(f"{name}: {PRODUCERS} must have this column")
-        column = _numbers(name, _long(name, body.get(name, _PRODUCER_DEFAULTS.get(name)), count))
+        column = _long(name, body.get(name, _PRODUCER_DEFAULTS.get(name)), count)
+        if set(map(type, column)) - {int}:
+            raise ValueError(f"{name}: must be integers")
         columns[name] = list(itertools.accumulate(column)) if name in PRODUCER_STEPS else column
         low, high = BOUNDS.get(name, (0, MAX_PARTITIONS - 1))
         if min(columns[name]) < low or max(columns[name]) > high:
