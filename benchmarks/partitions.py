@@ -20,8 +20,7 @@ import distlog
 from benchmarks.cpu_time import ROUNDS, best
 from distlog.core import paths
 from distlog.core.commits import checkpoint
-from distlog.core.commits.actions import AddTable
-from distlog.core.commits.commit_json import Commit
+from distlog.core.commits.actions import AddTable, Commit
 from distlog.core.commits.snapshot import apply
 
 SIZES = 100, 1_000, 10_000

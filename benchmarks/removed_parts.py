@@ -22,8 +22,7 @@ from typing import Any
 from crc32c import crc32c
 
 from distlog.core import paths
-from distlog.core.commits.actions import Add, Remove
-from distlog.core.commits.commit_json import FORMAT, write_actions
+from distlog.core.commits.actions import FORMAT, Add, Remove, write_actions
 from distlog.core.commits.fields import write
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot_loader import CommitFiles

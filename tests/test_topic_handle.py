@@ -10,7 +10,7 @@ from random import Random
 from commits import put_commit
 from topics import NOW, Clock, topic_on, values
 
-from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.storage.storage import Storage
 
 

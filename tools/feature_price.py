@@ -62,7 +62,7 @@ FEATURES = (
             "distlog/gateway/transactions/*.py",
             "distlog/gateway/apis/transactions.py",
             "distlog/core/kafka/transactions.py",
-            "distlog/core/segments/transactions.py",
+            "distlog/core/segments/producer_states.py",
         ),
         r"gateway/transactions/|gateway/kafka_jars/test_kafka_transaction",
         "six commits or more a transaction",

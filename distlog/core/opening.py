@@ -41,7 +41,7 @@ from distlog.core.kafka.cluster_metadata import (
 )
 from distlog.core.kafka.log_dir import LeftStates, LogDir, joined_states, read_log_dir
 from distlog.core.kafka.partition_folder import PartitionName, without_broker
-from distlog.core.segments.topic_handle import TopicHandle, topic_log
+from distlog.core.segments.segment_reader import TopicHandle, topic_log
 from distlog.core.storage.parallel import in_order, in_parallel
 from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, to_ms

@@ -19,6 +19,7 @@ from distlog.core import display
 from distlog.core.arrays import booleans, integers, numbers_of, table_of_rows
 from distlog.core.commits.actions import (
     Add,
+    Commit,
     Drop,
     Remove,
     SetConfig,
@@ -27,7 +28,6 @@ from distlog.core.commits.actions import (
     SetTransaction,
     without_tables,
 )
-from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.commit_log import AT_A_VERSION, CommitLog, CurrentSnapshot, check_partition_count
 from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.snapshot import PartitionState, Snapshot
@@ -76,10 +76,9 @@ from distlog.core.read.scan import (
     time_bounds,
 )
 from distlog.core.segments.chunks import IsolationLevel
-from distlog.core.segments.segment_reader import SegmentReader
+from distlog.core.segments.producer_states import last_stable_offset
+from distlog.core.segments.segment_reader import SegmentReader, TopicHandle
 from distlog.core.segments.slices import OutOfRange
-from distlog.core.segments.topic_handle import TopicHandle
-from distlog.core.segments.transactions import last_stable_offset
 from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, to_ms
 from distlog.core.write.append import Appender, AppendResult, BatchId, Transaction, check_batch, open_appender

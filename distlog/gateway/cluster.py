@@ -28,7 +28,7 @@ from distlog.core.maintain.compaction import compact
 from distlog.core.maintain.group_rewrite import first_dirty_offset
 from distlog.core.read.group_log import GroupLog, Member
 from distlog.core.read.membership import FREQUENT, Membership
-from distlog.core.segments.topic_handle import TopicHandle, topic_log
+from distlog.core.segments.segment_reader import TopicHandle, topic_log
 from distlog.core.storage.storage import Storage
 from distlog.core.times import elapsed_s
 from distlog.core.topic import Topic

@@ -21,7 +21,7 @@ from distlog.core.maintain.vacuum import VacuumReport, vacuum
 from distlog.core.maintain.verify import VerifyReport
 from distlog.core.opening import find_topics
 from distlog.core.opening import open as open_topic
-from distlog.core.segments.topic_handle import topic_log
+from distlog.core.segments.segment_reader import topic_log
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 from distlog.jobs.job import JobParser, add_shared_arguments, argument, exit_status, job_session, reason

@@ -39,13 +39,12 @@ from distlog.core.errors import InvalidConfigError, InvalidRecordError, TopicNot
 from distlog.core.format.indexes import IndexCache
 from distlog.core.format.kernels.record_scan import to_microseconds
 from distlog.core.integers import MAX_LONG, MIN_LONG
-from distlog.core.locks import process_lock
 from distlog.core.log.live_snapshot import with_tails
 from distlog.core.read.scan import plan_slices
 from distlog.core.segments.chunks import Isolation
-from distlog.core.segments.segment_reader import SegmentReader, read_slices
+from distlog.core.segments.segment_reader import SegmentReader, TopicHandle, read_slices, topic_log
 from distlog.core.segments.slices import ALWAYS, SegmentSlice, TimeRange, split_by_bytes
-from distlog.core.segments.topic_handle import TopicHandle, topic_log
+from distlog.core.storage.parallel import process_lock
 from distlog.core.storage.storage import Storage
 from distlog.core.tiered.tiered_storage import TieredStorage
 from distlog.core.times import to_ms

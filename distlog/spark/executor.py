@@ -25,7 +25,7 @@ from distlog.core.maintain.compaction import Cleanable, CleaningPlan, GroupToCle
 from distlog.core.maintain.executor import Item as SizedItem
 from distlog.core.maintain.executor import WorkItem
 from distlog.core.maintain.group_rewrite import RewriteFailure, RewrittenGroup, RewrittenPartition, result_or_failure
-from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.segments.segment_reader import TopicHandle
 from distlog.spark.batch_source import SplitSize
 from distlog.spark.options import freeze_objects
 from distlog.spark.spark_session import cores

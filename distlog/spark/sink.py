@@ -24,8 +24,8 @@ from distlog.core.commits.snapshot_loader import CommitFiles, SnapshotLoader
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitConflictError, CommitStateUnknownError, CorruptMetadataError, InvalidConfigError
 from distlog.core.maintain.merge import merge_tails
+from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.segments.segment_writer import codec_of
-from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.storage import Storage
 from distlog.core.times import check_unit, now_ms
 from distlog.core.write.append import (

@@ -17,27 +17,25 @@ from hypothesis import strategies as st
 from searches import examples
 
 from distlog.core import paths
-from distlog.core.commits import checkpoint, commit_json, partition_table
+from distlog.core.commits import actions, checkpoint, partition_table
 from distlog.core.commits.actions import (
+    ADD_TABLE,
+    MOST_ROWS_OF_TABLE,
+    REMOVE_TABLE,
     Action,
     Add,
     AddTable,
     Cleaned,
+    Commit,
     GcFloor,
     Remove,
     RemoveTable,
     SetLogStartOffset,
     SetPartitions,
-    without_tables,
-)
-from distlog.core.commits.commit_json import (
-    ADD_TABLE,
-    MOST_ROWS_OF_TABLE,
-    REMOVE_TABLE,
-    Commit,
     in_tables,
     read_actions,
     read_table,
+    without_tables,
     write_actions,
     write_table,
 )
@@ -103,8 +101,8 @@ def test_segments_round_trip_in_order(segments: list[SegmentInfo]) -> None:
 
 
 def test_only_long_runs_become_tables() -> None:
-    adds: list[Action] = [Add(part(n)) for n in range(commit_json.TABLE_ROWS)]
-    removes: list[Action] = [Remove(n, STEMS[0]) for n in range(commit_json.TABLE_ROWS)]
+    adds: list[Action] = [Add(part(n)) for n in range(actions.TABLE_ROWS)]
+    removes: list[Action] = [Remove(n, STEMS[0]) for n in range(actions.TABLE_ROWS)]
     kinds = [type(action) for action in in_tables([*removes, SetLogStartOffset(0, 1), *adds, *removes[1:]])]
     assert kinds == [RemoveTable, SetLogStartOffset, AddTable, *([Remove] * (len(removes) - 1))]
     assert in_tables(adds[1:]) == adds[1:]
@@ -117,13 +115,13 @@ def test_only_long_runs_become_tables() -> None:
 def test_a_part_takes_few_bytes_at_any_number_of_parts(
     count: int, most_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commit_json, "MOST_ROWS_OF_TABLE", most_rows)
+    monkeypatch.setattr(actions, "MOST_ROWS_OF_TABLE", most_rows)
     segments = [
         part(n % 200, 1000 * (n // 200), STEMS[n // 200 % 40], crc32c=hash((n, 1)) % 2**32, first_batch_crc=n)
         for n in range(count)
     ]
-    actions = in_tables([Add(info) for info in segments])
-    items = json.loads(json.dumps(write_actions(actions), default=write))
+    tables = in_tables([Add(info) for info in segments])
+    items = json.loads(json.dumps(write_actions(tables), default=write))
     assert len(json.dumps(items)) < 3000 + 13 * count
     assert list(without_tables(read_actions(items))) == [Add(info) for info in segments]
 
@@ -140,7 +138,7 @@ def test_a_damaged_table_raises_corrupt_metadata(position: int) -> None:
     body = {**json.loads(commit.encode()), "actions": [item]}
     del body["crc32c"]
     try:
-        decoded = Commit.decode(commit_json.fields.write_text(body, write), "file")
+        decoded = Commit.decode(actions.fields.write_text(body, write), "file")
     except CorruptMetadataError:
         return
     assert len(list(without_tables(decoded.actions))) == COUNT
@@ -299,9 +297,9 @@ def test_tables_fold_like_single_actions(seed: int, most_own: int, similar: int)
         patch.setattr(partition_table, "_MOST_OWN", most_own)
         patch.setattr(partition_table, "_SIMILAR", similar)
         for version in range(1, 20):
-            actions = some_actions(random, twins.singly, version)
-            if actions:
-                twins.commit(*actions)
+            candidates = some_actions(random, twins.singly, version)
+            if candidates:
+                twins.commit(*candidates)
             if version % 6 == 1:
                 twins.check_stored()
 
@@ -324,8 +322,8 @@ def test_invalid_commits_are_refused_in_columns() -> None:
         [removal((0, STEMS[5])), table(part(1, 0, STEMS[7]))],
         [removal((0, STEMS[5])), table(part(0, 0, STEMS[7], 10), part(0, 9, STEMS[8], 1))],
     ]
-    for actions in refused:
-        assert not twins.commit(*actions), actions
+    for refused_actions in refused:
+        assert not twins.commit(*refused_actions), refused_actions
     twins.check_stored()
     timed = {"append_time_ms": 9, "first_timestamp": 9, "min_timestamp": 9, "max_timestamp": 9}
     assert twins.commit(table(*(part(n, 20, STEMS[7], **timed) for n in range(2))))

@@ -14,6 +14,7 @@ from distlog.core.commits.actions import (
     Active,
     Add,
     Cleaned,
+    Commit,
     Create,
     Drop,
     GcFloor,
@@ -27,8 +28,8 @@ from distlog.core.commits.actions import (
     SetPartitions,
     SetTopicId,
     SetTransaction,
+    read_actions,
 )
-from distlog.core.commits.commit_json import Commit, read_actions
 from distlog.core.commits.producer_table import ProducerBatch
 from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
 

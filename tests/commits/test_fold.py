@@ -86,7 +86,7 @@ def test_an_append_begins_at_the_log_end(history: History, base_offset: int) -> 
 
 def test_a_segment_that_contradicts_itself_is_refused(history: History) -> None:
     refused(history, Add(segment(0, 30, 5, record_count=6)), match="more records")
-    refused(history, Add(segment(0, 30, 5, next_offset=30)), match="must end above")
+    refused(history, Add(segment(0, 30, 5, next_offset=30)), match="ends at or below")
 
 
 def test_removed_segments_come_back_and_the_log_start_goes_down(history: History) -> None:

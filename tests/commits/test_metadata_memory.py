@@ -21,8 +21,7 @@ from topics import NOW
 
 from distlog.core import paths
 from distlog.core.commits import checkpoint, fields
-from distlog.core.commits.actions import Add, SetTransaction
-from distlog.core.commits.commit_json import Commit
+from distlog.core.commits.actions import Add, Commit, SetTransaction
 from distlog.core.commits.transaction_table import TransactionInfo
 from distlog.core.errors import CorruptMetadataError
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage

@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from raw_batches import batch, record
 
-from distlog.core.commits import checkpoint, commit_json, producer_table
-from distlog.core.commits.actions import Add, Drop, ProducerBatches
-from distlog.core.commits.commit_json import Commit
+from distlog.core.commits import actions, checkpoint, producer_table
+from distlog.core.commits.actions import Add, Commit, Drop, ProducerBatches
 from distlog.core.commits.producer_table import (
     COMMIT_MARKER,
     DATA,
@@ -200,8 +199,8 @@ def body() -> dict[str, Any]:
             2: (snapshot_of_entries(8, 5, kind=COMMIT_MARKER),),
         }
     )
-    (fields,) = json.loads(json.dumps(commit_json.write_actions([action])))
-    assert commit_json.read_actions([fields]) == (action,)
+    (fields,) = json.loads(json.dumps(actions.write_actions([action])))
+    assert actions.read_actions([fields]) == (action,)
     columns: dict[str, Any] = fields["producers"]
     return columns
 
@@ -234,7 +233,7 @@ HOSTILE: dict[str, tuple[str, Any]] = {
 def test_invalid_columns_are_refused(name: str) -> None:
     column, value = HOSTILE[name]
     with pytest.raises(ValueError, match=r"must|a commit has|column"):
-        commit_json.read_actions([{"producers": {**body(), column: value}}])
+        actions.read_actions([{"producers": {**body(), column: value}}])
 
 
 @pytest.mark.parametrize("name", ["producer_id", "producer_epoch", "last_sequence", "last_offset", "offset_delta"])
@@ -242,7 +241,7 @@ def test_a_missing_column_is_refused(name: str) -> None:
     columns = body()
     del columns[name]
     with pytest.raises(ValueError, match=name):
-        commit_json.read_actions([{"producers": columns}])
+        actions.read_actions([{"producers": columns}])
 
 
 def test_a_commit_describes_a_bounded_number_of_batches() -> None:
@@ -251,18 +250,18 @@ def test_a_commit_describes_a_bounded_number_of_batches() -> None:
         **dict.fromkeys(("producer_id", "last_sequence", "last_offset", "offset_delta", "timestamp"), 0),
     }
     del columns["kind"]
-    for count in (commit_json.MOST_PRODUCER_BATCHES, commit_json.MOST_PRODUCER_BATCHES + 1):
+    for count in (actions.MOST_PRODUCER_BATCHES, actions.MOST_PRODUCER_BATCHES + 1):
         item = {"producers": {**columns, "partition": [0] * count}}
-        if count <= commit_json.MOST_PRODUCER_BATCHES:
-            commit_json.read_actions([item])
+        if count <= actions.MOST_PRODUCER_BATCHES:
+            actions.read_actions([item])
         else:
             with pytest.raises(ValueError, match="a commit has"):
-                commit_json.read_actions([item])
+                actions.read_actions([item])
 
 
 def test_a_commit_describes_producers_once() -> None:
     with pytest.raises(ValueError, match="once"):
-        commit_json.read_actions([{"producers": body()}, {"producers": body()}])
+        actions.read_actions([{"producers": body()}, {"producers": body()}])
 
 
 WRONG_ROWS: dict[str, tuple[str, Any]] = {

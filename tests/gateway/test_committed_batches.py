@@ -16,8 +16,8 @@ import distlog
 from distlog.core.commits.producer_table import NO_PRODUCERS
 from distlog.core.commits.segment_table import NOT_LOOKED
 from distlog.core.errors import InvalidRecordError, OutOfOrderSequenceError
-from distlog.core.segments.topic_handle import TopicHandle
-from distlog.core.segments.transactions import last_stable_offset
+from distlog.core.segments.producer_states import last_stable_offset
+from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 

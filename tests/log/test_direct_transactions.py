@@ -20,7 +20,7 @@ from distlog.core.format.record_batch import CONTROL, TRANSACTIONAL, read_header
 from distlog.core.log.live_snapshot import tail
 from distlog.core.log.log_validator import marker
 from distlog.core.log.partition_log import LostRecordsError
-from distlog.core.segments.transactions import aborted_transactions, last_stable_offset
+from distlog.core.segments.producer_states import aborted_transactions, last_stable_offset
 
 Damage = Callable[[Process], object]
 

@@ -27,8 +27,8 @@ from distlog.core.format.indexes import TRANSACTION_ENTRY as TXN_ENTRY
 from distlog.core.format.indexes import AbortedTransaction
 from distlog.core.log.log_segment import ReadableSegment
 from distlog.core.log.segment_files import DamagedLogError
+from distlog.core.segments.producer_states import OpenTransactions
 from distlog.core.segments.segment_state import SegmentState
-from distlog.core.segments.transactions import OpenTransactions
 
 #: index.interval.bytes of the broker of the golden files of message format 2
 BROKER_INTERVAL = 512

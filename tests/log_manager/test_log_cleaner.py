@@ -20,7 +20,7 @@ from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import HOUR_MS
 from distlog.core.format.record_batch import read_headers
 from distlog.core.log_manager import log_tasks
-from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.topic import Topic
 
 

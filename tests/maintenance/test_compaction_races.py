@@ -19,7 +19,7 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.maintain.compaction import CleaningPlan, clean_partition, compact, plan_compaction
 from distlog.core.maintain.group_rewrite import RewrittenPartition, commit_rewrite
 from distlog.core.maintain.retention import retention
-from distlog.core.segments.transactions import last_stable_offset
+from distlog.core.segments.producer_states import last_stable_offset
 
 #: The size of two of the segments in `log`.
 SEGMENT_BYTES = 170

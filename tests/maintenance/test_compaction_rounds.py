@@ -10,7 +10,7 @@ from compacting import log as log
 from keyed_batches import keyed, last_offsets
 
 import distlog
-from distlog.core.commits import commit_json
+from distlog.core.commits import actions
 from distlog.core.errors import InvalidConfigError
 from distlog.core.maintain import compaction, group_rewrite
 from distlog.core.maintain.record_keys import SLOT_BYTES, OffsetMap, Verdicts, build_map
@@ -112,7 +112,7 @@ def test_more_segments_than_a_commit_takes_are_cleaned_by_several(
     topic = distlog.create(f"memory://cleaned-by-{commits}-commits/t", partitions, {"cleanup.policy": "compact"})
     for number in range(appends):
         topic.append([{"partition": index, "key": b"k", "value": b"%d" % number} for index in range(partitions)])
-    monkeypatch.setattr(commit_json, "MOST_ROWS", 2 * most)
+    monkeypatch.setattr(actions, "MOST_ROWS", 2 * most)
     for module in (compaction, group_rewrite):
         monkeypatch.setattr(module, "MOST_SEGMENTS", most)
     old_version = topic.version

@@ -12,7 +12,7 @@ from full_disk import fail_writes
 from histories import segment
 from topics import contents, topic_on
 
-from distlog.core.commits import commit_json
+from distlog.core.commits import actions
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.errors import StorageError
 from distlog.core.maintain import merge, merge_job
@@ -74,7 +74,7 @@ def test_a_merge_takes_a_get_for_each_bundle_and_a_put_for_all_partitions(s3_url
 def test_more_segments_than_a_commit_takes_are_merged_by_several_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     topic = bundled_topic(Storage("memory://merged-by-several-runs/t"), 3, partitions=300)
     old_contents = contents(topic)
-    monkeypatch.setattr(commit_json, "MOST_ROWS", 1000)
+    monkeypatch.setattr(actions, "MOST_ROWS", 1000)
     monkeypatch.setattr(merge, "MOST_SEGMENTS", 500)
     assert len(topic.compact(dry_run=True).groups) == 166
     reports = [topic.compact() for _ in range(3)]

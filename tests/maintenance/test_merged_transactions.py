@@ -15,7 +15,7 @@ from transacting import Sender, values_seen
 import distlog
 from distlog.core.maintain import merge_job
 from distlog.core.maintain.merge import merge_groups, plan_merge
-from distlog.core.segments.transactions import last_stable_offset
+from distlog.core.segments.producer_states import last_stable_offset
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 

@@ -29,7 +29,7 @@ from rebuilding import (
 
 import distlog
 from distlog import Topic
-from distlog.core.commits import commit_json
+from distlog.core.commits import actions
 from distlog.core.commits.actions import Add, Remove
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.maintain import repair
@@ -75,7 +75,7 @@ def test_many_rebuilt_segments_are_recorded_by_several_commits(
         dataclasses.replace(rebuilt, fields={"leader_epoch": 7})
         for rebuilt in rebuild_segments(topic.handle, topic.snapshot)
     ]
-    monkeypatch.setattr(commit_json, "MOST_ROWS", 600)
+    monkeypatch.setattr(actions, "MOST_ROWS", 600)
     monkeypatch.setattr(repair, "MOST_SEGMENTS", 300)
     after = commit_index_fields(topic.handle, topic.snapshot, learned)
     assert after.version == topic.version + 3

@@ -18,12 +18,11 @@ from topics import Clock, topic_on
 
 from distlog.core import opening as topics
 from distlog.core import paths
-from distlog.core.commits.actions import AddTable, RemoveTable, SetLogStartOffset
-from distlog.core.commits.commit_json import Commit
+from distlog.core.commits.actions import AddTable, Commit, RemoveTable, SetLogStartOffset
 from distlog.core.commits.segment_table import SegmentInfo, to_columns
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, RetentionWarning, TopicNotFoundError
 from distlog.core.maintain.retention import LOG_END, delete_records, plan_retention, retention
-from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.storage.storage import Storage
 from distlog.core.times import NO_TIMESTAMP, now_ms
 from distlog.core.topic import Topic
@@ -278,7 +277,7 @@ def test_more_segments_than_a_commit_takes_are_deleted_by_several_runs(
     rows = pa.table({"partition": range(300), "value": ["v"] * 300, "timestamp": [0] * 300})
     for _ in range(4):
         topic.append(rows)
-    monkeypatch.setattr("distlog.core.commits.commit_json.MOST_ROWS", 1001)
+    monkeypatch.setattr("distlog.core.commits.actions.MOST_ROWS", 1001)
     monkeypatch.setattr("distlog.core.maintain.retention.MOST_SEGMENTS", 1001)
     planned = topic.retention(dry_run=True).partitions
     assert topic.retention().partitions == planned

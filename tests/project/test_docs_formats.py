@@ -21,20 +21,24 @@ from docs_pages import read, section, table
 import distlog
 from distlog.core import paths
 from distlog.core.arrays import PAGE_BYTES
-from distlog.core.commits import actions, checkpoint, commit_json, fields, producer_table
+from distlog.core.commits import actions, checkpoint, fields, producer_table
 from distlog.core.commits.actions import (
     MAX_PARTITIONS,
+    MOST_PRODUCER_BATCHES,
     PRODUCER_APP,
+    PRODUCER_STEPS,
     RESERVED_APPS,
     Action,
     Add,
     AddTable,
+    Commit,
     ProducerBatches,
     RemoveTable,
     Requires,
+    write_actions,
+    write_table,
 )
 from distlog.core.commits.checkpoint import CHECKPOINT_BYTES, CHECKPOINT_COMMITS
-from distlog.core.commits.commit_json import MOST_PRODUCER_BATCHES, PRODUCER_STEPS, Commit, write_actions, write_table
 from distlog.core.commits.producer_table import ProducerBatch
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.transaction_table import KEPT_MS, KEPT_NUMBERS, PAUSE_MS
@@ -156,15 +160,15 @@ def test_a_producer_has_the_numbers_and_the_id_that_the_page_says(tmp_path: Path
 
 def test_the_columns_of_differences_of_a_table_are_those_of_the_page() -> None:
     steps, *rows = table(PAGE, "### Actions", 1)
-    assert set(names([steps])) == commit_json.STEPS
+    assert set(names([steps])) == actions.STEPS
     relative = {names([row])[0]: names([row], 1)[0] for row in rows if "the difference to `" in row[1]}
-    assert relative == commit_json.RELATIVE
-    assert {names([row])[0] for row in rows if "where the" in row[1]} == {*commit_json.ADJACENT}
+    assert relative == actions.RELATIVE
+    assert {names([row])[0] for row in rows if "where the" in row[1]} == {*actions.ADJACENT}
     assert names(rows[-2:]) == ["crc32c", "time_index_crc32c"]
     text = section(PAGE, "### Actions")
-    assert f"From {commit_json.TABLE_ROWS} on" in text
-    assert f"up to {commit_json.MOST_ROWS_OF_TABLE:,} rows" in text
-    assert f"up to {commit_json.MOST_ROWS:,}." in text
+    assert f"From {actions.TABLE_ROWS} on" in text
+    assert f"up to {actions.MOST_ROWS_OF_TABLE:,} rows" in text
+    assert f"up to {actions.MOST_ROWS:,}." in text
 
 
 def test_a_segment_has_the_members_and_defaults_of_the_table(topic: distlog.Topic) -> None:

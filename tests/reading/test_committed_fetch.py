@@ -17,7 +17,7 @@ import distlog
 from distlog import CorruptIndexError, OffsetOutOfRangeError, Topic
 from distlog.core.format.record_batch import CONTROL, TRANSACTIONAL, read_headers
 from distlog.core.read.fetch import FetchedBatches
-from distlog.core.segments.transactions import aborted_transactions
+from distlog.core.segments.producer_states import aborted_transactions
 
 GOLDEN = {name: partition for name, partition in golden.partitions().items() if "txn" in name}
 SIZES = (1, 2000, 1 << 30)

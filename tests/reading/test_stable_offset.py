@@ -21,7 +21,7 @@ from distlog import Topic
 from distlog.core.commits.segment_table import NO_OFFSET, NOT_LOOKED, SegmentInfo
 from distlog.core.commits.snapshot import PartitionState
 from distlog.core.format.record_batch import TRANSACTIONAL
-from distlog.core.segments.transactions import last_stable_offset, transactions_of
+from distlog.core.segments.producer_states import last_stable_offset, transactions_of
 
 GOLDEN = {name: partition for name, partition in golden.partitions().items() if "txn" in name}
 DAY = 86_400_000

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from distlog.core import paths
-from distlog.core.commits import checkpoint, commit_json, pending_queue
+from distlog.core.commits import actions, checkpoint, pending_queue
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.integers import MAX_LONG
 from distlog.core.maintain import log_floor
@@ -387,7 +387,7 @@ def frequent_checkpoints(
             # writers queue after the first lost race
             mock.patch.object(pending_queue, "MANY", 1),
             mock.patch.object(group_log, "_CROWD", 2),
-            mock.patch.object(commit_json, "TABLE_ROWS", 2 if in_tables else commit_json.TABLE_ROWS),
+            mock.patch.object(actions, "TABLE_ROWS", 2 if in_tables else actions.TABLE_ROWS),
             mock.patch.object(append_commit, "TABLE_ROWS", 2 if in_tables else append_commit.TABLE_ROWS),
         ):
             yield

@@ -17,7 +17,7 @@ from unittest import mock
 
 from distlog.core.commits import checkpoint, commit_log, snapshot_loader
 from distlog.core.commits import snapshot as snapshots
-from distlog.core.commits.commit_json import Commit
+from distlog.core.commits.actions import Commit
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.read.group_log import GroupState
 from distlog.core.storage import object_client

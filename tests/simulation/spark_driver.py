@@ -16,7 +16,7 @@ from distlog.core.errors import (
     SnapshotTooOldError,
     TopicNotFoundError,
 )
-from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.storage.storage import Storage
 from distlog.spark import sink
 from distlog.spark.batch_source import RECENT_MS, KnownTopics, schema_of

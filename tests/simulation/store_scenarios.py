@@ -14,8 +14,7 @@ from distlog import (
     TopicExistsError,
 )
 from distlog.core import paths
-from distlog.core.commits.actions import LEADER_APP, Add, SetTransaction, without_tables
-from distlog.core.commits.commit_json import Commit
+from distlog.core.commits.actions import LEADER_APP, Add, Commit, SetTransaction, without_tables
 from distlog.core.errors import FencedMemberError, LeaderFencedError
 from distlog.core.maintain.vacuum import LONGEST_PUT_MS
 from distlog.core.write.writer import RecordSender, Writer

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import distlog
-from distlog.core.commits import commit_json
+from distlog.core.commits import actions
 from distlog.core.write import append as append_commit
 from simulation.commit_reader import UnreadableError, read_commit
 from simulation.oracle import log_file
@@ -25,7 +25,7 @@ def state_of(url: Path) -> TopicState:
 
 @pytest.fixture
 def clicks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> distlog.Topic:
-    monkeypatch.setattr(commit_json, "TABLE_ROWS", 2)
+    monkeypatch.setattr(actions, "TABLE_ROWS", 2)
     monkeypatch.setattr(append_commit, "TABLE_ROWS", 2)
     return distlog.create(f"memory://{tmp_path.name}/clicks", partitions=3)
 

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from distlog.core.commits.commit_json import Commit
+from distlog.core.commits.actions import Commit
 from simulation import history
 from simulation.kinds import ON_STORE
 

@@ -90,7 +90,7 @@ def test_a_retried_task_loses_and_duplicates_nothing(spark: SparkSession, tmp_pa
                 os._exit(1)
             return os.urandom(16).hex()
 
-    handle = distlog.core.segments.topic_handle.TopicHandle.of(topic.storage, topic.name, new_id=FailsOnce())
+    handle = distlog.core.segments.segment_reader.TopicHandle.of(topic.storage, topic.name, new_id=FailsOnce())
     assert merged(spark, Topic(handle, topic.snapshot)).ok
     assert flag.exists()
     assert one_per_partition(topic)
@@ -107,7 +107,7 @@ def test_a_job_that_fails_for_good_commits_nothing(spark: SparkSession, tmp_path
             raise OSError("no more ids")
         return os.urandom(16).hex()
 
-    handle = distlog.core.segments.topic_handle.TopicHandle.of(topic.storage, topic.name, new_id=fails)
+    handle = distlog.core.segments.segment_reader.TopicHandle.of(topic.storage, topic.name, new_id=fails)
     with pytest.raises(Exception, match="no more ids"):
         merged(spark, Topic(handle, topic.snapshot))
     assert topic.refresh().version == version

@@ -16,7 +16,7 @@ PROLOGUE = """
 import faulthandler, gc, os, sys, threading
 import distlog
 from distlog.core.errors import DistlogError
-from distlog.core.locks import process_locks
+from distlog.core.storage.parallel import process_locks
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.parallel import begin
 from distlog.core.storage.storage import Storage

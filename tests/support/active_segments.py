@@ -14,8 +14,8 @@ from distlog.core import paths
 from distlog.core.config import TopicConfig
 from distlog.core.format.record_batch import read_headers
 from distlog.core.log.log_segment import LogSegment
+from distlog.core.segments.producer_states import OpenTransactions
 from distlog.core.segments.segment_state import SegmentState
-from distlog.core.segments.transactions import OpenTransactions
 
 NOW = 1_700_000_000_000
 SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")

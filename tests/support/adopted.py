@@ -22,9 +22,9 @@ from distlog.core.commits.segment_table import NOT_LOOKED, UNKNOWN, SegmentInfo
 from distlog.core.format.record_batch import read_headers
 from distlog.core.integers import MAX_INT
 from distlog.core.kafka.partition_folder import CLEAN_SHUTDOWN_FILE
+from distlog.core.segments.producer_states import OpenTransactions
 from distlog.core.segments.segment_parts import INDEX_FIELDS, index_fields_of
 from distlog.core.segments.segment_state import LogDescription
-from distlog.core.segments.transactions import OpenTransactions
 
 Rows = list[dict[str, Any]]
 Files = Mapping[str, bytes]

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from distlog.core.commits.actions import Action
-from distlog.core.commits.commit_json import Commit
+from distlog.core.commits.actions import Action, Commit
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.log.active_partition import ActiveSeals
 from distlog.core.read.group_log import GroupLog, GroupRace, GroupState
-from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.segments.segment_reader import TopicHandle
 
 
 def put_commit(

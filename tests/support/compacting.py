@@ -27,8 +27,8 @@ from distlog.core.maintain.compaction import (
     compact,
 )
 from distlog.core.maintain.group_rewrite import commit_rewrite
-from distlog.core.segments.topic_handle import TopicHandle
-from distlog.core.segments.transactions import OpenTransactions
+from distlog.core.segments.producer_states import OpenTransactions
+from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 

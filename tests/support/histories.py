@@ -12,8 +12,7 @@ from commits import put_commit
 from crc32c import crc32c
 
 from distlog.core import paths
-from distlog.core.commits.actions import Action, Add, Create, Drop, SetConfig, SetPartitions, SetTransaction
-from distlog.core.commits.commit_json import Commit
+from distlog.core.commits.actions import Action, Add, Commit, Create, Drop, SetConfig, SetPartitions, SetTransaction
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot, fold

@@ -26,7 +26,7 @@ from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.partition_lock import PartitionLock, StateRecord
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.maintain.verify import verify
-from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.storage import locks_and_pages
 from distlog.core.storage.locks_and_pages import SharedPage
 from distlog.core.storage.storage import Storage

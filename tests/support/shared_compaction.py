@@ -22,7 +22,7 @@ from distlog.core.format.record_batch import read_headers
 from distlog.core.maintain.compaction import Cleanable, CleaningPlan, CompactionReport
 from distlog.core.maintain.compaction import compact as compact_here
 from distlog.core.maintain.group_rewrite import RewriteFailure, RewrittenPartition
-from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.topic import Topic
 from distlog.spark.executor import clean_shared
 

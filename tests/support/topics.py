@@ -11,7 +11,7 @@ import pyarrow as pa
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.config import TopicConfig
 from distlog.core.paths import BUNDLES_DIR
-from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 

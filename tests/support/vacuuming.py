@@ -12,7 +12,7 @@ from distlog.core.commits.snapshot import Snapshot, apply
 from distlog.core.config import TopicConfig
 from distlog.core.maintain.retention import retention
 from distlog.core.maintain.vacuum import VacuumReport, vacuum
-from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 from distlog.core.write.append import Appender, commit_append

@@ -17,8 +17,7 @@ from crc32c import crc32c
 from topics import contents, topic_on, values
 
 from distlog.core import paths
-from distlog.core.commits.actions import Action, Add, Drop, SetLogStartOffset, SetTransaction
-from distlog.core.commits.commit_json import Commit
+from distlog.core.commits.actions import Action, Add, Commit, Drop, SetLogStartOffset, SetTransaction
 from distlog.core.commits.pending_queue import (
     _ALIKE,
     CROWD,

@@ -14,7 +14,7 @@ from distlog.core import paths
 from distlog.core.commits import snapshot_loader
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidTopicError, TopicNotFoundError
-from distlog.core.segments.topic_handle import topic_log
+from distlog.core.segments.segment_reader import topic_log
 from distlog.core.storage.storage import Storage
 
 

@@ -10,7 +10,7 @@ from raw_batches import batch, record
 from distlog.core.commits.segment_table import NO_OFFSET
 from distlog.core.format.indexes import AbortedTransaction
 from distlog.core.format.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIONAL, read_headers
-from distlog.core.segments.transactions import OpenTransactions
+from distlog.core.segments.producer_states import OpenTransactions
 
 
 def marker(producer: int, kind: int) -> bytes:

@@ -1,35 +1,54 @@
-"""The actions that a commit is made of, each of which changes one thing about a topic."""
+"""A commit, its actions, each of which changes one thing about a topic, and their JSON."""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import dataclasses
+import itertools
+import json
+import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from distlog.core.arrays import join, numbers_of
+from distlog.core.arrays import booleans, flags_of, integers, join, numbers_of, texts
 from distlog.core.commits import fields
-from distlog.core.commits.fields import LONG, NAME, PARTITION, STEM, UUID, Integer, Text, stored
-from distlog.core.commits.producer_table import ProducerBatch
-from distlog.core.commits.segment_table import SCHEMA, SegmentInfo, to_columns, to_segments
-from distlog.core.errors import UnsupportedVersionError
+from distlog.core.commits.fields import LONG, NAME, PARTITION, STEM, UUID, Integer, Text, optional, stored
+from distlog.core.commits.producer_table import BOUNDS, NONE, ProducerBatch
+from distlog.core.commits.segment_table import (
+    REMOVED_SCHEMA,
+    SCHEMA,
+    SegmentInfo,
+    check_rows,
+    to_columns,
+    to_segments,
+)
+from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
+from distlog.core.format.indexes import TIME_ENTRY
+from distlog.core.format.kernels.crc import crcs_joined, crcs_of_rows
+from distlog.core.format.record_batch import LOG_OVERHEAD
 from distlog.core.integers import MAX_LONG
+from distlog.core.paths import NEW_STEM_PATTERN
 
 # A commit that older libraries would get wrong names a feature in `requires`: the name stays in the topic's state.
 # This library has no feature beyond its format, so it raises an error that names them.
 
 
-FEATURE = Text("[A-Za-z0-9_.-]{1,100}")
-_MOST = 1000
+_FEATURE = Text("[A-Za-z0-9_.-]{1,100}")
+_MOST_FEATURES = 1000
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or len(value) > _MOST:
+    if not isinstance(value, list) or len(value) > _MOST_FEATURES:
         raise ValueError("must be a list of features")
-    return tuple(sorted({FEATURE(name) for name in value}))
+    return tuple(sorted({_FEATURE(name) for name in value}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +66,8 @@ class Requires:
     def also(self, other: Requires) -> Requires:
         if other == NOTHING:
             return self
-        return Requires(_sorted(self.reader, other.reader), _sorted(self.writer, other.writer))
+        names = ((*self.reader, *other.reader), (*self.writer, *other.writer))
+        return Requires(*(tuple(sorted(set(features))) for features in names))
 
     def check_readable(self, file: str) -> None:
         """Raise UnsupportedVersionError, with their names, if readers need features."""
@@ -66,10 +86,6 @@ def _refuse(features: Sequence[str], verb: str, file: str | None) -> None:
         raise UnsupportedVersionError(
             f"a newer distlog wrote this topic with {', '.join(features)}: upgrade to {verb} it", file=file
         )
-
-
-def _sorted(names: Iterable[str], more: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted({*names, *more}))
 
 
 MAX_PARTITIONS = 100_000
@@ -268,10 +284,10 @@ def check_added(actions: Sequence[Action]) -> None:
     if added:
         batches.append(to_columns(added, _PART_SCHEMA))
     if batches:
-        check(join(batches))
+        check_bundles(join(batches))
 
 
-def check(segments: pa.RecordBatch) -> None:
+def check_bundles(segments: pa.RecordBatch) -> None:
     """Raise ValueError if parts of bundles overlap or end too far; `segments` are rows of SegmentTable's SCHEMA."""
     if not (numbers_of(segments["log_position"]) >= 0).any():
         return
@@ -286,3 +302,428 @@ def check(segments: pa.RecordBatch) -> None:
     owners, begins, ends = owners[order], begins[order], (begins + sizes)[order]
     if np.any((owners[1:] == owners[:-1]) & (begins[1:] < ends[:-1])):
         raise ValueError("two parts of a bundle overlap")
+
+
+#: From this number on, actions of a kind are a table, see `write_table`.
+TABLE_ROWS = 32
+
+
+def in_tables(actions: Sequence[Action]) -> list[Action]:
+    """The actions, of which long runs of segments that are added or removed are tables."""
+    if len(actions) < TABLE_ROWS:
+        return list(actions)
+    tabled = list[Action]()
+    for kind, group in itertools.groupby(actions, type):
+        run: list[Any] = list(group)
+        if kind not in (Add, Remove) or len(run) < TABLE_ROWS:
+            tabled += run
+        elif kind is Add:
+            tabled.append(AddTable(to_columns([action.segment for action in run])))
+        else:
+            columns = [integers([action.partition for action in run]), texts([action.stem for action in run])]
+            tabled.append(RemoveTable(pa.RecordBatch.from_arrays(columns, schema=REMOVED_SCHEMA)))
+    return tabled
+
+
+def replacing(removed: pa.RecordBatch, added: pa.RecordBatch) -> list[Action]:
+    """The actions that take out the segments in `removed`, and add those in `added`: tables if these are many."""
+    tables: list[Action] = [RemoveTable(removed), AddTable(added)]
+    return tables if max(len(removed), len(added)) >= TABLE_ROWS else [*without_tables(tables)]
+
+
+#: The name of the action.
+PRODUCERS = "producers"
+#: Batches of producers that a commit records at most.
+MOST_PRODUCER_BATCHES = 100_000
+PRODUCER_STEPS = ("partition", "last_offset", "timestamp")
+_PRODUCER_DEFAULTS = {"kind": 0, "coordinator_epoch": NONE}
+
+
+def _long(name: str, column: Any, count: int) -> list[Any]:
+    if not isinstance(column, list):
+        return [column] * count
+    if len(column) != count:
+        raise ValueError(f"{name}: a column must have a value for each of the {count} partitions")
+    return column
+
+
+def write_producers(action: ProducerBatches) -> dict[str, Any]:
+    rows = [(partition, *batch) for partition, batches in action.batches.items() for batch in batches]
+    columns: dict[str, Any] = dict(zip(("partition", *BOUNDS), map(list, zip(*rows, strict=True)), strict=True))
+    for name in PRODUCER_STEPS:
+        columns[name] = [value - previous for previous, value in itertools.pairwise([0, *columns[name]])]
+    short = {name: column[0] if len(set(column)) == 1 else column for name, column in columns.items()}
+    shown = {name: column for name, column in short.items() if column != _PRODUCER_DEFAULTS.get(name)}
+    # the list that says how many there are
+    return {PRODUCERS: {**shown, "partition": columns["partition"]}}
+
+
+def read_producers(body: Any) -> ProducerBatches:
+    """The action that `write_producers` wrote; raises ValueError."""
+    if not isinstance(body, dict) or not isinstance(body.get("partition"), list):
+        raise ValueError(f"{PRODUCERS} must be an object of columns, among them a list of partitions")
+    count = len(body["partition"])
+    if not 0 < count <= MOST_PRODUCER_BATCHES:
+        raise ValueError(f"a commit has 1 to {MOST_PRODUCER_BATCHES} batches of producers, not {count}")
+    columns = {}
+    for name in ("partition", *BOUNDS):
+        if name not in body and name not in _PRODUCER_DEFAULTS:
+            raise ValueError(f"{name}: {PRODUCERS} must have this column")
+        column = _long(name, body.get(name, _PRODUCER_DEFAULTS.get(name)), count)
+        if set(map(type, column)) - {int}:
+            raise ValueError(f"{name}: must be integers")
+        columns[name] = list(itertools.accumulate(column)) if name in PRODUCER_STEPS else column
+        low, high = BOUNDS.get(name, (0, MAX_PARTITIONS - 1))
+        if min(columns[name]) < low or max(columns[name]) > high:
+            raise ValueError(f"{name}: must be integers from {low} to {high}")
+    batches_by_partition: dict[int, list[ProducerBatch]] = {}
+    for partition, *values in zip(*columns.values(), strict=True):
+        batches_by_partition.setdefault(partition, []).append(ProducerBatch(*values))
+    return ProducerBatches({partition: tuple(batches) for partition, batches in batches_by_partition.items()})
+
+
+_NAMES: dict[str, type] = {
+    "create": Create,
+    "drop": Drop,
+    "topic_id": SetTopicId,
+    "partitions": SetPartitions,
+    "config": SetConfig,
+    "add": Add,
+    "remove": Remove,
+    "log_start_offset": SetLogStartOffset,
+    "restore": Restore,
+    "transaction": SetTransaction,
+    "cleaned": Cleaned,
+    "active": Active,
+    "seal": Seal,
+    "gc_floor": GcFloor,
+    "log_floor": LogFloor,
+}
+_NAME_OF = {kind: name for name, kind in _NAMES.items()}
+
+
+def read_actions(items: Any) -> tuple[Action, ...]:
+    """The actions of a commit, from a list of JSON objects; raises ValueError, and UnsupportedVersionError."""
+    if not isinstance(items, list):
+        raise ValueError("must be a list")
+    actions = tuple(_read_action(*named(item)) for item in items)
+    if sum(isinstance(action, ProducerBatches) for action in actions) > 1:
+        raise ValueError("a commit has producers once, not several times")
+    rows = sum(len(action.rows) for action in actions if isinstance(action, AddTable | RemoveTable))
+    if rows > MOST_ROWS:
+        raise ValueError(f"tables of {rows} rows are more than a commit has")
+    return actions
+
+
+def write_actions(actions: Iterable[Action]) -> list[dict[str, Any]]:
+    """The JSON objects that `read_actions` turns into the actions; a table of too many rows becomes several."""
+    return [item for action in actions for item in _write_action(action)]
+
+
+def named(item: Any) -> tuple[str, Any]:
+    """The name and the body of an action; raises ValueError."""
+    if not isinstance(item, dict) or len(item) != 1:
+        raise ValueError("an action must be an object with one member")
+    ((name, body),) = item.items()
+    return name, body
+
+
+def check_known(name: str) -> None:
+    """Raise UnsupportedVersionError unless this library knows the action `name`."""
+    if name not in _NAMES and name not in (ADD_TABLE, REMOVE_TABLE, PRODUCERS):
+        raise UnsupportedVersionError(f"a newer distlog wrote the action {name[:100]!r}: upgrade")
+
+
+def _read_action(name: str, body: Any) -> Action:
+    check_known(name)
+    if name in (ADD_TABLE, REMOVE_TABLE):
+        return read_table(name, body)
+    if name == PRODUCERS:
+        return read_producers(body)
+    if name == "add":
+        return Add(fields.read(SegmentInfo, body))
+    action: Action = fields.read(_NAMES[name], body)
+    return action
+
+
+def _write_action(action: Action) -> Iterator[dict[str, Any]]:
+    match action:
+        case AddTable() | RemoveTable():
+            for first in range(0, len(action.rows), MOST_ROWS_OF_TABLE):
+                yield write_table(type(action)(action.rows.slice(first, MOST_ROWS_OF_TABLE)))
+        case ProducerBatches():
+            yield write_producers(action)
+        case Add(segment):
+            yield {"add": fields.write(segment)}
+        case _:
+            yield {_NAME_OF[type(action)]: fields.write(action)}
+
+
+#: The format of commits and checkpoints: docs/formats.md has the layouts.
+FORMAT = 2
+#: The operation of a commit that makes an empty topic.
+CREATE = "create"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """One version of a topic: its operation, writer, time, and the commit before it (`prev`)."""
+
+    version: int = stored(LONG)
+    id: str = stored(UUID)
+    prev: str | None = stored(optional(UUID))
+    topic_id: str = stored(UUID)
+    timestamp_ms: int = stored(Integer(0, MAX_LONG - 1))
+    operation: str = stored(Text("[a-z-]{1,64}"))
+    writer: str = stored(NAME)
+    actions: tuple[Action, ...] = stored(read_actions)
+    # The features that readers and writers need from this version on.
+    requires: Requires = stored(Requires.of, default=NOTHING)
+    # How long its writer has retried, since other commits came first: newer writers let it go first.
+    waited_ms: int = stored(LONG, default=0)
+    # The write that made the commit, if that must be recognized.
+    write_id: str | None = stored(optional(NAME), default=None)
+    # The stem of a queued append, if many are queued: its writer commits next, see `commit_race`.
+    next_append: str | None = stored(optional(Text(NEW_STEM_PATTERN)), default=None)
+    # The size of its file, which says when the next checkpoint is due; 0 until it was read from one.
+    size: int = dataclasses.field(default=0, compare=False)
+
+    def encode(self) -> bytes:
+        """The bytes of the commit file."""
+        body = {"format": FORMAT, **fields.write(self), "actions": write_actions(self.actions)}
+        return fields.write_text(body, fields.write)
+
+    @classmethod
+    def decode(cls, data: bytes, file: str) -> Commit:
+        """The commit that the bytes of `file` hold.
+
+        Raises UnsupportedVersionError when a newer library wrote what this one must not ignore,
+        CorruptMetadataError for anything else that is not a commit.
+        """
+        try:
+            return fields.read(cls, parse(data, file), size=len(data))
+        except (ValueError, RecursionError) as error:
+            raise CorruptMetadataError(f"not a commit: {error}; restore the file from a copy", file=file) from error
+
+
+def parse(data: bytes, file: str) -> Any:
+    """The JSON object of the commit `file`; raises ValueError, and UnsupportedVersionError for a feature it lacks."""
+    body = fields.parse(data)
+    if not isinstance(body, dict):
+        raise ValueError("a commit must be an object")
+    check_format(body.get("format"), file)
+    fields.check_sum(data)
+    # before the rest: a reader that lacks the feature may not be able to make sense of that
+    Requires.of(body.get("requires", {})).check_readable(file)
+    return body
+
+
+def check_format(stored_format: Any, file: str) -> None:
+    """Raise UnsupportedVersionError for another format of a commit or checkpoint, and ValueError for no number."""
+    if fields.LONG(stored_format) > FORMAT:
+        raise UnsupportedVersionError("a newer distlog wrote this topic: upgrade", file=file, format=stored_format)
+    if stored_format < FORMAT:
+        raise UnsupportedVersionError(
+            "a distlog from before the first release wrote this topic: read it with that, and append it to a new one",
+            file=file,
+            format=stored_format,
+        )
+
+
+#: The names of the actions.
+ADD_TABLE, REMOVE_TABLE = "add_table", "remove_table"
+#: A table has no more rows, and the tables of a commit not more than MOST_ROWS.
+MOST_ROWS_OF_TABLE, MOST_ROWS = 100_000, 500_000
+
+STEPS = frozenset({"partition", "base_offset", "created_ms"})
+#: In the order in which they are decoded.
+RELATIVE = {
+    "next_offset": "base_offset",
+    "offset_of_max_timestamp": "base_offset",
+    "max_timestamp": "created_ms",
+    "first_timestamp": "max_timestamp",
+    "min_timestamp": "max_timestamp",
+    "last_batch_crc": "first_batch_crc",
+}
+ADJACENT = {
+    "log_position": "log_bytes",
+    "offset_index_position": "offset_index_bytes",
+    "time_index_position": "time_index_bytes",
+}
+#: The header of a batch of format 2 up to where its checksum begins to count.
+_HEAD = np.dtype([("base_offset", ">i8"), ("size", ">i4"), ("leader_epoch", ">i4"), ("magic", "i1"), ("crc", ">u4")])
+_SCHEMAS = {ADD_TABLE: SCHEMA, REMOVE_TABLE: REMOVED_SCHEMA}
+_CHECKS = fields.checks(SegmentInfo)
+_TEXT_SIZE = struct.Struct("<q")
+_LEVEL = 3
+_WIDTHS = (1, 2, 4, 8)
+_FRAME = struct.pack("<I", 0xFD2FB528)
+#: More bytes than the text of a table has: for its names, and for the texts of each row.
+_TEXT_OF_NAMES, _TEXT_OF_ROW = 4096, 128
+
+Longs = npt.NDArray[np.int64]
+
+
+def write_table(action: AddTable | RemoveTable) -> dict[str, Any]:
+    """The JSON object of a table of at least one row and at most MOST_ROWS_OF_TABLE."""
+    kind = ADD_TABLE if isinstance(action, AddTable) else REMOVE_TABLE
+    columns, lists = dict[str, Longs](), dict[str, list[str]]()
+    for spec in _SCHEMAS[kind]:
+        column = action.rows[spec.name]
+        if spec.type == pa.string():
+            coded = column.dictionary_encode()
+            lists[spec.name] = coded.dictionary.to_pylist()
+            columns[spec.name] = numbers_of(coded.indices).astype(np.int64)
+        else:
+            flags = spec.type == pa.bool_()
+            columns[spec.name] = flags_of(column).astype(np.int64) if flags else numbers_of(column)
+    encoded = _encoded(columns)
+    rows = len(action.rows)
+    same = {name: int(column[0]) for name, column in encoded.items() if (column == column[0]).all()}
+    widths = {name: _width(column) for name, column in encoded.items() if name not in same}
+    text = json.dumps({"texts": lists, "columns": widths, "same": same}, separators=(",", ":")).encode()
+    parts = [encoded[name].astype(f"<i{width}").tobytes() for name, width in widths.items()]
+    plain = b"".join([_TEXT_SIZE.pack(len(text)), text, *parts])
+    data = base64.b64encode(pa.Codec("zstd", _LEVEL).compress(plain, asbytes=True)).decode("ascii")
+    return {kind: {"rows": rows, "size": len(plain), "data": data, "pad": "0" * (rows - len(data))}}
+
+
+def _encoded(columns: Mapping[str, Longs]) -> dict[str, Longs]:
+    encoded = dict(columns)
+    for name in STEPS & columns.keys():
+        encoded[name] = np.diff(columns[name], prepend=0)
+    for name, other in RELATIVE.items():
+        if name in columns:
+            encoded[name] = columns[name] - columns[other]
+    for name, size in ADJACENT.items():
+        if name in columns:
+            ends = columns[name] + columns[size]
+            encoded[name] = columns[name] - np.concatenate([[0], ends[:-1]])
+    for name, expected in _expected_checksums(columns).items():
+        encoded[name] = columns[name] ^ expected
+    return encoded
+
+
+def _expected_checksums(columns: Mapping[str, Longs]) -> dict[str, Longs]:
+    """Compute the checksums of a log of one batch of format 2, and of its time index, from other columns."""
+    if "crc32c" not in columns:
+        return {}
+    sizes, count = columns["log_bytes"], len(columns["log_bytes"])
+    head = np.empty(count, _HEAD)
+    head["base_offset"], head["size"] = columns["stored_base_offset"], sizes - LOG_OVERHEAD
+    head["leader_epoch"], head["magic"], head["crc"] = columns["leader_epoch"], 2, columns["first_batch_crc"]
+    entry = np.empty(count, TIME_ENTRY)
+    entry["timestamp"] = columns["max_timestamp"]
+    entry["relative_offset"] = columns["next_offset"] - columns["base_offset"] - 1
+    has_entry = columns["time_index_bytes"] == TIME_ENTRY.itemsize
+    log = crcs_joined(crcs_of_rows(head), columns["first_batch_crc"], sizes - _HEAD.itemsize)
+    return {"crc32c": log, "time_index_crc32c": np.where(has_entry, crcs_of_rows(entry), 0)}
+
+
+def _width(column: Longs) -> int:
+    low, high = int(column.min()), int(column.max())
+    return next(width for width in _WIDTHS if -(1 << (8 * width - 1)) <= low and high < 1 << (8 * width - 1))
+
+
+def read_table(kind: str, body: Any) -> AddTable | RemoveTable:
+    """The action that `write_table` wrote; raises ValueError."""
+    if not isinstance(body, dict) or not isinstance(body.get("data"), str):
+        raise ValueError(f"{kind} must be an object with data")
+    rows = fields.Integer(1, MOST_ROWS_OF_TABLE)(body.get("rows"))
+    pad = body.get("pad")
+    if not isinstance(pad, str) or rows > len(body["data"]) + len(pad):
+        raise ValueError(f"{kind}: {rows} rows are more than its data and padding have characters")
+    columns, lists = _unpacked(body, rows, _SCHEMAS[kind])
+    batch = pa.RecordBatch.from_arrays(
+        [_column(spec, columns, lists, rows) for spec in _SCHEMAS[kind]], schema=_SCHEMAS[kind]
+    )
+    if kind == REMOVE_TABLE:
+        for name in REMOVED_SCHEMA.names:
+            fields.check_column(name, batch[name], _CHECKS[name])
+        return RemoveTable(batch)
+    check_rows(batch)
+    return AddTable(batch)
+
+
+def _unpacked(body: Mapping[str, Any], rows: int, schema: pa.Schema) -> tuple[dict[str, Longs], dict[str, list[str]]]:
+    most_text = _TEXT_OF_NAMES + _TEXT_OF_ROW * rows
+    size = Integer(_TEXT_SIZE.size, most_text + 8 * len(schema) * rows)(body.get("size"))
+    try:
+        data = base64.b64decode(body["data"], validate=True)
+        if declared_size(data) != size:
+            raise ValueError("its table does not have the size that it declares")
+        plain = memoryview(pa.Codec("zstd").decompress(data, decompressed_size=size))
+    except (binascii.Error, pa.ArrowException, OSError) as error:
+        raise ValueError(f"its table cannot be decompressed: {error}") from None
+    (text_size,) = _TEXT_SIZE.unpack_from(plain)
+    if not 0 <= text_size <= min(size - _TEXT_SIZE.size, most_text):
+        raise ValueError("the text of its table is cut off")
+    start = _TEXT_SIZE.size + text_size
+    text = fields.parse(bytes(plain[_TEXT_SIZE.size : start]))
+    if not isinstance(text, dict):
+        raise ValueError("the text of its table must be an object")
+    lists, widths, same = (text.get(name) for name in ("texts", "columns", "same"))
+    if not isinstance(lists, dict) or not isinstance(widths, dict) or not isinstance(same, dict):
+        raise ValueError("its table lacks columns")
+    if {*widths, *same} != {*schema.names} or len(widths) + len(same) != len(schema):
+        raise ValueError("its table has other columns than this library knows")
+    number = Integer(-(1 << 63), (1 << 63) - 1)
+    columns = {name: np.full(rows, number(value), np.int64) for name, value in same.items()}
+    for name, width in widths.items():
+        if type(width) is not int or width not in _WIDTHS:
+            raise ValueError(f"{name}: a number has 1, 2, 4 or 8 bytes")
+        end = start + width * rows
+        if end > size:
+            raise ValueError(f"{name}: its column is cut off")
+        columns[name] = np.frombuffer(plain[start:end], f"<i{width}").astype(np.int64)
+        start = end
+    if start != size:
+        raise ValueError("its table has more bytes than columns")
+    return _decoded(columns), lists
+
+
+def _decoded(columns: dict[str, Longs]) -> dict[str, Longs]:
+    for name in STEPS & columns.keys():
+        columns[name] = np.cumsum(columns[name])
+    for name, other in RELATIVE.items():
+        if name in columns:
+            columns[name] = columns[name] + columns[other]
+    for name, size in ADJACENT.items():
+        if name in columns:
+            columns[name] = np.cumsum(columns[name] + np.concatenate([[0], columns[size][:-1]]))
+    for name, expected in _expected_checksums(columns).items():
+        columns[name] = columns[name] ^ expected
+    return columns
+
+
+def _column(spec: pa.Field, columns: Mapping[str, Longs], lists: Mapping[str, Any], rows: int) -> pa.Array:
+    column = columns[spec.name]
+    if spec.type == pa.string():
+        values = lists.get(spec.name)
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            raise ValueError(f"{spec.name}: there must be a list of texts")
+        if len(values) > rows:
+            raise ValueError(f"{spec.name}: {len(values)} texts are more than rows")
+        _check_within(spec.name, column, len(values))
+        for value in values:
+            _CHECKS[spec.name](value)
+        return pc.take(texts(values), integers(column))
+    if spec.type == pa.bool_():
+        _check_within(spec.name, column, 2)
+        return booleans(column)
+    return integers(column)
+
+
+def _check_within(name: str, column: Longs, end: int) -> None:
+    if column.min() < 0 or column.max() >= end:
+        raise ValueError(f"{name}: must be numbers from 0 to {end - 1}")
+
+
+def declared_size(data: bytes) -> int:
+    """The size that the header of a zstd frame (RFC 8878, 3.1.1.1) declares."""
+    flags = data[4] if len(data) > len(_FRAME) else 0
+    has_window, width = not flags & 32, (flags >> 5 & 1, 2, 4, 8)[flags >> 6]
+    start = 5 + has_window + (0, 1, 2, 4)[flags & 3]
+    if data[:4] != _FRAME or not width or len(data) < start + width:
+        raise ValueError("it is not a zstd frame that declares its size")
+    return int.from_bytes(data[start : start + width], "little") + (256 if width == 2 else 0)

@@ -28,9 +28,17 @@ import pyarrow.compute as pc
 
 from distlog.core import paths
 from distlog.core.arrays import flags_of, integers, join, numbers_of
-from distlog.core.commits import actions, fields, producer_table, segment_table, transaction_table
-from distlog.core.commits.actions import MAX_PARTITIONS, NOTHING, Active, Requires
-from distlog.core.commits.commit_json import FORMAT, check_format, declared_size
+from distlog.core.commits import fields, producer_table, segment_table, transaction_table
+from distlog.core.commits.actions import (
+    FORMAT,
+    MAX_PARTITIONS,
+    NOTHING,
+    Active,
+    Requires,
+    check_bundles,
+    check_format,
+    declared_size,
+)
 from distlog.core.commits.fields import LONG, UUID, Text, stored
 from distlog.core.commits.partition_table import Longs, PartitionTable
 from distlog.core.commits.producer_table import NO_PRODUCERS
@@ -469,7 +477,7 @@ def _check_segments(segments: pa.RecordBatch, partitions: _Partitions) -> None:
         raise ValueError("its segments overlap, or end above their log")
     if np.any(numbers_of(segments["stored_base_offset"]) > MAX_LONG - (end - base)):
         raise ValueError("a segment stores offsets that are larger than offsets are")
-    actions.check(segments)
+    check_bundles(segments)
 
 
 # A process that commits often writes a large checkpoint in the background. One with few commits, like a job, may end

@@ -19,10 +19,12 @@ import pyarrow.compute as pc
 from distlog.core import paths
 from distlog.core.arrays import numbers_of
 from distlog.core.commits.actions import (
+    CREATE,
     MAX_PARTITIONS,
     Action,
     Add,
     AddTable,
+    Commit,
     Create,
     Remove,
     RemoveTable,
@@ -30,10 +32,10 @@ from distlog.core.commits.actions import (
     Seal,
     SetConfig,
     SetPartitions,
+    in_tables,
     without_tables,
 )
 from distlog.core.commits.checkpoint import CHECKPOINT_COMMITS, CheckpointWriter
-from distlog.core.commits.commit_json import CREATE, Commit, in_tables
 from distlog.core.commits.pending_queue import PendingAppendQueue
 from distlog.core.commits.segment_table import BY_COMMIT, appended_at, with_numbers
 from distlog.core.commits.snapshot import Snapshot, apply
@@ -52,8 +54,8 @@ from distlog.core.errors import (
     TopicNotFoundError,
     TransactionTooOldError,
 )
-from distlog.core.locks import process_lock
 from distlog.core.storage.locks_and_pages import make_lock
+from distlog.core.storage.parallel import process_lock
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, PutTime, Storage
 
 _log = logging.getLogger(__name__)

@@ -7,8 +7,7 @@ from functools import partial
 from random import Random
 from types import TracebackType
 
-from distlog.core.commits.actions import Action
-from distlog.core.commits.commit_json import Commit
+from distlog.core.commits.actions import Action, Commit
 from distlog.core.commits.commit_log import TIMEOUT_S, CommitLog, PreparedCommit, check_read_version
 from distlog.core.commits.pending_queue import CROWDED_S, LONGEST_POLL_S, POLL_S, AppendTicket
 from distlog.core.commits.snapshot import Snapshot, apply

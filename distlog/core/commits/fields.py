@@ -62,22 +62,26 @@ def boolean(value: Any) -> bool:
     return value
 
 
-def offset_ranges(value: Any) -> dict[int, tuple[int, int]]:
-    """Check: `{"<partition>": [start_offset, end_offset]}`, as `{partition: (start_offset, end_offset)}`."""
-    if not isinstance(value, dict):
-        raise ValueError("must be an object of [start_offset, end_offset] by partition")
-    return {_partition_name(name): _offset_range(bounds) for name, bounds in value.items()}
-
-
 def by_partition(check: Check) -> Check:
     """Check: `{"<partition>": <what check takes>}`, as a dict by partition number."""
 
     def checked(value: Any) -> dict[int, Any]:
         if not isinstance(value, dict):
             raise ValueError("must be an object by partition")
-        return {_partition_name(name): check(member) for name, member in value.items()}
+        if not all(re.fullmatch(r"[0-9]{1,10}", name) for name in value):
+            raise ValueError("a partition must be a number")
+        return {PARTITION(int(name)): check(member) for name, member in value.items()}
 
     return checked
+
+
+def _offset_range(bounds: Any) -> tuple[int, int]:
+    if not isinstance(bounds, list) or len(bounds) != 2 or LONG(bounds[0]) > LONG(bounds[1]):
+        raise ValueError("offsets must be [start_offset, end_offset]")
+    return bounds[0], bounds[1]
+
+
+offset_ranges = by_partition(_offset_range)
 
 
 def settings(value: Any) -> dict[str, str]:
@@ -174,18 +178,6 @@ def write(value: Any) -> dict[str, Any]:
     defaults = _defaults(cast(Hashable, type(value)))
     stored_values = ((name, getattr(value, name)) for name in defaults)
     return {name: stored_value for name, stored_value in stored_values if stored_value != defaults[name]}
-
-
-def _partition_name(name: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,10}", name):
-        raise ValueError("a partition must be a number")
-    return PARTITION(int(name))
-
-
-def _offset_range(bounds: Any) -> tuple[int, int]:
-    if not isinstance(bounds, list) or len(bounds) != 2 or LONG(bounds[0]) > LONG(bounds[1]):
-        raise ValueError("offsets must be [start_offset, end_offset]")
-    return bounds[0], bounds[1]
 
 
 # The values that any text may have, and the bytes for each further one: a commit has 20 to 30.

@@ -139,12 +139,6 @@ class PartitionTable(Sequence[PartitionState]):
             return False
         return all(mine == its for mine, its in zip(self, other, strict=True))
 
-    def __hash__(self) -> int:
-        return hash(len(self))
-
-    def __repr__(self) -> str:
-        return f"<PartitionTable of {len(self)} partitions>"
-
     def __reduce__(self) -> tuple[Any, ...]:
         rows = _merged(self._layers).rows.serialize().to_pybytes() if self._layers else b""
         return _restore, (self._starts, self._ends, self._dirty, rows, dict(self._changed))

@@ -15,8 +15,7 @@ from itertools import islice
 
 from distlog.core import paths
 from distlog.core.arrays import booleans
-from distlog.core.commits.actions import Action, Add, AddTable, Drop, SetTransaction
-from distlog.core.commits.commit_json import Commit
+from distlog.core.commits.actions import Action, Add, AddTable, Commit, Drop, SetTransaction
 from distlog.core.commits.segment_table import SegmentInfo, SegmentTable, to_segments
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import (

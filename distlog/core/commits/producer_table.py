@@ -81,9 +81,6 @@ class ProducerTable:
     def __hash__(self) -> int:
         return hash(len(self))
 
-    def __repr__(self) -> str:
-        return f"<ProducerTable of {len(self)} producers>"
-
 
 #: How long a silent producer is remembered: Kafka's default of `producer.id.expiration.ms`.
 EXPIRATION_MS = DAY_MS

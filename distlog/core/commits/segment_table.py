@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from itertools import repeat
 from operator import attrgetter
+from types import SimpleNamespace
 from typing import Any, overload
 
 import numpy as np
@@ -146,24 +147,41 @@ class SegmentInfo:
 
     def check(self) -> None:
         """Raise ValueError when the fields, each legal by itself, contradict each other."""
-        if not self.base_offset < self.next_offset:
-            raise ValueError(f"segment {self.stem} must end above its base offset {self.base_offset}")
-        if self.record_count > self.next_offset - self.base_offset:
-            raise ValueError(f"segment {self.stem} has more records than offsets")
-        if self.stored_base_offset > MAX_LONG - (self.next_offset - self.base_offset):
-            raise ValueError(f"the offsets that segment {self.stem} stores are larger than offsets are")
-        newest = self.offset_of_max_timestamp
-        if newest != -1 and not self.base_offset <= newest < self.next_offset:
-            raise ValueError(f"offset_of_max_timestamp {newest} lies outside of segment {self.stem}")
-        if self.first_unstable_offset >= self.next_offset:
-            raise ValueError(f"first_unstable_offset {self.first_unstable_offset} lies after segment {self.stem}")
-        if not self.is_bundled and max(self.offset_index_position, self.time_index_position) != OWN_FILE:
-            raise ValueError(f"segment {self.stem} has an index in a bundle, but its log is a file of its own")
-        if self.is_bundled and stem_read_version(self.stem) is None:
-            raise ValueError(f"segment {self.stem} has a stem of Kafka's form, so it cannot be part of a bundle")
-        times = {self.first_timestamp, self.min_timestamp, self.max_timestamp}
-        if self.append_time_ms >= 0 and times != {self.append_time_ms}:
-            raise ValueError(f"segment {self.stem} was appended at {self.append_time_ms}, but has other timestamps")
+        for complaint, is_wrong in _contradictions(self).items():
+            if is_wrong:
+                raise ValueError(f"segment {self.stem} {complaint}")
+        if self.is_bundled:
+            _check_bundled(self.stem)
+
+
+def _contradictions(numbers: Any) -> dict[str, Any]:
+    """What is wrong with a segment by its numbers, or with each of many whose numbers are arrays."""
+    base, end, newest, times = (
+        *(numbers.base_offset, numbers.next_offset),
+        *(numbers.offset_of_max_timestamp, numbers.append_time_ms),
+    )
+    has_bundled_index = (numbers.offset_index_position >= 0) | (numbers.time_index_position >= 0)
+    has_other_time = (
+        (numbers.first_timestamp != times) | (numbers.min_timestamp != times) | (numbers.max_timestamp != times)
+    )
+    return {
+        "ends at or below its base offset": base >= end,
+        "has more records than offsets": numbers.record_count > end - base,
+        "stores offsets that are larger than offsets are": numbers.stored_base_offset > MAX_LONG - (end - base),
+        "has its largest timestamp outside": (newest != -1) & ((newest < base) | (newest >= end)),
+        "ends before its first unstable offset": numbers.first_unstable_offset >= end,
+        "has an index in a bundle, but a log of its own": (numbers.log_position < 0) & has_bundled_index,
+        "has other times than its append time": (times >= 0) & has_other_time,
+    }
+
+
+def _check_bundled(stem: str) -> None:
+    if stem_read_version(stem) is None:
+        raise ValueError(f"segment {stem} has a stem of Kafka's form, so it cannot be part of a bundle")
+
+
+def _column(name: str) -> property:
+    return property(lambda table: table.array(name))
 
 
 class SegmentTable(Sequence[SegmentInfo]):
@@ -210,32 +228,14 @@ class SegmentTable(Sequence[SegmentInfo]):
     def _columns(self) -> pa.RecordBatch:
         return self._rows if self._count == len(self._rows) else self._rows.slice(self._first, self._count)
 
-    @property
-    def base_offsets(self) -> Longs:
-        return self.array("base_offset")
-
-    @property
-    def next_offsets(self) -> Longs:
-        """Each segment's end offset; ascending, never above the following base offset."""
-        return self.array("next_offset")
-
-    @property
-    def log_bytes(self) -> Longs:
-        return self.array("log_bytes")
-
-    @property
-    def min_timestamps(self) -> Longs:
-        """For each segment a time in ms that none of its records is older than; -1 if unknown."""
-        return self.array("min_timestamp")
-
-    @property
-    def record_counts(self) -> Longs:
-        return self.array("record_count")
-
-    @property
-    def max_timestamps(self) -> Longs:
-        """Each segment's largest record timestamp in ms, -1 where no record has one."""
-        return self.array("max_timestamp")
+    base_offsets = _column("base_offset")
+    # ascending, never above the following base offset
+    next_offsets = _column("next_offset")
+    log_bytes = _column("log_bytes")
+    record_counts = _column("record_count")
+    # in ms; -1 if unknown, or where no record has a time
+    min_timestamps = _column("min_timestamp")
+    max_timestamps = _column("max_timestamp")
 
     def array(self, name: str) -> npt.NDArray[Any]:
         """The column `name` of SCHEMA, of numbers or of flags; unlike `columns`, it costs little for a long tail."""
@@ -374,9 +374,6 @@ class SegmentTable(Sequence[SegmentInfo]):
 
     def __hash__(self) -> int:
         return hash(len(self))
-
-    def __repr__(self) -> str:
-        return f"<SegmentTable of {len(self)} segments>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Arrow pickles the whole buffers that a slice points into; its own messages hold the slice.
@@ -547,23 +544,9 @@ def check_rows(rows: pa.RecordBatch) -> None:
     """Raise ValueError unless each row of a batch of SCHEMA is a segment."""
     for name, check in checks(SegmentInfo).items():
         check_column(name, rows[name], check)
-    numbers = {name: numbers_of(rows[name]) for name in _NUMBERS}
-    base, end, newest = numbers["base_offset"], numbers["next_offset"], numbers["offset_of_max_timestamp"]
-    is_bundled, times = numbers["log_position"] >= 0, numbers["append_time_ms"]
-    by_append_time = [numbers[name] != times for name in ("first_timestamp", "min_timestamp", "max_timestamp")]
-    wrong = {
-        "ends at or below its base offset": base >= end,
-        "has more records than offsets": numbers["record_count"] > end - base,
-        "stores offsets that are larger than offsets are": numbers["stored_base_offset"] > MAX_LONG - (end - base),
-        "has its largest timestamp outside": (newest != -1) & ((newest < base) | (newest >= end)),
-        "ends before its first unstable offset": numbers["first_unstable_offset"] >= end,
-        "has an index in a bundle, but a log of its own": ~is_bundled
-        & (np.maximum(numbers["offset_index_position"], numbers["time_index_position"]) >= 0),
-        "has other times than its append time": (times >= 0) & np.any(by_append_time, axis=0),
-    }
-    for complaint, rows_of in wrong.items():
-        if rows_of.any():
-            raise ValueError(f"segment {rows['stem'][int(rows_of.argmax())]} {complaint}")
-    for stem in pc.unique(rows["stem"].filter(booleans(is_bundled))).to_pylist():
-        if stem_read_version(stem) is None:
-            raise ValueError(f"segment {stem} has a stem of Kafka's form, so it cannot be part of a bundle")
+    numbers = SimpleNamespace(**{name: numbers_of(rows[name]) for name in _NUMBERS})
+    for complaint, is_wrong in _contradictions(numbers).items():
+        if is_wrong.any():
+            raise ValueError(f"segment {rows['stem'][int(is_wrong.argmax())]} {complaint}")
+    for stem in pc.unique(rows["stem"].filter(booleans(numbers.log_position >= 0))).to_pylist():
+        _check_bundled(stem)

@@ -12,14 +12,15 @@ import pyarrow as pa
 
 from distlog.core import paths
 from distlog.core.arrays import booleans, join, numbers_of
-from distlog.core.commits import actions
 from distlog.core.commits.actions import (
+    CREATE,
     NOTHING,
     Action,
     Active,
     Add,
     AddTable,
     Cleaned,
+    Commit,
     Create,
     Drop,
     GcFloor,
@@ -35,8 +36,9 @@ from distlog.core.commits.actions import (
     SetPartitions,
     SetTopicId,
     SetTransaction,
+    check_added,
+    without_tables,
 )
-from distlog.core.commits.commit_json import CREATE, Commit
 from distlog.core.commits.partition_table import NO_PARTITIONS, PartitionTable
 from distlog.core.commits.partition_table import PartitionState as PartitionState
 from distlog.core.commits.producer_table import NO_PRODUCERS, PAUSE_MS, ProducerBatch
@@ -305,7 +307,7 @@ class _Draft:
         head = self._follow(commit)
         tables = [action for action in commit.actions if isinstance(action, AddTable | RemoveTable)]
         starts = self._starts_in_columns(commit.actions) if tables else None
-        for action in actions.without_tables(commit.actions) if tables and starts is None else commit.actions:
+        for action in without_tables(commit.actions) if tables and starts is None else commit.actions:
             if head.dropped and not isinstance(action, GcFloor | LogFloor):
                 raise ValueError("the topic was dropped")
             if starts is None or not isinstance(action, SetLogStartOffset):
@@ -314,7 +316,7 @@ class _Draft:
             self._apply_tables(tables, head.gc_floor)
             self._raise_starts(starts)
         head = self._with_former_retention(head)
-        actions.check_added(commit.actions)
+        check_added(commit.actions)
         for draft in self._touched.values():
             draft.end_commit(head.gc_floor)
         self._touched = {}
@@ -489,7 +491,7 @@ class _Draft:
         alone_flags = [alone[numbers_of(rows["partition"])] for rows in (added, removed)]
         if any(flags.any() for flags in alone_flags):
             single = [rows.filter(booleans(flags)) for rows, flags in zip((added, removed), alone_flags, strict=True)]
-            for action in actions.without_tables([AddTable(single[0]), RemoveTable(single[1])]):
+            for action in without_tables([AddTable(single[0]), RemoveTable(single[1])]):
                 if isinstance(action, Add | Remove):
                     self._act_on_partition(action)
             added, removed = (

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from distlog.core import paths
 from distlog.core.commits import checkpoint
-from distlog.core.commits.commit_json import Commit
+from distlog.core.commits.actions import Commit
 from distlog.core.commits.snapshot import Snapshot, fold
 from distlog.core.errors import CorruptMetadataError, OffsetOutOfRangeError, StorageError, UnsupportedVersionError
 from distlog.core.integers import MAX_LONG

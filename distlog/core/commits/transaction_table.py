@@ -127,12 +127,6 @@ class TransactionTable:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TransactionTable) and bool(self.columns().equals(other.columns()))
 
-    def __hash__(self) -> int:
-        return hash(len(self))
-
-    def __repr__(self) -> str:
-        return f"<TransactionTable of {len(self)} batches>"
-
     def __reduce__(self) -> tuple[Any, ...]:
         stored = join([self._silent, self._columns, to_columns(self._ordered.items())])
         return _restore, (stored.serialize().to_pybytes(), self._tail)

@@ -19,6 +19,7 @@ import numpy as np
 from distlog.core import paths
 from distlog.core.commits import fields
 from distlog.core.commits.actions import (
+    MOST_PRODUCER_BATCHES,
     Action,
     Add,
     ProducerBatches,
@@ -26,7 +27,6 @@ from distlog.core.commits.actions import (
     SetPartitions,
     without_tables,
 )
-from distlog.core.commits.commit_json import MOST_PRODUCER_BATCHES
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.segment_table import UNKNOWN
@@ -59,10 +59,9 @@ from distlog.core.kafka.transactions import TransactionState, TransactionStatus
 from distlog.core.log.log_validator import marker
 from distlog.core.maintain.repair import complete_index
 from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
-from distlog.core.segments.producer_states import ProducerStates, read_producer_snapshot
+from distlog.core.segments.producer_states import OpenTransactions, ProducerStates, read_producer_snapshot
 from distlog.core.segments.segment_parts import index_fields_of
 from distlog.core.segments.segment_state import LogDescription
-from distlog.core.segments.transactions import OpenTransactions
 from distlog.core.storage.local_files import failing_as, make_folders
 from distlog.core.storage.locks_and_pages import open_lock
 from distlog.core.storage.parallel import in_parallel

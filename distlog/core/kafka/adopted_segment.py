@@ -25,10 +25,9 @@ from distlog.core.kafka.log_dir import LogDir
 from distlog.core.kafka.partition_folder import Epochs, PartitionFolder, PartitionName, SourceLog, log_walk
 from distlog.core.maintain.repair import complete_index
 from distlog.core.maintain.verify_segment import CHECKS, IndexCheck
-from distlog.core.segments.producer_states import ProducerStates, batches_of, read_producer_snapshot
+from distlog.core.segments.producer_states import OpenTransactions, ProducerStates, batches_of, read_producer_snapshot
 from distlog.core.segments.segment_parts import index_fields_of
 from distlog.core.segments.segment_state import LogDescription, RecordStats, UnfitBatchError
-from distlog.core.segments.transactions import OpenTransactions
 from distlog.core.storage.backend import Part
 from distlog.core.times import NO_TIMESTAMP
 

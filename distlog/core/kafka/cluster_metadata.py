@@ -33,7 +33,7 @@ from distlog.core.format.record_decoder import decode
 from distlog.core.integers import MAX_LONG
 from distlog.core.kafka.partition_folder import CLUSTER_METADATA, PartitionFolder, SourceLog, log_walk
 from distlog.core.read.consumer_offsets import FieldReader
-from distlog.core.segments.transactions import control_type
+from distlog.core.segments.producer_states import control_type
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,12 +59,10 @@ from distlog.core.log.producers import StoredProducers
 from distlog.core.log.segment_files import new_epochs
 from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
 from distlog.core.segments.chunks import Chunk
-from distlog.core.segments.producer_states import ProducerStates, read_producer_snapshot
+from distlog.core.segments.producer_states import ProducerStates, last_stable_offset, read_producer_snapshot
 from distlog.core.segments.segment_parts import checksum_error
-from distlog.core.segments.segment_reader import SegmentReader, whole_log
+from distlog.core.segments.segment_reader import SegmentReader, TopicHandle, new_id, whole_log
 from distlog.core.segments.segment_state import LogDescription
-from distlog.core.segments.topic_handle import TopicHandle, new_id
-from distlog.core.segments.transactions import last_stable_offset
 from distlog.core.storage.backend import byte_view
 from distlog.core.storage.local_files import failing_as
 from distlog.core.storage.parallel import Task, begin

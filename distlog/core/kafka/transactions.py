@@ -24,8 +24,7 @@ from distlog.core.log.partition_log import PartitionLog
 from distlog.core.read.consumer_offsets import FieldReader, text_field
 from distlog.core.read.fetch import MAX_TIMEOUT_MS, OpenTransaction, open_transactions
 from distlog.core.segments.chunks import READ_UNCOMMITTED
-from distlog.core.segments.segment_reader import whole_logs
-from distlog.core.segments.topic_handle import TopicHandle, topic_log
+from distlog.core.segments.segment_reader import TopicHandle, topic_log, whole_logs
 from distlog.core.times import iso
 from distlog.core.write.engine import ConcurrentAppendError, ProducerCheck, commit_batches, producer_entries
 

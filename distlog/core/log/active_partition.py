@@ -35,9 +35,9 @@ from distlog.core.log.partition_lock import (
 )
 from distlog.core.log.producers import transactions_before
 from distlog.core.log.segment_files import DamagedLogError, DurableEnd, FileCalls
+from distlog.core.segments.producer_states import OpenTransactions
+from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.segments.segment_state import SegmentState
-from distlog.core.segments.topic_handle import TopicHandle
-from distlog.core.segments.transactions import OpenTransactions
 from distlog.core.storage.backend import Deadline
 from distlog.core.storage.locks_and_pages import TIMEOUT_S, FileLock, LockGuard
 from distlog.core.storage.parallel import Task, in_parallel

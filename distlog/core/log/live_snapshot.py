@@ -22,8 +22,8 @@ from distlog.core.log.partition_lock import PageStatus, StateRecord, durable_end
 from distlog.core.log.producers import transactions_before
 from distlog.core.log.segment_files import DamagedLogError, DurableEnd
 from distlog.core.segments.segment_parts import missing_file_error
+from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.segments.segment_state import SegmentState
-from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.local_files import failing_as
 from distlog.core.storage.locks_and_pages import WatchedPage
 

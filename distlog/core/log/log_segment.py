@@ -44,6 +44,7 @@ from distlog.core.log.segment_files import (
     batches_from,
     sound_batches,
 )
+from distlog.core.segments.producer_states import OpenTransactions
 from distlog.core.segments.segment_state import (
     BY_HEADERS,
     OFFSET_INDEX,
@@ -59,7 +60,6 @@ from distlog.core.segments.segment_state import (
     pack_state,
 )
 from distlog.core.segments.segment_writer import jittered, time_span
-from distlog.core.segments.transactions import OpenTransactions
 
 
 class ReadableSegment:

@@ -52,6 +52,8 @@ from distlog.core.format.record_batch import (
 )
 from distlog.core.format.record_encoder import EncodedBatches, encode, write_headers
 from distlog.core.integers import MAX_LONG, MIN_LONG
+from distlog.core.segments.producer_states import OpenTransactions
+from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.segments.segment_writer import (
     Bundles,
     RollTime,
@@ -61,8 +63,6 @@ from distlog.core.segments.segment_writer import (
     time_span,
     with_aborted,
 )
-from distlog.core.segments.topic_handle import TopicHandle
-from distlog.core.segments.transactions import OpenTransactions
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

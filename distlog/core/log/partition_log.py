@@ -27,7 +27,6 @@ from distlog.core.errors import (
 from distlog.core.format.kernels.batch_scan import move_batches
 from distlog.core.format.record_batch import batch_fields, set_append_times, write_append_times
 from distlog.core.integers import MAX_LONG
-from distlog.core.locks import process_lock
 from distlog.core.log.active_partition import ActivePartition, begin_segments, open_segments, roll
 from distlog.core.log.log_segment import LogSegment, Unflushed, is_flush_due
 from distlog.core.log.log_validator import BatchRun, check_headers, validate
@@ -35,9 +34,10 @@ from distlog.core.log.partition_lock import FlushOutcome, PageStatus, PartitionC
 from distlog.core.log.producers import NO_EFFECT, PartitionProducers, TransactionEffect
 from distlog.core.log.segment_files import ActiveFile, DamagedLogError, FileCalls, SegmentFiles
 from distlog.core.segments.producer_states import FirstBatch, any_first
+from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.segments.segment_state import BY_HEADERS, Longs, SegmentState
-from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.locks_and_pages import TIMEOUT_S, FileLock, LockGuard
+from distlog.core.storage.parallel import process_lock
 from distlog.core.times import NO_TIMESTAMP
 
 if TYPE_CHECKING:

@@ -28,13 +28,13 @@ from distlog.core.log.segment_files import WALK_BYTES, ActiveFile, batches_from
 from distlog.core.segments.producer_states import (
     EXPIRATION_CHECK_MS,
     FirstBatch,
+    OpenTransactions,
     ProducerStates,
     any_first,
     read_producer_snapshot,
 )
 from distlog.core.segments.segment_parts import part_of
-from distlog.core.segments.topic_handle import TopicHandle
-from distlog.core.segments.transactions import OpenTransactions
+from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.storage.storage import Storage
 
 # <stem>.snapshot          the states where this segment begins

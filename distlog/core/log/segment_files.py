@@ -29,7 +29,7 @@ from distlog.core.format.record_batch import (
     size_of_first,
 )
 from distlog.core.integers import MAX_INT
-from distlog.core.locks import process_lock
+from distlog.core.segments.producer_states import OpenTransactions
 from distlog.core.segments.segment_state import (
     OFFSET_INDEX,
     TIME_INDEX,
@@ -41,9 +41,9 @@ from distlog.core.segments.segment_state import (
     field_numbers,
     fold,
 )
-from distlog.core.segments.transactions import OpenTransactions
 from distlog.core.storage.backend import byte_view
 from distlog.core.storage.local_files import LOCAL_ERRORS, failing_as, make_folders, removed_on_error, sync_folder
+from distlog.core.storage.parallel import process_lock
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -11,11 +11,11 @@ from typing import Any, Literal, NamedTuple
 from distlog.core import paths
 from distlog.core.errors import DistlogError, InvalidConfigError, TopicNotFoundError
 from distlog.core.integers import MAX_LONG
-from distlog.core.locks import process_lock
 from distlog.core.log.partition_lock import PartitionCounters, counters_in
 from distlog.core.log_manager.broker_config import BrokerConfig
 from distlog.core.log_manager.log_tasks import LogCleaner, LogDirectory, LogTasks, Scheduler, TaskRun, monotonic_ms
 from distlog.core.read.fetch import has_late_transaction
+from distlog.core.storage.parallel import process_lock
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 from distlog.core.topic import Topic

@@ -24,14 +24,13 @@ from distlog.core.kafka.partition_folder import (
     parse_partition_folder,
     write_offsets,
 )
-from distlog.core.locks import process_lock
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.maintain.compaction import CompactionReport, compact, plan_compaction
 from distlog.core.maintain.merge import merge, plan_merge
 from distlog.core.maintain.vacuum import VacuumReport, vacuum
 from distlog.core.opening import copies_in
-from distlog.core.segments.topic_handle import TopicHandle, topic_log
-from distlog.core.storage.parallel import in_parallel
+from distlog.core.segments.segment_reader import TopicHandle, topic_log
+from distlog.core.storage.parallel import in_parallel, process_lock
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 

@@ -40,8 +40,8 @@ from distlog.core.maintain.group_rewrite import (
     rewrite_group,
 )
 from distlog.core.segments.chunks import Chunk
-from distlog.core.segments.topic_handle import TopicHandle
-from distlog.core.segments.transactions import last_stable_offset
+from distlog.core.segments.producer_states import last_stable_offset
+from distlog.core.segments.segment_reader import TopicHandle
 
 _COUNTED = ("segments", "bytes", "records")
 

@@ -10,8 +10,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from distlog.core.commits.actions import Action, Add, Cleaned, Remove
-from distlog.core.commits.commit_json import MOST_ROWS
+from distlog.core.commits.actions import MOST_ROWS, Action, Add, Cleaned, Remove
 from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.segment_table import SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
@@ -21,8 +20,8 @@ from distlog.core.format.indexes import AbortedTransaction
 from distlog.core.format.record_encoder import Bytes, Longs
 from distlog.core.log.producers import ProducerSnapshots
 from distlog.core.segments.chunks import Chunk
+from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.segments.segment_writer import SegmentFile, with_aborted
-from distlog.core.segments.topic_handle import TopicHandle
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,8 @@ import numpy.typing as npt
 
 from distlog.core import paths
 from distlog.core.arrays import numbers_of
-from distlog.core.commits import checkpoint, commit_json, fields
-from distlog.core.commits.actions import Remove
-from distlog.core.commits.commit_json import REMOVE_TABLE, read_table
+from distlog.core.commits import actions, checkpoint, fields
+from distlog.core.commits.actions import REMOVE_TABLE, Remove, read_table
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.snapshot_loader import CHECKPOINTS_TRIED, CommitFiles
@@ -331,7 +330,7 @@ def removals(storage: Storage, start: int, end: int, *, exactly: bool = False) -
 def _read(storage: Storage, removals_so_far: Removals, file: str, data: bytes, previous_id: str | None) -> str:
     """Note the removals of the commit `file`, which must follow `previous_id`; returns its id."""
     try:
-        body = commit_json.parse(data, file)
+        body = actions.parse(data, file)
         version, commit_id = fields.LONG(body.get("version")), fields.UUID(body.get("id"))
         if paths.commit_file(version) != file:
             raise ValueError("it is not of the version in its name")
@@ -369,7 +368,7 @@ def _add_actions(storage: Storage, removals_so_far: Removals, version: int, item
     if not isinstance(items, list):
         raise ValueError("actions must be a list")
     single = list[Remove]()
-    for name, body in map(commit_json.named, items):
+    for name, body in map(actions.named, items):
         if name == "remove":
             single.append(fields.read(Remove, body))
         elif name == REMOVE_TABLE:
@@ -387,6 +386,6 @@ def _add_actions(storage: Storage, removals_so_far: Removals, version: int, item
         elif name == "drop":
             removals_so_far.before_drops.append(version - 1)
         else:
-            commit_json.check_known(name)
+            actions.check_known(name)
     partitions = np.array([file.partition for file in single], np.int64)
     removals_so_far.remove(partitions, [file.stem for file in single], np.arange(len(single)))

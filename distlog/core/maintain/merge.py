@@ -15,8 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from distlog.core.arrays import booleans, join, numbers_of, table_of_numbers
-from distlog.core.commits.actions import Action
-from distlog.core.commits.commit_json import replacing
+from distlog.core.commits.actions import Action, replacing
 from distlog.core.commits.commit_log import TIMEOUT_S
 from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.segment_table import REMOVED_SCHEMA, SegmentInfo, SegmentTable
@@ -28,8 +27,8 @@ from distlog.core.format.kernels.segments import find_groups
 from distlog.core.maintain.executor import Executor, LocalExecutor
 from distlog.core.maintain.group_rewrite import MOST_SEGMENTS, RewriteFailure, SegmentGroup
 from distlog.core.maintain.merge_job import JOB_BYTES, MergedJob, MergeJob, do_job, jobs
+from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.segments.segment_writer import LARGEST_PART
-from distlog.core.segments.topic_handle import TopicHandle
 
 
 def merge(

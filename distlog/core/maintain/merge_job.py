@@ -50,7 +50,7 @@ from distlog.core.maintain.group_rewrite import (
 from distlog.core.maintain.record_keys import ScannedRecords, scan_records
 from distlog.core.read.lookup import first_in
 from distlog.core.segments.chunks import Chunk
-from distlog.core.segments.segment_reader import SegmentReader, whole_logs
+from distlog.core.segments.segment_reader import SegmentReader, TopicHandle, whole_logs
 from distlog.core.segments.segment_state import FoldedSegments, UnfitBatchError, fold_all
 from distlog.core.segments.segment_writer import (
     LARGEST_BUNDLE,
@@ -61,7 +61,6 @@ from distlog.core.segments.segment_writer import (
     write_bundle,
     write_files,
 )
-from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.backend import MAX_GAP_BYTES, MAX_MERGED_BYTES
 from distlog.core.storage.storage import Storage
 

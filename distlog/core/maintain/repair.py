@@ -28,11 +28,10 @@ from distlog.core.log.active_partition import ActivePartition, TruncatedTail
 from distlog.core.maintain.executor import Executor, LocalExecutor, OnProgress, ignore_progress, map_segments
 from distlog.core.maintain.group_rewrite import MOST_SEGMENTS
 from distlog.core.maintain.verify_segment import Anomaly, IndexFile, SegmentVerdict, State, find_indexes
+from distlog.core.segments.producer_states import SegmentTransactions, transactional_segments, transactions_of
 from distlog.core.segments.segment_parts import INDEX_FIELDS, index_checksum, index_fields_of, index_size
-from distlog.core.segments.segment_reader import SegmentReader, whole_log
+from distlog.core.segments.segment_reader import SegmentReader, TopicHandle, whole_log
 from distlog.core.segments.segment_state import LogDescription
-from distlog.core.segments.topic_handle import TopicHandle
-from distlog.core.segments.transactions import SegmentTransactions, transactional_segments, transactions_of
 
 
 def repair(handle: TopicHandle, snapshot: Snapshot, *, dry_run: bool = False) -> tuple[RepairReport, Snapshot]:

@@ -24,8 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distlog.core.arrays import table_of_numbers
-from distlog.core.commits.actions import Action, Add, Cleaned, Remove, Restore, SetLogStartOffset
-from distlog.core.commits.commit_json import MOST_ROWS
+from distlog.core.commits.actions import MOST_ROWS, Action, Add, Cleaned, Remove, Restore, SetLogStartOffset
 from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.segment_table import SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
@@ -33,7 +32,7 @@ from distlog.core.display import Shown, counted, sums_of
 from distlog.core.errors import CommitConflictError, OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.maintain.vacuum import RemovedSegments, removed_files_held
 from distlog.core.segments.segment_parts import part_of
-from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.storage.parallel import in_order
 
 

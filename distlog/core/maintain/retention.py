@@ -11,8 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from distlog.core.arrays import table_of_numbers
-from distlog.core.commits.actions import Action, Remove, SetLogStartOffset
-from distlog.core.commits.commit_json import MOST_ROWS
+from distlog.core.commits.actions import MOST_ROWS, Action, Remove, SetLogStartOffset
 from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
@@ -23,7 +22,7 @@ from distlog.core.integers import MAX_LONG, whole_number
 from distlog.core.log.active_partition import ActiveSeals
 from distlog.core.log.live_snapshot import with_tails
 from distlog.core.log.producers import ProducerSnapshots
-from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.times import NO_TIMESTAMP, iso
 
 

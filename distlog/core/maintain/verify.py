@@ -35,8 +35,7 @@ from distlog.core.maintain.verify_segment import (
 from distlog.core.read.consumer_offsets import all_kafka_positions
 from distlog.core.read.group_log import group_states
 from distlog.core.segments.segment_parts import part_of
-from distlog.core.segments.segment_reader import SegmentReader
-from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.segments.segment_reader import SegmentReader, TopicHandle
 from distlog.core.storage.storage import Storage
 
 

@@ -22,9 +22,15 @@ from distlog.core.log.live_snapshot import LiveSnapshot
 from distlog.core.read.scan import plan_slices
 from distlog.core.segments import segment_reader
 from distlog.core.segments.chunks import READ_UNCOMMITTED, Chunk
-from distlog.core.segments.segment_reader import GROUP_BYTES, SegmentReader, whole_groups, whole_logs
-from distlog.core.segments.topic_handle import TopicHandle, topic_log
-from distlog.core.segments.transactions import control_type
+from distlog.core.segments.producer_states import control_type
+from distlog.core.segments.segment_reader import (
+    GROUP_BYTES,
+    SegmentReader,
+    TopicHandle,
+    topic_log,
+    whole_groups,
+    whole_logs,
+)
 from distlog.core.storage.parallel import cores
 
 

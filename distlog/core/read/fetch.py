@@ -18,10 +18,14 @@ from distlog.core.format.indexes import AbortedTransaction
 from distlog.core.format.record_batch import header_offsets, read_headers, write_base_offsets
 from distlog.core.integers import whole_number
 from distlog.core.segments.chunks import Chunk, Sending, SentPart, StoredBatches
-from distlog.core.segments.producer_states import ProducerStates
+from distlog.core.segments.producer_states import (
+    ProducerStates,
+    aborted_between,
+    last_stable_offset,
+    transactional_segments,
+)
 from distlog.core.segments.segment_reader import CHUNK_BYTES, SegmentReader, whole_log
 from distlog.core.segments.slices import SegmentSlice, bounded_start
-from distlog.core.segments.transactions import aborted_between, last_stable_offset, transactional_segments
 
 
 def fetch(

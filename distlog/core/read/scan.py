@@ -26,6 +26,7 @@ from distlog.core.schemas.decoding import NEEDED, OnError, check_on_error, witho
 from distlog.core.schemas.protobuf import protobuf_table
 from distlog.core.schemas.registry import SchemaRegistry, SchemaTopic, registry_of
 from distlog.core.segments.chunks import READ_UNCOMMITTED, Isolation, IsolationLevel
+from distlog.core.segments.producer_states import aborted_transactions, last_stable_offset
 from distlog.core.segments.segment_parts import DEPTH
 from distlog.core.segments.segment_reader import INDEX_WORTH_BYTES, SegmentReader, read_slices
 from distlog.core.segments.slices import (
@@ -38,7 +39,6 @@ from distlog.core.segments.slices import (
     windows,
     windows_from_end,
 )
-from distlog.core.segments.transactions import aborted_transactions, last_stable_offset
 from distlog.core.storage.parallel import cores, in_order
 from distlog.core.times import Time
 

@@ -37,10 +37,9 @@ from distlog.core.format.indexes import (
     decode_transactions,
 )
 from distlog.core.format.record_batch import CRC_AT, CRC_START
-from distlog.core.locks import process_lock
 from distlog.core.storage.backend import Part
 from distlog.core.storage.local_files import known_local_disk
-from distlog.core.storage.parallel import in_order
+from distlog.core.storage.parallel import in_order, process_lock
 from distlog.core.storage.storage import Storage
 
 

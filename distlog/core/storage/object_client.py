@@ -21,9 +21,8 @@ from urllib.parse import urlsplit
 
 from distlog.core import extra
 from distlog.core.errors import DistlogError, InvalidConfigError, StorageDeniedError, StorageError
-from distlog.core.locks import process_lock
 from distlog.core.storage.backend import ErrorClassifier, ErrorKind
-from distlog.core.storage.parallel import PARALLEL_REQUESTS
+from distlog.core.storage.parallel import PARALLEL_REQUESTS, process_lock
 
 #: The secrets within a connection string of Azure.
 _SECRET_PARTS = ("AccountKey=", "SharedAccessSignature=")

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from distlog.core import paths, times
 from distlog.core.errors import DistlogError, StorageError
 from distlog.core.integers import MAX_LONG
-from distlog.core.locks import process_lock
 from distlog.core.storage import backend
 from distlog.core.storage.backend import (
     MAX_CONDITIONAL_BYTES,
@@ -42,7 +41,7 @@ from distlog.core.storage.object_client import (
     StorageOptions,
     replied_ms,
 )
-from distlog.core.storage.parallel import Task, WorkerThreads, in_parallel
+from distlog.core.storage.parallel import Task, WorkerThreads, in_parallel, process_lock
 from distlog.core.times import to_ms
 
 if TYPE_CHECKING:

@@ -30,9 +30,8 @@ from distlog.core.errors import (
 )
 from distlog.core.format.compression import ZSTD, decompress
 from distlog.core.integers import MAX_INT, MAX_LONG
-from distlog.core.locks import process_lock
 from distlog.core.storage.backend import Entries, FileInfo, UnfinishedUpload
-from distlog.core.storage.parallel import Task
+from distlog.core.storage.parallel import Task, process_lock
 from distlog.core.storage.storage import Storage
 
 #: The most chunks that a segment may have.

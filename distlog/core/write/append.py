@@ -25,8 +25,7 @@ import pyarrow as pa
 from distlog.core import paths
 from distlog.core.arrays import BLOCK_BYTES, integers, join, numbers_of
 from distlog.core.commits import fields
-from distlog.core.commits.actions import RESERVED_APPS, Action, Add, AddTable, SetTransaction
-from distlog.core.commits.commit_json import TABLE_ROWS
+from distlog.core.commits.actions import RESERVED_APPS, TABLE_ROWS, Action, Add, AddTable, SetTransaction
 from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.commit_race import CommitRace
 from distlog.core.commits.pending_queue import pending_append, segments_of_append
@@ -44,8 +43,8 @@ from distlog.core.errors import (
 )
 from distlog.core.format.record_encoder import RecordInput
 from distlog.core.log.active_partition import ActiveSeals
+from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.segments.segment_writer import Bundles, SegmentWriter, SmallSegments, batch_format, codec_of
-from distlog.core.segments.topic_handle import TopicHandle
 from distlog.core.storage.parallel import Task, WorkerThreads, cores, in_order
 from distlog.core.storage.storage import Storage
 from distlog.core.times import NO_TIMESTAMP, check_unit, in_ms, iso, wrong_unit

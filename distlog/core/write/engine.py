@@ -57,10 +57,15 @@ from distlog.core.log.partition_log import (
     open_together,
     without_open_logs,
 )
-from distlog.core.segments.producer_states import FirstBatch, ProducerStates, any_first, producer_batches
-from distlog.core.segments.segment_reader import whole_log
-from distlog.core.segments.topic_handle import TopicHandle
-from distlog.core.segments.transactions import OpenTransactions, last_stable_offset
+from distlog.core.segments.producer_states import (
+    FirstBatch,
+    OpenTransactions,
+    ProducerStates,
+    any_first,
+    last_stable_offset,
+    producer_batches,
+)
+from distlog.core.segments.segment_reader import TopicHandle, whole_log
 from distlog.core.storage.backend import Deadline
 from distlog.core.storage.parallel import cores, in_order, in_parallel
 from distlog.core.write.append import AppendResult, at_log_ends, check_keyed, offsets_of, warn_of_times

@@ -28,7 +28,7 @@ from distlog.core.errors import (
 from distlog.core.format.record_batch import BatchFormat, increment_sequence
 from distlog.core.integers import MAX_LONG
 from distlog.core.log.active_partition import wait_for_appends
-from distlog.core.segments.topic_handle import TopicHandle
+from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.storage.backend import Deadline
 from distlog.core.write.append import Appender, AppendResult, commit_append, open_appender
 from distlog.core.write.engine import DELIVERY_TIMEOUT_S, Engine

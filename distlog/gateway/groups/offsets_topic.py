@@ -34,7 +34,7 @@ from distlog.core.read.consumer_offsets import (
     offsets_records,
 )
 from distlog.core.read.fetch import FetchedBatches
-from distlog.core.segments.transactions import control_type
+from distlog.core.segments.producer_states import control_type
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic

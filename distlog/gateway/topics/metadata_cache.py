@@ -32,7 +32,7 @@ from distlog.core.log.partition_log import Appended, AppendInfo
 from distlog.core.opening import copy_text
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC
 from distlog.core.segments.producer_states import FirstBatch
-from distlog.core.segments.topic_handle import TopicHandle, topic_log
+from distlog.core.segments.segment_reader import TopicHandle, topic_log
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic

@@ -37,8 +37,7 @@ from distlog.core.log.partition_log import Appended, AppendInfo, PartitionLog, W
 from distlog.core.maintain.group_rewrite import first_dirty_offset
 from distlog.core.read.fetch import FetchedBatches, fetch, fetch_committed, fetch_stored
 from distlog.core.segments.chunks import StoredBatches
-from distlog.core.segments.producer_states import FirstBatch
-from distlog.core.segments.transactions import aborted_between, last_stable_offset
+from distlog.core.segments.producer_states import FirstBatch, aborted_between, last_stable_offset
 from distlog.core.storage.locks_and_pages import WatchedPage
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic

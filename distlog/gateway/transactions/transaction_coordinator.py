@@ -24,7 +24,7 @@ from distlog.core.kafka.transactions import (
     TransactionStatus,
 )
 from distlog.core.log.log_validator import marker
-from distlog.core.segments.topic_handle import new_id
+from distlog.core.segments.segment_reader import new_id
 from distlog.core.storage.parallel import in_parallel
 from distlog.gateway.cluster import GatewayLease
 from distlog.gateway.event_log import FAILURES

@@ -10,7 +10,7 @@ from transaction_parts import ID, NOW, Parts
 
 from distlog.core.config import DAY_MS, TopicConfig
 from distlog.core.kafka.transactions import TRANSACTIONS_TOPIC, TransactionStatus, encode_key
-from distlog.core.segments.topic_handle import topic_log
+from distlog.core.segments.segment_reader import topic_log
 from distlog.core.storage.storage import Storage
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.topics.metadata_cache import MetadataCache
