@@ -229,7 +229,7 @@ class TopicConfig(ShownSettings):
         )
 
     def overrides(self) -> dict[str, str]:
-        """The settings that the topic sets itself, as Kafka names and strings, as they are stored."""
+        """Return the settings that the topic sets itself, as Kafka names and strings, as they are stored."""
         return {**self._known_overrides(), **dict(self.unknown)}
 
     def _known_overrides(self) -> dict[str, str]:

@@ -329,16 +329,16 @@ class Listing:
         return self._table.column(name)
 
     def to_table(self) -> pa.Table:
-        """All rows and columns as an Arrow table."""
+        """Return all rows and columns as an Arrow table."""
         return self._table
 
     def to_pandas(self) -> pd.DataFrame:
-        """All rows and columns as a pandas DataFrame; pandas must be installed."""
+        """Return all rows and columns as a pandas DataFrame; pandas must be installed."""
         optional("pandas", "to_pandas()", "pandas")
         return self._table.to_pandas()
 
     def to_pylist(self) -> list[dict[str, Any]]:
-        """All rows as dicts."""
+        """Return all rows as dicts."""
         return self._table.to_pylist()  # type: ignore[no-any-return]
 
     def __getitem__(self, name: str) -> pa.ChunkedArray:

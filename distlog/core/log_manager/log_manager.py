@@ -99,7 +99,7 @@ class LogManager:
         return by_task
 
     def metrics(self) -> list[Metric]:
-        """All counters, and the partitions' state at the last scan; makes no storage request."""
+        """Return all counters, and the partitions' state at the last scan; makes no storage request."""
         return [*log_metrics(self._directories), *self._metrics.metrics()]
 
     def load(self) -> LogManager:

@@ -54,8 +54,8 @@ class FetchedBatches:
     `base_offsets[i]` belongs in the first 8 bytes of the batch at `positions[i]` of `data`; they lie outside the
     checksum. If `moved`, `data` has other offsets there. `next_offset` is where to fetch next. `path` is the local
     file that holds `data`, at `file_position`, or None. With LogAppendTime it is None too: the time is in the commit,
-    not in the file. `aborted` are the aborted transactions that reach into the batches, where only committed records
-    are asked for: their data is among the batches, and the receiver drops it, as Kafka's consumers do.
+    not in the file. `aborted` are the aborted transactions that reach into the batches of a read of committed
+    records: their data is among the batches, and the receiver drops it, as Kafka's `Fetcher` does.
     """
 
     data: memoryview
@@ -80,8 +80,22 @@ class FetchedBatches:
     def send_to(self, receiver: socket.socket) -> int:
         """Send the batches to a connected socket, from the page cache (sendfile) where the file is local.
 
-        Returns the number of bytes sent. A socket's timeout is that of each wait. Raises OSError when the connection
-        breaks, TimeoutError, and ValueError for a socket that does not block: use `sending` for that.
+        Args:
+            receiver: A socket that blocks; its timeout applies to each wait.
+
+        Returns:
+            The number of bytes sent.
+
+        Raises:
+            OSError: The connection breaks, or times out (TimeoutError).
+            ValueError: The socket does not block: use `sending`.
+
+        Examples:
+            >>> import socket
+            >>> sender, receiver = socket.socketpair()
+            >>> batches = topic.read(partition=0, offset=0)
+            >>> batches.send_to(sender) == len(batches)
+            True
         """
         if receiver.gettimeout() == 0:
             raise ValueError("the socket does not block: call send() of what sending() returns, whenever it is ready")
@@ -98,13 +112,13 @@ class FetchedBatches:
         return sending.sent
 
     def sending(self) -> Sending:
-        """The batches on their way to a socket that may take only a part at once."""
+        """Return the batches as an object that sends them to a socket part by part."""
         if self.path is not None:
             return Sending(self.parts(), self.data, self.path, self.file_position)
         return Sending([SentPart(b"", 0, len(self))], memoryview(bytes(self)), None, 0)
 
     def parts(self) -> Iterator[SentPart]:
-        """The prefixes and slices of `data` that together are `bytes(self)`: one part per run of batches."""
+        """Iterate over the prefixes and slices of `data` that make up `bytes(self)`, a part per run of batches."""
         if not self.moved:
             yield SentPart(b"", 0, len(self.data))
             return

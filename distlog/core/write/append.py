@@ -108,7 +108,7 @@ class AppendResult(Shown):
         )
 
     def to_table(self) -> pa.Table:
-        """A row per partition: the offsets from `start_offset` (in) to `end_offset` (out)."""
+        """Return a row per partition: the offsets from `start_offset` (in) to `end_offset` (out)."""
         firsts, ends = ([span[side] for span in self.offsets.values()] for side in (0, 1))
         columns = {"partition": list(self.offsets), "start_offset": firsts, "end_offset": ends}
         return pa.table({name: integers(column) for name, column in columns.items()})
