@@ -325,7 +325,14 @@ class Listing:
         return int(self._table.num_rows)
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """A column as Arrow; raises KeyError if there is none of this name."""
+        """Return a column as Arrow.
+
+        Args:
+            name: The name of the column.
+
+        Returns:
+            The column; KeyError without one.
+        """
         return self._table.column(name)
 
     def to_table(self) -> pa.Table:

@@ -48,6 +48,7 @@ from distlog.core.times import Time, to_ms
 from distlog.core.topic import Topic
 
 StorageOptions = Mapping[str, Any]
+"""Options of the storage, as fsspec or pyarrow name them."""
 #: Topics opened at the same time.
 _OPEN_AT_ONCE = 8
 #: Folders searched for topics where there is none, and topics named in the error.

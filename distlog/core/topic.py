@@ -747,10 +747,6 @@ class Topic:
         topics of a root may have the same one. Records, offsets, settings and committed offsets stay. Open the topic
         again afterwards: as after a drop, each object that has it open, this one too, raises TopicNotFoundError at
         its next refresh.
-
-        Examples:
-            >>> topic_id = topic.assign_new_id()
-            >>> topic = distlog.open(topic.url)
         """
         self._check_writable()
         snapshot, topic_id = self.log.load(), str(uuid.uuid4())

@@ -136,10 +136,6 @@ class Consumer:
 
         In a `with` block the iteration ends, and the block's end leaves the group. Without one, a thread that
         iterates leaves at its next step.
-
-        Examples:
-            >>> consumer = topic.consume(timeout=0)
-            >>> consumer.close()
         """
         if self._is_inherited:
             return
@@ -454,8 +450,11 @@ class ConsumedLog:
         return Window(batches, self._columns, {number: end for number, (_, end) in bounds.items()})
 
 
-#: An offset from 0 on, by partition or for all; a datetime or ISO 8601 text; EARLIEST, LATEST or MAX_TIMESTAMP.
 Start = Time | Mapping[int, Time]
+"""For all partitions, or by partition: an offset, a datetime, ISO 8601 text, EARLIEST, LATEST or MAX_TIMESTAMP.
+
+A time means the first record at or after it, or the log end.
+"""
 
 
 def start_offsets(

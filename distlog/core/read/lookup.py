@@ -223,13 +223,16 @@ def _bytes(view: memoryview, position: int, size: int) -> bytes | None:
     return bytes(view[position : position + size]) if size >= 0 else None
 
 
-#: Special times, with the numbers of Kafka's ListOffsets request.
+# special times, with the numbers of Kafka's ListOffsets request
 LATEST = -1
+"""The log end offset."""
 EARLIEST = -2
+"""The log start offset."""
 MAX_TIMESTAMP = -3
+"""The first record with the largest timestamp (KIP-734)."""
 
-#: (offset, timestamp in ms)
 Found = tuple[int, int]
+"""A record: its offset, and its timestamp in ms."""
 
 _TIMES = ("offset", "timestamp")
 

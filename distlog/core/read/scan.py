@@ -294,9 +294,6 @@ class Scan:
         Returns:
             The table.
 
-        Raises:
-            InvalidConfigError: The limit is negative.
-
         Examples:
             >>> topic.scan(columns="key").tail(1).to_pylist()
             [{'key': b'carl'}]
@@ -320,9 +317,6 @@ class Scan:
 
         Returns:
             The table.
-
-        Raises:
-            InvalidConfigError: The limit is negative.
 
         Examples:
             >>> topic.scan().sample(2, seed=7).num_rows
