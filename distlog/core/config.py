@@ -142,7 +142,17 @@ class TopicConfig(ShownSettings):
 
     @classmethod
     def parse(cls, settings: Mapping[str, object]) -> TopicConfig:
-        """The config of Kafka-named `settings`, strings or values; InvalidConfigError names the fault."""
+        """Make a config of settings by Kafka's names.
+
+        Args:
+            settings: Values, or their texts.
+
+        Returns:
+            The config.
+
+        Raises:
+            InvalidConfigError: A setting is unknown or out of range.
+        """
         _check_mapping(settings)
         _check_new(settings)
         config = cls._of(settings)
@@ -197,7 +207,17 @@ class TopicConfig(ShownSettings):
         return dataclasses.replace(config, unknown=tuple(unknown))
 
     def changed(self, settings: Mapping[str, object | None]) -> TopicConfig:
-        """This config with `settings` replaced; None resets a setting to its default. Raises as `parse` does."""
+        """Return this config with other settings.
+
+        Args:
+            settings: Values by Kafka's names; None resets a setting to its default.
+
+        Returns:
+            The new config.
+
+        Raises:
+            InvalidConfigError: A setting is unknown or out of range.
+        """
         _check_mapping(settings)
         for name in settings.keys() - dict(self.unknown).keys():
             _field_name(name)
@@ -229,7 +249,7 @@ class TopicConfig(ShownSettings):
         )
 
     def overrides(self) -> dict[str, str]:
-        """The settings that the topic sets itself, as Kafka names and strings, as they are stored."""
+        """Return the settings that the topic sets itself, as Kafka names and strings, as they are stored."""
         return {**self._known_overrides(), **dict(self.unknown)}
 
     def _known_overrides(self) -> dict[str, str]:
@@ -241,7 +261,7 @@ class TopicConfig(ShownSettings):
         }
 
     def all(self) -> dict[str, object]:
-        """Every setting, as Kafka names and Python values."""
+        """Return every setting, as Kafka names and Python values."""
         return {name: getattr(self, spec.name) for name, spec in _FIELDS.items()}
 
 

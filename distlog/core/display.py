@@ -325,20 +325,27 @@ class Listing:
         return int(self._table.num_rows)
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """A column as Arrow; raises KeyError if there is none of this name."""
+        """Return a column as Arrow.
+
+        Args:
+            name: The name of the column.
+
+        Returns:
+            The column; KeyError without one.
+        """
         return self._table.column(name)
 
     def to_table(self) -> pa.Table:
-        """All rows and columns as an Arrow table."""
+        """Return all rows and columns as an Arrow table."""
         return self._table
 
     def to_pandas(self) -> pd.DataFrame:
-        """All rows and columns as a pandas DataFrame; pandas must be installed."""
+        """Return all rows and columns as a pandas DataFrame; pandas must be installed."""
         optional("pandas", "to_pandas()", "pandas")
         return self._table.to_pandas()
 
     def to_pylist(self) -> list[dict[str, Any]]:
-        """All rows as dicts."""
+        """Return all rows as dicts."""
         return self._table.to_pylist()  # type: ignore[no-any-return]
 
     def __getitem__(self, name: str) -> pa.ChunkedArray:

@@ -48,6 +48,7 @@ from distlog.core.times import Time, to_ms
 from distlog.core.topic import Topic
 
 StorageOptions = Mapping[str, Any]
+"""Options of the storage, as fsspec or pyarrow name them."""
 #: Topics opened at the same time.
 _OPEN_AT_ONCE = 8
 #: Folders searched for topics where there is none, and topics named in the error.
@@ -60,11 +61,27 @@ def create(
     config: Mapping[str, object] | None = None,
     storage_options: StorageOptions | None = None,
 ) -> Topic:
-    """Create a topic at `url`, any fsspec URL or local path, whose last part is the topic's name.
+    """Create a topic.
 
-    Raises TopicExistsError, InvalidTopicError, also for a folder that holds topics or lies in one,
-    InvalidConfigError, or StorageError when the storage cannot hold a log (it must refuse
-    to overwrite when asked to).
+    Args:
+        url: Any fsspec URL or local path; its last part is the topic's name.
+        partitions: The number of partitions.
+        config: Settings by Kafka's names (`LogConfig`); see `TopicConfig`.
+        storage_options: Options of the storage, as fsspec or pyarrow name them.
+
+    Returns:
+        The new topic.
+
+    Raises:
+        TopicExistsError: The topic exists.
+        InvalidTopicError: The name breaks Kafka's rule, or the folder holds topics or lies in a topic.
+        InvalidConfigError: A setting or the number of partitions is not valid.
+        StorageError: The storage cannot hold a log: it must refuse to overwrite when asked to.
+
+    Examples:
+        >>> pages = distlog.create("logs/pages", 4, {"retention.ms": -1})
+        >>> pages.partitions
+        4
     """
     partitions = whole_number("partitions", partitions)
     if not 1 <= partitions <= MAX_PARTITIONS:
@@ -134,21 +151,27 @@ def _has_commits(folder: Storage) -> bool:
 def open(
     url: str, version: int | None = None, timestamp: Time | None = None, storage_options: StorageOptions | None = None
 ) -> Topic:
-    """Open the topic at `url`: its newest version, or read-only an older one.
+    """Open a topic: its newest version, or read-only an older one.
 
     Args:
         url: Any fsspec URL or local path of a topic's folder.
         version: The version to read; not together with `timestamp`.
-        timestamp: The time whose version to read: a datetime, ISO text or milliseconds since 1970.
+        timestamp: The time whose version to read.
         storage_options: Options of the storage, as fsspec or pyarrow name them.
 
     Returns:
         The topic; read-only for a version or a time.
 
     Raises:
-        TopicNotFoundError: There is no topic; the error names topics below `url`.
+        TopicNotFoundError: The topic does not exist; the error names topics in the folder `url`.
         OffsetOutOfRangeError: The topic does not have the version, or did not exist at the time.
         InvalidConfigError: The version is not a number.
+
+    Examples:
+        >>> distlog.open("clicks").version
+        1
+        >>> distlog.open("clicks", version=0).end_offsets()
+        {0: 0, 1: 0}
     """
     with naming_topics(storage := Storage(url, storage_options)):
         return _open(storage, version, timestamp)
@@ -211,7 +234,7 @@ def open_or_create(
     config: Mapping[str, object] | None = None,
     storage_options: StorageOptions | None = None,
 ) -> Topic:
-    """Open the topic at `url`, or create it if it does not exist; also if another process creates it concurrently.
+    """Open a topic, or create it if it does not exist; also if another process creates it concurrently.
 
     Args:
         url: Any fsspec URL or local path.
@@ -225,6 +248,10 @@ def open_or_create(
     Raises:
         InvalidConfigError: The topic has another number of partitions than `partitions`.
         DistlogError: As `create` and `open` raise.
+
+    Examples:
+        >>> distlog.open_or_create("clicks").end_offsets()
+        {0: 2, 1: 1}
     """
     storage = Storage(url, storage_options)
     try:
@@ -245,9 +272,9 @@ def open_or_create(
 def topics(
     root: str, storage_options: StorageOptions | None = None, errors: MutableMapping[str, DistlogError] | None = None
 ) -> list[Topic]:
-    """List the topics right below the folder `root`, by name; dropped topics are left out.
+    """List the topics directly in a folder, by name, without dropped topics.
 
-    Warns with TopicIdWarning about a topic that is a copy of another one's folder, with the same id.
+    A copy of another topic's folder, with the same id, causes a TopicIdWarning.
 
     Args:
         root: Any fsspec URL or local path of a folder.
@@ -260,6 +287,10 @@ def topics(
     Raises:
         DistlogError: A topic cannot be opened, with its name as the detail `topic`.
         StorageError: The object store does not answer; also with `errors`.
+
+    Examples:
+        >>> [topic.name for topic in distlog.topics(".")]
+        ['clicks']
     """
     folder = Storage(root, storage_options)
 
@@ -365,7 +396,7 @@ class AdoptReport(Shown):
 
     @property
     def topic(self) -> Topic:
-        """The topic, if it is one. Raises the error for which it was not adopted."""
+        """The topic, if it is the only one; raises the error for which it was not adopted."""
         if len(self.adopted) != 1:
             raise InvalidTopicError("there are several topics: take them from `topics`", topics=len(self.adopted))
         if error := self.adopted[0].error:
@@ -397,7 +428,7 @@ class AdoptReport(Shown):
         return "\n".join([head, *self.notes])
 
     def to_table(self) -> pa.Table:
-        """A row per topic, with the settings that were taken from a broker."""
+        """Return a row per topic, with the settings that were taken from a broker."""
         rows = [
             {**topic, "settings": " ".join(f"{name}={value}" for name, value in topic["settings"].items())}
             for topic in self._topics()
@@ -482,8 +513,8 @@ def adopt(
     object storage, with the same `storage_options`; files are then copied within the store.
 
     Several directories (the disks of a broker, or the brokers of a cluster) need a `url`. Each topic is made from all
-    of the directories, and from the most complete replica of each partition: that with the latest leader epoch, then
-    the longest. A torn write at the end is cut, as a broker would cut it, or the topic is not adopted; the report
+    of the directories, and from the most complete replica of each partition: the latest leader epoch, then the
+    longest log. A torn write at the end is cut, as a broker would cut it, or the topic is not adopted; the report
     names it. Each topic is one commit. After a crash, call it again to continue. Topics of an earlier run get new
     partitions and later records. A topic that has got other records since does not change, and has an error in the
     report. Without `retention.ms` nothing is deleted.
@@ -504,6 +535,11 @@ def adopt(
         InvalidConfigError: A setting is not valid.
         StorageError: A broker may be running.
         DistlogError: The reason why the topic of a partition's folder cannot be adopted.
+
+    Examples:
+        >>> report = topic.export("kafka-logs")
+        >>> distlog.adopt("kafka-logs", "adopted").topics["clicks"].end_offsets()
+        {0: 2, 1: 1}
     """
     overrides = config or {}
     TopicConfig.parse(overrides)

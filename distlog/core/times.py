@@ -24,6 +24,7 @@ _TOO_LATE_MS = 10**14
 WHOLE_TIME = "a timestamp is a whole number of milliseconds since 1970, or of the unit that timestamp_unit names"
 
 Time = int | str | date | np.datetime64
+"""A time: ms since 1970, a datetime or date (of Python, pandas or numpy; UTC without a zone), or ISO 8601 text."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MILLISECOND = timedelta(milliseconds=1)

@@ -92,9 +92,7 @@ class Topic:
     """A topic at one snapshot. Readers see this until `refresh`, or until an append of this object moves it on.
 
     Cheap to hold and to pickle: a copy opens the same version again. Made by `distlog.create` and `distlog.open`.
-
-    `current` holds the commit log's snapshot; transactions and writers of this object share it, and move it on.
-    `live` holds the snapshot that is read: the same, with the active segments.
+    Opened at a version or a time, methods that change the topic, and `consume`, raise ReadOnlyTopicError.
     """
 
     def __init__(
@@ -168,11 +166,21 @@ class Topic:
         return len(self.snapshot.partitions)
 
     def start_offsets(self) -> dict[int, int]:
-        """The first readable offset of each partition."""
+        """Return the first readable offset of each partition.
+
+        Examples:
+            >>> topic.start_offsets()
+            {0: 0, 1: 0}
+        """
         return dict(enumerate(self.live_snapshot.table.log_start_offsets.tolist()))
 
     def end_offsets(self) -> dict[int, int]:
-        """The next offset to be assigned in each partition."""
+        """Return the next offset to be assigned in each partition.
+
+        Examples:
+            >>> topic.end_offsets()
+            {0: 2, 1: 1}
+        """
         return dict(enumerate(self.live_snapshot.table.log_end_offsets.tolist()))
 
     def check_partition(self, partition: int) -> None:
@@ -206,14 +214,34 @@ class Topic:
         out_of_range: OutOfRange = "fail",
         max_workers: int | None = None,
     ) -> Scan:
-        """The records from `start` (in) to `end` (out), all by default, as a Scan that runs when it is read.
+        """Plan a read of records, all by default; the Scan reads them when its result is asked for.
 
-        Both are an offset, or one by partition, EARLIEST or LATEST; an end past the log is the log end.
-        Times are the records' times, in any order: from `start_time` (in) to `end_time` (out), to the
-        millisecond, without records that have no timestamp. `max_workers` threads decode, the caller among
-        them: by default as many as there are cores. Raises OffsetOutOfRangeError for a start outside of the log,
-        unless `out_of_range` is earliest or latest, and for an end below 0; ValueError for an offset and a time on
-        one side.
+        Args:
+            partitions: Partitions to read; default all.
+            start: The first offset, or one by partition; EARLIEST or LATEST.
+            end: The offset after the last, as `start`; past the log end it is the log end.
+            start_time: The earliest time of records. They may be in any order; a record without a timestamp is left
+                out.
+            end_time: The time after the last, to the millisecond.
+            columns: Columns to read: partition, offset, timestamp, timestamp_type, key, value, headers; default all.
+            isolation: `read_committed` hides records of open and aborted transactions (KIP-98).
+            out_of_range: The action for a start outside of the log: fail, or start at the earliest or latest offset.
+            max_workers: Threads that decode, the caller among them; default one per core.
+
+        Returns:
+            The scan, in the order of (partition, offset).
+
+        Raises:
+            OffsetOutOfRangeError: A start is outside of the log, and `out_of_range` is fail; or an end is below 0.
+            TopicNotFoundError: The topic does not have a partition.
+            InvalidRecordError: A column does not exist.
+            ValueError: An offset and a time on one side, or a wrong choice.
+
+        Examples:
+            >>> topic.scan(0, columns=["offset", "key"]).to_table().to_pylist()
+            [{'offset': 0, 'key': b'anna'}, {'offset': 1, 'key': b'bert'}]
+            >>> topic.scan(start_time="2025-01-01T00:00:01Z").count()
+            2
         """
         names, snapshot = check_columns(columns), self.live_snapshot
         times = time_bounds(start, end, start_time, end_time)
@@ -236,16 +264,34 @@ class Topic:
     ) -> Consumer:
         """Iterate over the records as they come, RecordBatch by RecordBatch, in order in each partition.
 
-        It starts at `start`: an offset, or one by partition; a datetime or ISO 8601 text; EARLIEST (the default) or
-        LATEST. Partitions that are added later are read from offset 0. It ends when no record came for `timeout`
-        seconds. It polls every `poll_interval` seconds: 0.005 on a local disk, else 1, with one request.
+        The consumers of a group share the partitions, and `commit` stores the group's offsets in the topic.
+        Partitions that are added later are read from offset 0.
 
-        The consumers of a `group` share the partitions, and `commit` stores the group's offsets in the topic; `start`
-        applies only where the group has none. A member without a heartbeat for `lease` seconds is replaced,
-        so each batch must be processed within that time.
+        Args:
+            partitions: Partitions to read; default all.
+            start: Where to begin, by default EARLIEST; in a group only where the group has no committed offset.
+            group: The name of a consumer group.
+            timeout: Seconds without a record after which it ends; default never.
+            columns: As in `scan`.
+            isolation: As in `scan`.
+            out_of_range: As in `scan`, also for a position that is not in the log any more.
+            max_workers: As in `scan`.
+            poll_interval: Seconds between polls, of one request: by default 0.005 on a local disk, else 1.
+            lease: Seconds without a heartbeat after which a member is replaced; a batch must be processed within
+                them.
 
-        Raises OffsetOutOfRangeError when the position is not in the log any more, unless `out_of_range` is earliest
-        or latest; TopicNotFoundError when the topic is dropped.
+        Returns:
+            The consumer.
+
+        Raises:
+            OffsetOutOfRangeError: The position is not in the log, and `out_of_range` is fail.
+            TopicNotFoundError: The topic was dropped, or does not have a partition.
+            InvalidConfigError: An option is out of range.
+
+        Examples:
+            >>> with topic.consume(timeout=0, columns="key") as consumer:
+            ...     [key for batch in consumer for key in batch["key"].to_pylist()]
+            [b'anna', b'bert', b'carl']
         """
         self.current.check_writable(self.storage)
         options = ConsumeOptions(
@@ -261,7 +307,25 @@ class Topic:
         limit: int | None = None,
         isolation: IsolationLevel = "read_uncommitted",
     ) -> Iterator[Record]:
-        """Records as Python objects, for people; a few at a time, so a small limit reads little."""
+        """Iterate over records as Python objects, for people; a small limit reads little.
+
+        Args:
+            partition: The partition.
+            start: The first offset; default the log start.
+            limit: The most records; default all.
+            isolation: As in `scan`.
+
+        Returns:
+            An iterator of records.
+
+        Raises:
+            TopicNotFoundError: The topic does not have the partition.
+            OffsetOutOfRangeError: The start is outside of the log.
+
+        Examples:
+            >>> [record.key for record in topic.records(partition=0, limit=1)]
+            [b'anna']
+        """
         self.check_partition(partition)
         return records_of(self.reader, self.live_snapshot, partition, start, limit, isolation)
 
@@ -274,14 +338,31 @@ class Topic:
         isolation: IsolationLevel = "read_uncommitted",
         check_crcs: bool = False,
     ) -> FetchedBatches:
-        """Kafka's fetch: the stored batches from the one that holds `offset` on, whole, at least one.
+        """Read stored batches, whole, from the batch that holds `offset` on (Kafka's fetch).
 
-        `bytes()` returns a broker's response; `send_to` sends it to a socket from the page cache. As a broker
-        does, it checks the headers and offsets, and leaves checksums to the receiver, unless `check_crcs` is true.
-        Empty at the log end, and if `max_bytes` is 0. With `isolation="read_committed"` it ends at the last stable
-        offset, and its `aborted` names the transactions whose records the receiver must drop, as in Kafka.
-        Raises OffsetOutOfRangeError below the log start and above the log end, CorruptRecordError, ValueError for an
-        unknown isolation.
+        As a broker does, it checks the headers and offsets, and leaves checksums to the receiver. `bytes()` of the
+        result is a broker's response; `send_to` sends it to a socket from the page cache.
+
+        Args:
+            partition: The partition.
+            offset: The offset to begin with.
+            max_bytes: The most bytes, but at least one batch; 0 reads nothing.
+            isolation: `read_committed` ends at the last stable offset; `aborted` names the transactions whose records
+                the receiver must drop, as in Kafka.
+            check_crcs: Check the checksum of each batch.
+
+        Returns:
+            The batches, of one segment; empty at the log end.
+
+        Raises:
+            OffsetOutOfRangeError: The offset is outside of the log.
+            TopicNotFoundError: The topic does not have the partition.
+            CorruptRecordError: The first batch is damaged.
+            ValueError: The isolation is unknown.
+
+        Examples:
+            >>> topic.read(partition=0, offset=1).next_offset
+            2
         """
         self.check_partition(partition)
         check_choice("isolation", isolation, IsolationLevel)
@@ -291,10 +372,23 @@ class Topic:
         return fetch_batches(self.reader, state, partition, offset, max_bytes, check=check_crcs)
 
     def offsets_for_times(self, times: Time | Mapping[int, Time]) -> dict[int, OffsetAndTime | None]:
-        """By partition, (offset, timestamp in ms) of the first record at or after the time, or None.
+        """Find the first record at or after a time, in each partition (Kafka's `offsetsForTimes`).
 
-        `times` is one time for all partitions, or one by partition: ms since 1970, a datetime, ISO 8601 text, or
-        LATEST, EARLIEST, MAX_TIMESTAMP. No lookup returns an end marker of a transaction, which is not a record.
+        No lookup returns an end marker of a transaction, which is not a record.
+
+        Args:
+            times: A time, or one by partition; or LATEST, EARLIEST, MAX_TIMESTAMP.
+
+        Returns:
+            Offset and timestamp in ms by partition, or None if no record is that late.
+
+        Raises:
+            TopicNotFoundError: The topic does not have a partition.
+            ValueError: A time is not valid.
+
+        Examples:
+            >>> topic.offsets_for_times("2025-01-01T00:00:01Z")
+            {0: (1, 1735689601000), 1: (0, 1735689602000)}
         """
         by_partition = times if isinstance(times, Mapping) else dict.fromkeys(range(self.partitions), times)
         for partition in by_partition:
@@ -303,23 +397,43 @@ class Topic:
         return offsets_for_times(self.reader, self.live_snapshot.partitions, times_ms)
 
     def history(self, limit: int | None = None) -> Listing:
-        """The commits, newest first: version, time, operation, writer, and the numbers added and removed."""
+        """List the commits, newest first.
+
+        Args:
+            limit: The most commits; default all.
+
+        Returns:
+            A row per commit: version, time, operation, writer, and the numbers added and removed.
+
+        Examples:
+            >>> topic.history()["operation"].to_pylist()
+            ['append', 'create']
+        """
         commits = self.log.history(None if limit is None else count_of("limit", limit))
         return Listing(table_of_rows([_history_row(commit) for commit in commits], _HISTORY), "commits", _COMMIT)
 
     def segments(self) -> Listing:
-        """The live segments, one row each, by partition and base offset."""
+        """List the live segments, a row each, by partition and base offset."""
         return segments(self.live_snapshot)
 
     def groups(self) -> Listing:
-        """The groups of consumers, a row for each partition: position, lag, and the consumer that has it."""
+        """List the consumer groups, a row for each partition: position, lag, and the consumer that has it."""
         return group_table(self.storage, self.live_snapshot)
 
     def plot(self, *, exact: bool = False, progress: bool | None = None) -> Any:
-        """A matplotlib figure: records over time, bytes by partition, and the ages of segments against retention.
+        """Draw records over time, bytes by partition, and the ages of segments against retention, from metadata.
 
-        It is drawn from metadata. Records over time are estimates from the times of segments; `exact` reads the times
-        of all records. `progress` as in `Scan.to_table`. matplotlib must be installed.
+        matplotlib must be installed.
+
+        Args:
+            exact: Read the times of all records; else they are estimates from the times of segments.
+            progress: As in `Scan.to_table`.
+
+        Returns:
+            The matplotlib figure.
+
+        Examples:
+            >>> figure = topic.plot()
         """
         snapshot, times = self.live_snapshot, self.scan().times(progress) if exact else None
         columns = segment_columns(snapshot)
@@ -331,16 +445,38 @@ class Topic:
     def verify(self, *, executor: Executor | None = None) -> VerifyReport:
         """Check every checksum, record, index entry and metadata invariant of the snapshot; it changes nothing.
 
-        `executor` is where the work runs, as `distlog.spark.SparkExecutor(spark)`; by default this process.
+        Args:
+            executor: Where the work runs, as `distlog.spark.SparkExecutor(spark)`; default this process.
+
+        Returns:
+            The report, with the anomalies.
+
+        Examples:
+            >>> topic.verify().ok
+            True
         """
         return verify(self.handle, self.checked_snapshot, executor)
 
     def export(self, log_dir: str | os.PathLike[str], partitions: Iterable[int] | None = None) -> ExportReport:
-        """Write the snapshot, or some of its partitions, as files that a Kafka broker opens in its `log_dir`.
+        """Write the snapshot as files that a Kafka broker opens in its log directory.
 
         Exporting again adds new records. The broker must be stopped, and must not have written to these partitions.
-        Raises StorageError if it runs or has written, TopicExistsError where another topic of this name was exported,
-        CorruptionError.
+
+        Args:
+            log_dir: The broker's log directory, on a local disk.
+            partitions: Partitions to export; default all.
+
+        Returns:
+            The report.
+
+        Raises:
+            StorageError: The broker runs, or has written to a partition.
+            TopicExistsError: Another topic of this name was exported there.
+            TopicNotFoundError: The topic does not have a partition.
+            CorruptionError: A segment is damaged.
+
+        Examples:
+            >>> report = topic.export("kafka-logs", partitions=[0])
         """
         numbers = list(range(self.partitions) if partitions is None else partitions)
         for partition in numbers:
@@ -348,7 +484,7 @@ class Topic:
         return export_topic(self.handle, self.live_snapshot, log_dir, numbers)
 
     def refresh(self) -> Topic:
-        """Move on to the newest version (one GET when there is nothing new); returns this topic."""
+        """Move on to the newest version, with one GET if there is none, and return this topic."""
         self.live.refresh()
         return self
 
@@ -367,16 +503,34 @@ class Topic:
         timestamp_unit: str = "ms",
         progress: bool | None = None,
     ) -> AppendResult:
-        """Append Arrow, Polars, pandas, DuckDB or an iterable of dicts in one commit, all partitions or none.
+        """Append records in one commit, in all partitions or none.
 
-        Columns: value, and perhaps key, timestamp (missing: now), headers, partition (missing: murmur2 of the key,
-        without a key sticky runs); `partition` is for all rows. Times are Arrow's or Python's, ISO 8601, or numbers
-        of `timestamp_unit` since 1970: s, ms, us or ns; times before 1990 give a TimestampWarning. `compression`
-        is used if the topic's is producer. The same (app_id, batch_id) again returns the first result. By default an
-        interactive session, notebook or terminal, shows the `progress` after a second; true: any terminal does.
+        Columns: value, and optionally key, timestamp (missing: now), headers and partition (missing: murmur2 of the
+        key; without a key sticky runs). Times are Arrow's or Python's, ISO 8601 or numbers; before 1990 they cause a
+        TimestampWarning.
 
-        Raises InvalidRecordError, TopicNotFoundError (it was dropped), StorageError, CommitConflictError (nothing
-        was appended), CommitStateUnknownError (it may have been; repeat with the same app_id and batch_id).
+        Args:
+            table: Arrow, Polars, pandas, DuckDB, or an iterable of dicts.
+            partition: The partition of all rows.
+            app_id: The application, for a repeat that appends nothing and returns the first result.
+            batch_id: The number or name of the batch in the application; with `app_id`.
+            compression: The codec if the topic's `compression.type` is producer; default uncompressed.
+            timestamp_unit: The unit of numbers for times: s, ms, us or ns since 1970.
+            progress: As in `Scan.to_table`.
+
+        Returns:
+            The result, with the version and the offsets.
+
+        Raises:
+            InvalidRecordError: A record does not fit the topic's rules.
+            TopicNotFoundError: The topic was dropped.
+            StorageError: The storage fails; nothing was appended.
+            CommitConflictError: Another commit prevents this one; nothing was appended.
+            CommitStateUnknownError: The records may be appended; repeat with the same `app_id` and `batch_id`.
+
+        Examples:
+            >>> topic.append([{"key": b"dora", "value": b"{}"}], partition=1).offsets
+            {1: (1, 2)}
         """
         with self.transaction(app_id, batch_id, compression, timestamp_unit=timestamp_unit) as transaction:
             transaction.append(table, partition, progress=progress)
@@ -390,7 +544,24 @@ class Topic:
         *,
         timestamp_unit: str = "ms",
     ) -> Transaction:
-        """Several appends that become visible together at the end of a `with` block, or not at all."""
+        """Begin several appends that become visible together at the end of a `with` block, or not at all.
+
+        Args:
+            app_id: As in `append`.
+            batch_id: As in `append`.
+            compression: As in `append`.
+            timestamp_unit: As in `append`.
+
+        Returns:
+            The transaction.
+
+        Examples:
+            >>> with topic.transaction() as transaction:
+            ...     rows = transaction.append([{"value": b"{}"}], partition=0)
+            ...     rows = transaction.append([{"value": b"{}"}], partition=1)
+            >>> transaction.result.offsets
+            {0: (2, 3), 1: (1, 2)}
+        """
         batch = check_batch(app_id, batch_id)
         return Transaction(self.handle, self.current, app_id, batch, compression, timestamp_unit=timestamp_unit)
 
@@ -402,9 +573,25 @@ class Topic:
         on_delivery: OnDelivery | None = None,
         timestamp_unit: str = "ms",
     ) -> Writer:
-        """A buffered writer of single records, sent in the background; `on_delivery` is called per outcome.
+        """Open a buffered writer of single records, which are sent in the background.
 
-        Numbers for times count `timestamp_unit`, as in `append`.
+        Args:
+            linger_ms: How long a record waits for others, in ms (Kafka's `linger.ms`).
+            compression: As in `append`.
+            on_delivery: Called in the background with the Delivery of each partition of a buffer.
+            timestamp_unit: As in `append`.
+
+        Returns:
+            The writer.
+
+        Raises:
+            InvalidConfigError: An option is out of range.
+
+        Examples:
+            >>> with topic.writer() as writer:
+            ...     writer.append(b"{}", key=b"dora", partition=1)
+            >>> topic.refresh().end_offsets()
+            {0: 2, 1: 2}
         """
         self._check_writable()
         sender = RecordSender(self.handle, self.current, self.engine(), compression)
@@ -419,33 +606,74 @@ class Topic:
         on_delivery: OnDelivery | None = None,
         timestamp_unit: str = "ms",
     ) -> Producer:
-        """A writer that sends failed records again, for two minutes, and doubles none (Kafka's idempotent producer).
+        """Open a writer that retries for two minutes without duplicates (Kafka's idempotent producer, KIP-98).
 
-        A producer with a `transactional_id` has transactions: see `Producer.begin`. It ends all earlier ones with
-        that id, in all processes, and aborts their open transactions: their later appends raise
-        ProducerFencedError.
+        Args:
+            transactional_id: Gives the producer transactions (`Producer.begin`), and fences all earlier ones with
+                this id, in all processes: their open transactions are aborted, and later appends raise
+                ProducerFencedError.
+            linger_ms: As in `writer`.
+            compression: As in `append`.
+            on_delivery: As in `writer`.
+            timestamp_unit: As in `append`.
+
+        Returns:
+            The producer.
+
+        Raises:
+            InvalidConfigError: An option is out of range.
+
+        Examples:
+            >>> with topic.producer("billing") as producer, producer.begin():
+            ...     producer.append(b"{}", partition=1)
+            >>> producer.result.offsets
+            {1: (1, 2)}
         """
         self._check_writable()
         sender = producer_sender(self.handle, self.current, self.engine(), compression, transactional_id)
         return Producer(sender, linger_ms=linger_ms, on_delivery=on_delivery, timestamp_unit=timestamp_unit)
 
     def open_transactions(self, *, max_timeout_ms: int = MAX_TIMEOUT_MS) -> TransactionsReport:
-        """The transactions that are open in the partitions: readers of committed records wait before them.
+        """List the transactions that are open in the partitions: readers of committed records wait before them.
 
-        Transactions in `hanging` will never be ended: their coordinator does not know them, and they are open for
-        longer than `max_timeout_ms` (Kafka's `transaction.max.timeout.ms`), or it has ended them elsewhere.
+        `hanging` has transactions that never end: their coordinator does not have them, and they are open for longer
+        than `max_timeout_ms`, or it has ended them elsewhere (KIP-664).
+
+        Args:
+            max_timeout_ms: The brokers' `transaction.max.timeout.ms`, in ms.
+
+        Returns:
+            The report.
+
+        Examples:
+            >>> len(topic.open_transactions().transactions)
+            0
         """
         return list_transactions(self.handle, self.live.refresh(), max_timeout_ms)
 
     def producers(self) -> Listing:
-        """The producers of each partition: epochs, last sequence numbers, begins of open transactions."""
+        """List the producers of each partition: epochs, last sequence numbers, starts of open transactions."""
         self._check_writable()
         return Listing(list_producers(self.handle, self.current), "producers")
 
     def abort_transaction(self, partition: int, start_offset: int) -> ListedTransaction:
-        """Abort the transaction that is open in the partition from this offset on, as `open_transactions` lists it.
+        """Abort a hanging transaction, as `open_transactions` lists it (KIP-664).
 
-        It is for one that hangs. Raises CommitConflictError if none is open there, or if a coordinator will end it.
+        Args:
+            partition: The partition.
+            start_offset: The first offset of the transaction.
+
+        Returns:
+            The aborted transaction.
+
+        Raises:
+            CommitConflictError: No transaction is open there, or a coordinator will end it.
+            TopicNotFoundError: The topic does not have the partition.
+
+        Examples:
+            >>> for listed in topic.open_transactions().hanging.transactions:
+            ...     entry = listed.transaction
+            ...     aborted = topic.abort_transaction(entry.partition, entry.start_offset)
         """
         self._check_writable()
         self.check_partition(partition)
@@ -460,9 +688,20 @@ class Topic:
         return open_appender(self.handle, self.current, compression)
 
     def alter_config(self, settings: Mapping[str, object | None]) -> TopicConfig:
-        """Set Kafka-named settings (None: back to the default) in one commit; returns the new config.
+        """Change settings in one commit; each later append uses the new config.
 
-        Each append uses the new config from then on.
+        Args:
+            settings: Values by Kafka's names; None resets a setting to its default.
+
+        Returns:
+            The new config.
+
+        Raises:
+            InvalidConfigError: A setting is unknown or out of range.
+
+        Examples:
+            >>> topic.alter_config({"retention.ms": 86_400_000}).retention_ms
+            86400000
         """
         self._check_writable()
         with CommitRace(self.log, self.snapshot, "config") as race, ActiveSeals(self.handle, race) as seals:
@@ -475,10 +714,21 @@ class Topic:
         return self.config
 
     def create_partitions(self, count: int) -> None:
-        """Raise the number of partitions to `count`; existing records stay where they are.
+        """Raise the number of partitions; existing records stay where they are.
 
         Keys go to other partitions from then on, as in Kafka: the order of a key's records holds on each side of the
-        change. Raises InvalidPartitionsError unless there are fewer now.
+        change.
+
+        Args:
+            count: The new number of partitions.
+
+        Raises:
+            InvalidPartitionsError: The topic does not have fewer partitions now.
+
+        Examples:
+            >>> topic.create_partitions(4)
+            >>> topic.partitions
+            4
         """
         self._check_writable()
         check_partition_count(number := whole_number("count", count))
@@ -490,13 +740,12 @@ class Topic:
         self.advance(race.after)
 
     def assign_new_id(self) -> str:
-        """Give the topic a new id, as a copy of a topic's folder needs; returns the id.
+        """Give the topic a new id, as a copy of a topic's folder needs, and return the id.
 
         Kafka clients fetch by the id, streaming queries note it, and an append of another id is refused. So no two
-        topics of a root may have the same one. Records, offsets, settings and the positions of groups stay.
-
-        Open the topic again afterwards: as after a drop, each object that has it open, this one too, raises
-        TopicNotFoundError at its next refresh. Raises ReadOnlyTopicError for a topic at a version or a time.
+        topics of a root may have the same one. Records, offsets, settings and committed offsets stay. Open the topic
+        again afterwards: as after a drop, each object that has it open, this one too, raises TopicNotFoundError at
+        its next refresh.
         """
         self._check_writable()
         snapshot, topic_id = self.log.load(), str(uuid.uuid4())
@@ -514,10 +763,10 @@ class Topic:
             self.advance(seal_all(self.handle, self.snapshot, "seal"))
 
     def drop(self) -> None:
-        """End the topic: it cannot be opened or appended to any more; open snapshots can be read until vacuum.
+        """Drop the topic: it cannot be opened or appended to; open snapshots can be read until vacuum.
 
         Writers in all processes get a TopicNotFoundError, also when the topic is created again. An active segment
-        that other hands damaged is repaired first, as `repair` does: it is cut where the damage begins, which is
+        that another program damaged is repaired first, as `repair` does: it is cut where the damage begins, which is
         logged. To save the records after it, bring the file back before you drop the topic.
         """
         self._check_writable()
@@ -528,12 +777,26 @@ class Topic:
             seal_all(self.handle, self.snapshot, "drop", [Drop()])
 
     def reset_group(self, group: str, to: Start | None = None, *, kafka: str | None = None) -> dict[int, int]:
-        """Set a group's positions, in all partitions or in the given ones; returns all its positions.
+        """Set a group's committed offsets. Its members lose their partitions, and start again at these offsets.
 
-        `to` is as `start` of `consume`. Its members lose their partitions, and start again at these positions.
-        `kafka` in its place takes over the positions that this group of Kafka clients has committed through a
-        gateway; then the group must have no members. Raises InvalidConfigError, OffsetOutOfRangeError,
-        GroupNotFoundError, CommitConflictError.
+        Args:
+            group: The name of the group.
+            to: The offsets, as `start` of `consume`; partitions that it leaves out stay.
+            kafka: Instead of `to`, the group of Kafka clients whose offsets, committed through a gateway, to take
+                over; then the group must have no members.
+
+        Returns:
+            All committed offsets, by partition.
+
+        Raises:
+            InvalidConfigError: Both or neither of `to` and `kafka`.
+            OffsetOutOfRangeError: An offset is outside of the log.
+            GroupNotFoundError: The group `kafka` has no committed offset in the topic.
+            CommitConflictError: With `kafka`, the group has members.
+
+        Examples:
+            >>> topic.reset_group("billing", distlog.EARLIEST)
+            {0: 0, 1: 0}
         """
         self._check_writable()
         snapshot = self.refresh().live_snapshot
@@ -542,14 +805,35 @@ class Topic:
         return reset_group(self.handle, snapshot, group, to, kafka)
 
     def delete_group(self, group: str) -> None:
-        """Forget a group's positions; a live member creates it again. Raises GroupNotFoundError."""
+        """Delete a group's committed offsets; a live member creates the group again.
+
+        Args:
+            group: The name of the group.
+
+        Raises:
+            GroupNotFoundError: The group does not exist.
+
+        Examples:
+            >>> offsets = topic.reset_group("billing", distlog.LATEST)
+            >>> topic.delete_group("billing")
+        """
         self._check_writable()
         delete_group(GroupLog(self.storage, self.snapshot.topic_id, group))
 
     def retention(self, *, dry_run: bool = False) -> RetentionReport:
-        """Delete whole segments at the old end, by the config's `retention.*`; `dry_run` only reports.
+        """Delete whole segments at the old end, by the settings `retention.*`.
 
         Only metadata changes; `vacuum` deletes the files when `file.delete.delay.ms` has passed.
+
+        Args:
+            dry_run: Only report.
+
+        Returns:
+            The report.
+
+        Examples:
+            >>> topic.retention(dry_run=True).partitions
+            ()
         """
         self._check_writable()
         deleted, after = retention(self.handle, self.snapshot, dry_run=dry_run)
@@ -557,11 +841,27 @@ class Topic:
         return RetentionReport(after.version, tuple(deleted), dry_run, after.config)
 
     def restore(self, version: int, *, dry_run: bool = False) -> RestoreReport:
-        """Bring back, in one commit, the records of `version` that vacuum has not deleted; newer records stay.
+        """Bring back, in one commit, the records of a version that vacuum has not deleted; newer records stay.
 
-        More than 500,000 segments take several commits, each of whole partitions. The changes that retention,
-        `delete_records` and compaction made since are reverted. Raises OffsetOutOfRangeError for a version that does
-        not exist, TopicNotFoundError if it is of a dropped topic.
+        More than 500,000 segments take several commits, each of whole partitions. It reverts later changes by
+        retention, `delete_records` and compaction.
+
+        Args:
+            version: The version.
+            dry_run: Only report.
+
+        Returns:
+            The report.
+
+        Raises:
+            OffsetOutOfRangeError: The version does not exist.
+            TopicNotFoundError: The version is of a topic that was dropped.
+
+        Examples:
+            >>> starts = topic.delete_records({0: 2}).log_start_offsets
+            >>> report = topic.restore(version=1)
+            >>> topic.start_offsets()
+            {0: 0, 1: 0}
         """
         self._check_writable()
         version = whole_number("version", version)
@@ -573,9 +873,22 @@ class Topic:
         )
 
     def delete_records(self, offsets: Mapping[int, int]) -> DeleteRecordsReport:
-        """Delete the records below an offset, by partition; -1 is the log end. They are not read any more.
+        """Delete the records before an offset, by partition (Kafka's `deleteRecords`).
 
-        Raises OffsetOutOfRangeError above the log end, InvalidConfigError if `cleanup.policy` is only compact.
+        Args:
+            offsets: The new log start offsets; -1 is the log end.
+
+        Returns:
+            The report.
+
+        Raises:
+            OffsetOutOfRangeError: An offset is above the log end.
+            InvalidConfigError: `cleanup.policy` is only compact.
+            TopicNotFoundError: The topic does not have a partition.
+
+        Examples:
+            >>> topic.delete_records({0: 1}).log_start_offsets
+            {0: 1}
         """
         self._check_writable()
         starts, after = delete_records(self.handle, self.snapshot, offsets)
@@ -595,11 +908,17 @@ class Topic:
         The report names partitions that cannot be cleaned and segments that cannot be merged.
 
         Args:
-            dry_run: Change nothing, and report what would be done.
-            executor: Where the work runs, as `distlog.spark.SparkExecutor(spark)`. Default: this process.
+            dry_run: Only report.
+            executor: As in `verify`.
             dedupe_buffer_bytes: Bytes of memory for keys, 24 each. Spark tasks share a partition with more keys.
             memory: Bytes that a merge holds in one process. With more, fewer requests read small segments. By default
                 as few as possible: 360 MiB on an object store, 192 MiB in a Spark task.
+
+        Returns:
+            The report, of one kind or the other.
+
+        Examples:
+            >>> report = topic.compact(dry_run=True)
         """
         self._check_writable()
         executor = executor or LocalExecutor(self.storage)
@@ -616,7 +935,18 @@ class Topic:
         return report
 
     def vacuum(self, *, dry_run: bool = False) -> VacuumReport:
-        """Delete the files that no reader can need and no writer can still commit; `dry_run` only reports."""
+        """Delete the files that no reader can need and no writer can still commit.
+
+        Args:
+            dry_run: Only report.
+
+        Returns:
+            The report.
+
+        Examples:
+            >>> topic.vacuum(dry_run=True).files
+            ()
+        """
         self._check_writable()
         report = vacuum(self.storage, self.log, dry_run=dry_run)
         with suppress(TopicNotFoundError):  # it was dropped, and its files are deleted all the same
@@ -624,10 +954,20 @@ class Topic:
         return report
 
     def repair(self, *, dry_run: bool = False) -> RepairReport:
-        """Cut active segments that refuse appends because of damage; `dry_run` only reports.
+        """Cut active segments that refuse appends because of damage.
 
-        The report names the lost bytes and offsets; these offsets are given again. Bring the file back instead,
-        if you can.
+        The report names the lost bytes and offsets; these offsets are assigned again. Bring the file back instead, if
+        you can.
+
+        Args:
+            dry_run: Only report.
+
+        Returns:
+            The report.
+
+        Examples:
+            >>> topic.repair().partitions
+            ()
         """
         self._check_writable()
         report, after = repair(self.handle, self.snapshot, dry_run=dry_run)
@@ -637,9 +977,19 @@ class Topic:
     def rebuild_indexes(
         self, *, force: bool = False, dry_run: bool = False, executor: Executor | None = None
     ) -> RebuildReport:
-        """Make bad and missing index files again from the logs; with `force` also good ones of another config.
+        """Rebuild bad and missing index files from the logs.
 
-        `executor` is where the work runs, as `distlog.spark.SparkExecutor(spark)`; by default this process.
+        Args:
+            force: Also rebuild good ones of another config.
+            dry_run: Only report.
+            executor: As in `verify`.
+
+        Returns:
+            The report.
+
+        Examples:
+            >>> topic.rebuild_indexes().ok
+            True
         """
         self._check_writable()
         report, after = rebuild_indexes(self.handle, self.snapshot, executor, force=force, dry_run=dry_run)

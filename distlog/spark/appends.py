@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 
 
 OrderBy = str | Column | Iterable[str | Column]
+"""A column to sort by, or several: names or Columns."""
 #: The driver writes a DataFrame that has no more rows and, by Spark's estimate, no more bytes: to start a worker of
 #: Python for it would take longer.
 FEW_ROWS, FEW_BYTES = 10_000, 1 << 20

@@ -53,9 +53,17 @@ _COST_OF_SHARING = 2
 
 @dataclass(frozen=True, slots=True)
 class SparkExecutor:
-    """Run maintenance in the tasks of a Spark session: `topic.compact(executor=SparkExecutor(spark))`.
+    """Run maintenance in the tasks of a Spark session: `compact`, `verify` and `rebuild_indexes` of a Topic take it.
 
-    `verify` and `rebuild_indexes` take it too. Errors of tasks are Spark's exceptions, with distlog's text.
+    Errors of tasks are Spark's exceptions, with distlog's text.
+
+    Args:
+        spark: The session.
+        memory: The memory of a task that merges, in bytes.
+
+    Examples:
+        >>> topic.verify(executor=SparkExecutor(spark)).ok
+        True
     """
 
     spark: SparkSession

@@ -61,20 +61,40 @@ def append(
     compression: str | None = None,
     timestamp_unit: str = "ms",
 ) -> AppendResult:
-    """Append the rows of a DataFrame to a topic in one commit. Returns the version and the offsets of the rows.
+    """Append the rows of a DataFrame to a topic in one commit.
 
-    A Topic instead of its URL moves to the version of the commit, and has its storage options.
+    Without the four columns, each is the frame's column of that name, if it has one; so is `partition`. Records have
+    the order of Spark's partitions and their rows, which for a DataFrame of several files is not the order of the
+    files. After the checks it raises Spark's own exceptions, with the text of distlog's. Times before 1990 cause a
+    TimestampWarning.
 
-    By default a column is the frame's column of that name, if it has one; so is `partition`. Records have the order
-    of Spark's partitions and their rows, which for a DataFrame of several files is not the order of the files.
-    `order_by` sorts the rows by columns of `df`, in parallel; rows that are equal in them keep their order.
-    With `shuffle` there is one segment per partition of the topic, and the order between tasks is lost. A repeated
-    (app_id, batch_id) appends nothing and returns the first result; a batch_id of digits is a number. `compression`
-    is the codec if the topic's compression.type is producer. Numbers in the column timestamp count
-    `timestamp_unit`: s, ms, us or ns. Times before 1990 cause a TimestampWarning.
+    Args:
+        df: The rows.
+        url: The topic; a Topic moves to the version of the commit, and has its storage options.
+        key: The column of keys: its name or a Column.
+        value: The column of values.
+        timestamp: The column of times.
+        headers: The column of headers.
+        order_by: Columns of `df` to sort by, in parallel; rows that are equal in them keep their order.
+        shuffle: Write one segment per partition of the topic; the order between tasks is lost.
+        storage_options: Options of the storage.
+        app_id: The application, for a repeat that appends nothing and returns the first result.
+        batch_id: The batch in the application; digits are a number.
+        compression: The codec if the topic's `compression.type` is producer.
+        timestamp_unit: The unit of numbers for times: s, ms, us or ns since 1970.
 
-    Raises InvalidRecordError and InvalidConfigError before any task runs. After that it raises Spark's own
-    exceptions, with the text of distlog's.
+    Returns:
+        The result, with the version and the offsets.
+
+    Raises:
+        InvalidRecordError: The frame cannot be appended.
+        InvalidConfigError: An option is not valid.
+        TopicNotFoundError: The topic does not exist.
+
+    Examples:
+        >>> df = spark.createDataFrame([("erin", "{}")], "key string, value string")
+        >>> append(df, topic.url).record_count
+        1
     """
     _check_frame(df)
     batch_id = check_batch(app_id, batch_id)
@@ -146,11 +166,37 @@ def read(
     limit: int | None = None,
     storage_options: StorageSettings | None = None,
 ) -> DataFrame:
-    """The records from `start` (in) to `end` (out) as a DataFrame with the columns of Spark's Kafka source.
+    """Read records as a DataFrame with the columns of Spark's Kafka source.
 
-    The arguments are as in `Topic.scan`. The version is the newest, or one by number or time; a Topic instead of
-    its URL is read at its version, with its storage options. `limit` returns the first records, and ends tasks there,
-    unlike `DataFrame.limit`. It uses `mapInArrow`, which is faster than the data source, and needs pandas.
+    It uses `mapInArrow`, which is faster than the data source, and needs pandas.
+
+    Args:
+        spark: The session.
+        url: The topic; a Topic is read at its version, with its storage options.
+        columns: Columns to read, by Spark's names; default all but headers.
+        start: As in `Topic.scan`.
+        end: As in `Topic.scan`.
+        start_time: As in `Topic.scan`.
+        end_time: As in `Topic.scan`.
+        partitions: As in `Topic.scan`.
+        version: The version to read; default the newest.
+        timestamp: The time whose version to read.
+        isolation: As in `Topic.scan`.
+        out_of_range: As in `Topic.scan`.
+        include_headers: Also read the column headers.
+        min_partitions: The least number of Spark's partitions, about.
+        limit: Read the first records, and end tasks there, unlike `DataFrame.limit`.
+        storage_options: Options of the storage.
+
+    Returns:
+        The DataFrame.
+
+    Raises:
+        DistlogError: As `open` and `Topic.scan` raise.
+
+    Examples:
+        >>> read(spark, topic.url, columns=["partition", "offset"]).count()
+        3
     """
     _check_session(spark)
     schema = schema_of(None if columns is None else names_of(columns), include_headers)
@@ -184,14 +230,36 @@ def stream(
     min_partitions: int | None = None,
     storage_options: StorageSettings | None = None,
 ) -> DataFrame:
-    """The records of a topic as a streaming DataFrame with the columns of Spark's Kafka source.
+    """Read the records of a topic as a streaming DataFrame with the columns of Spark's Kafka source.
 
-    The first query of a checkpoint begins at `start`: an offset, or one by partition, or LATEST or EARLIEST;
-    partitions that it leaves out begin at their log start. With `start_time` it begins in each partition at the
-    first record that is not older, or at the end. A micro-batch takes about `max_offsets` offsets and `max_bytes`
-    bytes of log. All else is as in `read`, and further options belong to `format("distlog")`.
+    Further options belong to `format("distlog")`.
 
-    Raises TopicNotFoundError, and ReadOnlyTopicError for a Topic at a version, since a stream follows the newest.
+    Args:
+        spark: The session.
+        url: The topic.
+        columns: As in `read`.
+        start: The start of the first query of a checkpoint: an offset, or one by partition, or LATEST or EARLIEST;
+            partitions that it leaves out begin at their log start.
+        start_time: Instead of `start`: begin at the first record that is not older, or at the end.
+        partitions: As in `read`.
+        isolation: As in `read`.
+        fail_on_data_loss: Fail where records were deleted before they were read; else continue after them.
+        include_headers: As in `read`.
+        max_offsets: The most offsets of a micro-batch, about.
+        max_bytes: The most bytes of log of a micro-batch, about.
+        min_partitions: As in `read`.
+        storage_options: Options of the storage.
+
+    Returns:
+        The streaming DataFrame.
+
+    Raises:
+        TopicNotFoundError: The topic does not exist.
+        ReadOnlyTopicError: A Topic at a version: a stream reads the newest.
+
+    Examples:
+        >>> stream(spark, topic.url, start=distlog.EARLIEST).isStreaming
+        True
     """
     _check_session(spark)
     schema = schema_of(None if columns is None else names_of(columns), include_headers)
@@ -216,13 +284,28 @@ def stream(
 
 
 def register_tables(spark: SparkSession, root: str, *, storage_options: StorageSettings | None = None) -> list[str]:
-    """Make each topic in the folder `root` a temporary view of its name; returns the names, quoted for SQL.
+    """Make each topic in a folder a temporary view of its name.
 
     A view has the columns of Spark's Kafka source, and shows its topic at this version; call this again to include
     later appends. It replaces views of the same names, and hides tables with these names.
 
-    Raises TopicNotFoundError without a topic, and InvalidTopicError for names that differ only in case, unless
-    `spark.sql.caseSensitive` is true; then no view is made.
+    Args:
+        spark: The session.
+        root: The folder of topics.
+        storage_options: Options of the storage.
+
+    Returns:
+        The names, quoted for SQL.
+
+    Raises:
+        TopicNotFoundError: The folder has no topics.
+        InvalidTopicError: Names differ only in case, and `spark.sql.caseSensitive` is false; no view is made.
+
+    Examples:
+        >>> register_tables(spark, ".")
+        ['`clicks`']
+        >>> spark.sql("SELECT key FROM `clicks`").count()
+        3
     """
     _check_session(spark)
     found_topics = topics(root, storage_options)
@@ -261,10 +344,21 @@ def _check_session(spark: object) -> None:
 
 
 def frame(spark: SparkSession, scan: Scan) -> DataFrame:
-    """Return the records of `topic.scan()` as a DataFrame with the columns of Spark's Kafka source.
+    """Return the records of a scan as a DataFrame with the columns of Spark's Kafka source.
 
     Tasks read the records whenever the DataFrame is used, so all executors must reach the topic's storage. Needs
     pandas.
+
+    Args:
+        spark: The session.
+        scan: A scan of a topic.
+
+    Returns:
+        The DataFrame.
+
+    Examples:
+        >>> frame(spark, topic.scan(partitions=0)).count()
+        2
     """
     _check_session(spark)
     schema = schema_of([SPARK_NAMES.get(name, name) for name in scan.columns], include_headers=True)
@@ -285,15 +379,31 @@ def lag(
     *,
     storage_options: StorageSettings | None = None,
 ) -> Listing:
-    """The lag of a streaming query, a row for each partition that it reads with the format distlog or kafka.
+    """List the lag of a streaming query, a row for each partition that it reads with the format distlog or kafka.
 
-    `position` is the end of the last batch that is done, `lag` the number of offsets from there to `end_offset`,
-    and `lag_bytes` about how many bytes of log these are. Without `topic` the end offsets are from the plan of that
-    batch, which costs no request; the format kafka reports no bytes, so lag_bytes is None. With `topic` the rows are
-    only for that topic, up to its current end; a Topic instead of its URL moves to the newest version, with one
-    request. There are no rows before the first batch is done. `query` may be a progress of a StreamingQueryListener.
+    `position` is the end of the last batch that is done, `lag` the number of offsets from there to `end_offset`, and
+    `lag_bytes` about how many bytes of log these are. There are no rows before the first batch is done.
 
-    Raises InvalidConfigError if the query does not read `topic`, TopicNotFoundError if it read one that was dropped.
+    Args:
+        query: The query, or a progress of a StreamingQueryListener.
+        topic: The topic to list, up to its current end, with one request; a Topic moves to the newest version.
+            Default all, with the ends of the plan of that batch, without a request; for kafka `lag_bytes` is None.
+        storage_options: Options of the storage.
+
+    Returns:
+        The rows: topic, partition, position, end_offset, lag, lag_bytes.
+
+    Raises:
+        InvalidConfigError: The query does not read `topic`.
+        TopicNotFoundError: The query reads a topic of this name that was dropped.
+
+    Examples:
+        >>> rows = stream(spark, topic.url, start=distlog.EARLIEST)
+        >>> sink = rows.writeStream.format("noop").trigger(availableNow=True)
+        >>> query = sink.option("checkpointLocation", f"{topic.url}-query").start()
+        >>> query.awaitTermination()
+        >>> lag(query)["lag"].to_pylist()
+        [0, 0]
     """
     progress = query if isinstance(query, StreamingQueryProgress) else query.lastProgress
     # its JSON, since before 4.2 the texts of its offsets are none

@@ -41,10 +41,17 @@ _with_options: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictiona
 
 
 def session(app_name: str = "distlog", **conf: str) -> SparkSession:
-    """The Spark session, with settings that suit distlog unless others were chosen. `distlog` is registered in it.
+    """Return the Spark session, with settings that suit distlog where you chose none, and the format `distlog`.
 
-    `conf` overrides the settings of spark-submit, and those override the defaults. Spark's names have dots in them,
-    so write `session("app", **{"spark.master": "local[2]"})`.
+    Args:
+        app_name: The name of the application.
+        **conf: Settings that override spark-submit's, which override the defaults.
+
+    Returns:
+        The session.
+
+    Examples:
+        >>> spark = session("app", **{"spark.sql.shuffle.partitions": "2"})
     """
     # so that Spark plans Python data sources with this interpreter, not with `python3` on PATH
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -57,10 +64,20 @@ def session(app_name: str = "distlog", **conf: str) -> SparkSession:
 
 
 def register(spark: SparkSession, storage_options: Mapping[str, Any] | None = None) -> None:
-    """Make the format `distlog` known to a session; needed for `format("distlog")` if it came by `--py-files`.
+    """Register the format `distlog` in a session; needed for `format("distlog")` if it came by `--py-files`.
 
-    `storage_options` apply to each read, write and stream of the format, unless it sets them itself. They reach
-    tasks, but Spark's plans, logs, event logs and pages never show them, so they may be secrets.
+    Args:
+        spark: The session.
+        storage_options: Options for each read, write and stream of the format that does not set them itself. They
+            reach tasks, but Spark's plans, logs, event logs and pages never show them, so they may be secrets.
+
+    Raises:
+        InvalidConfigError: PySpark 4.0 cannot register it with storage options.
+
+    Examples:
+        >>> register(spark)
+        >>> spark.read.format("distlog").load(topic.url).count()
+        3
     """
     name = DistlogDataSource.name()
     source = with_storage_options(storage_options, name) if storage_options else DistlogDataSource

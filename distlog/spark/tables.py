@@ -56,7 +56,7 @@ class TableReport:
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON has it."""
+        """Return the report as JSON has it."""
         return {"table": self.table, "rows": self.rows, "batches": self.batches, "seconds": round(self.seconds, 3)}
 
 
@@ -81,20 +81,43 @@ def to_table(
 ) -> TableReport:
     """Add the records that a topic has and its table lacks to the table, each record once.
 
-    The columns are `partition`, `offset`, `timestamp`, `key` and the fields of the value, as `decode` makes them of
-    `format`, `schema` and what belongs to these; `binary` leaves the value unchanged. `table` is a folder of Spark's
-    file systems for `parquet`, that or a name in a catalog for `delta`, and a name in a catalog for `iceberg`. The
-    state of a table of Parquet is in `checkpoint`, by default in its own folder; the others keep it themselves. Run
-    one at a time. A batch takes about `max_offsets` offsets and `max_bytes` bytes of log, by default all that is
-    there. It does not run on Spark Connect.
+    The columns are `partition`, `offset`, `timestamp`, `key` and the fields of the value. The state of a table of
+    Parquet is in `checkpoint`; Delta and Iceberg keep it themselves. Run one at a time. It does not run on Spark
+    Connect. For a compacted topic, Delta and Iceberg get one row for each key, which a record without a value
+    deletes.
 
-    For a compacted topic, Delta and Iceberg get one row for each key, which a record without a value deletes. With
-    `changes` they get all changes, with true in the column `deleted` where a key was deleted; a table of Parquet,
-    which cannot change a row, has no other way.
+    Args:
+        spark: The session.
+        url: The topic.
+        table: For `parquet` a folder of Spark's file systems; for `delta` that or a name in a catalog; for `iceberg`
+            a name in a catalog.
+        output: The format of the table.
+        format: The format of the values, as in `decode`; `binary` leaves them unchanged.
+        schema: As in `decode`.
+        registry: As in `decode`.
+        message: As in `decode`.
+        framed: As in `decode`.
+        flatten: As in `decode`.
+        on_error: As in `decode`.
+        changes: Add all changes of a compacted topic, with true in the column `deleted` where a key was deleted;
+            Parquet, which cannot change a row, has no other way.
+        checkpoint: The folder of the state of a table of Parquet; default in the table's folder.
+        max_offsets: The most offsets of a batch, about; default all.
+        max_bytes: The most bytes of log of a batch, about; default all.
+        storage_options: Options of the storage.
 
-    Raises InvalidConfigError for a table of another topic or checkpoint, for a folder that is a topic, and for one
-    that holds this topic or lies in it, and where Spark lacks what the table's format needs; and what `stream` and
-    `decode` raise.
+    Returns:
+        The report.
+
+    Raises:
+        InvalidConfigError: The table is of another topic or checkpoint; its folder is a topic, holds this topic or
+            lies in it; or Spark lacks what the table's format needs.
+        DistlogError: As `stream` and `decode` raise.
+
+    Examples:
+        >>> table = f"{topic.url}-table"
+        >>> to_table(spark, topic, table, format="json", schema="page string").rows
+        3
     """
     started = time.monotonic()
     topic = url if isinstance(url, Topic) else open_topic(url, storage_options=storage_options)

@@ -45,14 +45,31 @@ def decode(
 ) -> DataFrame:
     """Replace the column `value` of a frame or a stream by the value's fields.
 
-    The `schema` gives the columns: for `json` Spark's, as `user string, at timestamp`; for `avro` and `protobuf` what
-    `Scan.avro` and `Scan.protobuf` take, or a schema of `SchemaRegistry.latest`. With a `registry` values of Avro
-    and Protobuf begin with their schema's id; `framed` says so of JSON. Without `flatten` the column `value` has the
-    fields as its parts. Times of the day are microseconds, and unsigned numbers the next larger type.
+    Times of the day are microseconds, and unsigned numbers the next larger type. Avro and Protobuf need the libraries
+    of `Scan.avro` and pandas, the latter for `mapInArrow`.
 
-    Avro and Protobuf need the libraries of `Scan.avro` and pandas, the latter for `mapInArrow`. Raises
-    InvalidConfigError before any task runs; a task fails with InvalidRecordError at a value that is bad, with its
-    partition and offset if the frame has them, unless `on_error` is null.
+    Args:
+        df: The frame or stream.
+        format: The format of the values.
+        schema: The columns: for `json` Spark's, as `user string, at timestamp`; for `avro` and `protobuf` as in
+            `Scan.avro` and `Scan.protobuf`, or a schema of `SchemaRegistry.latest`.
+        registry: A registry, or the source of one: values of Avro and Protobuf begin with their schema's id.
+        message: The full name of the Protobuf message; default the first.
+        framed: Values of JSON begin with a schema's id.
+        flatten: Make each field a column; else the column `value` has the fields as its parts.
+        on_error: `null` leaves the fields of a bad value null; else a task fails with InvalidRecordError, with the
+            partition and offset if the frame has them.
+
+    Returns:
+        The frame or stream.
+
+    Raises:
+        InvalidConfigError: An option is not valid, or two columns have one name; before any task runs.
+
+    Examples:
+        >>> rows = decode(read(spark, topic.url), "json", "page string")
+        >>> sorted(row.page for row in rows.collect())
+        ['/help', '/start', '/start']
     """
     check_on_error(on_error)
     if format not in get_args(ValueFormat):

@@ -94,6 +94,14 @@ def test_every_public_name_is_in_the_reference(site: Path) -> None:
     assert "distlog.Topic.scan" in documented
 
 
+def test_docstring_sections_and_types_are_markup(site: Path) -> None:
+    topic = (site / "reference" / "topic.html").read_text(encoding="utf-8")
+    assert "Parameters:" in topic
+    assert "functions.html#distlog.core.times.Time" in topic
+    for path in (site / "reference").glob("*.html"):
+        assert re.findall(r"(?:Args|Raises|Example):\s*$", path.read_text(encoding="utf-8"), re.MULTILINE) == []
+
+
 def test_every_command_setting_and_job_is_in_the_reference(site: Path, pages: dict[Path, Page]) -> None:
     pytest.importorskip("typer.main")
     from distlog.cli.app import COMMANDS

@@ -484,7 +484,7 @@ class ExportReport(Shown):
         return table_of_numbers(self._rows(), _COLUMNS)
 
     def to_dict(self) -> dict[str, Any]:
-        """The log directory, the rows of the table, and the notes."""
+        """Return the log directory, the rows of the table, and the notes."""
         return {"log_dir": self.log_dir, "partitions": self._rows(), "notes": list(self.notes)}
 
     def _rows(self) -> list[dict[str, int]]:

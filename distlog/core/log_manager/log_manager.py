@@ -25,15 +25,29 @@ STOP_TIMEOUT_S = 8.0
 
 
 class LogManager:
-    """All topics below one or more roots, and Kafka's tasks on their schedule. Use it in a `with` block.
+    """All topics in one or more roots, and Kafka's tasks on their schedule. Use it in a `with` block.
 
-    Each root has its own tasks, so a root that does not answer does not delay the others. A failure in one topic is
-    logged, counted and retried at the task's next run. An abandoned task does no harm, like a killed process: what it
-    wrote counts only with its commit.
+    Each root has its own tasks, so a root that does not answer does not delay the other roots. A failure in one topic
+    is logged, counted and retried at the task's next run. An abandoned task does no harm, like a killed process: what
+    it wrote applies only with its commit.
 
-    `config` are broker settings of Kafka (BrokerConfig). `on_run` is called after each run of a task, in the task's
-    thread; its errors are logged. `clock` returns ms since 1970, `scheduler_clock` ms that never decrease. While
-    `may_run` returns False, since another process runs the tasks, the topics are only loaded.
+    Args:
+        roots: The address of a folder of topics, or several.
+        config: Broker settings by Kafka's names.
+        storage_options: Options of the storage of all roots.
+        on_run: Called after each run of a task, in the task's thread; its errors are logged.
+        clock: Returns ms since 1970.
+        scheduler_clock: Returns ms that never decrease.
+        may_run: While it returns False, since another process runs the tasks, the topics are only loaded.
+
+    Raises:
+        InvalidConfigError: A setting is not valid, or no root.
+        StorageError: A root is not an address.
+
+    Examples:
+        >>> with distlog.LogManager(".") as manager:
+        ...     [topic.name for topic in manager.topics]
+        ['clicks']
     """
 
     def __init__(
@@ -47,7 +61,6 @@ class LogManager:
         scheduler_clock: Callable[[], int] = monotonic_ms,
         may_run: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Raise InvalidConfigError for a wrong setting, StorageError for a root that is not an address."""
         self.config = BrokerConfig.parse(config or {})
         self._clock, self._scheduler_clock, self._on_run = clock, scheduler_clock, on_run
         self._may_run = may_run
@@ -82,7 +95,17 @@ class LogManager:
         return [topic for directory in self._directories for topic in directory.topics.values()]
 
     def topic(self, name: str) -> Topic:
-        """The loaded topic with this name or URL; TopicNotFoundError without one, or if two have the name."""
+        """Return a loaded topic.
+
+        Args:
+            name: The topic's name or URL.
+
+        Returns:
+            The topic.
+
+        Raises:
+            TopicNotFoundError: The topic is not loaded, or several roots have a topic of this name.
+        """
         topics = [topic for directory in self._directories for topic in directory.find([name])]
         if len(topics) != 1:
             text = "several roots have this topic: give its URL" if topics else "the topic is not loaded"
@@ -99,7 +122,7 @@ class LogManager:
         return by_task
 
     def metrics(self) -> list[Metric]:
-        """All counters, and the partitions' state at the last scan; makes no storage request."""
+        """Return all counters, and the partitions' state at the last scan; makes no storage request."""
         return [*log_metrics(self._directories), *self._metrics.metrics()]
 
     def load(self) -> LogManager:
@@ -122,7 +145,14 @@ class LogManager:
         return self
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
-        """End the threads; returns False if a task still runs after `timeout_s`, and is abandoned."""
+        """Stop the threads of the tasks.
+
+        Args:
+            timeout_s: How long to wait for a task, in seconds.
+
+        Returns:
+            False if a task still runs, and is abandoned.
+        """
         return self._scheduler.stop(timeout_s)
 
     def __enter__(self) -> LogManager:
@@ -197,6 +227,8 @@ Value = tuple[Labels, float]
 
 
 class Metric(NamedTuple):
+    """A metric, with a value for each set of labels."""
+
     name: str
     kind: Literal["counter", "gauge"]
     meaning: str

@@ -91,13 +91,13 @@ class CompactionReport(Shown):
         return "; ".join([text, *reasons, *self.notes])
 
     def to_table(self) -> pa.Table:
-        """A row per partition that was due."""
+        """Return a row per partition that was due."""
         names = [field.name for field in dataclasses.fields(PartitionCompaction)]
         schema = pa.schema([(name, pa.string() if name == "error" else pa.int64()) for name in names])
         return table_of_rows(self._rows(), schema)
 
     def to_dict(self) -> dict[str, Any]:
-        """The totals, and the rows of the table."""
+        """Return the totals, and the rows of the table."""
         rows, summary = self._rows(), {"ok": self.ok, "dry_run": self.dry_run}
         return {**summary, **self._sums(), "partitions": rows, "notes": list(self.notes)}
 

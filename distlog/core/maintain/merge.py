@@ -96,11 +96,11 @@ class MergeReport(Shown):
         return "; ".join([f"{verb} {merged}, {counted(sums['bytes'], 'byte')}", *backlog_text, *failed])
 
     def to_table(self) -> pa.Table:
-        """A row per partition with merged segments; it counts only these segments."""
+        """Return a row per partition with merged segments; it counts only these segments."""
         return table_of_numbers(self._rows(), _MERGE)
 
     def to_dict(self) -> dict[str, Any]:
-        """The totals, the rows of the table, and the groups that cannot be merged."""
+        """Return the totals, the rows of the table, and the groups that cannot be merged."""
         rows, summary = self._rows(), {"version": self.version, "ok": self.ok, "dry_run": self.dry_run}
         summary |= {"backlog": self.backlog, "most_segments": self.most_segments}
         names = "partition", "base_offset", "next_offset", "reason"

@@ -77,11 +77,11 @@ class RepairReport(Shown):
         return f"{verb} {counted(len(self.partitions), 'partition')}, {counted(size, 'byte')}, {offsets:,} offsets"
 
     def to_table(self) -> pa.Table:
-        """A row per partition: the lost offsets, the position and size of the cut, and the reason."""
+        """Return a row per partition: the lost offsets, the position and size of the cut, and the reason."""
         return table_of_rows([_row(tail) for tail in self.partitions], _TABLE)
 
     def to_dict(self) -> dict[str, Any]:
-        """The totals, and the rows of the table."""
+        """Return the totals, and the rows of the table."""
         rows = [_row(tail) for tail in self.partitions]
         summary = {"version": self.version, "dry_run": self.dry_run}
         return {**summary, "bytes": sum(row["bytes"] for row in rows), "partitions": rows}
@@ -162,11 +162,11 @@ class RebuildReport(Shown):
         return f"{verb} the indexes of {segments}, {counted(size, 'byte')}{failed_text}"
 
     def to_table(self) -> pa.Table:
-        """A row per segment, by partition and base offset."""
+        """Return a row per segment, by partition and base offset."""
         return table_of_rows([segment.row() for segment in self.segments], _REPORT)
 
     def to_dict(self) -> dict[str, Any]:
-        """The totals, and a row for each segment that was not fine."""
+        """Return the totals, and a row for each segment that was not fine."""
         rows = self.to_table().to_pylist()
         shown = [row for row, segment in zip(rows, self.segments, strict=True) if segment.written or not segment.ok]
         return {

@@ -153,11 +153,11 @@ class RestoreReport(Shown):
         return "; ".join(parts)
 
     def to_table(self) -> pa.Table:
-        """A row per partition: segments that came back or did not, offsets above the log start again, and it."""
+        """Return a row per partition: segments that came back or did not, offsets readable again, new log start."""
         return table_of_numbers(self._rows(), _COLUMNS)
 
     def to_dict(self) -> dict[str, Any]:
-        """The totals, and the rows of the table."""
+        """Return the totals, and the rows of the table."""
         rows = self._rows()
         fields = {
             "version": self.version,

@@ -118,11 +118,11 @@ class RetentionReport(Shown):
             yield f"{sums['below_log_start']:,} below the log start offset, where records were deleted"
 
     def to_table(self) -> pa.Table:
-        """A row per partition that loses something: its losses, segments by rule, its new log start offset."""
+        """Return a row per partition that loses something: its losses, segments by rule, its new log start offset."""
         return table_of_numbers(self._rows(), _COLUMNS)
 
     def to_dict(self) -> dict[str, Any]:
-        """The totals, and the rows of the table."""
+        """Return the totals, and the rows of the table."""
         rows = self._rows()
         sums = sums_of(rows, "segments", "bytes", "records")
         limits = {name: self.config.all()[name] for name in ("retention.ms", "retention.bytes")}
@@ -320,11 +320,11 @@ class DeleteRecordsReport(Shown):
         return ", ".join(starts) or "no partitions were given"
 
     def to_table(self) -> pa.Table:
-        """A row per partition."""
+        """Return a row per partition."""
         return table_of_numbers(self._rows(), ("partition", "log_start_offset"))
 
     def to_dict(self) -> dict[str, Any]:
-        """The version, and the rows of the table."""
+        """Return the version, and the rows of the table."""
         return {"version": self.version, "partitions": self._rows()}
 
     def _rows(self) -> list[dict[str, int]]:

@@ -329,13 +329,13 @@ class VacuumReport(Shown):
         return f"{text}; {uploads_verb} {counted(len(self.uploads), 'unfinished upload')}" if self.uploads else text
 
     def to_table(self) -> pa.Table:
-        """A row per file and per upload: the name in the topic's folder, and the bytes, null for an upload."""
+        """Return a row per file and per upload: the name in the topic's folder, and the bytes, null for an upload."""
         rows = [{"name": file.name, "bytes": file.size} for file in self.files]
         rows += [{"name": upload.name} for upload in self.uploads]
         return table_of_rows(rows, pa.schema([("name", pa.string()), ("bytes", pa.int64())]))
 
     def to_dict(self) -> dict[str, Any]:
-        """The totals, without the list of files."""
+        """Return the totals, without the list of files."""
         summary: dict[str, Any] = {"gc_floor": self.gc_floor, "dry_run": self.dry_run}
         return {**summary, "files": len(self.files), "bytes": self.bytes, "uploads": len(self.uploads)}
 

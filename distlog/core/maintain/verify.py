@@ -215,11 +215,11 @@ class VerifyReport(Shown):
         return f"verified {', '.join(counted(*count) for count in read)}: {anomalies}{warnings}"
 
     def to_table(self) -> pa.Table:
-        """A row per segment, by partition and base offset; its anomalies as text."""
+        """Return a row per segment, by partition and base offset; its anomalies as text."""
         return table_of_rows([_row(verdict) for verdict in self.segments], _TABLE)
 
     def to_dict(self) -> dict[str, Any]:
-        """The totals, and every anomaly."""
+        """Return the totals, and every anomaly."""
         return {
             "version": self.version,
             "ok": self.ok,

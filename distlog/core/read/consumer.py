@@ -68,12 +68,12 @@ _log = logging.getLogger(__name__)
 
 
 class Consumer:
-    """An iterator of RecordBatches, in order in each partition; made by `topic.consume`.
+    """Iterate over RecordBatches, in order in each partition; made by `Topic.consume`.
 
     For one thread of one process; only `close` may be called from other threads, and from signal handlers. After an
-    error or the timeout, iterating again continues after the last batch that was returned. At the end of a `with`
-    block it leaves its group; before, without an error and if `commit` was never called, it commits the records that
-    were delivered.
+    error, and after the timeout, iterating again continues after the last batch that was returned. At the end of a
+    `with` block it leaves its group. If there was no error, and `commit` was never called, it first commits the
+    records that were returned.
     """
 
     def __init__(
@@ -100,29 +100,50 @@ class Consumer:
 
     @property
     def position(self) -> dict[int, int]:
-        """The next offset to deliver, by partition; with a group, of this member's partitions."""
+        """The next offset to be returned, by partition; with a group, of this member's partitions."""
         return dict(self._assignment.position)
 
     def lag(self) -> dict[int, int]:
-        """The number of offsets from the position to the end of each partition, by the newest metadata."""
+        """Return the number of offsets after the position, by partition, by the newest metadata.
+
+        Examples:
+            >>> topic.consume(timeout=0).lag()
+            {0: 2, 1: 1}
+        """
         with self._used():
             self._refresh()
             positions = {number: offset for number, offset in self.position.items() if number < self._log.partitions}
             return {number: max(0, self._log.end(number) - offset) for number, offset in positions.items()}
 
     def commit(self, positions: Mapping[int, int] | None = None) -> None:
-        """Commit the end of the records that were delivered, or `positions`, by partition.
+        """Commit the group's offsets, in the topic.
 
-        Raises FencedMemberError when other members own the partitions already, OffsetOutOfRangeError for offsets that
-        were not delivered or were committed before, InvalidConfigError without a group, CommitStateUnknownError when
-        it may have happened: another commit is harmless.
+        Args:
+            positions: Offsets to commit, by partition; default the ends of the records that were returned.
+
+        Raises:
+            FencedMemberError: Other members have the partitions.
+            OffsetOutOfRangeError: An offset was not returned, or is below the committed one.
+            InvalidConfigError: The consumer has no group.
+            CommitStateUnknownError: The commit may have happened; another commit is harmless.
+
+        Examples:
+            >>> with topic.consume(group="billing", timeout=0) as consumer:
+            ...     for batch in consumer:
+            ...         consumer.commit()
+            >>> topic.groups()["position"].to_pylist()
+            [2, 1]
         """
         with self._used():
             self._commits_at_end = False
             self._assignment.commit(positions)
 
     def close(self) -> None:
-        """End the iteration, and leave the group without a commit; in a `with` block, its end leaves the group."""
+        """End the iteration, and leave the group without a commit.
+
+        In a `with` block the iteration ends, and the block's end leaves the group. Without one, a thread that
+        iterates leaves at its next step.
+        """
         if self._is_inherited:
             return
         self._is_closed = True

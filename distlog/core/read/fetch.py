@@ -55,11 +55,11 @@ def fetch(
 class FetchedBatches:
     """Whole record batches, back to back; `bytes(batches)` is the response of a Kafka broker.
 
-    `base_offsets[i]` belongs in the first 8 bytes of the batch at `positions[i]` of `data`, outside its checksum. If
-    `moved`, `data` has other offsets there. `next_offset` is the next offset to fetch. `path` is the local file with
-    `data` at `file_position`, or None; also None with LogAppendTime, whose time is in the commit, not in the file.
-    `aborted` are the aborted transactions with data in the batches, if only committed records are requested: the
-    receiver drops that data, as Kafka consumers do.
+    `base_offsets[i]` belongs in the first 8 bytes of the batch at `positions[i]` of `data`; they lie outside the
+    checksum. If `moved`, `data` has other offsets there. `next_offset` is where to fetch next. `path` is the local
+    file that holds `data`, at `file_position`, or None. With LogAppendTime it is None too: the time is in the commit,
+    not in the file. `aborted` are the aborted transactions that reach into the batches of a read of committed
+    records: their data is among the batches, and the receiver drops it, as Kafka's `Fetcher` does.
     """
 
     data: memoryview
@@ -84,8 +84,22 @@ class FetchedBatches:
     def send_to(self, receiver: socket.socket) -> int:
         """Send the batches to a connected socket, from the page cache (sendfile) if the file is local.
 
-        Returns the number of bytes sent. The socket's timeout applies to each wait. Raises OSError when the
-        connection breaks, TimeoutError, and ValueError for a non-blocking socket: use `sending`.
+        Args:
+            receiver: A socket that blocks; its timeout applies to each wait.
+
+        Returns:
+            The number of bytes sent.
+
+        Raises:
+            OSError: The connection breaks, or times out (TimeoutError).
+            ValueError: The socket does not block: use `sending`.
+
+        Examples:
+            >>> import socket
+            >>> sender, receiver = socket.socketpair()
+            >>> batches = topic.read(partition=0, offset=0)
+            >>> batches.send_to(sender) == len(batches)
+            True
         """
         if receiver.gettimeout() == 0:
             raise ValueError("the socket is non-blocking: call sending().send(socket) when it is ready")
@@ -102,13 +116,13 @@ class FetchedBatches:
         return sending.sent
 
     def sending(self) -> Sending:
-        """Return a sender for a socket that may accept a part at a time."""
+        """Return the batches as an object that sends them to a socket part by part."""
         if self.path is not None:
             return Sending(self.parts(), self.data, self.path, self.file_position)
         return Sending([SentPart(b"", 0, len(self))], memoryview(bytes(self)), None, 0)
 
     def parts(self) -> Iterator[SentPart]:
-        """The prefixes and slices of `data` whose sum is `bytes(self)`: one part per run of batches."""
+        """Iterate over the prefixes and slices of `data` that make up `bytes(self)`, a part per run of batches."""
         if not self.moved:
             yield SentPart(b"", 0, len(self.data))
             return

@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 
 
 class Scan:
-    """A read of one snapshot, in (partition, offset) order; it runs each time that its records are requested.
+    """Read records of one snapshot, when a result is asked for, and again each time; made by `Topic.scan`.
 
-    `max_workers` threads, including the caller, decode local files; by default one per core.
+    It is an Arrow stream and an iterator of RecordBatches, in the order of (partition, offset); `len` counts records.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Scan:
 
     @property
     def schema(self) -> pa.Schema:
-        """The Arrow schema of the requested columns."""
+        """The Arrow schema of the columns that are read."""
         return pa.schema([SCHEMA.field(name) for name in self.columns])
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -77,28 +77,70 @@ class Scan:
         return batches.__arrow_c_stream__(requested_schema)
 
     def to_table(self, *, progress: bool | None = None) -> pa.Table:
-        """All records as one Arrow table.
+        """Read all records as one Arrow table.
 
-        By default a notebook or an interactive terminal shows the `progress` of reads longer than a second; true
-        shows it in every terminal, false in none.
+        Args:
+            progress: Whether to show progress. Default: a notebook or an interactive terminal shows it after a
+                second.
+
+        Returns:
+            The table, with the columns of `schema`.
+
+        Examples:
+            >>> topic.scan(columns="offset").to_table().num_rows
+            3
         """
         return pa.Table.from_batches(self._watched(self, progress), self.schema)
 
     def to_pandas(self, *, text: bool = False, progress: bool | None = None) -> pd.DataFrame:
-        """All records as a pandas DataFrame; pandas must be installed. `text` decodes keys and values as UTF-8.
+        """Read all records as a pandas DataFrame; pandas must be installed.
 
-        Raises InvalidRecordError if a key or value is not UTF-8. `progress` as in `to_table`.
+        Args:
+            text: Make keys and values texts of UTF-8.
+            progress: As in `to_table`.
+
+        Returns:
+            The DataFrame.
+
+        Raises:
+            InvalidRecordError: With `text`, a key or a value is not UTF-8.
+
+        Examples:
+            >>> topic.scan(partitions=0).to_pandas(text=True)["key"].tolist()
+            ['anna', 'bert']
         """
         optional("pandas", "to_pandas()", "pandas")
         table = self.to_table(progress=progress)
         return (as_text(table) if text else table).to_pandas()
 
     def to_polars(self, *, progress: bool | None = None) -> Any:
-        """All records as a Polars DataFrame; Polars must be installed. `progress` as in `to_table`."""
+        """Read all records as a Polars DataFrame; Polars must be installed.
+
+        Args:
+            progress: As in `to_table`.
+
+        Returns:
+            The DataFrame.
+
+        Examples:
+            >>> topic.scan(columns=["partition", "offset"]).to_polars().shape
+            (3, 2)
+        """
         return optional("polars", "to_polars()", "polars").DataFrame(self.to_table(progress=progress))
 
     def to_duckdb(self, connection: Any = None) -> Any:
-        """The records as a DuckDB relation, which reads them each time it is used; DuckDB must be installed."""
+        """Return the records as a DuckDB relation, which reads them each time it is used; DuckDB must be installed.
+
+        Args:
+            connection: The DuckDB connection; default DuckDB's own.
+
+        Returns:
+            The relation.
+
+        Examples:
+            >>> topic.scan().to_duckdb().order("key").project("key").fetchall()
+            [(b'anna',), (b'bert',), (b'carl',)]
+        """
         return (connection or optional("duckdb", "to_duckdb()", extra("duckdb"))).from_arrow(self)
 
     def json(
@@ -109,17 +151,29 @@ class Scan:
         progress: bool | None = None,
         **named: str,
     ) -> pa.Table:
-        """All records as one Arrow table, with fields of the value, which is JSON, in place of `value`.
+        """Read all records as one Arrow table, with fields of the value, which is JSON, in place of `value`.
 
-        A path is `$.user.name`, `$.tags[0]` or `$."odd.name"`; `json("$.user", city="$.address.city")` makes the
-        columns `user` and `city`. A column is int64, double or bool if all its values are, and no whole number
-        changes; else it is text, with objects and arrays as JSON. A missing field is null, and so is every field of a
-        null value. With `framed`, values begin with the header of a registry's JSON Schema, which is skipped. DuckDB
-        must be installed.
+        A column is int64, double or bool if all its values are, and no whole number changes; else it is text, an
+        object or an array as JSON. A missing field is null, and a null value has null fields. DuckDB must be
+        installed.
 
-        Raises InvalidRecordError, with partition and offset, for a value that isn't JSON, unless `on_error` is null:
-        then its fields are null. Raises InvalidConfigError for a wrong path, or for two columns of one name.
-        `progress` as in `to_table`.
+        Args:
+            *paths: Paths of fields: `$.user.name`, `$.tags[0]` or `$."odd.name"`.
+            framed: Values begin with the header of a registry's JSON Schema, which is skipped.
+            on_error: `null` leaves the fields of a value that is not JSON null.
+            progress: As in `to_table`.
+            **named: Paths by the names of their columns.
+
+        Returns:
+            The table.
+
+        Raises:
+            InvalidRecordError: A value is not JSON, with its partition and offset, and `on_error` is fail.
+            InvalidConfigError: A path is wrong, or two columns have one name.
+
+        Examples:
+            >>> topic.scan(columns="value").json(path="$.page").to_pylist()
+            [{'path': '/start'}, {'path': '/help'}, {'path': '/start'}]
         """
         by_name = named_paths(paths, named, [name for name in self.columns if name != "value"])
         check_on_error(on_error)
@@ -137,17 +191,33 @@ class Scan:
         on_error: OnError = "fail",
         progress: bool | None = None,
     ) -> pa.Table:
-        """All records as one Arrow table, with the fields of the value, which is Avro, in place of `value`.
+        r"""Read all records as one Arrow table, with the fields of the value, which is Avro, in place of `value`.
 
-        With a `registry` (the argument of `SchemaRegistry`) each value begins with the id of the schema that wrote
-        it. The columns are the fields of `schema`, to which Avro resolves other schemas; by default of the highest id
-        in the scan, which is then held in memory. A `schema` without a registry wrote the values, which have no
-        header. Without `flatten` the fields are in one column `value`. A null value has null fields. fastavro must be
-        installed.
+        A null value has null fields. fastavro must be installed.
 
-        Raises InvalidRecordError, with partition and offset, for a value that cannot be decoded, unless `on_error` is
-        null: then its fields are null. Raises InvalidConfigError for a schema that Arrow has no columns for, and for
-        two columns of one name, and StorageError if the registry fails. `progress` as in `to_table`.
+        Args:
+            schema: The schema of the columns, to which Avro resolves the schemas of values. Without a `registry` it
+                wrote the values, which have no header. Default: the highest id in the scan; then memory holds the
+                scan.
+            registry: A registry, or the source of one: each value begins with the id of its schema.
+            flatten: Make each field a column; else one column `value` has the fields as its parts.
+            on_error: `null` leaves the fields of a value that cannot be decoded null.
+            progress: As in `to_table`.
+
+        Returns:
+            The table.
+
+        Raises:
+            InvalidRecordError: A value cannot be decoded, with its partition and offset, and `on_error` is fail.
+            InvalidConfigError: Arrow has no columns for the schema, or two columns have one name.
+            StorageError: The registry does not answer.
+
+        Examples:
+            >>> values = topic.append([{"value": b"\x02"}], partition=1)
+            >>> count = {"name": "count", "type": "long"}
+            >>> schema = {"type": "record", "name": "Click", "fields": [count]}
+            >>> topic.scan(1, start=1, columns="value").avro(schema).to_pylist()
+            [{'count': 1}]
         """
         check_on_error(on_error)
         source = None if registry is None else registry_of(registry)
@@ -163,23 +233,70 @@ class Scan:
         on_error: OnError = "fail",
         progress: bool | None = None,
     ) -> pa.Table:
-        """All records as one Arrow table, with the fields of the value, a Protobuf message, in place of `value`.
+        r"""Read all records as one Arrow table, with the fields of the value, a Protobuf message, in its place.
 
-        A `schema` is a generated class, its descriptor, or the text of a .proto file, with the full name of its
-        `message` if that is not the first. By default the columns are the fields of the last message with the highest
-        id. All else is as in `avro`. protobuf and ptars must be installed, for texts and a registry grpcio-tools.
+        A null value has null fields. protobuf and ptars must be installed; texts and a registry need grpcio-tools
+        too.
+
+        Args:
+            schema: A generated class, its descriptor, or the text of a .proto file. Default: the last message with
+                the highest id in the scan.
+            message: The full name of the message in the text; default its first.
+            registry: As in `avro`.
+            flatten: As in `avro`.
+            on_error: As in `avro`.
+            progress: As in `to_table`.
+
+        Returns:
+            The table.
+
+        Raises:
+            InvalidRecordError: As in `avro`.
+            InvalidConfigError: The schema is not valid, or two columns have one name.
+            StorageError: The registry does not answer.
+
+        Examples:
+            >>> values = topic.append([{"value": b"\x08\x01"}], partition=1)
+            >>> schema = 'syntax = "proto3"; message Click { int64 count = 1; }'
+            >>> topic.scan(1, start=1, columns="value").protobuf(schema).to_pylist()
+            [{'count': 1}]
         """
         check_on_error(on_error)
         source = None if registry is None else registry_of(registry)
         return protobuf_table(self._needed(progress), self.schema, schema, message, source, on_error, flatten)
 
     def head(self, limit: int = 10) -> pa.Table:
-        """The first records; a small limit reads little. Raises InvalidConfigError for a negative limit."""
+        """Read the first records; a small limit reads little.
+
+        Args:
+            limit: The most records, 0 or more.
+
+        Returns:
+            The table.
+
+        Raises:
+            InvalidConfigError: The limit is negative.
+
+        Examples:
+            >>> topic.scan(columns="key").head(1).to_pylist()
+            [{'key': b'anna'}]
+        """
         batches = first(self.reader, self.slices, self.columns, count_of("limit", limit), self.isolation)
         return pa.Table.from_batches(batches, self.schema)
 
     def tail(self, limit: int = 10) -> pa.Table:
-        """The last records, in their order; a small limit reads little. Raises the errors of `head`."""
+        """Read the last records, in their order; a small limit reads little.
+
+        Args:
+            limit: The most records, 0 or more.
+
+        Returns:
+            The table.
+
+        Examples:
+            >>> topic.scan(columns="key").tail(1).to_pylist()
+            [{'key': b'carl'}]
+        """
         missing, parts = count_of("limit", limit), list[pa.RecordBatch]()
         for window in windows_from_end(self.slices, min(missing, FIRST_OFFSETS)) if missing else ():
             batches = list(read_slices(self.reader, window, self.columns, self.isolation, max_workers=1))
@@ -189,9 +306,20 @@ class Scan:
         return pa.Table.from_batches(parts, self.schema).slice(max(-missing, 0))
 
     def sample(self, limit: int = 10, seed: int | None = None) -> pa.Table:
-        """Random records, each with the same chance, in their order; the same records for the same `seed`.
+        """Read different records by chance, each with the same chance, in their order.
 
-        Reads these records, and segments whose metadata lacks the number of records. Raises the errors of `head`.
+        It reads the chosen records, and segments whose metadata does not have their number of records.
+
+        Args:
+            limit: The most records, 0 or more.
+            seed: The same seed chooses the same records.
+
+        Returns:
+            The table.
+
+        Examples:
+            >>> topic.scan().sample(2, seed=7).num_rows
+            2
         """
         most, workers = count_of("limit", limit), self.max_workers
         sizes = np.array(
@@ -208,10 +336,17 @@ class Scan:
         return pa.Table.from_batches(batches, self.schema)
 
     def plot(self, *, exact: bool = False, progress: bool | None = None) -> Any:
-        """A matplotlib figure: the records over time, and bytes by partition; matplotlib must be installed.
+        """Draw the records over time, and bytes by partition, from metadata; matplotlib must be installed.
 
-        Records over time are estimates from the times of segments; `exact` reads the times of all records. `progress`
-        as in `to_table`.
+        Args:
+            exact: Read the times of all records; else they are estimates from the times of segments.
+            progress: As in `to_table`.
+
+        Returns:
+            The matplotlib figure.
+
+        Examples:
+            >>> figure = topic.scan().plot(exact=True)
         """
         columns, times = slice_columns(self.slices), self.times(progress) if exact else None
         records, segments = counted(int(columns.records.sum()), "record"), counted(len(self.slices), "segment")
@@ -221,7 +356,18 @@ class Scan:
         )
 
     def times(self, progress: bool | None = None) -> Iterator[pa.RecordBatch]:
-        """Batches of the column `timestamp`. `progress` as in `to_table`."""
+        """Read the times of all records.
+
+        Args:
+            progress: As in `to_table`.
+
+        Returns:
+            Batches with the column `timestamp` alone.
+
+        Examples:
+            >>> sum(batch.num_rows for batch in topic.scan().times())
+            3
+        """
         batches = read_slices(self.reader, self.slices, ("timestamp",), self.isolation, self.max_workers)
         return self._watched(batches, progress)
 
@@ -232,7 +378,12 @@ class Scan:
         return True
 
     def count(self) -> int:
-        """The number of records; reads only segments whose metadata lacks it."""
+        """Count the records; a segment is only read if its metadata does not have the number.
+
+        Examples:
+            >>> topic.scan(partitions=0).count()
+            2
+        """
         return count_records(self.reader, self.slices, self.isolation, self.max_workers)
 
     def _needed(self, progress: bool | None) -> Iterator[pa.RecordBatch]:

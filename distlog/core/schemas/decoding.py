@@ -19,6 +19,7 @@ from distlog.core.arrays import booleans, flags_of, integers, numbers_of
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 
 OnError = Literal["fail", "null"]
+"""The action for a value that cannot be decoded: raise, or make its fields null."""
 Longs = npt.NDArray[np.int64]
 #: The columns that a read needs in addition to the selected columns.
 NEEDED = ("partition", "offset", "value")

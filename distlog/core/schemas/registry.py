@@ -88,7 +88,7 @@ class SchemaTopic(Protocol):
 
 
 class SchemaRegistry:
-    """A schema registry: looks up schemas by the ids in the headers of values, once per id.
+    """Look up schemas by the ids in the headers of values, once per id (Confluent's wire format).
 
     Pickles, also into Spark tasks. Its text never shows a user or password.
 
@@ -100,7 +100,11 @@ class SchemaRegistry:
             `.staging`, other subjects in the default context `.`.
 
     Raises:
-        InvalidConfigError: `source` is something else.
+        InvalidConfigError: The source or the context is not valid.
+
+    Examples:
+        >>> distlog.SchemaRegistry({1: '"long"'}).schema(1).text
+        '"long"'
     """
 
     def __init__(self, source: str | SchemaTopic | Mapping[int, Any], context: str = DEFAULT_CONTEXT) -> None:
@@ -108,16 +112,35 @@ class SchemaRegistry:
         self._schemas: dict[int, Schema] = {}
 
     def schema(self, schema_id: int) -> Schema:
-        """Return the schema with this id, and the schemas that it refers to.
+        """Look up a schema, and the schemas that it refers to.
 
-        Raises SchemaNotFoundError, and StorageError if the registry fails or returns an invalid answer.
+        Args:
+            schema_id: The id in the header of a value.
+
+        Returns:
+            The schema.
+
+        Raises:
+            SchemaNotFoundError: The registry does not have the schema.
+            StorageError: The registry fails, or its answer is not valid.
         """
         if schema_id not in self._schemas:
             self._schemas[schema_id] = self._resolved(self._source.by_id(schema_id))
         return self._schemas[schema_id]
 
     def latest(self, subject: str) -> Schema:
-        """Look up the newest schema of a subject, as `clicks-value`. Raises the errors of `schema`."""
+        """Look up the newest schema of a subject.
+
+        Args:
+            subject: The subject, as `clicks-value`.
+
+        Returns:
+            The schema.
+
+        Raises:
+            SchemaNotFoundError: The registry does not have the subject.
+            StorageError: The registry fails, or its answer is not valid.
+        """
         return self._resolved(self._source.by_version(subject, None))
 
     def _resolved(self, registered: _Registered) -> Schema:

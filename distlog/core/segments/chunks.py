@@ -342,7 +342,14 @@ class Sending:
             os.close(file)
 
     def send(self, receiver: socket.socket) -> bool:
-        """Send what `receiver`, a socket without encryption, takes now; returns whether all is sent."""
+        """Send what a socket takes now.
+
+        Args:
+            receiver: A socket without encryption.
+
+        Returns:
+            Whether all is sent.
+        """
         try:
             while self._has_more():
                 self.sent += self._send_prefix(receiver) if self._prefix else self._send_slice(receiver)
@@ -427,6 +434,7 @@ T = TypeVar("T")
 
 
 IsolationLevel = Literal["read_uncommitted", "read_committed"]
+"""Whether a read hides records of open and aborted transactions (Kafka's `isolation.level`, KIP-98)."""
 
 #: One value for all batches, or one value for each batch.
 PerBatch = int | npt.NDArray[np.int64]

@@ -61,6 +61,7 @@ def _ms(time: Time) -> int:
 
 
 OutOfRange = Literal["fail", "earliest", "latest"]
+"""The action for an offset outside of the log (Kafka's `auto.offset.reset`): raise, or use the start or the end."""
 
 
 class SegmentSlice(NamedTuple):

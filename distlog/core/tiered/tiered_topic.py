@@ -94,20 +94,28 @@ class TieredTopic(Topic):
 def open_tiered(
     url: str, topic: str, topic_id: str | None = None, storage_options: Mapping[str, Any] | None = None
 ) -> TieredTopic:
-    """Open the `topic` of Kafka's tiered storage (Aiven's plugin) in a bucket, read-only and without a broker.
+    """Open a topic of Kafka's tiered storage (KIP-405, Aiven's plugin) in a bucket, read-only and without a broker.
 
     Records that the brokers have not uploaded, in the active segments, are missing.
 
     Args:
         url: The bucket, with the plugin's `key.prefix`.
         topic: The name of the topic.
-        topic_id: Needed if several topics had that name.
+        topic_id: The id, if several topics had that name.
         storage_options: Options of the storage client.
+
+    Returns:
+        The topic. Methods that it does not support raise ReadOnlyTopicError.
 
     Raises:
         TopicNotFoundError: The topic is not in the bucket.
         UnsupportedVersionError: Segments are encrypted.
         CorruptMetadataError: A manifest is damaged, or offsets are missing.
+
+    Examples:
+        >>> distlog.open_tiered("tiered", "clicks")
+        Traceback (most recent call last):
+        distlog.core.errors.TopicNotFoundError: ...
     """
     return TieredTopic(find_topic(url, topic, topic_id, storage_options))
 

@@ -76,6 +76,7 @@ def offsets_of(segments: Iterable[SegmentInfo]) -> dict[int, tuple[int, int]]:
 
 
 BatchId = int | str
+"""A batch in its application: a number from 0 on, or text of 1 to 1000 characters."""
 
 #: How many partitions the text of a result names.
 _SPANS = 4
@@ -107,7 +108,7 @@ class AppendResult(Shown):
         )
 
     def to_table(self) -> pa.Table:
-        """A row per partition: the offsets from `start_offset` (in) to `end_offset` (out)."""
+        """Return a row per partition: the offsets from `start_offset` (in) to `end_offset` (out)."""
         firsts, ends = ([span[side] for span in self.offsets.values()] for side in (0, 1))
         columns = {"partition": list(self.offsets), "start_offset": firsts, "end_offset": ends}
         return pa.table({name: integers(column) for name, column in columns.items()})
@@ -304,9 +305,23 @@ class Transaction:
         self.result = AppendResult(None)
 
     def append(self, data: Appendable, partition: int | None = None, *, progress: bool | None = None) -> int:
-        """Append Arrow, pandas or dicts; returns the number of rows, 0 for a replayed (app_id, batch_id).
+        """Append records.
 
-        Raises InvalidRecordError, which names the fault. `progress` as in `Scan.to_table`.
+        Args:
+            data: As `table` of `Topic.append`.
+            partition: The partition of all rows.
+            progress: As in `Scan.to_table`.
+
+        Returns:
+            The number of rows; 0 for a repeated (app_id, batch_id).
+
+        Raises:
+            InvalidRecordError: A record does not fit the topic's rules; the transaction is aborted.
+
+        Examples:
+            >>> with topic.transaction("loader", batch_id=1) as transaction:
+            ...     print(transaction.append([{"value": b"{}"}] * 3))
+            3
         """
         appender = self._open_appender()
         if self._is_replay:
@@ -319,9 +334,12 @@ class Transaction:
             raise
 
     def commit(self) -> AppendResult:
-        """Make all appends durable and visible at once; returns the result, also in `result`.
+        """Make all appends durable and visible at once, and return the result, also in `result`.
 
-        Raises CommitConflictError or StorageError if nothing was appended, CommitStateUnknownError if it may be.
+        Raises:
+            CommitConflictError: Another commit prevents this one; nothing was appended.
+            StorageError: The storage fails; nothing was appended.
+            CommitStateUnknownError: The records may be appended.
         """
         appender, self._appender = self._open_appender(), None
         segments, snapshot = appender.close(), self._current.snapshot

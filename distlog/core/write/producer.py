@@ -49,7 +49,10 @@ class Producer(Writer):
     def begin(self) -> ProducerTransaction:
         """Begin a transaction. A `with` block commits it, or aborts it if the block raises.
 
-        Raises InvalidConfigError without a transactional id, InvalidRecordError if one is open.
+        Raises:
+            InvalidConfigError: The producer has no transactional id.
+            InvalidRecordError: A transaction is open.
+            ProducerFencedError: A newer producer with its id has started.
         """
         sender = self._transactions()
         if self._is_open:
@@ -60,10 +63,14 @@ class Producer(Writer):
         return ProducerTransaction(self)
 
     def commit(self) -> AppendResult:
-        """Commit the transaction; returns the offsets of its records, by partition, also in `result`.
+        """Commit the transaction, and return the offsets of its records, by partition, also in `result`.
 
-        Raises ProducerFencedError if a newer producer with its id has started; CommitStateUnknownError, after which
-        it may be called again. After other errors the transaction can only be aborted.
+        After an error other than CommitStateUnknownError the transaction can only be aborted.
+
+        Raises:
+            ProducerFencedError: A newer producer with its id has started.
+            CommitStateUnknownError: The commit may have happened; commit again.
+            InvalidRecordError: No transaction is open.
         """
         sender = self._transactions()
         self._check_is_open()
@@ -87,8 +94,10 @@ class Producer(Writer):
     def abort(self) -> None:
         """Abort the transaction; the producer may begin the next one.
 
-        Raises CommitConflictError if it is committed, although `commit` raised, ProducerFencedError if a newer
-        producer has started and the outcome of `commit` is unknown.
+        Raises:
+            CommitConflictError: The transaction is committed, although `commit` raised.
+            ProducerFencedError: A newer producer has started, and the outcome of `commit` is unknown.
+            InvalidRecordError: No transaction is open.
         """
         sender = self._transactions()
         self._check_is_open()

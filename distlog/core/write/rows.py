@@ -349,8 +349,8 @@ _USUAL_KINDS = (*_BYTES, pa.types.is_fixed_size_binary, pa.types.is_primitive, p
 _VARIED = (*_BYTES, pa.types.is_string_view)
 _KEY_NEEDED = "a compacted topic needs a key in every record"
 
-#: Arrow (table, batch, reader, any object with `__arrow_c_stream__`), a pandas DataFrame, or an iterable of dicts.
 Appendable = Any
+"""Arrow (table, batch, reader, any object with `__arrow_c_stream__`), a pandas DataFrame, or an iterable of dicts."""
 
 
 def batches(data: Appendable, unit: str = "ms") -> Generator[pa.RecordBatch, None, None]:

@@ -108,12 +108,25 @@ class Writer:
         headers: Iterable[Header] | Mapping[str, bytes | None] | None = None,
         partition: int | None = None,
     ) -> None:
-        """Append one record; without a timestamp it gets the time now, a number counts the writer's unit.
+        """Append one record.
 
         A record must fit `max.message.bytes` uncompressed, in a compressed topic too. The commit checks the topic's
         rules again: after a change of the config, or with a record that has become too old, it fails.
 
-        Raises InvalidRecordError, which names the fault.
+        Args:
+            value: Bytes or text; None is a tombstone (a delete marker of compaction).
+            key: Bytes or text.
+            timestamp: A number of the writer's unit since 1970; default now.
+            headers: Pairs of text and bytes, or a dict.
+            partition: The partition; default murmur2 of the key, without a key sticky runs.
+
+        Raises:
+            InvalidRecordError: The record does not fit the topic's rules, or the writer is closed.
+            DistlogError: An earlier buffer failed, with the numbers of its records.
+
+        Examples:
+            >>> with topic.writer() as writer:
+            ...     writer.append("{}", key="dora", headers={"source": b"app"})
         """
         accumulator, now = self._accumulator, self._now
         if self._current.snapshot is not self._ruled_by:
@@ -164,7 +177,12 @@ class Writer:
         self._raise_error()
 
     def flush(self) -> AppendResult:
-        """Make the records durable; returns the last buffer's result, also in `result`."""
+        """Make the records durable, and return the last buffer's result, also in `result`.
+
+        Raises:
+            InvalidRecordError: The writer is closed.
+            DistlogError: A buffer failed.
+        """
         self._check_can_wait()
         self._check_open()
         self._drain()
@@ -174,7 +192,7 @@ class Writer:
         return self.result
 
     def close(self) -> None:
-        """Flush, and take no more records. Raises the last commit's error."""
+        """Flush, and take no more records; raises the last commit's error."""
         self._check_can_wait()
         if not self._is_over:
             # `_is_over` is set last: after an interrupt the next close waits and raises as this one would
@@ -621,6 +639,7 @@ class Delivery:
 
 
 OnDelivery = Callable[[Delivery], object]
+"""Called in the background with the Delivery of each partition of a buffer."""
 
 
 def successes(result: AppendResult) -> list[Delivery]:
