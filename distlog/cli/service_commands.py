@@ -188,8 +188,8 @@ def serve(
     from distlog.gateway.cluster import Maintenance
     from distlog.gateway.gateway_server import GatewayServer
 
-    others = {"ca": ssl_cafile, "crl": ssl_crlfile, "key_password_file": ssl_key_password_file}
-    tls = listener.tls_files(ssl_certfile, ssl_keyfile, ssl_client_auth, **others)
+    files = {"ca": ssl_cafile, "crl": ssl_crlfile, "key_password_file": ssl_key_password_file}
+    tls = listener.tls_files(ssl_certfile, ssl_keyfile, ssl_client_auth, **files)
     metrics = None if metrics_port is None else (metrics_host, metrics_port)
     _check_ports(processes, listen, advertised, metrics)
     names = listener.mechanisms(sasl_mechanisms)

@@ -271,7 +271,7 @@ class Bound:
 
 
 def _storage(options: Options, texts: Mapping[str, str]) -> Storage:
-    """Return the topic's storage; with `tiered` that of a topic in Kafka's tiered storage."""
+    """Return the topic's storage; with `tiered`, in Kafka's tiered storage."""
     if not options.flag("tiered", default=False):
         return storage_of(texts)
     topic = options.text("subscribe")
