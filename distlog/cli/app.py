@@ -14,114 +14,66 @@ from typer.main import get_command
 from distlog import __version__
 
 
-class CommandText(NamedTuple):
-    """A command's function in distlog.cli, the first sentence of its docstring, and an example of its arguments."""
+class Help(NamedTuple):
+    """The module of a command in distlog.cli, the first sentence of its docstring, and example arguments."""
 
-    function: str
+    module: str
     sentence: str
     example: str
 
 
+_TOPIC, _RECORDS, _MAINTENANCE = "topic_commands", "record_commands", "maintenance_commands"
+_SERVICE = "service_commands"
 #: The commands by the section of `--help` that lists them.
 PANELS = {
     "Topics": {
-        "create": CommandText("topic_commands.create", "Create a topic.", "logs/clicks --partitions 4"),
-        "list": CommandText("topic_commands.list_topics", "List the topics in a folder.", "s3://bucket/logs"),
-        "describe": CommandText("topic_commands.describe", "Show partitions and settings.", "logs/clicks --json"),
-        "alter": CommandText(
-            "topic_commands.alter",
-            "Change settings, add partitions, or assign an id.",
-            "logs/clicks --config retention.ms=-1",
+        "create": Help(_TOPIC, "Create a topic.", "logs/clicks --partitions 4"),
+        "list": Help(_TOPIC, "List the topics in a folder.", "s3://bucket/logs"),
+        "describe": Help(_TOPIC, "Show partitions and settings.", "logs/clicks --json"),
+        "alter": Help(
+            _TOPIC, "Change settings, add partitions, or assign an id.", "logs/clicks --config retention.ms=-1"
         ),
-        "drop": CommandText("topic_commands.drop", "Delete a topic.", "logs/clicks --yes"),
-        "segments": CommandText("topic_commands.segments", "List the segments.", "logs/clicks"),
-        "history": CommandText("topic_commands.history", "List the commits, newest first.", "logs/clicks --limit 10"),
-        "offsets": CommandText(
-            "topic_commands.offsets",
-            "Show start and end offsets, or find the offsets of a time.",
-            "logs/clicks --time -1h",
+        "drop": Help(_TOPIC, "Delete a topic.", "logs/clicks --yes"),
+        "segments": Help(_TOPIC, "List the segments.", "logs/clicks"),
+        "history": Help(_TOPIC, "List the commits, newest first.", "logs/clicks --limit 10"),
+        "offsets": Help(
+            _TOPIC, "Show start and end offsets, or find the offsets of a time.", "logs/clicks --time -1h"
         ),
     },
     "Records": {
-        "append": CommandText(
-            "record_commands.append",
-            "Append files in one commit, or a stream.",
-            "logs/clicks events.jsonl --key user",
+        "append": Help(_RECORDS, "Append files in one commit, or a stream.", "logs/clicks events.jsonl --key user"),
+        "read": Help(_RECORDS, "Print records.", "logs/clicks --since -1h --follow"),
+        "groups": Help(
+            _TOPIC, "Show, reset or delete consumer groups.", "logs/clicks --group billing --reset earliest"
         ),
-        "read": CommandText("record_commands.read", "Print records.", "logs/clicks --since -1h --follow"),
-        "groups": CommandText(
-            "topic_commands.groups",
-            "Show, reset or delete consumer groups.",
-            "logs/clicks --group billing --reset earliest",
-        ),
-        "delete-records": CommandText(
-            "maintenance_commands.delete_records",
-            "Delete the records before an offset.",
-            "logs/clicks --before 0:100",
-        ),
-        "restore": CommandText(
-            "topic_commands.restore", "Restore deleted records.", "logs/clicks --version 12 --dry-run"
-        ),
+        "delete-records": Help(_MAINTENANCE, "Delete the records before an offset.", "logs/clicks --before 0:100"),
+        "restore": Help(_TOPIC, "Restore deleted records.", "logs/clicks --version 12 --dry-run"),
     },
     "Maintenance": {
-        "retention": CommandText(
-            "maintenance_commands.retention",
-            "Delete segments past retention.ms or retention.bytes.",
-            "logs/clicks --dry-run",
+        "retention": Help(
+            _MAINTENANCE, "Delete segments past retention.ms or retention.bytes.", "logs/clicks --dry-run"
         ),
-        "compact": CommandText(
-            "maintenance_commands.compact",
-            "Keep the last record of each key, or merge small segments.",
-            "logs/clicks",
-        ),
-        "vacuum": CommandText(
-            "maintenance_commands.vacuum", "Delete files that nothing refers to.", "logs/clicks --dry-run"
-        ),
-        "verify": CommandText(
-            "maintenance_commands.verify", "Check every checksum, record, index and commit.", "logs/clicks"
-        ),
-        "rebuild-index": CommandText(
-            "maintenance_commands.rebuild_index", "Rebuild bad and missing indexes from the logs.", "logs/clicks"
-        ),
-        "repair": CommandText(
-            "maintenance_commands.repair", "Truncate damaged active segments.", "logs/clicks --dry-run"
-        ),
-        "check-store": CommandText(
-            "maintenance_commands.check_store",
-            "Check that a store can hold topics, and measure it.",
-            "s3://bucket/logs",
-        ),
-        "doctor": CommandText("maintenance_commands.doctor", "Check this machine, and a store.", "s3://bucket/logs"),
+        "compact": Help(_MAINTENANCE, "Keep the last record of each key, or merge small segments.", "logs/clicks"),
+        "vacuum": Help(_MAINTENANCE, "Delete files that nothing refers to.", "logs/clicks --dry-run"),
+        "verify": Help(_MAINTENANCE, "Check every checksum, record, index and commit.", "logs/clicks"),
+        "rebuild-index": Help(_MAINTENANCE, "Rebuild bad and missing indexes from the logs.", "logs/clicks"),
+        "repair": Help(_MAINTENANCE, "Truncate damaged active segments.", "logs/clicks --dry-run"),
+        "check-store": Help(_MAINTENANCE, "Check that a store can hold topics, and measure it.", "s3://bucket/logs"),
+        "doctor": Help(_MAINTENANCE, "Check this machine, and a store.", "s3://bucket/logs"),
     },
     "Kafka": {
-        "adopt": CommandText(
-            "topic_commands.adopt", "Import Kafka log directories as topics.", "/var/kafka-logs --to logs"
-        ),
-        "export": CommandText(
-            "topic_commands.export", "Write a topic as a Kafka log directory.", "logs/clicks /var/kafka-logs"
-        ),
-        "dump": CommandText(
-            "record_commands.dump",
-            "Print the contents of Kafka's files.",
-            "00000000000000000000.log --print-data-log",
-        ),
-        "transactions": CommandText(
-            "topic_commands.transactions", "List open transactions, or abort hanging ones.", "logs/clicks --hanging"
-        ),
+        "adopt": Help(_TOPIC, "Import Kafka log directories as topics.", "/var/kafka-logs --to logs"),
+        "export": Help(_TOPIC, "Write a topic as a Kafka log directory.", "logs/clicks /var/kafka-logs"),
+        "dump": Help(_RECORDS, "Print the contents of Kafka's files.", "00000000000000000000.log --print-data-log"),
+        "transactions": Help(_TOPIC, "List open transactions, or abort hanging ones.", "logs/clicks --hanging"),
     },
     "Services": {
-        "run": CommandText(
-            "service_commands.run", "Maintain all topics in a folder until SIGTERM.", "--root s3://bucket/logs"
+        "run": Help(_SERVICE, "Maintain all topics in a folder until SIGTERM.", "--root s3://bucket/logs"),
+        "serve": Help(
+            _SERVICE, "Serve the topics in a folder to Kafka clients.", "--root logs --listen 127.0.0.1:9092"
         ),
-        "serve": CommandText(
-            "service_commands.serve",
-            "Serve the topics in a folder to Kafka clients.",
-            "--root logs --listen 127.0.0.1:9092",
-        ),
-        "users": CommandText(
-            "service_commands.users", "Show and change the users of a gateway.", "users.json --set ann"
-        ),
-        "warmup": CommandText("service_commands.warmup", "Compile distlog's kernels ahead of time.", "--json"),
+        "users": Help(_SERVICE, "Show and change the users of a gateway.", "users.json --set ann"),
+        "warmup": Help(_SERVICE, "Compile distlog's kernels ahead of time.", "--json"),
     },
 }
 COMMANDS = {name: text for panel in PANELS.values() for name, text in panel.items()}
@@ -170,11 +122,12 @@ class _Group(TyperGroup):
 def command(name: str) -> Any:
     """Return a command with its options. Most take a second to import."""
     text = COMMANDS[name]
-    module, function = text.function.split(".")
+    # the others have the names of their commands
+    function = "list_topics" if name == "list" else name.replace("-", "_")
     single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     epilog = f"\b\nExample:\n  distlog {name} {text.example}"
     register = single.command(name, cls=_Command, context_settings=_SETTINGS, epilog=epilog)
-    register(getattr(import_module(f"distlog.cli.{module}"), function))
+    register(getattr(import_module(f"distlog.cli.{text.module}"), function))
     return get_command(single)
 
 

@@ -12,9 +12,8 @@ import typer
 
 import distlog
 from distlog.console import arguments
-from distlog.console.arguments import APPEND_HELP
+from distlog.console.arguments import APPEND_HELP, unescaped
 from distlog.core.errors import InvalidConfigError
-from distlog.core.files.text_lines import unescaped
 from distlog.core.paths import COMMITS_DIR
 from distlog.core.read.scan import check_columns
 from distlog.gateway.security.authentication import MECHANISMS, PLAIN, Authentication
@@ -237,7 +236,7 @@ def listener_arguments(
                 listen=f"{host}:{port}",
             )
     if tls is not None:
-        # slow to import, so only where TLS needs it
+        # slow to import
         from asyncio import sslproto
 
         # the buffer of a connection for its lifetime; a TLS record has at most 16 KiB
@@ -248,26 +247,12 @@ def listener_arguments(
     return {"host": host, "port": port, "tls": tls, "authentication": authentication}
 
 
-def tls_files(
-    certfile: str | None,
-    keyfile: str | None,
-    password_file: str | None,
-    cafile: str | None,
-    crlfile: str | None,
-    client_auth: str,
-) -> TlsFiles | None:
-    """The files of TLS, or None without any. Raises InvalidConfigError if a required file is missing."""
-    if certfile is not None and keyfile is not None:
-        return TlsFiles(
-            certificate=certfile,
-            key=keyfile,
-            ca=cafile,
-            crl=crlfile,
-            client_auth=client_auth,
-            key_password_file=password_file,
-        )
-    if (certfile, keyfile, password_file, cafile, crlfile, client_auth) != (None, None, None, None, None, "none"):
-        raise InvalidConfigError("TLS needs --ssl-certfile and --ssl-keyfile", certfile=certfile, keyfile=keyfile)
+def tls_files(certificate: str | None, key: str | None, client_auth: str, **files: str | None) -> TlsFiles | None:
+    """Return the files of TLS, or None without any. Raises InvalidConfigError if a required file is missing."""
+    if certificate is not None and key is not None:
+        return TlsFiles(certificate=certificate, key=key, client_auth=client_auth, **files)
+    if client_auth != "none" or {certificate, key, *files.values()} != {None}:
+        raise InvalidConfigError("TLS needs --ssl-certfile and --ssl-keyfile", certfile=certificate, keyfile=key)
     return None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import getpass
-import logging
 import os
 import resource
 import signal
@@ -189,16 +188,22 @@ def serve(
     from distlog.gateway.cluster import Maintenance
     from distlog.gateway.gateway_server import GatewayServer
 
-    tls = listener.tls_files(
-        ssl_certfile, ssl_keyfile, ssl_key_password_file, ssl_cafile, ssl_crlfile, ssl_client_auth
-    )
+    files = {"ca": ssl_cafile, "crl": ssl_crlfile, "key_password_file": ssl_key_password_file}
+    tls = listener.tls_files(ssl_certfile, ssl_keyfile, ssl_client_auth, **files)
     metrics = None if metrics_port is None else (metrics_host, metrics_port)
     _check_ports(processes, listen, advertised, metrics)
     names = listener.mechanisms(sasl_mechanisms)
     safe = listener.listener_arguments(listen, tls, sasl_users, names, insecure=insecure)
     settings = dict(ChainMap(*reversed(config)))
     # before the fork: a wrong setting is reported once, not by each process
-    limits = _config(settings, processes=processes, linger_ms=linger_ms, auto_create=auto_create, acls=acls)
+    config_of_options = GatewayConfig(
+        processes=processes,
+        linger_ms=linger_ms,
+        auto_create_topics=auto_create,
+        acls=AclSettings(authorizer=STANDARD_AUTHORIZER if acls else ""),
+        open_files=raise_open_files(),
+    )
+    limits = with_settings(config_of_options, settings)
     number = _forked(processes) if processes > 1 else 0
     _check_root(Folder(root, dict(storage)), is_first=not number)
     limits = replace(limits, process=number, advertised=address_of(number, advertised))
@@ -261,7 +266,7 @@ class Service:
     def run_once(self) -> int:
         """Run each task once, and print one report. Returns the exit status."""
         self._keeps_runs = True
-        with self._warnings_shown():
+        with self._line:
             ok = self._manager.run_once()
         text = "\n".join([*(str(run) for run in self._runs if says_something(run)), self._status()])
         runs = [run.to_dict() for run in self._runs]
@@ -271,7 +276,7 @@ class Service:
     def run(self, metrics_at: tuple[str, int] | None = None) -> int:
         """Run the tasks until SIGTERM or SIGINT, and serve metrics at an address. Returns the exit status."""
         server = _served(metrics_at, self._manager.metrics)
-        with self._warnings_shown(), server as port, ending_signals() as signalled:
+        with self._line, server as port, ending_signals() as signalled:
             self._event("started", "running", roots=self._manager.roots, metrics_port=port)
             self._manager.start()
             while not is_readable(signalled, _REDRAW_S if self._line.is_visible else None):
@@ -301,15 +306,6 @@ class Service:
         failing = sorted({url for errors in self._manager.errors.values() for url in errors})
         return f"{text}, {size_text(sum(sizes))}; {'failing: ' + ', '.join(failing) if failing else 'all well'}"
 
-    @contextmanager
-    def _warnings_shown(self) -> Iterator[None]:
-        logger = logging.getLogger("distlog")
-        logger.addHandler(self._line)
-        try:
-            yield
-        finally:
-            logger.removeHandler(self._line)
-
 
 def serve_until_signal(
     gateway: GatewayServer,
@@ -328,33 +324,28 @@ def serve_until_signal(
     tasks = make_tasks(partial(_print_run, line, as_json)) if make_tasks else None
     measured = (lambda: [*gateway.metrics(), *tasks.metrics()]) if tasks else gateway.metrics
     identity = {} if process is None else {"process": process, "pid": os.getpid()}
-    logger = logging.getLogger("distlog")
-    logger.addHandler(line)
-    try:
-        with _served(metrics_at, measured) as port, ending_signals() as signalled:
-            # a thread that computes must not delay each step of another thread by 5 ms
-            sys.setswitchinterval(_TURN_S)
-            # the start waits for the storage most of the time
-            warming = begin(warm_up)
+    with line, _served(metrics_at, measured) as port, ending_signals() as signalled:
+        # a thread that computes must not delay each step of another thread by 5 ms
+        sys.setswitchinterval(_TURN_S)
+        # the start waits for the storage most of the time
+        warming = begin(warm_up)
 
-            def joined() -> None:
-                warming.wait()
-                keep_what_is_loaded()
-                fields = {**identity, "root": gateway.root, "listen": gateway.address, "metrics_port": port}
-                print_event(line, "started", f"serving {gateway.root} at {gateway.address}", fields, as_json=as_json)
+        def joined() -> None:
+            warming.wait()
+            keep_what_is_loaded()
+            fields = {**identity, "root": gateway.root, "listen": gateway.address, "metrics_port": port}
+            print_event(line, "started", f"serving {gateway.root} at {gateway.address}", fields, as_json=as_json)
 
-            gateway.start(joined, lambda: is_readable(signalled, 0))
-            # its tasks print lines, so after this: the first line is the address
-            if tasks:
-                tasks.start()
-            while not is_readable(signalled, _REDRAW_S if line.is_visible else None):
-                line.draw()
-            finished = all([tasks is None or tasks.stop(), gateway.stop()])
-            line.clear()
-            text = "stopped" if finished else "stopped; a request or a task was abandoned"
-            print_event(line, "stopped", text, {**identity, "finished": finished}, as_json=as_json)
-    finally:
-        logger.removeHandler(line)
+        gateway.start(joined, lambda: is_readable(signalled, 0))
+        # its tasks print lines, so after this: the first line is the address
+        if tasks:
+            tasks.start()
+        while not is_readable(signalled, _REDRAW_S if line.is_visible else None):
+            line.draw()
+        finished = all([tasks is None or tasks.stop(), gateway.stop()])
+        line.clear()
+        text = "stopped" if finished else "stopped; a request or a task was abandoned"
+        print_event(line, "stopped", text, {**identity, "finished": finished}, as_json=as_json)
     end(SUCCESS)
 
 
@@ -368,19 +359,6 @@ def _check_ports(processes: int, *addresses: Address) -> None:
             raise typer.BadParameter(f"not enough ports after {address[1]}", param_hint="--processes")
 
 
-def _config(
-    settings: Mapping[str, object], *, processes: int, linger_ms: int, auto_create: bool, acls: bool
-) -> GatewayConfig:
-    options = GatewayConfig(
-        processes=processes,
-        linger_ms=linger_ms,
-        auto_create_topics=auto_create,
-        acls=AclSettings(authorizer=STANDARD_AUTHORIZER if acls else ""),
-        open_files=raise_open_files(),
-    )
-    return with_settings(options, settings)
-
-
 def _check_root(root: Folder, *, is_first: bool) -> None:
     """Report a new root, which may be a typo. Raises TopicNotFoundError for a topic."""
     check_root(root)
@@ -390,7 +368,7 @@ def _check_root(root: Folder, *, is_first: bool) -> None:
 
 
 def _forked(processes: int) -> int:
-    """Fork processes that share loaded code; returns the number of this process."""
+    """Fork processes that share loaded code. Returns the number of this process."""
     from distlog.gateway.gateway_server import warm_up
 
     warm_up()

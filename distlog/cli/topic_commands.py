@@ -437,7 +437,9 @@ def transactions(
     if abort and (hanging or producers):
         raise typer.BadParameter("cannot be combined with --hanging or --producers", param_hint="--abort")
     if abort:
-        aborted = [topic.abort_transaction(_partition(number), offset).to_dict() for number, offset in abort]
+        if any(number is None for number, _ in abort):
+            raise typer.BadParameter("write PARTITION:OFFSET", param_hint="--abort")
+        aborted = [topic.abort_transaction(number, offset).to_dict() for number, offset in abort]
         lines = [f"aborted {row['producer_id']} at {row['partition']}:{row['start_offset']}" for row in aborted]
         print_report(Summary("\n".join(lines), {"aborted": aborted}), as_json=as_json)
         return
@@ -447,9 +449,3 @@ def transactions(
         return
     report = topic.open_transactions()
     print_report(report.hanging if hanging else report, as_json=as_json)
-
-
-def _partition(number: int | None) -> int:
-    if number is None:
-        raise typer.BadParameter("write PARTITION:OFFSET", param_hint="--abort")
-    return number

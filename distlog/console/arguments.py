@@ -9,6 +9,8 @@ from typing import NamedTuple
 from distlog.core.read.lookup import EARLIEST, LATEST, MAX_TIMESTAMP
 from distlog.core.times import iso, now_ms, to_ms
 
+_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
 _PARTITION_OFFSET = re.compile(r"(?:([0-9]{1,9}):)?(-1|[0-9]{1,18})")
 _AGO = re.compile(r"-([0-9]{1,9})([smhd])")
 _UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -18,7 +20,7 @@ _SPECIAL_TIMES = {"earliest": EARLIEST, "latest": LATEST, "max-timestamp": MAX_T
 
 
 def setting(text: str) -> tuple[str, str]:
-    """`NAME=VALUE` as a pair. The value may contain equals signs."""
+    """Split `NAME=VALUE`. The value may contain equals signs."""
     name, equals, value = text.partition("=")
     if not (name and equals):
         raise ValueError("write NAME=VALUE")
@@ -33,7 +35,7 @@ def check_unique_names(pairs: Iterable[tuple[str, str]]) -> None:
 
 
 def partition_offset(text: str) -> tuple[int | None, int]:
-    """`PARTITION:OFFSET` as a pair; for an offset alone the partition is None. The offset -1 is the log end."""
+    """Split `PARTITION:OFFSET`; without a partition it is None. The offset -1 is the log end."""
     match = _PARTITION_OFFSET.fullmatch(text)
     if not match:
         raise ValueError(f"{text!r} is not an offset (100) or PARTITION:OFFSET (0:100)")
@@ -60,7 +62,7 @@ def record_time(text: str) -> int:
 
 
 def time_or_special(text: str) -> int:
-    """A time, or the number that stands for `earliest`, `latest` or `max-timestamp`."""
+    """Parse a time, or `earliest`, `latest` or `max-timestamp`, which have numbers."""
     if text in _SPECIAL_TIMES:
         return _SPECIAL_TIMES[text]
     try:
@@ -74,7 +76,7 @@ class FromEnd(int):
 
 
 def offset_or_end(text: str) -> int | FromEnd:
-    """An offset, one from the end like `-5`, or the number that stands for `earliest` or `latest`."""
+    """Parse an offset, one from the end like `-5`, or `earliest` or `latest`, which have numbers."""
     if text in ("earliest", "latest"):
         return _SPECIAL_TIMES[text]
     number = _number_or(
@@ -92,7 +94,7 @@ def count(text: str) -> int:
 
 
 def start(text: str) -> int | str | dict[int, int]:
-    """`earliest`, `latest`, offsets as in `offsets`, or a time that a record may have, as text in ISO 8601."""
+    """Parse `earliest`, `latest`, offsets as in `offsets`, or a time of a record, which stays ISO 8601."""
     if text in ("earliest", "latest"):
         return _SPECIAL_TIMES[text]
     if "-" not in text and text != "now":
@@ -114,7 +116,7 @@ def partitions(text: str) -> list[int]:
 
 
 def offsets(text: str) -> int | dict[int, int]:
-    """One offset for all partitions, or `PARTITION:OFFSET` separated by commas."""
+    """Parse one offset for all partitions, or `PARTITION:OFFSET` separated by commas."""
     try:
         if ":" not in text:
             return _number(text)
@@ -135,6 +137,21 @@ def _number(text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
         raise ValueError(text)
     return int(text)
+
+
+def unescaped(text: str) -> str:
+    r"""Resolve \t, \n, \r, \\ and \xNN, as in a format of `read`. Raises ValueError for another escape."""
+    fragments, position = list[str](), 0
+    for match in _ESCAPE.finditer(text):
+        escape = match[1]
+        if escape not in _ESCAPES and len(escape) != 3:
+            raise ValueError(f"unknown escape \\{escape}: use \\n, \\t, \\r, \\\\ or \\xNN")
+        fragments += [text[position : match.start()], _ESCAPES.get(escape) or chr(int(escape[1:], 16))]
+        position = match.end()
+    tail = text[position:]
+    if tail.endswith("\\"):
+        raise ValueError(r"the separator ends with \: write \\")
+    return "".join([*fragments, tail])
 
 
 class OptionHelp(NamedTuple):

@@ -20,6 +20,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distlog.console.arguments import unescaped
 from distlog.console.streams import drop_what_cannot_be_written
 from distlog.core.arrays import integers
 from distlog.core.display import text as text
@@ -36,7 +37,6 @@ SUCCESS, FAILED, WRONG_USAGE = 0, 1, 2
 INTERRUPTED, TERMINATED = 130, 143
 _TRACEBACK = logging.Formatter()
 _TOKEN = re.compile(r"%(.)|\\(x[0-9a-fA-F]{2}|.)|([^%\\]+|.)", re.DOTALL)
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
 
 
 class Milliseconds(int):
@@ -71,7 +71,7 @@ def print_json(*values: object) -> None:
 
 
 def to_json(value: object) -> object:
-    """Bytes as a JSON value: text if they are UTF-8, else {"base64": "..."}. Raises TypeError for other types."""
+    """Convert bytes to JSON: text if they are UTF-8, else {"base64": "..."}. Raises TypeError for other types."""
     if isinstance(value, bytes):
         try:
             return value.decode()
@@ -201,6 +201,14 @@ class StatusLine(logging.Handler):
         self._turn = threading.RLock()
         self.is_visible = sys.stderr.isatty()
 
+    def __enter__(self) -> StatusLine:
+        """Print the warnings of distlog in the block."""
+        logging.getLogger("distlog").addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("distlog").removeHandler(self)
+
     def draw(self) -> None:
         if self.is_visible:
             with self._writing():
@@ -220,7 +228,6 @@ class StatusLine(logging.Handler):
             self.draw()
 
     def print_json(self, event: dict[str, object]) -> None:
-        """Print one JSON object as a line on standard output, and flush it."""
         with self._writing():
             self.clear()
             print_json(event)
@@ -228,7 +235,7 @@ class StatusLine(logging.Handler):
             self.draw()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a warning on one line of standard error, and below it the traceback, if there is one."""
+        """Print a warning on one line of standard error, and then its traceback, if any."""
         lines = [f"{self._program}: {text(' '.join(record.getMessage().split()))}"]
         if record.exc_info and record.exc_info[0] is not None:
             lines += map(text, _TRACEBACK.formatException(record.exc_info).splitlines())
@@ -244,25 +251,10 @@ class StatusLine(logging.Handler):
             yield
 
 
-def _same(column: pa.Array) -> pa.Array:
-    return column
-
-
-def _size(column: pa.Array) -> pa.Array:
-    return pc.fill_null(pc.binary_length(column).cast(pa.int64()), integers([-1])[0])
-
-
-#: By conversion: the column that it shows, and how.
-_SHOWN: dict[str, tuple[str, Callable[[pa.Array], pa.Array]]] = {
-    "v": ("value", _same),
-    "s": ("value", _same),
-    "S": ("value", _size),
-    "k": ("key", _same),
-    "K": ("key", _size),
-    "p": ("partition", _same),
-    "o": ("offset", _same),
-    "T": ("timestamp", _same),
-    "h": ("headers", _same),
+#: The column that each conversion shows. %S and %K show its size.
+_COLUMN_OF = {"v": "value", "s": "value", "S": "value", "k": "key", "K": "key", "p": "partition", "o": "offset"} | {
+    "T": "timestamp",
+    "h": "headers",
 }
 
 
@@ -282,16 +274,18 @@ class Conversions:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the records that the format shows; one at least, so that there are rows."""
-        columns = [_SHOWN[name][0] for name, is_conversion in self.tokens if is_conversion and name != "t"]
+        """Return the columns that the format shows; at least one, so that batches have rows."""
+        columns = [_COLUMN_OF[name] for name, is_conversion in self.tokens if is_conversion and name != "t"]
         return tuple(dict.fromkeys(columns)) or ("offset",)
 
     def texts(self, batch: pa.RecordBatch, topic: str) -> memoryview:
         parts: list[Texts] = []
         for token, is_conversion in self.tokens:
             if is_conversion and token != "t":
-                name, show = _SHOWN[token]
-                parts.append(texts_of(show(batch.column(name)), PLAIN))
+                column = batch.column(_COLUMN_OF[token])
+                if token in "SK":
+                    column = pc.fill_null(pc.binary_length(column).cast(pa.int64()), integers([-1])[0])
+                parts.append(texts_of(column, PLAIN))
             else:
                 parts.append(topic if is_conversion else token)
         return bytes_of(joined(parts, batch.num_rows))
@@ -303,18 +297,15 @@ def _token(conversion: str, escape: str, text: str) -> tuple[str, bool]:
             raise ValueError(f"the format ends with a single {text}: write {text}{text}")
         return text, False
     if escape:
-        if escape not in _ESCAPES and len(escape) != 3:
-            raise ValueError(f"unknown escape \\{escape}: use \\n, \\t, \\r, \\\\ or \\xNN")
-        return _ESCAPES.get(escape) or chr(int(escape[1:], 16)), False
+        return unescaped(f"\\{escape}"), False
     if conversion == "%":
         return "%", False
-    if conversion not in _SHOWN and conversion != "t":
-        raise ValueError(f"unknown conversion %{conversion}: use %{' %'.join([*_SHOWN, 't', '%'])}")
+    if conversion not in _COLUMN_OF and conversion != "t":
+        raise ValueError(f"unknown conversion %{conversion}: use %{' %'.join([*_COLUMN_OF, 't', '%'])}")
     return conversion, True
 
 
 def print_objects(batch: pa.RecordBatch) -> None:
-    """Print the rows of a batch as JSON, a line each."""
     if _is_utf8():
         print_bytes(json_objects(batch))
     else:
@@ -336,5 +327,5 @@ def print_bytes(lines: bytes | memoryview) -> None:
 
 
 def _is_utf8() -> bool:
-    """True if standard output is a stream of bytes in UTF-8."""
+    """Return whether standard output is a stream of bytes in UTF-8."""
     return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8" and hasattr(sys.stdout, "buffer")

@@ -11,13 +11,12 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from distlog.console.arguments import APPEND_HELP
+from distlog.console.arguments import APPEND_HELP, unescaped
 from distlog.console.output import Summary
 from distlog.core.display import counted
 from distlog.core.errors import InvalidConfigError
 from distlog.core.files.file_reader import FileReader, warning_of_no_records
 from distlog.core.files.input_files import FAIL, FORMATS, SKIP, ReadOptions
-from distlog.core.files.text_lines import unescaped
 from distlog.core.opening import open as open_topic
 from distlog.core.opening import open_or_create
 from distlog.core.storage.storage import InputStorage
@@ -35,6 +34,12 @@ _OPTION_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "--partition": {"type": int},
     "--bad-lines": {"choices": (FAIL, SKIP), "default": FAIL},
 }
+
+
+_READ_OPTIONS = (
+    *("format", "key", "value", "timestamp", "timestamp_unit", "key_separator", "pattern", "time_format"),
+    *("partition", "bad_lines"),
+)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -59,7 +64,8 @@ def _parser() -> argparse.ArgumentParser:
 def append_inputs(spark: SparkSession, options: argparse.Namespace) -> Summary:
     """Append the files in one commit, and create the topic first with --create."""
     started = time.monotonic()
-    reader_options = read_options(options)
+    chosen_options = {name: getattr(options, name) for name in _READ_OPTIONS}
+    reader_options = ReadOptions(**chosen_options, headers=tuple(options.header), now_ms=now_ms())
     if (options.app_id is None) != (options.batch_id is None):
         raise InvalidConfigError("--app-id and --batch-id are needed together")
     if not options.create and (options.config or options.partitions is not None):
@@ -84,24 +90,6 @@ def append_inputs(spark: SparkSession, options: argparse.Namespace) -> Summary:
     if result.without_records:
         print(f"append.py: {warning_of_no_records(result.without_records)}", file=sys.stderr)
     return _summary(options.topic, result, time.monotonic() - started)
-
-
-def read_options(options: argparse.Namespace) -> ReadOptions:
-    """Return the options of the reader. Raises InvalidConfigError for options that cannot be combined."""
-    return ReadOptions(
-        format=options.format,
-        key=options.key,
-        value=options.value,
-        timestamp=options.timestamp,
-        timestamp_unit=options.timestamp_unit,
-        key_separator=options.key_separator,
-        pattern=options.pattern,
-        time_format=options.time_format,
-        headers=tuple(options.header),
-        partition=options.partition,
-        bad_lines=options.bad_lines,
-        now_ms=now_ms(),
-    )
 
 
 # Hadoop's settings of its S3 client, by the options of fsspec's client.

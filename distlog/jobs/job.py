@@ -137,7 +137,11 @@ def exit_status(
             try:
                 return run(parser.parse_args(argv))
             except Exception as error:
-                return INTERRUPTED if _follows_an_interrupt(error) else _status_after(error, parser.prog, argv)
+                if _follows_an_interrupt(error):
+                    return INTERRUPTED
+                if isinstance(error, BrokenPipeError) and _nobody_reads():
+                    return FAILED
+                return fail(parser.prog, error, reason(error), as_json="--json" in argv)
     except KeyboardInterrupt:
         return INTERRUPTED
 
@@ -147,12 +151,6 @@ def _follows_an_interrupt(error: BaseException | None) -> bool:
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
-
-
-def _status_after(error: Exception, program: str, argv: Sequence[str]) -> int:
-    if isinstance(error, BrokenPipeError) and _nobody_reads():
-        return FAILED
-    return fail(program, error, reason(error), as_json="--json" in argv)
 
 
 def _is_news(record: logging.LogRecord) -> bool:

@@ -41,7 +41,33 @@ class MaintenanceJob:
 
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Parse the arguments, maintain each topic and print its report. Returns the exit status."""
-        return run_maintenance(self.parser, self.work, argv)
+
+        def run(options: argparse.Namespace) -> int:
+            started = time.monotonic()
+            urls = [options.topic] if options.topic else _urls_in(options.root, dict(options.storage))
+            results = [result for url in urls if (result := self._maintained(url, options))]
+            failed = sum(status != SUCCESS for _, status in results)
+            if options.root or options.json:
+                seconds = time.monotonic() - started
+                fields = {"topics": [topic for topic, _ in results], "failed": failed, "seconds": round(seconds, 3)}
+                text = f"{counted(len(results), 'topic')} in {seconds:.1f} s, {failed:,} failed"
+                print_report(Summary(text, fields), as_json=options.json)
+            return results[0][1] if options.topic else FAILED if failed else SUCCESS
+
+        return exit_status(self.parser, run, argv)
+
+    def _maintained(self, url: str, options: argparse.Namespace) -> tuple[dict[str, Any], int] | None:
+        """Maintain a topic and print its report; returns its fields and status, None for a dropped topic."""
+        try:
+            report = self.work(url, options)
+        except Exception as error:
+            if options.root and isinstance(error, TopicNotFoundError):
+                return None
+            return {"topic": url, "error": reason(error)}, fail(f"{self.parser.prog}: {url}", error, reason(error))
+        fields = {"topic": url, **report.to_dict()}
+        if not options.json:
+            print_report(Summary(f"{url}: {report}", fields), as_json=False)
+        return fields, status_of(report)
 
 
 def maintenance_parser(program: str, description: str, *, read_only: bool = False) -> argparse.ArgumentParser:
@@ -75,35 +101,10 @@ def _compaction_parser(program: str, description: str) -> argparse.ArgumentParse
     return parser
 
 
-def _rebuild_parser() -> argparse.ArgumentParser:
-    parser = maintenance_parser("rebuild_index.py", "Rebuild bad and missing indexes from the logs.")
-    about = "also rebuild valid indexes that differ from the topic's current settings"
-    parser.add_argument("--force", action="store_true", help=about)
-    return parser
-
-
 def _size(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and int(text) >= _LEAST_BUFFER_BYTES):
         raise ValueError(f"must be a number of bytes, at least {_LEAST_BUFFER_BYTES}, not {text!r}")
     return int(text)
-
-
-def run_maintenance(parser: argparse.ArgumentParser, work: Work, argv: Sequence[str] | None = None) -> int:
-    """Parse the arguments, maintain each topic and print its report. Returns the exit status."""
-
-    def run(options: argparse.Namespace) -> int:
-        started = time.monotonic()
-        urls = [options.topic] if options.topic else _urls_in(options.root, dict(options.storage))
-        results = [result for url in urls if (result := _maintained(parser.prog, url, work, options))]
-        failed = sum(status != SUCCESS for _, status in results)
-        if options.root or options.json:
-            seconds = time.monotonic() - started
-            fields = {"topics": [topic for topic, _ in results], "failed": failed, "seconds": round(seconds, 3)}
-            text = f"{counted(len(results), 'topic')} in {seconds:.1f} s, {failed:,} failed"
-            print_report(Summary(text, fields), as_json=options.json)
-        return results[0][1] if options.topic else FAILED if failed else SUCCESS
-
-    return exit_status(parser, run, argv)
 
 
 def _urls_in(root: str, storage: dict[str, str]) -> list[str]:
@@ -111,20 +112,6 @@ def _urls_in(root: str, storage: dict[str, str]) -> list[str]:
     if not urls:
         raise TopicNotFoundError("the root has no topics: check the address", root=root)
     return urls
-
-
-def _maintained(prog: str, url: str, work: Work, options: argparse.Namespace) -> tuple[dict[str, Any], int] | None:
-    """Maintain a topic and print its report; returns its fields and status, None for a dropped topic."""
-    try:
-        report = work(url, options)
-    except Exception as error:
-        if options.root and isinstance(error, TopicNotFoundError):
-            return None
-        return {"topic": url, "error": reason(error)}, fail(f"{prog}: {url}", error, reason(error))
-    fields = {"topic": url, **report.to_dict()}
-    if not options.json:
-        print_report(Summary(f"{url}: {report}", fields), as_json=False)
-    return fields, status_of(report)
 
 
 def _topic(url: str, options: argparse.Namespace) -> Topic:
@@ -184,4 +171,9 @@ maintain = MaintenanceJob(
 verify = MaintenanceJob(
     maintenance_parser("verify.py", "Check every checksum, record, index and commit.", read_only=True), _verify
 )
-rebuild_index = MaintenanceJob(_rebuild_parser(), _rebuild)
+rebuild_index = MaintenanceJob(
+    maintenance_parser("rebuild_index.py", "Rebuild bad and missing indexes from the logs."), _rebuild
+)
+rebuild_index.parser.add_argument(
+    "--force", action="store_true", help="also rebuild valid indexes that differ from the topic's current settings"
+)

@@ -91,7 +91,7 @@ _TASKS_PER_CORE = 4
 _SPLITS_PER_TASK, _LEAST_SPLIT = 4, 4 << 20
 #: The most bytes that a task holds for its bundles, and for each partition on an object store, if that is more.
 HELD_BYTES, _HELD_PER_PARTITION = 22 << 20, 1 << 20
-#: How long a task keeps memory that is free.
+#: How long a task keeps free memory.
 _DECAY_MS = 100
 
 
@@ -112,7 +112,7 @@ def append_frame(topic: Topic, rows: DataFrame, options: WriteOptions, *, shuffl
         # what the topic allows may have been raised since it was opened
         check_room(topic.refresh().snapshot, app_id, batch_id)
     if (table := few_rows(rows)) is not None:
-        written = [write_rows(options.storage, planned, options.compression, [table], options.timestamp_unit)]
+        written = [write_rows(options, planned, [table])]
     elif shuffle:
         rows = rows.withColumn("partition", partition_column(rows, topic.partitions))
         written = _written(by_id(rows, topic.partitions, "partition"), options, planned)
@@ -123,7 +123,7 @@ def append_frame(topic: Topic, rows: DataFrame, options: WriteOptions, *, shuffl
 
 
 def few_rows(rows: DataFrame) -> pa.Table | None:
-    """The rows, if Spark's plan says that they are few; else, and on Spark Connect, None."""
+    """Return the rows if they are few by Spark's plan; else, and on Spark Connect, None."""
     try:
         execution = rows._jdf.queryExecution()
     except AttributeError:
@@ -142,7 +142,7 @@ def few_rows(rows: DataFrame) -> pa.Table | None:
 
 
 def order_columns(order_by: OrderBy) -> list[Column]:
-    """The columns to sort by. Raises InvalidRecordError for one that is not a name or a Column."""
+    """Return the columns to sort by. Raises InvalidRecordError for another type than a name or a Column."""
     sort_columns = [order_by] if isinstance(order_by, str | Column) else list(order_by)
     if wrong := [type(column).__name__ for column in sort_columns if not isinstance(column, str | Column)]:
         raise InvalidRecordError("order_by has names of columns, or Columns", type=wrong[0])
@@ -150,7 +150,7 @@ def order_columns(order_by: OrderBy) -> list[Column]:
 
 
 def in_order(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
-    """The rows sorted by `columns`, a task for each range; rows that are equal in them keep their order."""
+    """Sort the rows by `columns`, a task for each range; equal rows keep their order."""
     if not columns:
         return df
     numbered = df.withColumn(_POSITION, F.monotonically_increasing_id())
@@ -160,7 +160,7 @@ def in_order(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
 def _written_by_row_limit(
     rows: DataFrame, options: WriteOptions, planned: PlannedTopic, snapshot: Snapshot
 ) -> list[WrittenSegments] | None:
-    """The segments that the tasks wrote; None if some rows are too large for batches without a limit of bytes."""
+    """Return the written segments; None if some rows are too large for batches without a limit of bytes."""
     if snapshot.topic_id in _with_large_rows or _mean_bytes(snapshot) > MEAN_BYTES:
         return None
     limit = RowLimit.of(rows)
@@ -185,12 +185,10 @@ class _LargeRowError(Exception):
 def _written(
     rows: DataFrame, options: WriteOptions, planned: PlannedTopic, large: str | None = None
 ) -> list[WrittenSegments]:
-    """The segments that the tasks wrote, in the order of partitions. Raises _LargeRowError for a value `large`."""
-    storage, compression, unit = options.storage, options.compression, options.timestamp_unit
+    """Return the written segments in the order of partitions. Raises _LargeRowError for a value `large`."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        writer = TaskWriter(storage, planned, compression, unit)
-        written = None
+        writer, written = TaskWriter(options, planned), None
         for batch in batches:
             if large is not None and has_large_row(batch, large):
                 writer.abort()
@@ -213,7 +211,7 @@ def _written(
 
 
 def _micro_batch(rows: DataFrame) -> MicroBatch | None:
-    """The micro-batch of the foreachBatch function that appends; None outside of one, and on Spark Connect."""
+    """Return the micro-batch of the foreachBatch function that appends, if any; None on Spark Connect."""
     try:
         context = rows.sparkSession.sparkContext
     except Exception:  # each kind of session without a context raises another error
@@ -332,7 +330,7 @@ class RunWork:
         storage, held_bytes = self.options.storage, HELD_BYTES
         if not storage.is_local:
             held_bytes = max(HELD_BYTES, _HELD_PER_PARTITION * self.planned.partitions)
-        writer = TaskWriter(storage, self.planned, self.options.compression, "ms", held_bytes)
+        writer = TaskWriter(self.options, self.planned, held_bytes)
         reading = self.reader.read(run)
         try:
             for part in reading:
@@ -352,7 +350,7 @@ def _spare_memory() -> None:
 
 
 def _checked(results: Sequence[RunDone | InvalidRecordError]) -> list[RunDone]:
-    """The runs that are done; raises the first error in the order of the input."""
+    """Return the finished runs. Raises the first error in the order of the input."""
     finished = [result for result in results if isinstance(result, RunDone)]
     if len(finished) < len(results):
         raise next(result for result in results if isinstance(result, InvalidRecordError))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -105,7 +105,7 @@ RECENT_MS = 1000
 
 
 def schema_of(columns: Sequence[str] | None, include_headers: bool) -> StructType:
-    """The schema of a read: `columns` in that order, or all columns, without headers unless `include_headers`."""
+    """Return the schema of a read: `columns`, or all columns, without headers unless `include_headers`."""
     names = columns or [name for name in TYPES if include_headers or name != "headers"]
     for name in names:
         if name not in TYPES:
@@ -161,7 +161,7 @@ class RowFormat:
         return tuple(_STORED[name] for name in self._schema.names if name in _STORED)
 
     def format(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same records, batch by batch. Raises InvalidRecordError for a time that Spark cannot hold."""
+        """Convert batches. Raises InvalidRecordError for a time that Spark cannot hold."""
         topics = pa.nulls(0, pa.string())
         for batch in batches:
             if len(topics) < batch.num_rows and "topic" in self._schema.names:
@@ -169,14 +169,16 @@ class RowFormat:
             columns = [
                 topics.slice(0, batch.num_rows)
                 if field.name == "topic"
-                else _CONVERT.get(field.name, _unchanged)(batch.column(_STORED[field.name]), field.type)
+                else _converted(field.name, batch.column(_STORED[field.name]), field.type)
                 for field in self._schema
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
 
-def _unchanged(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    return column
+def _converted(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if name == "timestamp":
+        return _to_microseconds(column, kind)
+    return _headers(column, kind) if name == "headers" else column
 
 
 def _to_microseconds(column: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -189,20 +191,14 @@ def _to_microseconds(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _headers(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The headers, with empty lists in place of nulls: Spark takes quadratic time for runs of null arrays."""
+    """Replace nulls by empty lists: Spark takes quadratic time for runs of null arrays."""
     names, values = column.values.flatten()
     entries = pa.StructArray.from_arrays([names, values], fields=list(kind.value_type))
     return pa.ListArray.from_arrays(column.offsets, entries, type=kind)
 
 
-_CONVERT: Mapping[str, Callable[[pa.Array, pa.DataType], pa.Array]] = {
-    "timestamp": _to_microseconds,
-    "headers": _headers,
-}
-
-
 class Split(InputPartition):
-    """All that a task needs to know: slices to read in their order, and the isolation, which says what is visible."""
+    """The slices that a task reads in their order, and the isolation of the read."""
 
     def __init__(self, slices: Sequence[SegmentSlice], isolation: Isolation) -> None:
         super().__init__(None)
@@ -221,7 +217,7 @@ class SplitSize:
     max_records: int | None = None
 
     def target_bytes(self, total_bytes: int) -> int:
-        """Log bytes of one split, chosen so that all cores have equal work, also in the last round of tasks."""
+        """Return the log bytes of one split, for equal work on all cores, also in the last round of tasks."""
         usual = min(max(ceil(total_bytes / (SPLITS_PER_CORE * self.cores)), MIN_BYTES), MAX_BYTES)
         count = ceil(total_bytes / usual)
         if count > self.cores:
@@ -236,7 +232,7 @@ def _total_bytes(slices: Iterable[SegmentSlice]) -> int:
 
 
 def split(slices: Sequence[SegmentSlice], size: SplitSize) -> list[list[SegmentSlice]]:
-    """Groups of slices that together hold exactly the records of `slices`, in order. No group is empty."""
+    """Group the slices, in order, cut where needed. No group is empty."""
     target = size.target_bytes(_total_bytes(slices))
     cuts = [cut for segment_slice in slices for cut in _cut_by_offsets(segment_slice, target, size.max_records)]
     groups = split_by_bytes(cuts, target)
@@ -273,7 +269,7 @@ def _pack_by_records(slices: Iterable[SegmentSlice], max_records: int) -> Iterat
 
 
 def load_snapshot(options: ReadOptions) -> Snapshot:
-    """The topic at its newest version, with the active segments, or at the version or time of the options."""
+    """Load the topic at its newest version, with active segments, or at the version or time of the options."""
     if isinstance(options.storage, TieredStorage):
         # it imports all of a topic, which no other read needs
         from distlog.core.tiered.tiered_topic import load
@@ -286,7 +282,7 @@ def load_snapshot(options: ReadOptions) -> Snapshot:
 
 
 class SplitReader:
-    """Runs in a task: reads splits of one topic as rows of one schema. It is small to pickle, and reads no commit."""
+    """Reads splits of a topic in a task, as rows of a schema. It is small to pickle, and reads no commit."""
 
     def __init__(self, storage: Storage, prefix: str, schema: StructType) -> None:
         self._storage, self._prefix = storage, prefix
@@ -302,7 +298,7 @@ class SplitReader:
 
 
 class DistlogReader(DataSourceReader):
-    """One read, as Spark sees it. State that only the planner needs is not sent to the tasks."""
+    """One read. The tasks do not get the planner's state."""
 
     def __init__(self, options: ReadOptions, snapshot: Snapshot, schema: StructType) -> None:
         self._options: ReadOptions | None = options
@@ -326,14 +322,14 @@ class DistlogReader(DataSourceReader):
         return bounds, times
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Return the rows of one split, or none where Spark made a partition because there was none to plan."""
+        # Spark makes a partition if none was planned
         return self._splits.read(partition) if isinstance(partition, Split) else iter(())
 
 
 def read_splits(
     spark: SparkSession, storage: Storage, prefix: str, schema: StructType, splits: Sequence[Split]
 ) -> DataFrame:
-    """The records of `splits` of a topic as a DataFrame, with one task for each split.
+    """Return the records of `splits` as a DataFrame, a task for each split.
 
     The JVM is a third faster than with the data source, and Spark gets an estimate of the rows' size.
     """
@@ -350,7 +346,7 @@ def read_splits(
 
 
 def row_bytes(schema: StructType, splits: Iterable[Split]) -> int:
-    """About how large the rows of `splits` are in Spark's memory, estimated from metadata."""
+    """Estimate the size of the rows of `splits` in Spark's memory from metadata."""
     cuts = [segment_slice for work in splits for segment_slice in work.slices]
     records = sum(segment_slice.estimated_records for segment_slice in cuts)
     sized = sum(isinstance(field.dataType, _SIZED) for field in schema)
@@ -362,7 +358,7 @@ def row_bytes(schema: StructType, splits: Iterable[Split]) -> int:
 
 
 def _numbers(spark: SparkSession, count: int, size: int) -> DataFrame:
-    """The numbers 0 to `count` - 1 in the column `id`, each in a task; Spark estimates them at `size` bytes."""
+    """Return the numbers 0 to `count` - 1 in the column `id`, each in a task; Spark estimates `size` bytes."""
     rows = max(size // _NUMBER_BYTES, 1)
     if spark.conf.get("spark.sql.cbo.enabled") == "true":
         # this planner knows how many rows an explode gives, but not how many a filter lets through
@@ -457,10 +453,9 @@ class KnownTopics:
         self._loaded: dict[bytes, tuple[CommitLog, Snapshot]] = {}
 
     def load(self, storage: Storage, *, recent_ms: int = 0) -> tuple[TopicHandle, Snapshot]:
-        """The topic in `storage` and its newest snapshot: 2 requests for a known topic with at most one new commit.
+        """Load the topic in `storage` and its newest snapshot: 2 requests for a known topic with one new commit.
 
-        If the new commit is at most `recent_ms` old, 1 request, and later commits are missing. Raises
-        TopicNotFoundError.
+        If the new commit is at most `recent_ms` old, 1 request, and later commits are missing.
         """
         log, newest = self._loaded.get(_key(storage), (None, None))
         log = log or topic_log(storage, engine="spark")
@@ -476,7 +471,7 @@ class KnownTopics:
         return handle, snapshot
 
     def load_planned(self, storage: Storage, topic_id: str, version: int) -> tuple[TopicHandle, Snapshot]:
-        """A snapshot to commit from, not older than `version`; no request if this process has committed last."""
+        """Load a snapshot from `version` on to commit from; no request if this process has committed last."""
         log, newest = self._loaded.get(_key(storage), (None, None))
         if log is None or newest is None or newest.topic_id != topic_id or newest.version < version:
             return self.load(storage)
@@ -492,7 +487,7 @@ class KnownTopics:
 
 
 def loaded(log: CommitLog, storage: Storage, **version_options: Any) -> Snapshot:
-    """The snapshot that `CommitLog.load` returns; a TopicNotFoundError names the topics under the address."""
+    """Load a snapshot; a TopicNotFoundError names the topics under the address."""
     try:
         return log.load(**version_options)
     except TopicNotFoundError:

@@ -31,10 +31,7 @@ OF_CATALOG = {"owner", "provider"}
 
 
 class DistlogDataSource(DataSource):
-    """A topic as a table with the columns of Spark's Kafka source.
-
-    Its options are in `options`, `stream_plan` and `sink`. A DataFrame of a batch read is one snapshot, of `load()`.
-    """
+    """A topic as a table with the columns of Spark's Kafka source. A batch read has the snapshot of `load()`."""
 
     #: Storage options of all reads and writes. Spark shows the options of its users, but not a class.
     registered: ClassVar[Mapping[str, Any]] = {}
@@ -51,14 +48,10 @@ class DistlogDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name that `format()` takes."""
         return "distlog"
 
     def schema(self) -> StructType:
-        """The columns of a read. Spark calls this at `load()`, so the snapshot is taken here.
-
-        Raises InvalidConfigError where Spark would make a table of its catalog: it would lose the options.
-        """
+        """Return the columns of a read. Spark calls this at `load()`, so it loads the snapshot."""
         if self.options.keys() >= OF_CATALOG:
             raise InvalidConfigError(
                 "tables of Spark's catalog lose the options of a format, so none could be read: make a view, by "
@@ -75,14 +68,14 @@ class DistlogDataSource(DataSource):
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader that plans the read and reads `schema`. The schema is checked: it may come from the user."""
+        """Return the reader of `schema`, which may come from the user."""
         from distlog.spark.batch_source import DistlogReader, FilteringReader, check_schema, load_snapshot
         from distlog.spark.options import ReadOptions
 
         freeze_objects()
-        # this object is sent to the tasks later, and the snapshot is too large to send
+        # Spark sends this object to the tasks later, and the snapshot is large
         loaded, self._loaded = self._loaded, None
-        # before the schema: a table of the catalog has one of any types, and no option that names a topic
+        # before the schema: a table of the catalog has any types, and no path
         options = loaded[0] if loaded else ReadOptions.parse(self._all_options)
         check_schema(schema)
         snapshot = loaded[1] if loaded else load_snapshot(options)
@@ -91,7 +84,7 @@ class DistlogDataSource(DataSource):
         return kind(options, snapshot, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """The reader of a stream of `schema`, which is checked. Spark asks for two: one plans, and one reads."""
+        """Return the reader of a stream. Spark requests two: one plans, and one reads."""
         from distlog.spark.batch_source import check_schema
         from distlog.spark.stream_plan import StreamOptions
         from distlog.spark.stream_source import DistlogStreamReader, RefusedStreamReader, WholeStreamReader
@@ -112,7 +105,6 @@ class DistlogDataSource(DataSource):
         return WholeStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """The writer that appends rows of `schema` in one commit."""
         from distlog.spark.sink import DistlogWriter, WriteOptions
 
         freeze_objects()
@@ -123,7 +115,6 @@ class DistlogDataSource(DataSource):
     def streamWriter(  # noqa: N802 - Spark's name
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
-        """The writer that appends the rows of one micro-batch in one commit."""
         from distlog.spark.sink import DistlogStreamWriter, WriteOptions
 
         freeze_objects()
@@ -134,7 +125,7 @@ class DistlogDataSource(DataSource):
 
 
 def with_storage_options(storage_options: Mapping[str, Any], name: str) -> type[DistlogDataSource]:
-    """The format under a name, with storage options in its class, which Spark pickles and shows nowhere."""
+    """Return the format under a name, with storage options in its class, which Spark never shows."""
     from distlog.core.storage.object_client import StorageOptions
 
     format_name = name

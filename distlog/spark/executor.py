@@ -75,8 +75,9 @@ class SparkExecutor:
         return 1
 
     def map(self, work: Callable[[SizedItem], Result], items: Sequence[SizedItem], /) -> Iterable[Result]:
-        """Return the results when all tasks have ended."""
-        return map_items(self.spark, work, items)
+        """Return the results when all tasks have ended. A task takes adjacent items; all have about equal work."""
+        groups = list(pack(items, target_cost(items, cores(self.spark))))
+        return chain.from_iterable(run_tasks(self.spark, partial(_map, work), groups))
 
     def clean(
         self, handle: TopicHandle, snapshot: Snapshot, due: Sequence[Cleanable], dedupe_buffer_bytes: int, /
@@ -90,30 +91,22 @@ class SparkExecutor:
         return [*self.map(work, small), *clean_shared(self.spark, handle, large, dedupe_buffer_bytes)]
 
 
-def map_items(
-    spark: SparkSession, work: Callable[[SizedItem], Result], items: Sequence[SizedItem]
-) -> Iterable[Result]:
-    """Return the result of `work` for each item. A task takes adjacent items, and all tasks have about equal work."""
-    groups = list(pack(items, target_cost(items, cores(spark))))
-    return chain.from_iterable(run_tasks(spark, partial(_map, work), groups))
-
-
 def _map(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     return list(map(work, items))
 
 
 def cost(item: WorkItem) -> int:
-    """The work on an item in bytes: its log's bytes, and SEGMENT_BYTES for each of its `segments`."""
+    """Return the cost of an item in bytes: its log's bytes, and SEGMENT_BYTES for each of its `segments`."""
     return item.log_bytes + SEGMENT_BYTES * len(getattr(item, "segments", (item,)))
 
 
 def target_cost(items: Iterable[WorkItem], cores: int) -> int:
-    """The cost of one task, chosen so that all cores have equal work."""
+    """Return the cost of one task, for equal work on all cores."""
     return SplitSize(cores).target_bytes(sum(map(cost, items)))
 
 
 def pack(items: Iterable[SizedItem], target: int) -> Iterator[list[SizedItem]]:
-    """The items, in order, in groups that cost about `target`. No item is cut, and no group is empty."""
+    """Yield the items, in order, in groups that cost about `target`."""
     group: list[SizedItem] = []
     total = 0
     for item in items:
@@ -127,7 +120,7 @@ def pack(items: Iterable[SizedItem], target: int) -> Iterator[list[SizedItem]]:
 
 
 def run_tasks(spark: SparkSession, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """Run `work` on each item, a task each, in order. Spark repeats a failed task: `work` must do no harm then."""
+    """Run `work` on each item in a task. Spark repeats a failed task, so `work` must be idempotent."""
     if not items:
         return []
 
@@ -136,12 +129,8 @@ def run_tasks(spark: SparkSession, work: Callable[[Item], Result], items: Sequen
         freeze_objects()
         return result
 
-    table = pa.table(
-        {
-            "number": integers(range(len(items)), pa.int32()),
-            "item": column_of([pickle.dumps(item) for item in items], pa.binary()),
-        }
-    )
+    pickled = column_of([pickle.dumps(item) for item in items], pa.binary())
+    table = pa.table({"number": integers(range(len(items)), pa.int32()), "item": pickled})
     frame = by_id(spark.createDataFrame(table), len(items), "number")
     # nondeterministic, since Spark may call a deterministic function twice
     result = F.udf(run, BinaryType(), useArrow=False).asNondeterministic()(F.col("item")).alias("result")
@@ -150,7 +139,7 @@ def run_tasks(spark: SparkSession, work: Callable[[Item], Result], items: Sequen
 
 
 class Stage(Protocol):
-    """The work on the rows of one target, in one task; it gets its rows by kind. A second run must do no harm."""
+    """The work on the rows of one target in a task, idempotent; it gets its rows by kind."""
 
     def receive(self, kind: int, data: memoryview) -> Iterable[pa.RecordBatch]: ...
 
@@ -158,12 +147,9 @@ class Stage(Protocol):
 
 
 def rows(targets: Iterable[int], kind: int, data: Sequence[bytes]) -> pa.RecordBatch:
-    """Rows to send: one element of `data` to each of `targets`."""
-    columns = [
-        integers([*targets], pa.int32()),
-        integers([kind] * len(data), pa.int32()),
-        column_of(data, pa.binary()),
-    ]
+    """Return rows to send: one element of `data` to each of `targets`."""
+    kinds = integers([kind] * len(data), pa.int32())
+    columns = [integers([*targets], pa.int32()), kinds, column_of(data, pa.binary())]
     return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 
 
@@ -176,12 +162,12 @@ def blob_rows(blobs: record_keys.Blobs, targets: np.ndarray, kinds: np.ndarray) 
 
 
 def frame_of(spark: SparkSession, kind: int, data: Sequence[bytes]) -> DataFrame:
-    """The rows of a first stage: item i of `data` goes to target i."""
+    """Return the rows of a first stage: item i of `data` goes to target i."""
     return spark.createDataFrame(pa.Table.from_batches([rows(range(len(data)), kind, data)]))
 
 
 def run_stage(frame: DataFrame, targets: int, make: Callable[[], Stage]) -> DataFrame:
-    """The rows that the stages send. `make` makes a stage for each target from 0 to `targets` - 1, each in a task."""
+    """Return the rows that the stages send; `make` makes a stage for each target from 0 to `targets` - 1."""
 
     class Distlog:
         def __init__(self) -> None:
@@ -191,11 +177,11 @@ def run_stage(frame: DataFrame, targets: int, make: Callable[[], Stage]) -> Data
             for target, kind, data in _unpacked(batch):
                 # Spark may run the work of two tasks in one task
                 stage = self._stages.get(target) or self._stages.setdefault(target, make())
-                yield from map(_table, stage.receive(kind, data))
+                yield from (pa.Table.from_batches([sent]) for sent in stage.receive(kind, data))
 
         def terminate(self) -> Iterator[pa.Table]:
             for stage in self._stages.values():
-                yield from map(_table, stage.finish())
+                yield from (pa.Table.from_batches([sent]) for sent in stage.finish())
             freeze_objects()
 
     check_part(HAS_ARROW_FUNCTIONS, "work that tasks share by a shuffle", "4.1")
@@ -208,10 +194,6 @@ def run_stage(frame: DataFrame, targets: int, make: Callable[[], Stage]) -> Data
 def _unpacked(batch: pa.RecordBatch) -> Iterator[tuple[int, int, memoryview]]:
     targets, kinds = batch.column("target").to_pylist(), batch.column("kind").to_pylist()
     return zip(targets, kinds, (memoryview(value.as_buffer()) for value in batch.column("data")), strict=True)
-
-
-def _table(batch: pa.RecordBatch) -> pa.Table:
-    return pa.Table.from_batches([batch])
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +308,7 @@ class RewriteGroup:
 
 
 def too_large(plans: Sequence[CleaningPlan], dedupe_buffer_bytes: int, cores: int) -> list[CleaningPlan]:
-    """The partitions that tasks share: one has too many keys for one task, or the other cores would wait for it."""
+    """Return the partitions that tasks share: with too many keys for one task, or more work than other cores have."""
     most_bytes = max(ALONE_BYTES, _COST_OF_SHARING * sum(plan.log_bytes for plan in plans) // cores)
     return [
         plan
@@ -342,11 +324,10 @@ def clean_shared(
     """Run one round of cleaning over each partition, which tasks share. Commits nothing."""
     if not plans:
         return []
-    # all of one snapshot
+    # all plans have one snapshot
     now_ms = plans[0].now_ms(handle)
-    # the verdicts on the batches of each partition: tasks find them if there is something to read
     read = [plan for plan in plans if any(segment.may_have_producers for segment in plan.segments)]
-    judged = map_items(spark, partial(_judge, handle, handle.trusted_ms()), read)
+    judged = SparkExecutor(spark).map(partial(_judge, handle, handle.trusted_ms()), read)
     verdicts_of = {plan.partition: verdicts for plan, verdicts in zip(read, judged, strict=True)}
     outcomes = [(plan, verdicts_of.get(plan.partition, record_keys.Verdicts())) for plan in plans]
     sound = [(plan, verdicts) for plan, verdicts in outcomes if isinstance(verdicts, record_keys.Verdicts)]
@@ -363,14 +344,14 @@ def _judge(handle: TopicHandle, now_ms: int, plan: CleaningPlan) -> record_keys.
 
 @dataclass(frozen=True, slots=True)
 class _Stages:
-    """The items of the three stages, one for each task, of all partitions that are shared."""
+    """The items of the three stages, one for each task, of all shared partitions."""
 
     keys: list[KeysItem] = field(default_factory=list)
     buckets: list[BucketItem] = field(default_factory=list)
     groups: list[GroupToClean] = field(default_factory=list)
 
     def run(self, spark: SparkSession, handle: TopicHandle) -> list[RewrittenGroup | RewriteFailure]:
-        """Run the stages as one Spark job. Returns the rewritten groups, or the reasons why a partition has none."""
+        """Run the stages as one Spark job. Returns the rewritten groups, and failures of partitions."""
         if not self.groups:
             return []
         # sent with the code, like the storage's own secrets, and not in a row: a shuffle would write it to a disk
@@ -409,7 +390,7 @@ def _plan_stages(
 def _cleaned(
     plan: CleaningPlan, results: Sequence[RewrittenGroup | RewriteFailure]
 ) -> RewrittenPartition | RewriteFailure:
-    """The cleaned partition with its groups in order, or the first reason why a group is missing."""
+    """Return the cleaned partition with its groups in order, or the first failure."""
     groups = list[RewrittenGroup]()
     for result in results:
         if isinstance(result, RewriteFailure):

@@ -327,7 +327,7 @@ def register_tables(spark: SparkSession, root: str, *, storage_options: StorageS
 def _open(
     url: str | Topic, version: int | None, timestamp: Time | None, storage_options: StorageSettings | None
 ) -> Topic:
-    """The topic to read, or to append to; its newest version is loaded from where this process saw it last."""
+    """Open the topic; its newest version is loaded from the last one that this process used."""
     if not isinstance(url, Topic):
         if version is None and timestamp is None:
             return Topic(*KNOWN_TOPICS.load(Storage(url, storage_options)))
@@ -419,7 +419,7 @@ def lag(
 
 
 def _offsets_in(value: Any) -> _Offsets:
-    """The offsets in JSON of this source or of Spark's Kafka source; none for any other source."""
+    """Return the offsets in JSON of this source or of Spark's Kafka source; empty for another source."""
     offsets = value.get("offsets", value) if isinstance(value, dict) else {}
     are_offsets = isinstance(offsets, dict) and all(
         isinstance(partition_offsets, dict) and all(number.isdecimal() for number in partition_offsets)
@@ -429,7 +429,7 @@ def _offsets_in(value: Any) -> _Offsets:
 
 
 def _reported_lag(end: Any, newest: Any) -> Iterator[dict[str, object]]:
-    """The rows of a source, by the offsets at which the batch ends, and at which the topics ended."""
+    """Yield the rows of a source, by the end offsets of the batch and of the topics."""
     ends = _offsets_in(newest)
     bytes_behind = newest.get(BYTES_BEHIND) if ends else None
     for topic, offsets in _offsets_in(end).items():

@@ -1,10 +1,9 @@
-"""A topic as a table of Delta or Iceberg, whose own commits hold the offsets, so it needs no checkpoint.
+"""A topic as a Delta or Iceberg table, whose own commits hold the offsets, so it needs no checkpoint.
 
-A commit that adds records carries the offsets at which the next one begins, as Delta's `userMetadata` or in the
-summary of Iceberg's snapshot. So rows and offsets are written together or not at all, and a run begins where the
-table ends, even after a killed run. If no commit has the offsets any more, since the table's history was cut or
-restored, the offsets of the rows count. For a compacted topic the table has the last record of each key, by `MERGE
-INTO`, which is idempotent: the offsets follow in a separate commit.
+A commit that adds records carries the next offsets, as Delta's `userMetadata` or in Iceberg's snapshot summary.
+So rows and offsets are written atomically, and the next run continues where the table ends. If no commit has the
+offsets, since the table's history was cut or restored, the offsets of the rows apply. For a compacted topic the table
+has the last record of each key, by an idempotent `MERGE INTO`: the offsets follow in a separate commit.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class _Mark:
 
     @classmethod
     def parse(cls, text: str | None) -> _Mark | None:
-        """The mark in a text that anybody may have written; None if it is not a mark."""
+        """Parse an untrusted text; returns None if it is not a mark."""
         try:
             mark = json.loads(text or "")[_MARK]
             offsets = {int(partition): int(offset) for partition, offset in mark["offsets"].items()}
@@ -72,15 +71,14 @@ class _Mark:
 
 @dataclass(slots=True)
 class LakeTable(ABC):
-    """A table by its name in SQL; subclasses have what differs between the two formats."""
+    """A table by its name in SQL."""
 
     spark: SparkSession
     requested_name: str
     name: str = field(init=False)
 
     format: ClassVar[LakeFormat]
-    #: The jar that was tried with each PySpark, by its minor version, or by the full version if no other one fits.
-    #: Another jar is used as well, if Spark has it.
+    #: The tested jar of each PySpark, by its minor version, or by the full version if only that fits.
     jars: ClassVar[Mapping[str, str]]
     #: A class of the jar.
     known_by: ClassVar[str]
@@ -92,23 +90,23 @@ class LakeTable(ABC):
 
     @abstractmethod
     def _identifier(self) -> str:
-        """The table's name in SQL; InvalidConfigError if the format has no tables of this name."""
+        """Return the table's name in SQL. Raises InvalidConfigError for a name that the format cannot have."""
 
     @abstractmethod
     def _check_settings(self) -> None:
-        """Raise InvalidConfigError if the session does not have the settings that the format needs."""
+        """Raise InvalidConfigError if the session lacks a setting that the format needs."""
 
     @abstractmethod
     def marks(self) -> Iterator[tuple[_Mark, int]]:
-        """The marks of the table's commits, newest first, each with the number of rows that its commit added."""
+        """Yield the marks of the table's commits, newest first, with the number of added rows."""
 
     @abstractmethod
     def last_number(self) -> int:
-        """A number that no mark of the table is above."""
+        """Return a number that is not below any mark's."""
 
     @abstractmethod
     def options(self, mark: _Mark) -> dict[str, str]:
-        """The options of an append that carries the mark."""
+        """Return the options of an append that carries the mark."""
 
     def _check_jar(self) -> None:
         thread = self.spark.sparkContext._jvm.java.lang.Thread.currentThread()  # type: ignore[union-attr]
@@ -129,7 +127,7 @@ class LakeTable(ABC):
 
     @contextmanager
     def explained_misfits(self) -> Iterator[None]:
-        """Raise InvalidConfigError in place of the JVM's error where the jar lacks something in this Spark."""
+        """Raise InvalidConfigError in place of the JVM's error if the jar does not fit this Spark."""
         try:
             yield
         except Py4JJavaError as error:
@@ -139,7 +137,7 @@ class LakeTable(ABC):
             raise InvalidConfigError(f"{text}: {self._remedy()}") from error
 
     def properties(self) -> dict[str, str] | None:
-        """The table's properties; None if there is no table."""
+        """Return the table's properties; None without a table."""
         try:
             if not self.spark.catalog.tableExists(self.name):
                 return None
@@ -153,7 +151,7 @@ class LakeTable(ABC):
         rows.writeTo(self.name).options(**self.options(mark)).append()
 
     def merge(self, rows: DataFrame) -> None:
-        """Change the row of each key to the one in `rows`, or delete it, unless the table's is as new."""
+        """Change the row of each key to its row in `rows`, or delete it, unless the table's is as new."""
         view, names = f"distlog_{uuid.uuid4().hex}", [quoted(name) for name in rows.columns if name != _DELETES]
         newer = "(t.partition <> s.partition OR t.offset < s.offset)"
         changed = ", ".join(f"t.{name} = s.{name}" for name in names)
@@ -200,7 +198,7 @@ class DeltaTable(LakeTable):
             )
 
     def marks(self) -> Iterator[tuple[_Mark, int]]:
-        """As in `LakeTable`; they end at a restore, since earlier commits do not describe the restored table."""
+        """Yield the marks since the last restore: earlier commits do not describe the restored table."""
         for commit in self._history(_COMMITS) or self._history(None):
             if commit.operation == "RESTORE":
                 return
@@ -208,18 +206,18 @@ class DeltaTable(LakeTable):
                 yield mark, int((commit.operationMetrics or {}).get("numOutputRows", 0))
 
     def _history(self, most: int | None) -> list[Any]:
-        """The commits, newest first; none if these are not all, and no mark is among them."""
+        """Return the commits, newest first; empty if older commits exist and no mark is among these."""
         limit = "" if most is None else f" LIMIT {most}"
         commits = self.spark.sql(f"DESCRIBE HISTORY {self.name}{limit}").collect()
         is_marked = any(_Mark.parse(commit.userMetadata) or commit.operation == "RESTORE" for commit in commits)
         return commits if most is None or is_marked or len(commits) < most else []
 
     def last_number(self) -> int:
-        """The table's version: each mark has a commit of its own."""
+        """Return the table's version: each mark has its own commit."""
         return int(self.spark.sql(f"DESCRIBE HISTORY {self.name} LIMIT 1").collect()[0].version)
 
     def options(self, mark: _Mark) -> dict[str, str]:
-        """As in `LakeTable`; Delta accepts one of two runs that continue from the same commit."""
+        """As in `LakeTable`. Delta accepts one of two runs that continue from the same commit."""
         return {"userMetadata": mark.to_json(), "txnAppId": f"distlog-{mark.topic}", "txnVersion": str(mark.number)}
 
 
@@ -250,7 +248,7 @@ class IcebergTable(LakeTable):
             )
 
     def marks(self) -> Iterator[tuple[_Mark, int]]:
-        """As in `LakeTable`, from the snapshot that the table has on."""
+        """Yield the marks of the current snapshot and its ancestors."""
         # another process may have written; a catalog keeps what it knows for half a minute
         self.spark.catalog.refreshTable(self.name)
         current = self.spark.sql(f"SELECT snapshot_id FROM {self.name}.refs WHERE name = 'main'").collect()
@@ -276,7 +274,7 @@ _FORMATS: Mapping[LakeFormat, type[LakeTable]] = {"delta": DeltaTable, "iceberg"
 
 
 def lake_table(spark: SparkSession, format: LakeFormat, table: str) -> LakeTable:
-    """The table, which need not be there; InvalidConfigError if Spark lacks the format's jar or settings."""
+    """Return the table, which may not exist. Raises InvalidConfigError if Spark lacks its jar or settings."""
     return _FORMATS[format](spark, table)
 
 
@@ -289,13 +287,13 @@ def fill(
     keyed: bool,
     limits: Limits,
 ) -> tuple[int, int]:
-    """Add what the topic has now and the table does not have yet; returns the rows and the batches that it added."""
+    """Add the topic's records that the table lacks. Returns the numbers of added rows and batches."""
     with table.explained_misfits():
         return _Filling(table, topic.refresh(), columns, shaped, keyed, limits).run()
 
 
 def _start(mark: _Mark, number: int, state: PartitionState) -> int:
-    """The offset of the first record that the table does not have; OffsetOutOfRangeError if it was deleted."""
+    """Return the first offset that the table lacks. Raises OffsetOutOfRangeError if it was deleted."""
     # a partition that was added after the table was made begins at its first record
     offset = mark.offsets.get(number, 0 if mark.offsets else state.log_start_offset)
     if not state.log_start_offset <= offset <= state.log_end_offset:
@@ -327,29 +325,25 @@ class _Filling:
         while True:
             mark = self._newest()
             starts = {number: _start(mark, number, state) for number, state in enumerate(snapshot.partitions)}
-            ends = {number: state.log_end_offset for number, state in enumerate(snapshot.partitions)}
-            available = {number: (start, ends[number]) for number, start in starts.items() if start < ends[number]}
+            log_ends = {number: state.log_end_offset for number, state in enumerate(snapshot.partitions)}
+            available = {number: (start, log_ends[number]) for number, start in starts.items()}
+            available = {number: span for number, span in available.items() if span[0] < span[1]}
             if not available:
                 return rows, batches
             ends = admission.ends(self.topic.reader, snapshot, available)
-            frame = self._read({number: (start, ends[number]) for number, (start, _) in available.items()})
+            first = {number: starts[number] for number in available}
+            frame = read(self.table.spark, self.topic, self.columns, first, ends, partitions=list(available))
             after = _Mark(snapshot.topic_id, self.keyed, mark.number + 1, self.run_id, {**starts, **ends})
             rows += self._merge(frame, after) if self.keyed else self._append(frame, after)
             batches += 1
 
-    def _read(self, ranges: Mapping[int, tuple[int, int]]) -> DataFrame:
-        starts = {number: start for number, (start, _) in ranges.items()}
-        ends = {number: end for number, (_, end) in ranges.items()}
-        return read(self.table.spark, self.topic, self.columns, starts, ends, partitions=list(ranges))
-
     def _make(self) -> None:
-        """Make the table if there is none, with the topic's id for a time without marks."""
+        """Make a missing table, with the topic's id for a time without marks."""
         properties = self.table.properties()
         topic_id = self.topic.snapshot.topic_id
         if properties is None:
-            self._no_rows().writeTo(self.table.name).using(self.table.format).tableProperty(
-                TOPIC_PROPERTY, topic_id
-            ).create()
+            writer = self._no_rows().writeTo(self.table.name).using(self.table.format)
+            writer.tableProperty(TOPIC_PROPERTY, topic_id).create()
         elif properties.get(TOPIC_PROPERTY, topic_id) != topic_id:
             self._refuse()
 
@@ -364,12 +358,9 @@ class _Filling:
         if mark.topic != self.topic.snapshot.topic_id:
             self._refuse()
         if mark.keyed != self.keyed:
-            has, requested = (
-                ("one row for each key", "all records") if mark.keyed else ("all records", "one for each key")
-            )
-            raise InvalidConfigError(
-                f"the table has {has}, and not {requested}: choose another", table=self.table.requested_name
-            )
+            kinds = ("all records", "one row for each key")
+            text = f"the table has {kinds[mark.keyed]}, and not {kinds[self.keyed]}: choose another"
+            raise InvalidConfigError(text, table=self.table.requested_name)
         return mark
 
     def _by_rows(self) -> _Mark:
@@ -390,7 +381,7 @@ class _Filling:
         return mark
 
     def _rows(self, frame: DataFrame) -> DataFrame:
-        """The table's rows of what was read; with `keyed` the last of each key, and whether it deletes it."""
+        """Return the table's rows of records; with `keyed` the last of each key, marked if it deletes the key."""
         if not self.keyed:
             return self.shaped(frame)
         last = F.max_by(F.struct(*frame.columns), F.struct("offset", "partition")).alias("last")
@@ -399,17 +390,10 @@ class _Filling:
 
     def _append(self, frame: DataFrame, mark: _Mark) -> int:
         self.table.append(self._rows(frame), mark)
-        same = [
-            (added_mark, rows)
-            for added_mark, rows in self.table.marks()
-            if added_mark and added_mark.number == mark.number
-        ]
+        same = [(added_mark, rows) for added_mark, rows in self.table.marks() if added_mark.number == mark.number]
         if len(same) > 1:
-            raise CommitConflictError(
-                "two runs at once added the same records: restore the table to the commit before these, and run one "
-                "at a time",
-                table=self.table.requested_name,
-            )
+            text = "two concurrent runs added the same records: restore the table to the commit before them"
+            raise CommitConflictError(f"{text}, and run one at a time", table=self.table.requested_name)
         # Delta drops this commit if another run committed first
         return sum(rows for added_mark, rows in same if added_mark == mark)
 
@@ -424,5 +408,5 @@ class _Filling:
         return count
 
     def _refuse(self) -> None:
-        text = "the table is of another topic, or of one of this name that was dropped: choose another table"
+        text = "the table belongs to another topic, or to a dropped topic of this name: choose another table"
         raise InvalidConfigError(text, table=self.table.requested_name)

@@ -69,7 +69,6 @@ class Options:
         return self._values.get(name.lower())
 
     def integer(self, name: str, minimum: int) -> int | None:
-        """A whole number from `minimum` on, if it was given."""
         text = self.text(name)
         if text is None:
             return None
@@ -81,7 +80,7 @@ class Options:
         return self.choice(name, (str(default).lower(), str(not default).lower())) == "true"
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
-        """One of `choices`, the first by default."""
+        """Return one of `choices`; the first is the default."""
         text = (self.text(name) or choices[0]).strip().lower()
         if text not in choices:
             raise InvalidConfigError(f"option {name} must be {' or '.join(choices)}", value=text)
@@ -101,7 +100,7 @@ def freeze_objects() -> None:
 
 
 def works_for(module: str) -> bool:
-    """True if this is a process of Spark for that module: each step of planning has processes of its own."""
+    """Return whether this is a process of Spark for that module: each step of planning has its own processes."""
     return _is_sparks and module in (_name, *sys.argv)
 
 
@@ -119,12 +118,11 @@ def check_hidden(options: Mapping[str, str]) -> None:
 
 
 def storage_of(options: Mapping[str, str]) -> Storage:
-    """The storage that `path` and the `storage.` options name."""
     return Storage(*url_and_settings(options))
 
 
 def url_and_settings(options: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """The option `path`, and the `storage.` options by their names without that; raises InvalidConfigError."""
+    """Return the option `path`, and the `storage.` options without their prefix."""
     path = options.get("path")
     if not path:
         raise InvalidConfigError(
@@ -137,7 +135,7 @@ def url_and_settings(options: Mapping[str, str]) -> tuple[str, dict[str, str]]:
 
 
 def storage_texts(settings: Mapping[str, Any] | None) -> dict[str, str]:
-    """The settings of a storage's client as options; `storage_of` turns them back into settings."""
+    """Return the settings of a storage client as options, the reverse of `storage_of`."""
     return {
         f"{STORAGE_PREFIX}{name}": (value if isinstance(value, str) else json.dumps(value))
         for name, value in (settings or {}).items()
@@ -222,7 +220,7 @@ class ByPartition:
 
 
 def parse_offsets(text: str, option: str) -> ByPartition:
-    """The numbers in `text`, JSON like {"topic": {"0": 23, "1": -2}}. Raises InvalidConfigError for other text."""
+    """Parse JSON like {"topic": {"0": 23, "1": -2}}. Raises InvalidConfigError for other text."""
     topic, numbers = _one_topic(text, option, f"earliest, latest, or JSON like {_EXAMPLE}")
     if not isinstance(numbers, dict) or not all(_is_entry(*entry) for entry in numbers.items()):
         raise InvalidConfigError(f"option {option} must be JSON like {_EXAMPLE}", value=text)
@@ -230,13 +228,10 @@ def parse_offsets(text: str, option: str) -> ByPartition:
 
 
 def parse_assign(text: str) -> ByPartition:
-    """The partitions in `text`, JSON like {"topic": [0, 1]}, each with the number 0."""
+    """Parse partitions, JSON like {"topic": [0, 1]}; each gets the number 0."""
     topic, partitions = _one_topic(text, "assign", 'JSON like {"topic": [0, 1]}')
-    if (
-        not isinstance(partitions, list)
-        or not partitions
-        or not all(_is_entry(str(number), 0) for number in partitions)
-    ):
+    is_list = isinstance(partitions, list) and len(partitions) > 0
+    if not is_list or not all(_is_entry(str(number), 0) for number in partitions):
         raise InvalidConfigError('option assign must be JSON like {"topic": [0, 1]}', value=text)
     return ByPartition(topic, dict.fromkeys(partitions, 0))
 
@@ -276,7 +271,7 @@ class Bound:
 
 
 def _storage(options: Options, texts: Mapping[str, str]) -> Storage:
-    """The topic's folder; with `tiered` what shows a topic in Kafka's tiered storage as one."""
+    """Return the topic's storage; with `tiered`, in Kafka's tiered storage."""
     if not options.flag("tiered", default=False):
         return storage_of(texts)
     topic = options.text("subscribe")
@@ -288,7 +283,7 @@ def _storage(options: Options, texts: Mapping[str, str]) -> Storage:
 
 
 def _bound(options: Options, side: str, default: int) -> Bound:
-    """The bound of one side. The options are tried in Kafka's order: one time, times by partition, offsets."""
+    """Return the bound of one side, by options in Kafka's order: one time, times by partition, offsets."""
     if (text := options.text(name := f"{side}Timestamp")) is not None:
         return Bound("time", _time(name, text), name)
     if (text := options.text(name := f"{side}OffsetsByTimestamp")) is not None:
@@ -319,7 +314,7 @@ def _time(name: str, text: str, *, up: bool = True) -> int:
 
 
 def read_bounds(reader: SegmentReader, snapshot: Snapshot, options: ReadOptions) -> dict[int, tuple[int, int]]:
-    """The offsets (start, end), by partition, that the options mean at `snapshot`."""
+    """Resolve the options at `snapshot` to offsets (start, end) by partition."""
     partitions = chosen_partitions(snapshot, options)
     for bound in (options.start, options.end):
         bound.check(options.storage.name, partitions)
@@ -332,7 +327,7 @@ def read_bounds(reader: SegmentReader, snapshot: Snapshot, options: ReadOptions)
 
 
 def chosen_partitions(snapshot: Snapshot, options: ReadOptions) -> list[int]:
-    """The partitions that the options name, ascending; raises InvalidConfigError if the topic lacks one."""
+    """Return the selected partitions, ascending. Raises InvalidConfigError if the topic lacks one."""
     name = options.storage.name
     if options.subscribed not in (None, name):
         raise InvalidConfigError(
@@ -352,7 +347,7 @@ def chosen_partitions(snapshot: Snapshot, options: ReadOptions) -> list[int]:
 def first_of_times(
     reader: SegmentReader, snapshot: Snapshot, partitions: Collection[int], bound: Bound
 ) -> Mapping[int, OffsetAndTime | None]:
-    """By partition, the first record that is not older than the bound's time; nothing for a bound of offsets."""
+    """Return by partition the first record at or after the bound's time; nothing for a bound of offsets."""
     if bound.kind == "offset":
         return {}
     return offsets_for_times(reader, snapshot.partitions, {number: _value(bound, number) for number in partitions})
@@ -361,7 +356,7 @@ def first_of_times(
 def start_offset(
     state: PartitionState, partition: int, options: ReadOptions, found_record: OffsetAndTime | None
 ) -> int:
-    """The start of a read of the partition. Raises InvalidConfigError if no record is at or after its time."""
+    """Return the start of a read of the partition. Raises InvalidConfigError if no record is at or after its time."""
     bound = options.start
     value = _value(bound, partition)
     if bound.kind == "offset":
@@ -370,15 +365,12 @@ def start_offset(
         return found_record[0]
     if options.unmatched_start == "latest":
         return state.log_end_offset
-    text = (
-        f"no record is at or after {bound.option}; startingOffsetsByTimestampStrategy=latest reads that partition "
-        "from its end"
-    )
+    text = f"no record is at or after {bound.option}; startingOffsetsByTimestampStrategy=latest reads from the end"
     raise InvalidConfigError(text, partition=partition, timestamp=value)
 
 
 def held_offset(state: PartitionState, partition: int, offset: int, options: ReadOptions) -> int:
-    """`offset` if the partition has it or ends there; else the bound that is next to it."""
+    """Return `offset` if the partition has it or ends there; else the nearest bound."""
     low, high = state.log_start_offset, state.log_end_offset
     if options.fail_on_data_loss and not low <= offset <= high:
         raise OffsetOutOfRangeError(

@@ -82,7 +82,7 @@ class PlannedTopic:
 
 
 def partition_column(rows: DataFrame, partitions: int) -> Column:
-    """The row's `partition` if given, else the partition of its `key`, else a sticky one for a run of rows."""
+    """Return the row's `partition` if set, else the partition of its `key`, else a sticky one for a run of rows."""
     check_part(HAS_ARROW_FUNCTIONS, "an append with a shuffle", "4.1")
     sticky = StickyState(0, 0)
 
@@ -116,7 +116,6 @@ class WriteOptions:
     timestamp_unit: str = "ms"
 
     def merges(self, *, is_micro_batch: bool) -> bool:
-        """True if the write merges small segments after its commit."""
         return self.merge_segments == "true" or (self.merge_segments == "auto" and is_micro_batch)
 
     @classmethod
@@ -146,7 +145,7 @@ class WriteOptions:
 
 
 def parse_batch_id(text: str) -> BatchId:
-    """The batch id as a number if the text is one: Spark's options are strings, but its batches have numbers."""
+    """Parse a number if the text is one: Spark's options are strings, but its batches have numbers."""
     is_number = len(text) <= LONGEST_NAME and text.isascii() and text.isdecimal()
     return int(text) if is_number else text
 
@@ -160,7 +159,7 @@ class MicroBatch:
 
 
 def is_committed(storage: Storage, write_id: str, after: int, head: int) -> bool:
-    """True if a later version up to `head` has the write; makes it durable. Raises CommitStateUnknownError."""
+    """Return whether a later version up to `head` has the write; makes it durable. Raises CommitStateUnknownError."""
     try:
         for commits in CommitFiles(storage).follow(after + 1, end=head + 1, existing=head):
             if any(commit.write_id == write_id for commit in commits):
@@ -177,7 +176,7 @@ def is_committed(storage: Storage, write_id: str, after: int, head: int) -> bool
 
 @dataclass(frozen=True)
 class WrittenSegments(WriterCommitMessage):
-    """The segments that a task wrote, the micro-batch that it was part of, if any, and the topic as it saw it."""
+    """The segments that a task wrote, its micro-batch, if any, and the topic that it wrote to."""
 
     segments: tuple[SegmentInfo, ...] = ()
     micro_batch: MicroBatch | None = None
@@ -185,23 +184,16 @@ class WrittenSegments(WriterCommitMessage):
 
 
 class TaskWriter:
-    """Writes the rows of a task, or the few rows that the driver writes; `compression` is the write's codec.
+    """Writes the rows of a task, or the few rows that the driver writes.
 
     Each attempt of a task writes files under its own names, and leaves them: only the files of the attempt whose
     message Spark passes to `commit` become part of the topic, so nothing is undone.
     """
 
-    def __init__(
-        self,
-        storage: Storage,
-        topic: PlannedTopic,
-        compression: str | None,
-        timestamp_unit: str,
-        held_bytes: int | None = None,
-    ) -> None:
+    def __init__(self, options: WriteOptions, topic: PlannedTopic, held_bytes: int | None = None) -> None:
         self._topic, self._context = topic, TaskContext.get()
         self._appender = Appender(
-            storage,
+            options.storage,
             topic.name,
             topic.config,
             topic.partitions,
@@ -212,8 +204,8 @@ class TaskWriter:
             random=Random(),
             # a task has one core
             workers=1,
-            compression=compression,
-            timestamp_unit=timestamp_unit,
+            compression=options.compression,
+            timestamp_unit=options.timestamp_unit,
             held_bytes=held_bytes,
         )
 
@@ -241,14 +233,10 @@ class TaskWriter:
 
 
 def write_rows(
-    storage: Storage,
-    topic: PlannedTopic,
-    compression: str | None,
-    batches: Iterable[pa.RecordBatch],
-    timestamp_unit: str = "ms",
+    options: WriteOptions, topic: PlannedTopic, batches: Iterable[pa.RecordBatch | pa.Table]
 ) -> WrittenSegments:
-    """Write all rows of a task, as a TaskWriter does."""
-    writer = TaskWriter(storage, topic, compression, timestamp_unit)
+    """Write all rows of a task."""
+    writer = TaskWriter(options, topic)
     for batch in batches:
         writer.append(batch)
     return writer.close()
@@ -263,14 +251,14 @@ def all_written(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenS
 
 
 def micro_batch(local_property: Callable[[str], str | None]) -> MicroBatch | None:
-    """The micro-batch that a task, or a function of foreachBatch, is part of by Spark's local properties, or None."""
+    """Return the micro-batch of a task, or of a function of foreachBatch, by Spark's local properties."""
     query_id = local_property("sql.streaming.queryId")
     batch_id = local_property("streaming.sql.batchId")
     return MicroBatch(query_id, int(batch_id)) if query_id and batch_id else None
 
 
 def check_named(batch: MicroBatch | None, options: WriteOptions) -> None:
-    """Raise InvalidConfigError for an unnamed append in foreachBatch, whose repetition would be appended twice."""
+    """Raise InvalidConfigError for an unnamed append in foreachBatch: Spark may repeat it, which makes duplicates."""
     if batch is not None and options.app_id is None:
         text = (
             "nothing was appended: Spark may repeat a batch of foreachBatch, so name it: "
@@ -292,10 +280,7 @@ def commit_segments(
     merges: bool,
     write_id: str | None = None,
 ) -> AppendResult:
-    """Append `segments` in one commit, then merge if the write `merges`; raises what `commit_append` raises.
-
-    `planned` is the topic as the tasks saw it: CommitConflictError if it was dropped since, or made a compacted one.
-    """
+    """Append `segments` in one commit, then merge if the write `merges`; raises the errors of `commit_append`."""
     planned.check(snapshot)
     result, snapshot = commit_append(
         handle,
@@ -324,7 +309,7 @@ def commit_written(
     batch: MicroBatch | None = None,
     write_id: str | None = None,
 ) -> AppendResult:
-    """Append what the tasks of a batch write have `written`, in the order of the tasks, in one commit."""
+    """Append the segments that tasks have `written`, in the order of the tasks, in one commit."""
     segments = [segment for message in written for segment in message.segments]
     batch = next((message.micro_batch for message in written if message.micro_batch), batch)
     check_named(batch, options)
@@ -345,7 +330,7 @@ def commit_written(
 
 
 def _merge(handle: TopicHandle, snapshot: Snapshot, appended: Sequence[SegmentInfo]) -> None:
-    """Merge small segments. The write is committed, and a merge that fails does not fail it."""
+    """Merge small segments. A failure does not fail the write, which is committed."""
     try:
         report, snapshot = merge_tails(handle, snapshot, appended)
     except Exception as error:
@@ -374,9 +359,8 @@ class DistlogWriter(DataSourceArrowWriter):
         return cls(options, topic)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        options = self._options
         if not self._topic.is_done:
-            return write_rows(options.storage, self._topic, options.compression, iterator, options.timestamp_unit)
+            return write_rows(self._options, self._topic, iterator)
         for _ in iterator:  # Spark fails a task that does not read all its rows
             pass
         return WrittenSegments()
@@ -397,7 +381,7 @@ class DistlogWriter(DataSourceArrowWriter):
 
 
 class DistlogStreamWriter(DataSourceStreamArrowWriter):
-    """One micro-batch, as Spark sees it: in the planner, a copy per task, and another in the process that commits."""
+    """One micro-batch: in the planner, a copy in each task, and another in the process that commits."""
 
     def __init__(self, options: WriteOptions, topic: PlannedTopic | None) -> None:
         self._options, self._topic = options, topic
@@ -414,10 +398,9 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
         return cls(options, PlannedTopic.of(snapshot, None, None))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        options = self._options
         if self._topic is None:
             raise RuntimeError("the process that commits a micro-batch did not plan it")
-        return write_rows(options.storage, self._topic, options.compression, iterator, options.timestamp_unit)
+        return write_rows(self._options, self._topic, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
         """Commit the segments of all tasks, in the order of the tasks, unless this batch or a later one was before.
@@ -452,11 +435,11 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
             _log_skipped(handle, app_id, batchId, sum(segment.record_count for segment in segments), result)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        """Do nothing: vacuum deletes the files. The outcome of the commit may be unknown."""
+        """Vacuum deletes the files: the outcome of the commit may be unknown."""
 
 
 def _log_skipped(handle: TopicHandle, app_id: str, batch_id: int, records: int, earlier: AppendResult) -> None:
-    """Log quietly that a batch came again; warn if rows are left out that the topic may not have."""
+    """Log that a batch was repeated; warn if the topic may lack its rows."""
     name = handle.storage.name
     if earlier.version is None:
         _log.warning(

@@ -93,7 +93,7 @@ def register(spark: SparkSession, storage_options: Mapping[str, Any] | None = No
 
 
 def format_with(spark: SparkSession, storage_options: Mapping[str, Any] | None) -> str:
-    """The name of a format of the session that has these storage options, which Spark does not show."""
+    """Return the name of a format in the session with these storage options, which Spark does not show."""
     if spark not in _registered:
         register(spark)
     activate(spark)
@@ -115,7 +115,7 @@ def activate(spark: SparkSession) -> None:
 
 
 def cores(spark: SparkSession) -> int:
-    """The number of tasks that run at once; the number of this machine's processors if Spark does not report it."""
+    """Return the number of concurrent tasks; this machine's processors if Spark does not report it."""
     try:
         return int(spark.sparkContext.defaultParallelism)
     except Exception:  # Spark Connect has no context, and each kind of session raises another error
@@ -123,7 +123,7 @@ def cores(spark: SparkSession) -> int:
 
 
 def default_settings() -> dict[str, str]:
-    """The settings of a new session that spark-submit and its configuration leave open."""
+    """Return the settings of a new session that spark-submit and its configuration do not set."""
     settings = dict(DEFAULTS)
     if folder := os.environ.get("NUMBA_CACHE_DIR"):
         settings["spark.executorEnv.NUMBA_CACHE_DIR"] = folder

@@ -37,11 +37,11 @@ class DistlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_plan": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """A constant: `latestOffset` finds out what the options mean, and keeps it in its result."""
+        # a constant: `latestOffset` resolves the options, and keeps the start in its result
         return dict(INITIAL)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """One of the limits, which Spark gives back to `latestOffset`; there all limits apply."""
+        """Return one of the limits, which Spark passes to `latestOffset`; there all limits apply."""
         limits = self._limits
         if limits.max_offsets is not None:
             return ReadMaxRows(limits.max_offsets)
@@ -53,19 +53,18 @@ class DistlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner.freeze()
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """The end of the batch from `start` on; `start` itself if there is nothing new."""
+        """Return the end of the batch from `start` on; `start` without new records."""
         return dict(self._planner.next_end(start, limited=not isinstance(limit, ReadAllAvailable)))
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """The offsets up to which the stream could read, for the lag in Spark's progress; sends no request."""
+        """Return the newest offsets, for the lag in Spark's progress; sends no request."""
         return dict(self._planner.head())
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
-        """The splits of one batch, from metadata and indexes alone; raises as `latestOffset`."""
         return list(self._planner.splits(start, end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one split, or no rows for the partition that Spark makes of an empty batch."""
+        # Spark makes a partition for an empty batch
         if not isinstance(partition, StreamSplit):
             return iter(())
         return SplitReader(self._storage, partition.prefix, self._schema).read(partition)
@@ -84,7 +83,6 @@ class RefusedStreamReader(DistlogStreamReader):
         self._error = error
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Raise the error."""
         raise self._error
 
     @property
@@ -96,15 +94,14 @@ class WholeStreamReader(DistlogStreamReader):
     """A stream for a Spark before 4.2, which asks where the topic ends and does not pass the start of a batch."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """As for any version, but an impossible start is reported here, since `latestOffset` may begin anywhere."""
+        """Report an impossible start here, since `latestOffset` may begin anywhere."""
         self._planner.check_start()
         return super().initialOffset()
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 - Spark's name
-        """The end of the next batch: with all that is there. Raises TopicNotFoundError for a dropped topic."""
+        """Return the end of the log, where the next batch ends."""
         return dict(self._planner.whole_end())
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
-        """The splits of one batch; raises what `latestOffset` could not find."""
         self._planner.check_same_topic(start, end)
         return super().partitions(start, end)

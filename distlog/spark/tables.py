@@ -182,7 +182,7 @@ def _to_parquet(
         )
     most = limits.max_offsets, limits.max_bytes
     rows = shaped(stream(spark, topic, [*COLUMNS, "value"], start=EARLIEST, max_offsets=most[0], max_bytes=most[1]))
-    # Spark knows no case when it reads folders, and would not give the field
+    # Spark ignores case when it reads folders, which would hide the field
     if BATCH in map(str.lower, rows.columns):
         text = f"the table's folders are called {BATCH}, so no field can be: flatten=False makes one column"
         raise InvalidConfigError(text)
@@ -225,15 +225,13 @@ class _Writer:
         self.batches += 1
 
     def _check(self, spark: SparkSession) -> None:
-        """Refuse a table that another query began, whose batches have the same numbers."""
+        """Refuse a table of another query, whose batches have the same numbers."""
         query = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
         mark = json.dumps({"query": query, "topic": self.topic_id})
         marks = _texts(spark, f"{self.table}/{_MARK}")
         if not marks:
             if _has_rows(spark, self.table):
-                self._refuse(
-                    "the folder has Parquet files already that are not a table of a topic: choose another one"
-                )
+                self._refuse("the folder has Parquet files that are not a table of a topic: choose another folder")
             frame = spark.createDataFrame([(mark,)], "value string").coalesce(1)
             frame.write.mode("overwrite").text(f"{self.table}/{_MARK}")
         elif marks != [mark]:

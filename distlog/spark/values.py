@@ -27,7 +27,7 @@ ValueFormat = Literal["json", "avro", "protobuf"]
 _BAD = "__bad_json"
 #: A separate column for the parsed JSON: Spark would parse the text again for each field.
 _PARSED = "__found_json"
-#: In JSON an escaped surrogate without its other half, of which Spark makes a question mark.
+#: In JSON an escaped surrogate without its other half, which Spark reads as a question mark.
 _HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _HALF = rf"(?<!\\)((?:\\\\)*)(?:{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW})"
 
@@ -88,7 +88,7 @@ def decode(
 
 
 def quoted(name: str) -> str:
-    """The name as SQL and `col` take it: a dot in it does not select a field."""
+    """Quote a name for SQL and `col`: a dot in it does not select a field."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -105,7 +105,7 @@ def _in_arrow(df: DataFrame, decoder: Decoder, flatten: bool, on_error: OnError)
 
 
 def _for_spark(kind: pa.DataType) -> pa.DataType:
-    """The type of Arrow that Spark has for values of `kind`; raises InvalidConfigError if there is none."""
+    """Return Spark's type for values of `kind`. Raises InvalidConfigError if Spark has none."""
     if pa.types.is_decimal(kind) and kind.precision > 38:
         raise InvalidConfigError("Spark has no decimals of more than 38 digits", precision=kind.precision)
     if pa.types.is_unsigned_integer(kind):
@@ -120,7 +120,7 @@ def _for_spark(kind: pa.DataType) -> pa.DataType:
 
 
 def _with_micros(kind: pa.DataType) -> pa.DataType:
-    """The same type, with times of the day in microseconds, since Arrow makes numbers of the unit that they have."""
+    """Return the type with times of the day in microseconds: Arrow casts them to numbers of their unit."""
     return pa.time64("us") if pa.types.is_time(kind) else _nested(kind, _with_micros)
 
 
@@ -139,12 +139,11 @@ def _json(df: DataFrame, schema: Any, framed: bool, flatten: bool, on_error: OnE
     if not isinstance(struct, StructType):
         raise InvalidConfigError("a schema of JSON is as 'user string, at timestamp', or a StructType")
     other_columns = [name for name in df.columns if name != "value"]
-    if flatten and (twice := sorted(set(other_columns) & set(struct.names))):
-        raise InvalidConfigError(
-            f"a column is called {twice[0]} already: flatten=False makes one column of the value's fields, "
-            "or leave that column out of the read",
-            columns=",".join(twice),
+    if flatten and (duplicates := sorted(set(other_columns) & set(struct.names))):
+        problem = (
+            f"the column {duplicates[0]} exists already: use flatten=False for one column of the value's fields, "
         )
+        raise InvalidConfigError(f"{problem}or omit that column from the read", columns=",".join(duplicates))
     text = F.expr("CAST(substring(value, 6) AS STRING)") if framed else F.col("value").cast("string")
     options = {"columnNameOfCorruptRecord": _BAD}
     is_escaped = text.contains(r"\ud") | text.contains(r"\uD")
@@ -158,13 +157,10 @@ def _json(df: DataFrame, schema: Any, framed: bool, flatten: bool, on_error: OnE
     good = F.col("value").isNull() | (header & is_whole & parsed_value.isNotNull() & parsed_value[_BAD].isNull())
     value = F.when(good, parsed_value)
     if on_error == "fail":
-        positions = [
-            F.concat(F.lit(f" {name}="), F.col(name)) for name in ("partition", "offset") if name in other_columns
-        ]
-        message = F.concat(
-            F.lit("the value is not JSON; on_error='null' leaves the fields of bad records null:"), *positions
-        )
-        value = value.otherwise(F.raise_error(message))
+        names = [name for name in ("partition", "offset") if name in other_columns]
+        reason = F.lit("the value is not JSON; on_error='null' leaves the fields of bad records null:")
+        positions = (F.concat(F.lit(f" {name}="), F.col(name)) for name in names)
+        value = value.otherwise(F.raise_error(F.concat(reason, *positions)))
     with_parsed = df.select("*", parsed.alias(_PARSED)).withColumn(_PARSED, value)
     fields = [parsed_value.getField(name).alias(name) for name in struct.names]
     values = fields if flatten else [F.when(parsed_value.isNotNull(), F.struct(*fields)).alias("value")]

@@ -16,33 +16,6 @@ from pyspark.sql.types import StructType
 from distlog.core import extra, optional
 from distlog.core.errors import InvalidConfigError
 
-__all__ = [
-    "HAS_ADMISSION",
-    "HAS_ARROW_FUNCTIONS",
-    "HAS_FILTERS",
-    "HAS_SHUFFLE_BY_ID",
-    "HAS_STREAM_SINK",
-    "OLDEST",
-    "DataSourceStreamArrowWriter",
-    "EqualTo",
-    "Filter",
-    "GreaterThan",
-    "GreaterThanOrEqual",
-    "In",
-    "LessThan",
-    "LessThanOrEqual",
-    "ReadAllAvailable",
-    "ReadLimit",
-    "ReadMaxBytes",
-    "ReadMaxRows",
-    "ReadMinRows",
-    "SupportsTriggerAvailableNow",
-    "arrow_schema",
-    "by_id",
-    "check_part",
-    "map_in_arrow",
-]
-
 #: The oldest version that has data sources in Python.
 OLDEST = (4, 0)
 
@@ -53,7 +26,13 @@ if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < OLDEST:
     )
 
 try:
-    from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
+    from pyspark.sql.datasource import EqualTo as EqualTo
+    from pyspark.sql.datasource import Filter as Filter
+    from pyspark.sql.datasource import GreaterThan as GreaterThan
+    from pyspark.sql.datasource import GreaterThanOrEqual as GreaterThanOrEqual
+    from pyspark.sql.datasource import In as In
+    from pyspark.sql.datasource import LessThan as LessThan
+    from pyspark.sql.datasource import LessThanOrEqual as LessThanOrEqual
 
     HAS_FILTERS = True
 except ImportError:
@@ -66,7 +45,7 @@ except ImportError:
 
 
 try:
-    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter as DataSourceStreamArrowWriter
 
     HAS_STREAM_SINK = True
 except ImportError:
@@ -76,14 +55,12 @@ except ImportError:
     HAS_STREAM_SINK = False
 
 try:
-    from pyspark.sql.streaming.datasource import (
-        ReadAllAvailable,
-        ReadLimit,
-        ReadMaxBytes,
-        ReadMaxRows,
-        ReadMinRows,
-        SupportsTriggerAvailableNow,
-    )
+    from pyspark.sql.streaming.datasource import ReadAllAvailable as ReadAllAvailable
+    from pyspark.sql.streaming.datasource import ReadLimit as ReadLimit
+    from pyspark.sql.streaming.datasource import ReadMaxBytes as ReadMaxBytes
+    from pyspark.sql.streaming.datasource import ReadMaxRows as ReadMaxRows
+    from pyspark.sql.streaming.datasource import ReadMinRows as ReadMinRows
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as SupportsTriggerAvailableNow
 
     HAS_ADMISSION = True
 except ImportError:
@@ -111,12 +88,12 @@ _UTC: Any = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).para
 
 
 def arrow_schema(schema: StructType) -> Any:
-    """The schema that Spark expects of batches with these columns; times are in UTC."""
+    """Return the schema that Spark expects of batches with these columns; times are in UTC."""
     return to_arrow_schema(schema, **_UTC)
 
 
 def by_id(frame: DataFrame, count: int, column: str) -> DataFrame:
-    """The frame in `count` partitions, with equal numbers in `column` in the same one, and mostly each in its own."""
+    """Return the frame in `count` partitions: equal numbers in `column` share one, and most have their own."""
     if HAS_SHUFFLE_BY_ID:
         # Spark takes only an int; the work on the rows refuses a larger number
         return frame.repartitionById(count, F.col(column).try_cast("int"))
@@ -132,10 +109,7 @@ def check_part(is_there: bool, feature: str, since: str, instead: str = "") -> N
 
 
 def map_in_arrow(frame: DataFrame, function: Any, schema: StructType | str) -> DataFrame:
-    """`frame.mapInArrow`, which needs pandas, although it does not use it, and takes one newer than Spark knows.
-
-    Raises ModuleNotFoundError, which names the package, where pandas is not installed.
-    """
+    """Call `frame.mapInArrow`, which requires pandas without a use, and warns of a newer one than Spark knows."""
     optional("pandas", "a read or an append of a DataFrame", extra("spark"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)

@@ -126,7 +126,7 @@ def by_transaction(topic: Topic, batch: pa.RecordBatch) -> None:
 
 def by_task(topic: Topic, batch: pa.RecordBatch) -> None:
     task = pytest.importorskip("distlog.spark.sink")
-    task.write_rows(topic.storage, task.PlannedTopic.of(topic.snapshot, None, None), None, iter([batch]))
+    task.write_rows(task.WriteOptions(topic.storage), task.PlannedTopic.of(topic.snapshot, None, None), [batch])
 
 
 @pytest.mark.parametrize("append", [by_append, by_table, by_reader, by_transaction, by_task])

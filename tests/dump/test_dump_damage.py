@@ -163,9 +163,9 @@ def test_an_index_that_is_not_sane_is_named(tmp_path: Path, name: str, data: byt
         ("00000000000000000000.snapshot", b"", "cut off"),
         ("00000000000000000000.snapshot", b"\0\1" + b"\0" * 8, "corrupt"),
         ("00000000000000000000.txnindex", b"\1" + b"\0" * 33, "unknown version"),
-        ("leader-epoch-checkpoint", b"1\n0\n", "not a checkpoint of leader epochs"),
-        ("leader-epoch-checkpoint", b"0\n2\n1 1\n", "not a checkpoint of leader epochs"),
-        ("leader-epoch-checkpoint", b"\xff", "not a checkpoint of leader epochs"),
+        ("leader-epoch-checkpoint", b"1\n0\n", "this file of a broker is malformed"),
+        ("leader-epoch-checkpoint", b"0\n2\n1 1\n", "this file of a broker is malformed"),
+        ("leader-epoch-checkpoint", b"\xff", "this file of a broker is malformed"),
         ("00000000000000000000.index", b"\0" * 8, "such file"),
     ],
 )

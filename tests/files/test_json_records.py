@@ -13,7 +13,8 @@ from parsed_lines import bad_lines, parsed, records
 
 from distlog.cli.input import blocks
 from distlog.console import output
-from distlog.core.files.text_lines import TextLines, unescaped
+from distlog.console.arguments import unescaped
+from distlog.core.files.text_lines import TextLines
 
 
 def values(block: bytes) -> list[bytes]:

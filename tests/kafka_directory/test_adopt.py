@@ -293,7 +293,7 @@ def test_a_concurrent_export_into_one_directory_is_refused(tmp_path: Path, monke
     target, calls = tmp_path / "logs", []
 
     def export_another() -> None:
-        with pytest.raises(StorageError, match="another export or adoption") as error:
+        with pytest.raises(StorageError, match="another export or import") as error:
             topics[1].export(target)
         calls.append(error)
 

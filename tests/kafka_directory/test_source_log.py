@@ -15,7 +15,7 @@ from distlog import CorruptRecordError
 from distlog.core.format.indexes import OFFSET_ENTRY
 from distlog.core.format.record_batch import read_headers
 from distlog.core.kafka import partition_folder
-from distlog.core.kafka.partition_folder import HeaderScan, batch_positions, open_headers
+from distlog.core.kafka.partition_folder import HeaderScan, PartitionFolder, PartitionName, batch_positions
 from distlog.core.storage.local_files import SparseMap
 from distlog.core.storage.storage import Storage
 
@@ -100,7 +100,9 @@ def test_a_wrong_index_changes_nothing(change: str, tmp_path: Path) -> None:
         "cut": index_of(*positions)[:-3],
         "empty": b"",
     }[change]
-    headers = open_headers(Storage(tmp_path), "x.log", len(log), index)
+    headers = PartitionFolder(Storage(tmp_path), PartitionName("x", 0), Storage(tmp_path).list()).headers(
+        "x.log", index
+    )
     assert isinstance(headers, HeaderScan) == (change in ("right", "one wrong", "cut"))
     assert len(headers) == len(log)
     half = int(positions[19])

@@ -166,7 +166,7 @@ def test_arguments_are_checked_before_any_task_runs(spark: SparkSession, tmp_pat
     frame = read(spark, topic_of(tmp_path, "x").url)
     for arguments, reason in (
         (("xml", "n long"), "a format is one of"),
-        (("json", "key string"), "a column is called key already"),
+        (("json", "key string"), "the column key exists already"),
         (("json", 5), "a schema of JSON"),
         (("avro", {"type": "record", "name": "R", "fields": [{"name": "key", "type": "int"}]}), "key exists already"),
         (("avro", "nope"), "not a schema of Avro"),

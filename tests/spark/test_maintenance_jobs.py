@@ -18,7 +18,7 @@ import distlog
 from distlog.console.output import Report, Summary
 from distlog.core.errors import InvalidConfigError
 from distlog.core.storage.storage import Storage
-from distlog.jobs.maintenance import maintenance_parser, run_maintenance
+from distlog.jobs.maintenance import MaintenanceJob, maintenance_parser
 
 JOBS = Path(__file__).parents[2] / "jobs"
 OLD = {"retention.ms": 1000, "file.delete.delay.ms": 0}
@@ -158,9 +158,9 @@ def test_an_invalid_argument_for_a_topic_is_status_2(tmp_path: Path, capsys: pyt
     old_topic(f"{tmp_path}/wrong")
     old_topic(f"{tmp_path}/right")
     parser = maintenance_parser("job.py", "A job.")
-    assert run_maintenance(parser, refuse, ["--topic", f"{tmp_path}/wrong"]) == 2
-    assert run_maintenance(parser, refuse, ["--topic", f"{tmp_path}/right"]) == 0
-    assert run_maintenance(parser, refuse, ["--root", str(tmp_path), "--json"]) == 1
+    assert MaintenanceJob(parser, refuse).main(["--topic", f"{tmp_path}/wrong"]) == 2
+    assert MaintenanceJob(parser, refuse).main(["--topic", f"{tmp_path}/right"]) == 0
+    assert MaintenanceJob(parser, refuse).main(["--root", str(tmp_path), "--json"]) == 1
     out, err = capsys.readouterr()
     assert err.count(f"{tmp_path}/wrong: not so\n") == 2
     assert json.loads(out.splitlines()[-1])["failed"] == 1
@@ -171,10 +171,10 @@ def test_a_job_does_not_collect_garbage_of_imports(tmp_path: Path, monkeypatch: 
     frozen: list[str] = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append("by a program"))
     parser = maintenance_parser("job.py", "A job.")
-    run_maintenance(parser, dict, ["--root", str(tmp_path)])
+    MaintenanceJob(parser, dict).main(["--root", str(tmp_path)])
     assert not frozen
     monkeypatch.setattr(sys, "argv", ["a-job", "--root", str(tmp_path)])
-    run_maintenance(parser, dict)
+    MaintenanceJob(parser, dict).main()
     assert frozen == ["by a program"]
 
 

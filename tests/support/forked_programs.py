@@ -157,7 +157,7 @@ class Program:
 def command(*arguments: object, **options: Any) -> Program:
     from distlog.cli.app import COMMANDS
 
-    modules = {f"distlog.cli.{text.function.split('.')[0]}" for text in COMMANDS.values()}
+    modules = {f"distlog.cli.{text.module}" for text in COMMANDS.values()}
     gateway = [GATEWAY] if arguments[0] == "serve" else []
     return Program("distlog", *arguments, module=True, imports=[*sorted(modules), *gateway], **options)
 

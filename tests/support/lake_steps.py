@@ -224,7 +224,7 @@ class Steps:
             assert self._fill(topic, format, "twice").rows == 0
             self._check(topic, format, "twice")
         else:
-            self._refuses("two runs at once", topic, format, "twice")
+            self._refuses("two concurrent runs", topic, format, "twice")
 
 
 STEPS = [name for name in vars(Steps) if not name.startswith("_")]

@@ -64,7 +64,7 @@ class SeenFields:
         self.names |= other.names
 
     def error(self) -> InvalidRecordError | None:
-        """The error of a field that no object has; None if all exist, or if there was no object."""
+        """Return the error of a field that no object has, if any; None also without an object."""
         missed = {*self.fields.values()} - self.present
         if not missed or not self.names:
             return None
@@ -76,10 +76,10 @@ class SeenFields:
 class JsonFields:
     """Parses objects of any kind, one a line, of which some fields are the key, the value and the timestamp.
 
-    The value is the line if no field is named. A key or value is the text of its field, or its JSON as it was written
-    if that is not a text. A field that is not there, or null, makes a null. Blank lines are skipped.
+    The default value is the line. A key or value is the text of its field, or its JSON as it was written if it is not
+    a text. A missing field, or null, makes a null. Blank lines are skipped.
 
-    A kernel finds the fields. A line that is none to it, or has escapes in a field, is left to Python's `json`.
+    A kernel finds the fields. Python's `json` reads a line that the kernel refuses, or with escapes in a field.
     """
 
     fields: Mapping[str, str]
@@ -100,7 +100,7 @@ class JsonFields:
             for number in [scanned.names.index(name)]
         }
         if "value" not in columns:
-            columns["value"] = scanned.whole_lines(rows)
+            columns["value"] = _gathered(scanned.data, scanned.lines[rows], scanned.line_sizes[rows], None)
         if "timestamp" in columns:
             times = self.times.of_column(columns["timestamp"])
             columns["timestamp"] = times.column
@@ -132,7 +132,7 @@ class JsonFields:
     def _fields_of(
         self, text: bytes, scanned: _Scanned, row: int, bad: dict[int, str]
     ) -> dict[str, bytes | None] | None:
-        """The named fields of a line that Python reads; None and the reason for a line that is not an object."""
+        """Return the named fields of a line that Python reads; None, and a reason in `bad`, without an object."""
         start = int(scanned.lines[row])
         line = text[start : start + int(scanned.line_sizes[row])]
         try:
@@ -172,7 +172,7 @@ class JsonRecords:
         return Parsed(table_of_rows(rows, _SCHEMA), bad, len(text) + 1, np.array(starts, np.int64))
 
     def _in_bulk(self, text: bytes) -> pa.Table | None:
-        """The records of a block that Arrow can read at once, as of most blocks; else None."""
+        """Return the records of a block that Arrow can read at once, as for most blocks; else None."""
         fields = _fields_in_bulk(text)
         if fields is None or not _are_plain(fields):
             return None
@@ -191,7 +191,7 @@ class JsonRecords:
         if unknown:
             raise ValueError(f"unknown field {unknown[0]}; known are {', '.join(ACCEPTED)}")
         return {
-            "partition": _integer("partition", record.get("partition"), MAX_INT),
+            "partition": _partition(record.get("partition")),
             "timestamp": self.times.of_value(record.get("timestamp")),
             "key": _bytes(record.get("key")),
             "value": _bytes(record["value"]),
@@ -200,7 +200,7 @@ class JsonRecords:
 
 
 def written_fields(line: str, names: Sequence[str]) -> dict[str, bytes | None]:
-    """The fields among `names` as text or JSON; None for null. Raises ValueError for a line that is not an object."""
+    """Return the fields among `names` as text or JSON. Raises ValueError for a line that is not an object."""
     value = json.loads(line)
     if not isinstance(value, dict):
         raise ValueError("it must be an object")
@@ -250,11 +250,8 @@ class _Scanned:
         states[(table == ESCAPED).any(axis=1) & (states == FOUND)] = UNSURE
         return cls(data, names, lines, line_sizes, states, table, starts.reshape(shape), sizes.reshape(shape))
 
-    def whole_lines(self, rows: npt.NDArray[np.int64]) -> pa.Array:
-        return _gathered(self.data, self.lines[rows], self.line_sizes[rows], None)
-
     def column(self, number: int, rows: npt.NDArray[np.int64], python_values: Mapping[int, bytes | None]) -> pa.Array:
-        """A field of `rows`; `python_values` has it for the rows that Python read."""
+        """Return a field of `rows`; `python_values` has the rows that Python read."""
         is_found = (self.kinds[rows, number] > NULL) & (self.states[rows] == FOUND)
         starts = np.where(is_found, self.starts[rows, number], 0)
         sizes = np.where(is_found, self.sizes[rows, number], 0)
@@ -282,7 +279,7 @@ def _gathered(
 
 
 def _fields_in_bulk(block: bytes) -> pa.RecordBatch | None:
-    """The fields of a block of records, one a line, by Arrow; None if it cannot read them."""
+    """Return the fields of a block of records, read by Arrow; None if it cannot read them."""
     lines = split_lines(block)
     # Arrow's reader crashes at a null ahead of the first object
     delimited = pc.and_(pc.starts_with(lines, "{"), pc.ends_with(lines, "}"))
@@ -307,7 +304,7 @@ def _fields_in_bulk(block: bytes) -> pa.RecordBatch | None:
 
 
 def first_object(block: bytes) -> Mapping[str, Any]:
-    """The object of the first line, whose types other lines may have; empty if it is none."""
+    """Return the object of the first line, whose types other lines may have; empty for another line."""
     try:
         value = json.loads(block.partition(b"\n")[0])
     except (ValueError, RecursionError):
@@ -316,7 +313,7 @@ def first_object(block: bytes) -> Mapping[str, Any]:
 
 
 def _are_plain(fields: pa.RecordBatch) -> bool:
-    """True if partitions are in their range, and each header has a name and a value."""
+    """Return whether partitions are in their range, and each header has a name and a value."""
     low, high = (bound.as_py() for bound in pc.min_max(fields["partition"]).values())
     headers = pc.list_flatten(fields["headers"])
     are_complete = all(part.null_count == 0 for part in (headers, *headers.flatten()))
@@ -324,7 +321,7 @@ def _are_plain(fields: pa.RecordBatch) -> bool:
 
 
 def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; raises ValueError for a name that it has twice, of which one value would be lost."""
+    """Return the object. Raises ValueError for a duplicate name, of which a value would be lost."""
     fields: dict[str, Any] = {}
     for name, value in pairs:
         if name in fields:
@@ -333,24 +330,19 @@ def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def _integer(name: str, value: Any, limit: int) -> int | None:
-    if value is None or (type(value) is int and -1 <= value <= limit):
+def _partition(value: Any) -> int | None:
+    if value is None or (type(value) is int and -1 <= value <= MAX_INT):
         return value
-    raise ValueError(f"{name} must be an integer from -1 to {limit}, or null")
+    raise ValueError(f"partition must be an integer from -1 to {MAX_INT}, or null")
 
 
 def _headers(value: Any) -> list[dict[str, Any]]:
-    if value is None:
-        return []
-    if not isinstance(value, list):
+    if not isinstance(value, list | None):
         raise ValueError("headers must be a list")
-    return [_header(item) for item in value]
-
-
-def _header(item: Any) -> dict[str, Any]:
-    if not isinstance(item, dict) or item.keys() != {"key", "value"} or not isinstance(item["key"], str):
-        raise ValueError('a header must be {"key": text, "value": bytes}')
-    return {"key": item["key"], "value": _bytes(item["value"])}
+    for item in value or ():
+        if not isinstance(item, dict) or item.keys() != {"key", "value"} or not isinstance(item["key"], str):
+            raise ValueError('a header must be {"key": text, "value": bytes}')
+    return [{"key": item["key"], "value": _bytes(item["value"])} for item in value or ()]
 
 
 def _bytes(value: Any) -> bytes | None:

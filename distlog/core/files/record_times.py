@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import column_of, integers, numbers_of, scalar_of
+from distlog.core.arrays import column_of, flags_of, integers, scalar_of
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.integers import MAX_LONG
 from distlog.core.times import NO_TIMESTAMP, WHOLE_TIME, to_ms, wrong_unit
@@ -50,14 +50,12 @@ class TimeReader:
             return
         try:
             datetime.strptime("", self.time_format)
-        except ValueError as error:
+        except (ValueError, re.error) as error:
             if "does not match format" not in str(error) and "unconverted data" not in str(error):
                 raise InvalidConfigError(f"not a time format of strptime: {error}", format=self.time_format) from None
-        except re.error as error:
-            raise InvalidConfigError(f"not a time format of strptime: {error}", format=self.time_format) from None
 
     def of_column(self, column: pa.Array) -> Times:
-        """The times of a column of texts, numbers, dates or timestamps; an empty text is none."""
+        """Return the times of a column of texts, numbers, dates or timestamps; an empty text is null."""
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         if any(is_text(column.type) for is_text in _TEXTS):
@@ -67,15 +65,17 @@ class TimeReader:
         if pa.types.is_timestamp(column.type):
             kind = pa.timestamp("ms", column.type.tz)
             column = column.cast(options=pc.CastOptions(kind, allow_time_truncate=True)).cast(pa.int64())
-            early = pc.less(column, integers([0])[0])
-            return _without(column, pc.and_kleene(early, column.is_valid()), "a time before 1970")
+            is_early = pc.fill_null(pc.less(column, integers([0])[0]), False)
+            rows = np.flatnonzero(flags_of(is_early)).tolist()
+            times = pc.if_else(is_early, pa.nulls(1, pa.int64())[0], column) if rows else column
+            return Times(times, dict.fromkeys(rows, "a time before 1970"))
         times = times_of(column, self.unit)
         if times is not None:
             return Times(times, {})
         return self._by_value(column.to_pylist())
 
     def of_value(self, value: Any) -> int | None:
-        """The time of one value; None for none. Raises ValueError with the reason."""
+        """Return the time of a value. Raises ValueError with the reason."""
         if self.time_format is None or value is None:
             return time_of(value, self.unit)
         if isinstance(value, bool) or not isinstance(value, str | int | float):
@@ -96,28 +96,25 @@ class TimeReader:
             times := fixed.read(column.cast(pa.binary()))
         ) is not None:
             return Times(times, {})
-        # most times of a log are of a few seconds
+        # a log has many records per second
         encoded = column.cast(pa.binary()).dictionary_encode()
         distinct_times = self._by_value([value.decode(errors="replace") for value in encoded.dictionary.to_pylist()])
         times = distinct_times.column.take(encoded.indices)
         if not distinct_times.faults:
             return Times(times, {})
         bad = pc.is_in(encoded.indices, pa.array(sorted(distinct_times.faults), encoded.indices.type))
-        rows = np.flatnonzero(numbers_of(pc.fill_null(bad, False).cast(pa.uint8()))).tolist()
+        rows = np.flatnonzero(flags_of(pc.fill_null(bad, False))).tolist()
         return Times(times, {row: distinct_times.faults[encoded.indices[row].as_py()] for row in rows})
 
     def _by_value(self, values: Sequence[Any]) -> Times:
         times, faults = list[int | None](), dict[int, str]()
         for row, value in enumerate(values):
-            times.append(self._time_or_fault(value, row, faults))
+            try:
+                times.append(None if value == "" else self.of_value(value))
+            except ValueError as error:  # noqa: PERF203 - a bad time must not hide the next
+                times.append(None)
+                faults[row] = f"not a time: {error}"
         return Times(column_of(times, pa.int64()), faults)
-
-    def _time_or_fault(self, value: Any, row: int, faults: dict[int, str]) -> int | None:
-        try:
-            return None if value == "" else self.of_value(value)
-        except ValueError as error:
-            faults[row] = f"not a time: {error}"
-            return None
 
     def _formatted(self, text: str) -> int:
         form = self.time_format or ""
@@ -151,13 +148,6 @@ def _checked(time: datetime, text: str) -> int:
     return ms
 
 
-def _without(column: pa.Array, is_bad: pa.Array, reason: str) -> Times:
-    rows = np.flatnonzero(numbers_of(is_bad.cast(pa.uint8()))).tolist()
-    if not rows:
-        return Times(column, {})
-    return Times(pc.if_else(is_bad, pa.nulls(1, pa.int64())[0], column), dict.fromkeys(rows, reason))
-
-
 def times_of(column: pa.Array, unit: str = "ms") -> pa.Array | None:
     """Milliseconds since 1970, of numbers of a unit, or of texts: all numbers, or all ISO 8601 (no zone: UTC)."""
     if pa.types.is_boolean(column.type):
@@ -181,7 +171,7 @@ def times_of(column: pa.Array, unit: str = "ms") -> pa.Array | None:
 
 
 def time_of(value: Any, unit: str = "ms") -> int | None:
-    """A time, which is text or a number of units, as ms since 1970; raises ValueError."""
+    """Return a time, text or a number of units, as ms since 1970. Raises ValueError."""
     if isinstance(value, str) and value.strip().removeprefix("-").isdecimal():
         value = int(value)
     time = to_ms(value, unit) if isinstance(value, str) or type(value) is int else value
@@ -192,7 +182,7 @@ def time_of(value: Any, unit: str = "ms") -> int | None:
     raise ValueError(f"{WHOLE_TIME} (--timestamp-unit), from 0 on, -1 for none, or null, not {value!r}")
 
 
-#: The digits of a directive, and its least and largest value. `%f` has those that the others leave.
+#: The digits of a directive, and its least and largest value. `%f` has the remaining digits.
 _NUMBERS = {"Y": (4, 1970, 9999), "m": (2, 1, 12), "d": (2, 1, 31), "H": (2, 0, 23), "M": (2, 0, 59), "S": (2, 0, 59)}
 _WIDTHS = {name: width for name, (width, _, _) in _NUMBERS.items()} | {"b": 3, "z": 5}
 _MINUTE_MS, _DAY_MS = 60_000, 86_400_000
@@ -208,7 +198,7 @@ class FixedTimes:
     @classmethod
     @lru_cache
     def of(cls, form: str) -> FixedTimes | None:
-        """The format, or None for one that only `strptime` reads."""
+        """Return the format; None if only `strptime` reads it."""
         parts = re.findall(r"%.|[^%]", form, re.DOTALL)
         names = [part[1] for part in parts if len(part) == 2]
         is_known = form.isascii() and {*names} <= {*_WIDTHS, "f"} and len({*names}) == len(names)
@@ -254,26 +244,20 @@ class FixedTimes:
                 digits_by_part[name] = _number(column, good)
                 _, least, largest = _NUMBERS.get(name, (0, 0, 10**6))
                 good &= (digits_by_part[name] >= least) & (digits_by_part[name] <= largest)
-        # scalars stand for what the format leaves out
-        zeros, ones = np.int64(0), np.int64(1)
-        months = (
-            (np.where(good, digits_by_part["Y"], 1970) - 1970) * 12
-            + np.where(good, digits_by_part.get("m", ones), 1)
-            - 1
-        )
-        begins = months.astype("datetime64[M]").astype("datetime64[D]")
-        days = begins + (digits_by_part.get("d", ones) - 1)
+        # scalars stand for parts that the format lacks
+        values: dict[str, Any] = {**dict.fromkeys("HMSfz", np.int64(0)), "m": np.int64(1), "d": np.int64(1)}
+        values |= digits_by_part
+        months = (np.where(good, values["Y"], 1970) - 1970) * 12 + np.where(good, values["m"], 1) - 1
+        days = months.astype("datetime64[M]").astype("datetime64[D]") + (values["d"] - 1)
         good &= days.astype("datetime64[M]").astype(np.int64) == months
-        minutes = (
-            digits_by_part.get("H", zeros) * 60 + digits_by_part.get("M", zeros) - digits_by_part.get("z", zeros)
-        )
-        ms = digits_by_part.get("S", zeros) * 1000 + digits_by_part.get("f", zeros) * 1000 // 10**fraction
+        minutes = values["H"] * 60 + values["M"] - values["z"]
+        ms = values["S"] * 1000 + values["f"] * 1000 // 10**fraction
         moments = days.astype(np.int64) * _DAY_MS + minutes * _MINUTE_MS + ms
         return moments, good & (moments >= 0)
 
 
 def _number(digits: npt.NDArray[np.uint8], good: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """The number that columns of digits make; `good` becomes False where they are none."""
+    """Return the number of each row of digits; `good` becomes False for rows with other characters."""
     number = np.zeros(len(digits), np.int64)
     for column in digits.T:
         digit = column.astype(np.int64) - _ZERO
@@ -283,7 +267,7 @@ def _number(digits: npt.NDArray[np.uint8], good: npt.NDArray[np.bool_]) -> npt.N
 
 
 def _months(names: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    """The numbers of months by their short names, in any case; 0 for no month of three ASCII letters."""
+    """Return the numbers of months by their short names, in any case; 0 for other texts."""
     numbers = np.zeros(len(names), np.int64)
     for number, name in enumerate(calendar.month_abbr):
         encoded = name.lower().encode()

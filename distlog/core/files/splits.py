@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -25,10 +24,6 @@ from distlog.core.files.input_files import (
 from distlog.core.files.table_rows import row_groups
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import CHUNK_BYTES, InputStorage
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
 
 SPLIT_BYTES = 64 << 20
 #: The cost of opening a file, as bytes that could be read in that time.
@@ -72,7 +67,7 @@ Run = Sequence[FileSplit]
 def split_files(
     files: Sequence[InputFile], storage: InputStorage, split_bytes: int | None = SPLIT_BYTES
 ) -> list[FileSplit]:
-    """The splits of files, in order, of about `split_bytes` (None: whole files); reads footers of large Parquet."""
+    """Return the splits of files in order, of about `split_bytes` each; None makes one split of each file."""
     large = [file for file in files if split_bytes is not None and file.size > split_bytes]
     parquet = [file for file in large if file.kind.format == PARQUET]
     groups = dict(zip(parquet, in_parallel(partial(row_groups, storage), parquet), strict=True))
@@ -92,7 +87,7 @@ def _splits_of(file: InputFile, split_bytes: int | None, groups: Sequence[int] |
 
 
 def _splits_of_groups(file: InputFile, split_bytes: int, sizes: Sequence[int]) -> Iterator[FileSplit]:
-    """Consecutive row groups; their sizes add up to the file's size, as positions estimate the work."""
+    """Yield splits of consecutive row groups; their sizes add up to the file's size."""
     first, start, position = 0, 0, 0
     for number, size in enumerate(sizes, 1):
         position += size
@@ -105,9 +100,7 @@ def _splits_of_groups(file: InputFile, split_bytes: int, sizes: Sequence[int]) -
 
 
 def pack(splits: Sequence[FileSplit], tasks: int) -> list[Run]:
-    """Runs of consecutive splits, at most `tasks`, of about the same work each; none is empty."""
-    if tasks < 1:
-        raise InvalidRecordError("splits are packed for at least one task", tasks=tasks)
+    """Return runs of consecutive splits, at most `tasks`, with about equal work; none is empty."""
     if not splits:
         return []
     work = [split.length * (3 if split.file.kind.compression else 1) + OPEN_BYTES for split in splits]
@@ -128,7 +121,7 @@ class Block:
 
 
 def split_blocks(storage: InputStorage, split: FileSplit) -> Iterator[Block]:
-    """The lines that start in a split. Raises InvalidRecordError for a changed or bad file, or an endless line."""
+    """Yield the lines that start in a split. Raises InvalidRecordError for a changed or bad file, or a long line."""
     file = split.file
     if file.kind.compression:
         yield from _whole_lines(file, _decompressed(storage, file), 0)
@@ -143,7 +136,7 @@ def split_blocks(storage: InputStorage, split: FileSplit) -> Iterator[Block]:
             newline = chunk.find(b"\n")
             if newline >= 0:
                 position = begin + skipped + newline + 1
-                chunks = _after(chunk[newline + 1 :], chunks)
+                chunks = itertools.chain([chunk[newline + 1 :]], chunks)
                 break
             skipped += len(chunk)
         else:
@@ -152,17 +145,12 @@ def split_blocks(storage: InputStorage, split: FileSplit) -> Iterator[Block]:
 
 
 def lines_after(storage: InputStorage, file: InputFile, position: int) -> Iterator[Block]:
-    """The lines from `position`, where one starts, to the end of the file, in small blocks."""
+    """Yield the lines from `position`, the start of a line, to the end of the file, in small blocks."""
     return _whole_lines(file, _growing(storage, file, position), position)
 
 
-def _after(first: bytes, chunks: Iterator[bytes]) -> Iterator[bytes]:
-    yield first
-    yield from chunks
-
-
 def _stored(storage: InputStorage, file: InputFile, start: int, end: int) -> Iterator[bytes]:
-    """Bytes of a file up to `end`, and if that is within a line, the rest of the line."""
+    """Yield the bytes of a file up to `end`, or to the end of the line there."""
     position = start
     last = b""
     try:
@@ -183,7 +171,7 @@ def _stored(storage: InputStorage, file: InputFile, start: int, end: int) -> Ite
 
 
 def _growing(storage: InputStorage, file: InputFile, position: int) -> Iterator[bytes]:
-    """The bytes from `position` on, first a few, since most lines are short."""
+    """Yield the bytes from `position` on, at first a few, since most lines are short."""
     size = _TAIL_BYTES
     while position < file.size:
         try:
@@ -197,7 +185,7 @@ def _growing(storage: InputStorage, file: InputFile, position: int) -> Iterator[
 
 
 def _whole_lines(file: InputFile, chunks: Iterator[bytes], position: int, end: int | None = None) -> Iterator[Block]:
-    """Chunks as blocks of whole lines, the first from `position` on; a line at `end` is not the split's."""
+    """Yield blocks of whole lines, the first from `position` on; a line at `end` belongs to the next split."""
     fragments, size = list[bytes](), 0
     for chunk in chunks:
         cut = chunk.rfind(b"\n")
@@ -224,7 +212,7 @@ def _block(position: int, fragments: list[bytes]) -> Block:
 
 
 def _decompressed(storage: InputStorage, file: InputFile) -> Iterator[bytes]:
-    stored = _Chunks(_stored_whole(storage, file))
+    stored = _Chunks(_stored(storage, file, 0, file.size))
     try:
         with pa.CompressedInputStream(pa.PythonFile(stored, "r"), file.kind.compression) as stream:
             is_first = True
@@ -239,18 +227,6 @@ def _decompressed(storage: InputStorage, file: InputFile) -> Iterator[bytes]:
         if stored.error is not None:
             raise stored.error from None
         raise InvalidRecordError(f"the file cannot be decompressed: {error}", file=file.name) from None
-
-
-def _stored_whole(storage: InputStorage, file: InputFile) -> Iterator[bytes]:
-    size = 0
-    try:
-        for chunk in storage.chunks(file.url, 0, file.size):
-            size += len(chunk)
-            yield chunk
-    except FileNotFoundError:
-        raise vanished(file.url) from None
-    if size < file.size:
-        raise shorter(file, size)
 
 
 class _Chunks(io.RawIOBase):
@@ -273,9 +249,3 @@ class _Chunks(io.RawIOBase):
         size = len(self._unread) if size is None or size < 0 else size
         data, self._unread = self._unread[:size], self._unread[size:]
         return bytes(data)
-
-    def readinto(self, buffer: Buffer) -> int:
-        view = memoryview(buffer).cast("B")
-        data = self.read(len(view))
-        view[: len(data)] = data
-        return len(data)

@@ -1,4 +1,4 @@
-"""Rows of CSV and Parquet as records: some columns are key, value and timestamp; without a value it is the whole row.
+"""Rows of CSV and Parquet as records: some columns are key, value and timestamp; the default value is the whole row.
 
 A row of CSV is as RFC 4180 has it. An expression finds how far the rows are valid, and Arrow reads these at once. If
 counts show that all lines of a block are rows, Arrow reads it without the expression, in much less time. After a
@@ -14,9 +14,9 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,10 +32,6 @@ from distlog.core.files.text_lines import BadLine, Parsed
 from distlog.core.read.row_lines import joined, joined_items, json_labels, json_texts, or_else
 from distlog.core.storage.storage import InputStorage
 from distlog.core.write.rows import ACCEPTED
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
 
 _CELL = rb'(?:"[^"]*(?:""[^"]*)*"|[^",\r\n][^,\r\n]*|)'
 _CELLS = rb"%b(?:,%b)*" % (_CELL, _CELL)
@@ -77,7 +73,7 @@ class CsvRows:
         check_names(self.fields, self.names)
 
     def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
-        """See `LineParser`. A row that has not ended in the block is not consumed, unless it `is_last`."""
+        """Parse as `LineParser`; a row that has not ended in the block is not consumed, unless it `is_last`."""
         size, text = len(text), text + b"\n"
         table = _all_rows(text, self.names) if limit >= size else None
         if table is not None:
@@ -165,7 +161,7 @@ def header_names(line: bytes) -> list[str]:
 
 
 def _all_rows(text: bytes, names: Sequence[str]) -> pa.Table | None:
-    """The rows of a text whose lines are all rows, as plain ones are; None if that is not sure."""
+    """Return the rows of a text if each line is surely one row, else None."""
     # Arrow takes a return for the end of a row, and a blank line for a row of one field
     has_returns = text.count(b"\r") != text.count(b"\r\n")
     if has_returns or not _has_plain_quotes(text) or (len(names) == 1 and _BLANK_LINE.search(text)):
@@ -225,18 +221,12 @@ class StoredFile(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def seekable(self) -> bool:
-        return True
-
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size}[whence]
         return self._position
 
     def tell(self) -> int:
         return self._position
-
-    def size(self) -> int:
-        return self._file.size
 
     def read(self, size: int | None = -1) -> bytes:
         """The next bytes. Raises InvalidRecordError if the file is shorter now."""
@@ -252,12 +242,6 @@ class StoredFile(io.RawIOBase):
         self._position = end
         return data
 
-    def readinto(self, buffer: Buffer) -> int:
-        view = memoryview(buffer).cast("B")
-        data = self.read(len(view))
-        view[: len(data)] = data
-        return len(data)
-
 
 def row_groups(storage: InputStorage, file: InputFile) -> list[int]:
     with _open(storage, file) as parquet:
@@ -265,36 +249,25 @@ def row_groups(storage: InputStorage, file: InputFile) -> list[int]:
         return [_stored_bytes(metadata.row_group(number), None) for number in range(metadata.num_row_groups)]
 
 
-class _open:  # noqa: N801 - a context manager
-    """A Parquet file in a `with` block, in which Arrow's errors name the file."""
+@contextmanager
+def _open(storage: InputStorage, file: InputFile) -> Iterator[Any]:
+    """Open a Parquet file; errors in the block name the file."""
+    import pyarrow.parquet as pq
 
-    def __init__(self, storage: InputStorage, file: InputFile) -> None:
-        self._storage, self._file = storage, file
-
-    def __enter__(self) -> Any:
-        import pyarrow.parquet as pq
-
-        is_local = self._storage.is_local(self._file.url)
-        source = self._file.url if is_local else StoredFile(self._storage, self._file)
-        try:
-            self._parquet = pq.ParquetFile(
-                source, pre_buffer=False, buffer_size=_LOCAL_BUFFER if is_local else _OBJECT_BUFFER
-            )
-        except FileNotFoundError:
-            raise vanished(self._file.url) from None
-        except (pa.ArrowException, OSError) as error:
-            raise self._error(error) from None
-        return self._parquet
-
-    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        self._parquet.close()
-        if isinstance(error, InvalidRecordError):
-            error.details.setdefault("file", self._file.name)
-        elif isinstance(error, pa.ArrowException):
-            raise self._error(error) from None
-
-    def _error(self, error: Exception) -> InvalidRecordError:
-        return InvalidRecordError(f"the Parquet file cannot be read: {error}", file=self._file.name)
+    is_local = storage.is_local(file.url)
+    source = file.url if is_local else StoredFile(storage, file)
+    try:
+        with pq.ParquetFile(
+            source, pre_buffer=False, buffer_size=_LOCAL_BUFFER if is_local else _OBJECT_BUFFER
+        ) as parquet:
+            yield parquet
+    except FileNotFoundError:
+        raise vanished(file.url) from None
+    except InvalidRecordError as error:
+        error.details.setdefault("file", file.name)
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidRecordError(f"the Parquet file cannot be read: {error}", file=file.name) from None
 
 
 def check_columns(storage: InputStorage, file: InputFile, options: ReadOptions) -> None:
@@ -314,7 +287,7 @@ class ParquetRecords(NamedTuple):
 def parquet_records(
     storage: InputStorage, file: InputFile, groups: range | None, options: ReadOptions, times: TimeReader
 ) -> Iterator[ParquetRecords]:
-    """The records of the row groups of a file (None: all), in order."""
+    """Yield the records of the row groups of a file (None: all), in order."""
     import pyarrow.parquet as pq
 
     with _open(storage, file) as parquet:
@@ -326,14 +299,11 @@ def parquet_records(
         first_row = sum(parquet.metadata.row_group(number).num_rows for number in range(numbers.start))
         is_local = storage.is_local(file.url)
         for number in numbers:
-            is_small = (
-                not is_local and _stored_bytes(parquet.metadata.row_group(number), column_names) <= _TOGETHER_BYTES
-            )
             reading = parquet
-            if is_small:
+            if not is_local and _stored_bytes(parquet.metadata.row_group(number), column_names) <= _TOGETHER_BYTES:
                 # the columns of the row group are fetched together
                 reading = pq.ParquetFile(StoredFile(storage, file), metadata=parquet.metadata, pre_buffer=True)
-            # of one group at a time, since Arrow fetches those that it is given all at once
+            # one group at a time, since Arrow fetches all given groups at once
             for batch in reading.iter_batches(batch_rows, row_groups=[number], columns=column_names):
                 table, faults = _records(batch, columns, options, times)
                 yield ParquetRecords(table, first_row, faults)
@@ -381,22 +351,16 @@ def _records(
 
 
 def _bytes(column: pa.Array) -> pa.Array:
-    """A column as bytes: text and bytes as they are, numbers and times as in JSON without quotes, others as JSON."""
+    """Return a column as bytes: text and bytes unchanged, numbers and times as JSON without quotes, others JSON."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     kind = column.type
     if pa.types.is_nested(kind):
         return json_values(column)
-    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
-        return column.cast(pa.large_binary())
-    if pa.types.is_string(kind) or pa.types.is_fixed_size_binary(kind):
+    if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
         return column.cast(pa.binary())
-    if pa.types.is_large_string(kind):
+    if any(is_bytes(kind) for is_bytes in _BYTES):
         return column.cast(pa.large_binary())
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return column
-    from pyarrow import compute as pc
-
     return pc.utf8_trim(json_values(column).cast(pa.large_string()), '"').cast(pa.large_binary())
 
 
@@ -405,7 +369,7 @@ def json_rows(batch: pa.RecordBatch) -> pa.Array:
 
 
 def json_values(column: pa.Array) -> pa.Array:
-    """The values as JSON texts (large_binary), null for null. Raises InvalidRecordError for another type."""
+    """Return the values as JSON texts (large_binary), null for null. Raises InvalidRecordError for another type."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         return json_values(column.cast(kind.value_type))
@@ -459,14 +423,11 @@ def _plain(column: pa.Array) -> pa.Array:
     if pa.types.is_timestamp(kind):
         return _times(column)
     if pa.types.is_floating(kind):
-        texts = column.cast(pa.float64()).cast(pa.string()) if kind == pa.float16() else column.cast(pa.string())
-        finite = pc.is_finite(column.cast(pa.float64()))
-        names = pc.if_else(
-            pc.is_nan(column.cast(pa.float64())),
-            '"NaN"',
-            pc.if_else(pc.less(column.cast(pa.float64()), 0.0), '"-Infinity"', '"Infinity"'),
-        )
-        return pc.if_else(finite, texts, names).cast(pa.large_binary())
+        doubles = column.cast(pa.float64())
+        texts = (doubles if kind == pa.float16() else column).cast(pa.string())
+        infinities = pc.if_else(pc.less(doubles, 0.0), '"-Infinity"', '"Infinity"')
+        names = pc.if_else(pc.is_nan(doubles), '"NaN"', infinities)
+        return pc.if_else(pc.is_finite(doubles), texts, names).cast(pa.large_binary())
     try:
         texts = column.cast(pa.string())
     except pa.ArrowException:

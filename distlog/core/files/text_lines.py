@@ -32,8 +32,6 @@ else:
 
 
 NO_SEPARATOR = "the line has no key separator: correct it, or leave out --key-separator"
-_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
 #: How many bytes of a bad line an error shows.
 _SHOWN = 200
 _ASCII = 128
@@ -55,7 +53,7 @@ class LineParser(Protocol):
     """Parses blocks of whole lines of one format."""
 
     def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
-        """The records that begin in the first `limit` bytes. Raises InvalidRecordError for a useless file."""
+        """Return the records that begin in the first `limit` bytes. Raises InvalidRecordError for a useless file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,21 +108,6 @@ def split_lines(text: bytes) -> pa.Array:
     return pc.split_pattern(scalar_of(text, pa.binary()), "\n").values
 
 
-def unescaped(text: str) -> str:
-    r"""Resolve \t, \n, \r, \\ and \xNN, as in a format of `read`. Raises ValueError for another escape."""
-    fragments, position = list[str](), 0
-    for match in _ESCAPE.finditer(text):
-        escape = match[1]
-        if escape not in _ESCAPES and len(escape) != 3:
-            raise ValueError(f"unknown escape \\{escape}: use \\n, \\t, \\r, \\\\ or \\xNN")
-        fragments += [text[position : match.start()], _ESCAPES.get(escape) or chr(int(escape[1:], 16))]
-        position = match.end()
-    tail = text[position:]
-    if tail.endswith("\\"):
-        raise ValueError(r"the separator ends with \: write \\")
-    return "".join([*fragments, tail])
-
-
 @dataclass(frozen=True, slots=True)
 class PatternLines:
     """Parses lines with a pattern's groups key, value and timestamp; without a value group the value is the line.
@@ -160,7 +143,7 @@ class PatternLines:
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """The named groups of lines as bytes, and which lines match; a group that took no part is empty."""
+    """The named groups of lines as bytes, and which lines match; an unused group is empty."""
 
     columns: Mapping[str, pa.Array]
     matches: np.ndarray
@@ -208,7 +191,7 @@ def _group(match: re.Match[str] | None, name: str) -> bytes:
 
 @lru_cache
 def re2_pattern(pattern: str) -> str | None:
-    """The pattern for RE2, which finds the same in a line of ASCII; None if that is not sure."""
+    """Return the pattern for RE2, with the same matches in a line of ASCII; None if that is not certain."""
     try:
         tree = _parser.parse(pattern)
         if tree.state.flags & ~_HARMLESS_FLAGS:

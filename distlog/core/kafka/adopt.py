@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
+from itertools import product
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -181,14 +182,9 @@ def with_names_of_contents(partition: AdoptedPartition) -> AdoptedPartition:
 
 def delete_targets(topic: Storage, name: str, partitions: Sequence[AdoptedPartition]) -> None:
     """Delete the files that a crashed import left for the segments of the partitions."""
-    topic.delete(
-        [
-            paths.segment_file(name, segment.info.partition, segment.info.stem, suffix)
-            for partition in partitions
-            for segment in partition.segments
-            for suffix in paths.SEGMENT_SUFFIXES
-        ]
-    )
+    infos = [segment.info for partition in partitions for segment in partition.segments]
+    names = product(infos, paths.SEGMENT_SUFFIXES)
+    topic.delete([paths.segment_file(name, info.partition, info.stem, suffix) for info, suffix in names])
 
 
 def write_partition(topic: Storage, name: str, partition: AdoptedPartition, *, linked: bool) -> None:
@@ -268,8 +264,7 @@ def adopting(topic: Storage) -> Iterator[None]:
     if not topic.is_local:
         yield
         return
-    path = topic.local_path(_MARK)
-    file = _locked(path, topic.url)
+    file = _locked(topic.local_path(_MARK), topic.url)
     try:
         yield
     finally:
@@ -386,7 +381,10 @@ def adopt_topic(
             _write_partitions(topic, name, partitions, linked=is_linked)
             # on object storage another import may end now
             with suppress(TopicExistsError):
-                snapshot = _commit(log, partitions, topic_id, config, _producer_batches(topic, partitions))
+                contents: list[Action] = [action for partition in partitions for action in partition.actions()]
+                contents += _producer_batches(topic, partitions)
+                count = max(partition.name.partition for partition in partitions) + 1
+                snapshot = log.create(count, config, topic_id=topic_id, imported=contents)
                 end(topic)
                 return adopted, log, snapshot
         end(topic)
@@ -458,25 +456,9 @@ def _producer_batches(
     added = {} if topic.is_local_disk else {partition.name.partition: partition for partition in partitions}
     # an entry becomes up to three
     most = MOST_PRODUCER_BATCHES // (3 * max(1, len(added)))
-    producers = {
-        number: partition.producers(ends.get(number, 0), most) for number, partition in sorted(added.items())
-    }
-    batches = {
-        number: states_of_producers for number, states_of_producers in producers.items() if states_of_producers
-    }
+    entries = {number: added[number].producers(ends.get(number, 0), most) for number in sorted(added)}
+    batches = {number: producers for number, producers in entries.items() if producers}
     return [ProducerBatches(batches)] if batches else []
-
-
-def _commit(
-    log: CommitLog,
-    partitions: Sequence[AdoptedPartition],
-    topic_id: str | None,
-    config: TopicConfig,
-    producers: Sequence[Action],
-) -> Snapshot:
-    contents: list[Action] = [*(action for partition in partitions for action in partition.actions()), *producers]
-    count = max(partition.name.partition for partition in partitions) + 1
-    return log.create(count, config, topic_id=topic_id, imported=contents)
 
 
 def _grow(

@@ -16,7 +16,6 @@ from distlog.core import paths
 from distlog.core.arrays import byte_array
 from distlog.core.errors import (
     CorruptIndexError,
-    CorruptMetadataError,
     CorruptRecordError,
     DistlogError,
     InvalidConfigError,
@@ -56,6 +55,7 @@ from distlog.core.kafka.dump_lines import (
     optional,
     scan,
 )
+from distlog.core.kafka.partition_folder import read_epochs
 from distlog.core.segments.producer_states import read_producer_snapshot
 from distlog.core.segments.segment_parts import LogFile
 from distlog.core.storage.backend import Part
@@ -176,21 +176,18 @@ class DumpedFile:
         status, stop, count = count_frames(array)
         rows = np.zeros(count, BATCH)
         read_frames(array, rows)
-        return rows, None if status == OK else self._bad_size(status, array, stop, position)
-
-    def _bad_size(self, status: int, data: npt.NDArray[np.uint8], position: int, origin: int) -> CorruptRecordError:
-        length = int.from_bytes(data[position + 8 : position + LOG_OVERHEAD].tobytes(), "big", signed=True)
+        if status == OK:
+            return rows, None
+        length = int.from_bytes(array[stop + 8 : stop + LOG_OVERHEAD].tobytes(), "big", signed=True)
         least = f"at least {SMALLEST_LENGTH}" if status == BAD_LENGTH else "the bytes of its header"
-        return CorruptRecordError(
-            f"a batch claims {length} bytes, not {least}: nothing after it can be read",
-            file=self.path,
-            position=origin + position,
-        )
+        text = f"a batch claims {length} bytes, not {least}: nothing after it can be read"
+        return rows, CorruptRecordError(text, file=self.path, position=position + stop)
 
 
 def _dump_one(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
     if file.suffix == ".log":
-        dump_log(file, options, output)
+        output.say(f"Log starting offset: {file.base_offset}", "log", startOffset=file.base_offset)
+        _LogDump(file, options, output).run(min(file.size, options.max_bytes))
     elif file.suffix == ".index":
         dump_index(file, options, output)
     elif file.suffix == ".timeindex":
@@ -202,24 +199,18 @@ def _dump_one(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> Non
     elif file.name == paths.LEADER_EPOCHS:
         dump_leader_epochs(file, output)
     elif file.suffix == paths.BUNDLE_SUFFIX:
-        output.fail(
-            InvalidConfigError(
-                "a bundle has segments of many partitions, which only the topic's commits locate: `distlog export` "
-                "writes their files, `distlog segments` lists them, `distlog read` prints their records",
-                file=file.address,
-            )
+        text = (
+            "a bundle has segments of many partitions, which only the topic's commits locate: `distlog export` "
+            "writes their files, `distlog segments` lists them, `distlog read` prints their records"
         )
+        output.fail(InvalidConfigError(text, file=file.address))
     else:
         output.note(f"Ignoring unknown file {file.address}", "unknownFile")
 
 
-def dump_log(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
-    """Write the batches of a `.log` file. Skips a batch that cannot be read, if its size can be read."""
-    output.say(f"Log starting offset: {file.base_offset}", "log", startOffset=file.base_offset)
-    _LogDump(file, options, output).run(min(file.size, options.max_bytes))
-
-
 class _LogDump:
+    """Writes the batches of a `.log` file. Skips a batch that cannot be read, if its size can be read."""
+
     def __init__(self, file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
         self._file, self._options, self._output = file, options, output
         style = LogStyle(not options.skip_record_metadata, options.print_data_log, output.as_json)
@@ -421,54 +412,44 @@ def dump_time_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) 
         if not options.verify_index_only:
             output.lines(TIME_ENTRY_LINE, {"timestamp": times, "offset": offsets})
         if len(entries):
-            log = _LoggedTimes(offsets)
-            log.read(file.sibling(".log"), output)
-            is_last = log.last_offsets == offsets
-            wrong = is_last & (log.timestamps != times)
-            columns = {"indexTimestamp": times[wrong], "logTimestamp": log.timestamps[wrong]}
+            last_offsets, timestamps = _logged_times(offsets, file.sibling(".log"), output)
+            is_last = last_offsets == offsets
+            wrong = is_last & (timestamps != times)
+            columns = {"indexTimestamp": times[wrong], "logTimestamp": timestamps[wrong]}
             output.problems(f"Found timestamp mismatch in :{file.path}", WRONG_TIME, columns)
             previous_times = np.append(previous, times[:-1])
             unordered = is_last & (previous_times >= times)
             columns = {"indexTimestamp": times[unordered], "previous": previous_times[unordered]}
             output.problems(f"Found out of order timestamp in :{file.path}", OUT_OF_ORDER, columns)
-            columns = {"offset": offsets[~is_last], "logOffset": log.last_offsets[~is_last]}
+            columns = {"offset": offsets[~is_last], "logOffset": last_offsets[~is_last]}
             output.problems("The following indexed offsets are not found in the log.", NOT_FOUND, columns)
             previous = int(times[-1])
 
 
-@dataclass(slots=True)
-class _LoggedTimes:
-    """For `offsets`, the last offset of their batch, and if that is equal, its largest timestamp."""
-
-    offsets: Longs
-    last_offsets: Longs
-    timestamps: Longs
-
-    def __init__(self, offsets: Longs) -> None:
-        self.offsets = offsets
-        self.last_offsets, self.timestamps = np.full(len(offsets), NOTHING), np.full(len(offsets), NOTHING)
-
-    def read(self, log: DumpedFile, output: DumpOutput) -> None:
-        order, begin = np.argsort(self.offsets, kind="stable"), 0
-        try:
-            for window in log.frames(log.size):
-                last = window.rows["base_offset"] + window.rows["last_offset_delta"]
-                end = int(np.searchsorted(self.offsets[order], last.max(), side="right"))
-                entries = order[begin:end]
-                rows = np.minimum(np.searchsorted(last, self.offsets[entries]), len(last) - 1)
-                self.last_offsets[entries] = last[rows]
-                for entry, row in zip(entries.tolist(), rows.tolist(), strict=True):
-                    if last[row] == self.offsets[entry]:
-                        batch, source = window.rows[row : row + 1], Source(log.path, window.position)
-                        records, error = scan(byte_array(window.data), batch, source, (), 1)
-                        if error is not None:
-                            raise error
-                        self.timestamps[entry] = int(records.timestamps.max(initial=NOTHING))
-                begin = max(begin, end)
-                if begin == len(order):
-                    return
-        except CorruptRecordError as error:
-            output.fail(error)
+def _logged_times(offsets: Longs, log: DumpedFile, output: DumpOutput) -> tuple[Longs, Longs]:
+    """Return for `offsets` the last offset of their batch, and if that is equal, its largest timestamp."""
+    last_offsets, timestamps = np.full(len(offsets), NOTHING), np.full(len(offsets), NOTHING)
+    order, begin = np.argsort(offsets, kind="stable"), 0
+    try:
+        for window in log.frames(log.size):
+            last = window.rows["base_offset"] + window.rows["last_offset_delta"]
+            end = int(np.searchsorted(offsets[order], last.max(), side="right"))
+            entries = order[begin:end]
+            rows = np.minimum(np.searchsorted(last, offsets[entries]), len(last) - 1)
+            last_offsets[entries] = last[rows]
+            for entry, row in zip(entries.tolist(), rows.tolist(), strict=True):
+                if last[row] == offsets[entry]:
+                    batch, source = window.rows[row : row + 1], Source(log.path, window.position)
+                    records, error = scan(byte_array(window.data), batch, source, (), 1)
+                    if error is not None:
+                        raise error
+                    timestamps[entry] = int(records.timestamps.max(initial=NOTHING))
+            begin = max(begin, end)
+            if begin == len(order):
+                break
+    except CorruptRecordError as error:
+        output.fail(error)
+    return last_offsets, timestamps
 
 
 def dump_transaction_index(file: DumpedFile, output: DumpOutput) -> None:
@@ -511,12 +492,5 @@ def dump_producers(file: DumpedFile, output: DumpOutput) -> None:
 
 
 def dump_leader_epochs(file: DumpedFile, output: DumpOutput) -> None:
-    try:
-        lines = file.storage.read(file.name).decode().splitlines()
-        entries = [[int(word) for word in line.split()] for line in lines[2:]]
-        if lines and (int(lines[0]) != 0 or int(lines[1]) != len(entries) or {*map(len, entries)} - {2}):
-            raise ValueError("its version is not 0, or the number of its entries is wrong")
-    except (ValueError, IndexError) as error:
-        raise CorruptMetadataError(f"not a checkpoint of leader epochs: {error}", file=file.path) from None
-    epochs, offsets = zip(*entries, strict=True) if entries else ((), ())
-    output.lines(EPOCH, {"epoch": np.array(epochs, np.int64), "startOffset": np.array(offsets, np.int64)})
+    epochs = np.array(read_epochs(file.storage.read(file.name), file=file.path), np.int64).reshape(-1, 2)
+    output.lines(EPOCH, {"epoch": epochs[:, 0], "startOffset": epochs[:, 1]})

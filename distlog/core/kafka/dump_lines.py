@@ -18,9 +18,7 @@ import pyarrow.compute as pc
 
 from distlog.core.arrays import booleans, byte_array, integers, numbers_of, texts
 from distlog.core.errors import CorruptRecordError, DistlogError
-from distlog.core.format.kernels.batch_scan import (
-    LOG_OVERHEAD,
-)
+from distlog.core.format.kernels.batch_scan import LOG_OVERHEAD
 from distlog.core.format.record_batch import (
     ABORT,
     APPEND_TIME,
@@ -107,7 +105,7 @@ def choice(name: str, words: Sequence[str]) -> LineField:
 
 
 def labelled(name: str, as_text: Sequence[str], as_json: Sequence[str]) -> LineField:
-    """One of some words that have their label in them, by its number."""
+    """One of some words that include their label, by its number."""
     return LineField(name, _CHOICE, ("", ""), (tuple(as_text), tuple(as_json)))
 
 
@@ -213,7 +211,7 @@ class DumpOptions:
 
     @property
     def is_cut(self) -> bool:
-        """True if the end of a log may be left out."""
+        """Whether the end of a log may be missing."""
         return self.max_bytes < MAX_INT
 
 

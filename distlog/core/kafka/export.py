@@ -95,12 +95,11 @@ class ExportedSegment:
 
     @classmethod
     def of(cls, segment: SegmentInfo) -> ExportedSegment:
-        identity = segment.stem, segment.log_bytes, segment.crc32c, segment.append_time_ms
-        return cls(segment.base_offset, *identity)
+        return cls(segment.base_offset, segment.stem, segment.log_bytes, segment.crc32c, segment.append_time_ms)
 
     def is_of(self, segment: SegmentInfo) -> bool:
-        names = ("base_offset", "stem", "log_bytes", "crc32c", "append_time_ms")
-        return self.done and all(getattr(self, name) == getattr(segment, name) for name in names)
+        planned = ExportedSegment.of(segment)
+        return self == dataclasses.replace(planned, end_offset=self.end_offset, epochs=self.epochs, done=True)
 
 
 def empty_segment(base_offset: int, *, is_complete: bool) -> ExportedSegment:
@@ -219,13 +218,6 @@ def _write(folder: Storage, files: Mapping[str, Buffer], times: Mapping[int, int
     folder.delete([name for name in transactions if name not in files])
     for base_offset, time_ms in times.items():
         _set_times(folder, base_offset, time_ms)
-
-
-def write_empty(folder: Storage, base_offset: int) -> None:
-    """Write the files of a segment without a batch."""
-    # dated before 1970: a broker uses the file's time as the log's largest timestamp, where a search by time ends
-    folder.put_many({file_name(base_offset, suffix): b"" for suffix in _ALWAYS})
-    _set_times(folder, base_offset, -1000)
 
 
 def _set_times(folder: Storage, base_offset: int, time_ms: int) -> None:
@@ -384,7 +376,12 @@ class _PartitionExport:
         planned |= {segment.base_offset: ExportedSegment.of(segment) for segment in new} | unchanged
         write_export(self._folder, [planned[base] for base in sorted(planned)], self._topic_id)
         with self._files:
-            self.present = [self._segment(segment, unchanged, producers, segments[-1]) for segment in segments]
+            for segment in segments:
+                if (entry := unchanged.get(segment.base_offset)) is None:
+                    if segment is segments[-1] and producers.offset <= segment.base_offset:
+                        self._put_snapshot(segment.base_offset, producers)
+                    entry = export_segment(self._handle.reader, segment, self._files, producers, self._interval)
+                self.present.append(entry)
         self._finish(exported, producers)
         return new
 
@@ -408,19 +405,6 @@ class _PartitionExport:
                 with suppress(CorruptionError):
                     return ProducerStates.of_snapshot(read_producer_snapshot(self._folder.read(name)), offset)
         return None
-
-    def _segment(
-        self,
-        segment: SegmentInfo,
-        unchanged: dict[int, ExportedSegment],
-        producers: ProducerStates,
-        last: SegmentInfo,
-    ) -> ExportedSegment:
-        if segment.base_offset in unchanged:
-            return unchanged[segment.base_offset]
-        if segment is last and producers.offset <= segment.base_offset:
-            self._put_snapshot(segment.base_offset, producers)
-        return export_segment(self._handle.reader, segment, self._files, producers, self._interval)
 
     def _put_snapshot(self, offset: int, producers: ProducerStates) -> None:
         self._folder.put(file_name(offset, SNAPSHOT_SUFFIX), producers.snapshot())
@@ -447,7 +431,9 @@ class _PartitionExport:
         write_export(self._folder, self.present, self._topic_id)
 
     def _put_empty(self, index: int, offset: int) -> None:
-        write_empty(self._folder, offset)
+        self._folder.put_many({file_name(offset, suffix): b"" for suffix in _ALWAYS})
+        # dated before 1970: a broker uses the file's time as the log's largest timestamp, where a search by time ends
+        _set_times(self._folder, offset, -1000)
         self.present.insert(index, empty_segment(offset, is_complete=True))
 
 
@@ -516,14 +502,11 @@ def export_topic(
 def _write_checkpoints(target: Storage, topic: str, exported: list[ExportedPartition]) -> None:
     """Update the log directory's checkpoints, without changing the lines of other partitions."""
     ends = {entry.partition: entry.log_end_offset for entry in exported}
-    starts = {
-        entry.partition: entry.log_start_offset if entry.log_start_offset > entry.first_base_offset else None
-        for entry in exported
-    }
-    cleaned = {
-        entry.partition: entry.first_dirty_offset if entry.first_dirty_offset > entry.log_start_offset else None
-        for entry in exported
-    }
+    starts, cleaned = dict[int, int | None](), dict[int, int | None]()
+    for entry in exported:
+        start, first_dirty = entry.log_start_offset, entry.first_dirty_offset
+        starts[entry.partition] = start if start > entry.first_base_offset else None
+        cleaned[entry.partition] = first_dirty if first_dirty > start else None
     _merge(target, RECOVERY_POINTS, topic, ends)
     _merge(target, HIGH_WATERMARKS, topic, ends)
     _merge(target, LOG_START_OFFSETS, topic, starts)

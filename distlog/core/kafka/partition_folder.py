@@ -70,15 +70,25 @@ class PartitionFolder:
         return self._storage.read(name)
 
     def open_file(self, name: str) -> int:
-        """A descriptor of a local file, which the caller closes. Raises OSError, and StorageError for a link."""
+        """Open a local file, which the caller closes. Raises OSError, and StorageError for a link."""
         return self._storage.open_file(name)
 
     def log(self, name: str) -> SourceLog:
-        return open_log(self._storage, name, self.size(name))
+        return self._storage.map(name) if self._storage.is_local else RemoteLog(self._storage, name, self.size(name))
 
     def headers(self, name: str, offset_index: bytes) -> SourceLog:
-        """Open a log for reading only headers; `offset_index` may be bad."""
-        return open_headers(self._storage, name, self.size(name), offset_index)
+        """Open a log for reading only headers, whose likely positions `offset_index` has; it may be bad."""
+        size = self.size(name)
+        positions = batch_positions(offset_index, size) if self._storage.is_local else _NONE
+        if len(positions) * _WORTH_BYTES > size or not len(positions):
+            return self.log(name)
+        with failing_as("open the log", self.path(name)):
+            file = SparseMap(self.open_file(name))
+        sample = positions[:: -(-len(positions) // _SAMPLED)]
+        if file.is_in_memory(sample.tolist(), HEADER_SIZE) or not _are_batches(file, sample, positions):
+            return file.data
+        file.read_nothing_ahead()
+        return HeaderScan(file, positions)
 
     def size(self, name: str) -> int:
         return self._files[name].size
@@ -100,14 +110,14 @@ class PartitionFolder:
         return end
 
     def topic_id(self) -> uuid.UUID | None:
-        """The topic's id, if a `partition.metadata` has it."""
+        """Return the topic's id, if a `partition.metadata` has it."""
         try:
             return read_topic_id(self.read(PARTITION_METADATA), file=self.path(PARTITION_METADATA))
         except FileNotFoundError:
             return None
 
     def leader_epochs(self, log_start_offset: int, log_end_offset: int) -> Epochs:
-        """The leader epochs between these offsets, by the checkpoint; none without the file."""
+        """Return the leader epochs between these offsets; empty without a checkpoint."""
         try:
             epochs = read_epochs(self.read(LEADER_EPOCHS), file=self.path(LEADER_EPOCHS))
         except FileNotFoundError:
@@ -151,7 +161,7 @@ class FileName(NamedTuple):
 
 
 def parse_partition_folder(name: str) -> PartitionName | None:
-    """The partition whose folder has this name; None for any other folder."""
+    """Return the partition whose folder has this name, if any."""
     match = _FOLDER.fullmatch(name)
     if match is None:
         return None
@@ -162,7 +172,7 @@ def parse_partition_folder(name: str) -> PartitionName | None:
 
 
 def folder_state(name: str) -> str | None:
-    """The state in which a broker left a partition's folder: delete, future (a move) or stray; else None."""
+    """Return the state in which a broker left a partition's folder: delete, future (a move), stray or None."""
     match = _FOLDER_IN_STATE.fullmatch(name)
     return match["state"] if match else None
 
@@ -229,7 +239,7 @@ def joined_epochs(parts: Iterable[Iterable[tuple[int, int]]], log_start_offset: 
 
 
 def read_topic_id(data: bytes, *, file: str = "") -> uuid.UUID:
-    """The topic's id in a `partition.metadata`. Raises CorruptMetadataError, UnsupportedVersionError."""
+    """Read the topic's id in a `partition.metadata`. Raises CorruptMetadataError, UnsupportedVersionError."""
     lines = [line.partition(":")[2].strip() for line in data.decode("utf-8", "replace").splitlines()[:2]]
     version = _number(lines[0] if lines else "", MAX_INT, file)
     if str(version) != _VERSION:
@@ -277,17 +287,24 @@ def _malformed(file: str) -> CorruptMetadataError:
 
 @contextmanager
 def without_broker(log_dir: Storage, *, alone: bool = False) -> Iterator[None]:
-    """Keep brokers and exports, and with `alone` also adoptions, out of the log directory, or raise StorageError."""
+    """Keep brokers and exports, and with `alone` also imports, out of the log directory, or raise StorageError."""
+    if not log_dir.is_local:
+        yield
+        return
     with ExitStack() as stack:
-        if not log_dir.is_local:
-            yield
-            return
         folder = log_dir.local_path("")
         with failing_as("open the log directory", folder):
             if alone:
                 make_folders(folder)
             file = _open_file(folder, stack)
-        _lock_folder(file, folder, alone=alone)
+        try:
+            fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = "another export or import is running in this log directory: wait for it"
+            raise StorageError(text, directory=folder) from None
+        except OSError:
+            # a network file system without locks of folders: there, the user must not run two at once
+            pass
         path = log_dir.local_path(BROKER_LOCK_FILE)
         with suppress(FileNotFoundError):
             broker_lock = _open_file(path, stack)
@@ -303,17 +320,6 @@ def _open_file(path: str, stack: ExitStack) -> int:
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     stack.callback(os.close, file)
     return file
-
-
-def _lock_folder(file: int, path: str, *, alone: bool) -> None:
-    try:
-        fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        text = "another export or adoption is running in this log directory: wait for it"
-        raise StorageError(text, directory=path) from None
-    except OSError:
-        # a network file system without locks of folders: there, the user must not run two at once
-        return
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,24 +402,6 @@ class RemoteLog:
     def __getitem__(self, part: slice, /) -> memoryview:
         start, end, _ = part.indices(self._size)
         return self._file.read(start, end)
-
-
-def open_log(storage: Storage, name: str, size: int) -> SourceLog:
-    return storage.map(name) if storage.is_local else RemoteLog(storage, name, size)
-
-
-def open_headers(storage: Storage, name: str, size: int, offset_index: bytes) -> SourceLog:
-    """Same as `open_log`, for reading only headers; the index has their likely positions."""
-    positions = batch_positions(offset_index, size) if storage.is_local else _NONE
-    if len(positions) * _WORTH_BYTES > size or not len(positions):
-        return open_log(storage, name, size)
-    with failing_as("open the log", storage.local_path(name)):
-        file = SparseMap(storage.open_file(name))
-    sample = positions[:: -(-len(positions) // _SAMPLED)]
-    if file.is_in_memory(sample.tolist(), HEADER_SIZE) or not _are_batches(file, sample, positions):
-        return file.data
-    file.read_nothing_ahead()
-    return HeaderScan(file, positions)
 
 
 class HeaderScan:

@@ -269,17 +269,14 @@ class AvroDecoder:
     def _record_by_record(
         self, writer: AvroSchema, faults: dict[int, str], rows: Longs, payloads: pa.Array
     ) -> tuple[Longs, pa.RecordBatch]:
-        read = self._reads(writer)
-        good: list[int] = []
-        values = []
-        for number, payload in enumerate(payloads.to_pylist()):
+        read, values = self._reads(writer), dict[int, Any]()
+        for row, payload in zip(rows.tolist(), payloads.to_pylist(), strict=True):
             value, fault = attempt(read, payload)
             if fault:
-                faults[int(rows[number])] = f"the value is not Avro of its schema: {fault}"
+                faults[row] = f"the value is not Avro of its schema: {fault}"
             else:
-                values.append(value)
-                good.append(number)
-        return self._columns(writer, rows, good, values, faults)
+                values[row] = value
+        return self._columns(writer, values, faults)
 
     def _as_written(self, writer: AvroSchema) -> pa.Schema:
         """Return the columns with the writer's units of time: Avro resolves numbers without their units."""
@@ -306,31 +303,25 @@ class AvroDecoder:
         return read
 
     def _columns(
-        self, writer: AvroSchema, rows: Longs, good: list[int], values: list[Any], faults: dict[int, str]
+        self, writer: AvroSchema, values: dict[int, Any], faults: dict[int, str]
     ) -> tuple[Longs, pa.RecordBatch]:
         """Return the rows of the values and their columns; a value that its type cannot hold is a fault."""
         assert self._reader is not None
-        if not pa.types.is_struct(self._reader.kind):
-            values = [{"value": value} for value in values]
-        written = self._as_written(writer)
+        written, is_record = self._as_written(writer), pa.types.is_struct(self._reader.kind)
 
-        def columns_of(rows: list[Any]) -> pa.RecordBatch:
+        def columns_of(values: Iterable[Any]) -> pa.RecordBatch:
+            rows = [value if is_record else {"value": value} for value in values]
             return pa.RecordBatch.from_pylist(rows, written).cast(self.schema)
 
-        try:
-            return rows[np.array(good, np.intp)], columns_of(values)
-        except (pa.ArrowException, OverflowError):
-            pass
-        fitting: list[int] = []
-        fitting_values = []
-        for number, value in zip(good, values, strict=True):
-            _, fault = attempt(columns_of, [value])
-            if fault:
-                faults[int(rows[number])] = f"the value does not fit its columns: {fault}"
-            else:
-                fitting.append(number)
-                fitting_values.append(value)
-        return rows[np.array(fitting, np.intp)], columns_of(fitting_values)
+        columns, fault = attempt(columns_of, values.values())
+        if fault:
+            for row, value in list(values.items()):
+                _, fault = attempt(columns_of, [value])
+                if fault:
+                    faults[row] = f"the value does not fit its columns: {fault}"
+                    del values[row]
+            columns = columns_of(values.values())
+        return np.array([*values], np.int64), columns
 
 
 def _read_defaults(named: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import booleans, flags_of, integers, numbers_of
+from distlog.core.arrays import booleans, flags_of, integers
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 
 OnError = Literal["fail", "null"]
@@ -89,7 +89,7 @@ def decoded_batches(
             _fail(batch, min(faults), faults[min(faults)])
         decoded = dict(zip(rows.schema.names, rows.columns, strict=True))
         if not flatten:
-            missing = booleans(np.isin(np.arange(len(values)), list(faults)) | _nulls(values))
+            missing = booleans(np.isin(np.arange(len(values)), list(faults)) | flags_of(values.is_null()))
             decoded = {"value": pa.StructArray.from_arrays(rows.columns, fields=list(rows.schema), mask=missing)}
         columns = [decoded[field.name] if field.name in decoded else batch.column(field.name) for field in schema]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -98,19 +98,13 @@ def decoded_batches(
 def without_headers(batches: Iterable[pa.RecordBatch], on_error: OnError) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         ids, payloads = unframed(batch.column("value"))
-        bad = (ids < 0) & ~_nulls(batch.column("value"))
+        bad = (ids < 0) & flags_of(batch.column("value").is_valid())
         if on_error == "fail" and bad.any():
             _fail(batch, int(bad.argmax()), "the value has no header with a schema's id")
         index = batch.schema.get_field_index("value")
-        yield batch.set_column(
-            index,
-            "value",
-            pc.if_else(booleans(bad), pa.nulls(1, payloads.type)[0], payloads) if bad.any() else payloads,
-        )
-
-
-def _nulls(values: pa.Array) -> npt.NDArray[np.bool_]:
-    return numbers_of(values.is_null().cast(pa.uint8())).view(np.bool_)
+        if bad.any():
+            payloads = pc.if_else(booleans(bad), pa.nulls(1, payloads.type)[0], payloads)
+        yield batch.set_column(index, "value", payloads)
 
 
 def _fail(batch: pa.RecordBatch, row: int, fault: str) -> None:

@@ -205,30 +205,11 @@ class ProtobufDecoder:
     def decode(self, values: pa.Array) -> Decoded:
         faults: dict[int, str] = {}
         rows, payloads = self._payloads(values, faults)
-        if self._reader is None:
-            return Decoded(scattered([], len(values), self.schema), faults)
-        slowly = partial(self._record_by_record, faults)
-        parts = list(in_halves(rows, payloads, lambda group: attempt(self._rows, group)[0], slowly))
+        parts: list[tuple[Longs, pa.RecordBatch]] = []
+        if self._reader is not None:
+            decode, slowly = self._reader.rows, partial(_record_by_record, self._reader, faults)
+            parts += in_halves(rows, payloads, lambda group: attempt(decode, group)[0], slowly)
         return Decoded(scattered(parts, len(values), self.schema), faults)
-
-    def _rows(self, payloads: list[bytes]) -> pa.RecordBatch:
-        assert self._reader is not None
-        return self._reader.rows(payloads)
-
-    def _record_by_record(
-        self, faults: dict[int, str], rows: Longs, payloads: list[bytes]
-    ) -> tuple[Longs, pa.RecordBatch]:
-        good, parts = [], [self._rows([])]
-        for number, (row, payload) in enumerate(zip(rows.tolist(), payloads, strict=True)):
-            part, fault = attempt(self._rows, [payload])
-            if fault:
-                name = "" if self._reader is None else self._reader.name
-                faults[row] = f"the value is not a {name} of Protobuf: {fault}"
-            else:
-                good.append(number)
-                parts.append(part)
-        # not decoded together, since Protobuf's own library then reads all, and refuses more
-        return rows[np.array(good, np.intp)], join(parts)
 
     def _payloads(self, values: pa.Array, faults: dict[int, str]) -> tuple[Longs, list[bytes]]:
         valid = np.flatnonzero(flags_of(values.is_valid()))
@@ -269,6 +250,21 @@ class ProtobufDecoder:
         if indexes is None:
             raise InvalidConfigError("the header has no indexes of a message")
         return _message_name(self.files(schema_id), indexes)
+
+
+def _record_by_record(
+    reader: Message, faults: dict[int, str], rows: Longs, payloads: list[bytes]
+) -> tuple[Longs, pa.RecordBatch]:
+    good, parts = list[int](), [reader.rows([])]
+    for row, payload in zip(rows.tolist(), payloads, strict=True):
+        part, fault = attempt(reader.rows, [payload])
+        if fault:
+            faults[row] = f"the value is not a {reader.name} of Protobuf: {fault}"
+        else:
+            good.append(row)
+            parts.append(part)
+    # not decoded together, since Protobuf's own library then reads all, and refuses more
+    return np.array(good, np.int64), join(parts)
 
 
 def protobuf_table(

@@ -207,9 +207,9 @@ class _SchemaDict:
 
 
 def _parsed(schema: Any) -> _Registered:
+    if isinstance(schema, Schema) and schema.imports:
+        raise InvalidConfigError("a schema with imports needs its registry: use the registry's address")
     if isinstance(schema, Schema):
-        if schema.imports:
-            raise InvalidConfigError("a schema with imports needs its registry: use the registry's address")
         return _Registered(schema.kind, schema.text, ())
     return _Registered("AVRO", schema if isinstance(schema, str) else json.dumps(schema), ())
 
