@@ -61,7 +61,7 @@ def append_inputs(spark: SparkSession, options: argparse.Namespace) -> Summary:
     started = time.monotonic()
     reader_options = read_options(options)
     if (options.app_id is None) != (options.batch_id is None):
-        raise InvalidConfigError("--app-id and --batch-id are needed together")
+        raise InvalidConfigError("give --app-id and --batch-id together: one alone prevents no duplicates")
     if not options.create and (options.config or options.partitions is not None):
         raise InvalidConfigError("--partitions and --config need --create: use `distlog alter` to change a topic")
     batch_id = check_batch(options.app_id, options.batch_id)

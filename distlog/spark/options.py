@@ -344,7 +344,9 @@ def chosen_partitions(snapshot: Snapshot, options: ReadOptions) -> list[int]:
     assigned = set(options.assigned.numbers)
     if options.assigned.topic != name or not assigned <= set(every):
         raise InvalidConfigError(
-            "option assign must name this topic and partitions that it has", topic=name, partitions=len(every)
+            "option assign must name the topic of the path, and only partitions that it has",
+            topic=name,
+            partitions=len(every),
         )
     return sorted(assigned)
 

@@ -258,7 +258,10 @@ class PartitionDraft:
         for stem in (added | self._opened_stems) - self._removed - self._sealed:
             read_version = stem_read_version(stem)
             if read_version is not None and read_version < gc_floor:
-                raise ValueError(f"segment {stem} was started below the vacuum horizon {gc_floor}")
+                raise ValueError(
+                    f"segment {stem} was started at version {read_version}, below the vacuum horizon {gc_floor}: "
+                    "vacuum may have deleted it"
+                )
 
 
 # A commit that breaks an invariant raises CorruptMetadataError: an error is better than a gap, an overlap or a

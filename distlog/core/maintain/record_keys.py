@@ -78,7 +78,10 @@ class OffsetMap:
         self.slots = min(slots, _MAX_SLOTS)
         self._limit = int(self.slots * LOAD_FACTOR)
         if self._limit < 1:
-            raise InvalidConfigError("the offset map has room for no key: give compaction more memory", slots=slots)
+            raise InvalidConfigError(
+                "compaction has no memory for even one key: raise dedupe_buffer_bytes (--dedupe-buffer-size)",
+                slots=slots,
+            )
         self._table = np.zeros(self.slots * SLOT_WORDS, np.int64)
         self.size = 0
         self.latest_offset = -1
@@ -113,7 +116,10 @@ class OffsetMap:
         superseded = np.empty(len(rows), np.int64)
         count, self.size = put_rows(self._table, self.slots, self._limit, self.size, rows, superseded)
         if count < 0:
-            raise InvalidConfigError("there is no room for all keys: give compaction more memory", slots=self.slots)
+            raise InvalidConfigError(
+                "compaction has no memory for all keys: raise dedupe_buffer_bytes (--dedupe-buffer-size)",
+                slots=self.slots,
+            )
         return superseded[:count]
 
     def superseded(self, rows: Longs) -> Longs:

@@ -78,13 +78,15 @@ class FieldReader:
 
     def taken(self, size: int) -> bytes:
         if not 0 <= size <= len(self._data) - self._at:
-            raise self._corrupt(f"{size} bytes are missing at position {self._at}")
+            raise self._corrupt(
+                f"a field at position {self._at} needs {size} bytes, and {len(self._data) - self._at} are left"
+            )
         self._at += size
         return self._data[self._at - size : self._at]
 
     def finish(self) -> None:
         if self._at < len(self._data):
-            raise self._corrupt(f"{len(self._data) - self._at} bytes are behind its fields")
+            raise self._corrupt(f"{len(self._data) - self._at} bytes follow its last field")
 
     def _corrupt(self, why: str) -> CorruptRecordError:
         return CorruptRecordError(f"not {self._noun} of {self._topic}: {why}")

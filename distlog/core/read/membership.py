@@ -13,16 +13,16 @@ from distlog.core.read.group_log import GroupLog, GroupRace, GroupState, Heartbe
 
 @dataclass(slots=True)
 class Membership:
-    """This process in a group; from `sync` on it is a member until `leave`. In seconds; for one thread."""
+    """This process in a group; from `sync` on it is a member until `leave`. Times are in seconds; for one thread."""
 
     log: GroupLog
-    name: NameBeside
+    name: DisplayName
     partitions: tuple[int, ...] | None
     lease_s: float
     pace: Pace
     clock: Callable[[], float]
     new_id: Callable[[], str]
-    #: Whether another member is dead because this one joins: a new process replaces it.
+    #: True for a member that this process replaces, as after a restart: it counts as dead when this one joins.
     replaces: Callable[[Member], bool] = lambda member: False
     #: Grows when it joins again: records that were delivered before are not its own any more.
     joins: int = field(default=0, init=False)
@@ -88,7 +88,7 @@ class Membership:
         for current in race:
             member = self._id if current.member(self._id) else fresh
             planned = self._planned(self._begun(current, partitions, starts_of), member, pending)
-            # a version that is only a heartbeat is for a member whose heartbeats do not count any more
+            # without a change, a version is put only to renew a lapsed lease, which a heartbeat cannot renew
             if planned == current and not is_lapsed:
                 break
             race.put(_renewed(planned, member))
@@ -154,7 +154,7 @@ class Membership:
             self._lease_end, self._beat_at = self._terms(started)
 
     def _terms(self, started: float) -> tuple[float, float]:
-        """The end of a lease whose heartbeat was `started` then, and when the next heartbeat is due."""
+        """The end of a lease whose heartbeat began at `started`, and when the next heartbeat is due."""
         return started + self.lease_s, started + self.lease_s * self.pace.heartbeat
 
     def _look(self, state: GroupState | None) -> GroupState:
@@ -170,7 +170,7 @@ class Membership:
         return state
 
     def _watch(self, state: GroupState, heartbeats: Mapping[str, Heartbeat], started: float) -> None:
-        """Note heartbeats in a list that was `started` then; the next list is when a lease may lapse."""
+        """Note the heartbeats of a list that began at `started`; the next list is due when a lease may lapse."""
         now, earlier, self._signs, self._lapsed = self.clock(), self._signs, {}, {}
         for member in state.members:
             if member.id == self._id:
@@ -289,7 +289,7 @@ RARE = Pace(1 / 2, 1 / 2, 1 / 2)
 #: Returns the offsets at which the group begins in partitions; the second argument: whether they were added later.
 StartsOf = Callable[[Collection[int], bool], Mapping[int, int]]
 #: Returns a member's name for people, given the group's other members.
-NameBeside = Callable[[Sequence[Member]], str]
+DisplayName = Callable[[Sequence[Member]], str]
 
 
 def _ids(state: GroupState) -> set[str]:

@@ -28,7 +28,8 @@ def last_stable_offset(reader: SegmentReader, state: PartitionState) -> int:
 def _known_unstable_offset(segment: SegmentInfo, state: PartitionState) -> int:
     """The first unstable offset of the last segment with transactions; NOT_LOOKED if it is unknown."""
     first = segment.first_unstable_offset
-    # a clean segment has no open transactions: compaction dropped the end marker with the last data
+    # an offset in the clean part is out of date: compaction has dropped the end marker with the transaction's last
+    # data, so only the logs show what is open
     return NOT_LOOKED if 0 <= first < state.first_dirty_offset else first
 
 
@@ -63,7 +64,7 @@ def _aborted_in(reader: SegmentReader, state: PartitionState, segment: SegmentIn
     except CorruptIndexError:
         if not segment.is_active:
             raise
-        # its end was found by a walk, and the index may have less: then the log is read
+        # the end of an active segment was found in its log, and its index may lag behind: the log is read instead
         transactions = (listed for listed in transactions_of(reader, state) if listed.segment.stem == segment.stem)
         return [transaction for listed in transactions for transaction in listed.aborted]
 
