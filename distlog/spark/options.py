@@ -22,10 +22,11 @@ from distlog.core.storage.storage import Storage
 from distlog.core.tiered.tiered_storage import TieredStorage, find_topic
 from distlog.core.times import to_ms
 
+# Spark starts the Python processes of its executors and its planner with its own modules: `python -m pyspark...`.
 _main = sys.modules["__main__"]
-_name = str(getattr(getattr(_main, "__spec__", None), "name", ""))
-_is_sparks = _name.startswith("pyspark.")
-_runs = count(1)
+_main_name = str(getattr(getattr(_main, "__spec__", None), "name", ""))
+_is_started_by_spark = _main_name.startswith("pyspark.")
+_work_numbers = count(1)
 STORAGE_PREFIX = "storage."
 #: How similar (0 to 1) an unknown name must be to one of ours to count as misspelt.
 _ALIKE = 0.75
@@ -94,15 +95,15 @@ def freeze_objects() -> None:
     Spark's daemons collect garbage after each unit of work. That takes 1 ms, but 50 ms with numba's objects, and 10
     ms more with an S3 client's. An excluded object is never freed from a reference cycle, so few units exclude any.
     """
-    if _is_sparks and (number := next(_runs)).bit_count() == 1:
+    if _is_started_by_spark and (number := next(_work_numbers)).bit_count() == 1:
         if number == 1:
             gc.collect()
         gc.freeze()
 
 
 def works_for(module: str) -> bool:
-    """True if this is a process of Spark for that module: each step of planning has processes of its own."""
-    return _is_sparks and module in (_name, *sys.argv)
+    """True if Spark started this process for its `module`: each step of a data source's planning has its own."""
+    return _is_started_by_spark and module in (_main_name, *sys.argv)
 
 
 def check_hidden(options: Mapping[str, str]) -> None:
@@ -124,7 +125,7 @@ def storage_of(options: Mapping[str, str]) -> Storage:
 
 
 def url_and_settings(options: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """The option `path`, and the `storage.` options by their names without that; raises InvalidConfigError."""
+    """The option `path`, and the `storage.` options without that prefix; raises InvalidConfigError."""
     path = options.get("path")
     if not path:
         raise InvalidConfigError(
@@ -146,7 +147,11 @@ def storage_texts(settings: Mapping[str, Any] | None) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """The parsed options of a read; `start` and `end` mean offsets, also if times; `times` are of records."""
+    """The parsed options of a read.
+
+    `start` and `end` bound the offsets, even if they are given as times: a record within them may be of any time.
+    `times` selects the records by their timestamps.
+    """
 
     storage: Storage
     start: Bound
@@ -276,7 +281,7 @@ class Bound:
 
 
 def _storage(options: Options, texts: Mapping[str, str]) -> Storage:
-    """The topic's folder; with `tiered` what shows a topic in Kafka's tiered storage as one."""
+    """The storage of the topic; with `tiered` one that shows a topic in Kafka's tiered storage like a folder."""
     if not options.flag("tiered", default=False):
         return storage_of(texts)
     topic = options.text("subscribe")
@@ -378,7 +383,10 @@ def start_offset(state: PartitionState, partition: int, options: ReadOptions, fo
 
 
 def held_offset(state: PartitionState, partition: int, offset: int, options: ReadOptions) -> int:
-    """`offset` if the partition has it or ends there; else the bound that is next to it."""
+    """`offset` if the partition has it or ends there; else its nearest bound.
+
+    Raises OffsetOutOfRangeError instead of that with failOnDataLoss.
+    """
     low, high = state.log_start_offset, state.log_end_offset
     if options.fail_on_data_loss and not low <= offset <= high:
         raise OffsetOutOfRangeError(
@@ -393,14 +401,16 @@ def held_offset(state: PartitionState, partition: int, offset: int, options: Rea
 
 
 def _range(
-    state: PartitionState, partition: int, options: ReadOptions, first: Found | None, last: Found | None
+    state: PartitionState, partition: int, options: ReadOptions, start_record: Found | None, end_record: Found | None
 ) -> tuple[int, int]:
+    """The start and end offset; the records are the first ones at or after the bounds' times."""
     if options.start.kind == "offset" and _value(options.start, partition) == LATEST:
         raise InvalidConfigError(
             f"option {options.start.option} cannot be latest in a batch read", partition=partition
         )
-    start = start_offset(state, partition, options, first)
-    bound, end = options.end, last[0] if last else state.log_end_offset
+    start = start_offset(state, partition, options, start_record)
+    bound = options.end
+    end = end_record[0] if end_record else state.log_end_offset
     if bound.kind == "offset":
         end = _value(bound, partition)
         if end == EARLIEST:

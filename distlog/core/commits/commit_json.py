@@ -93,7 +93,7 @@ def _long(name: str, column: Any, count: int) -> list[Any]:
     if not isinstance(column, list):
         return [column] * count
     if len(column) != count:
-        raise ValueError(f"{name}: a column must have a value for each of the {count} partitions")
+        raise ValueError(f"{name}: must be one number, or a list of {count}, as long as the list partition")
     return column
 
 

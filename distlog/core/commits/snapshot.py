@@ -291,7 +291,8 @@ def fold(snapshot: Snapshot | None, commits: Iterable[Commit]) -> Snapshot:
         return draft.finish()
     except ValueError as error:
         file = paths.commit_file(max(version, 0))
-        raise CorruptMetadataError(f"the commit cannot be applied: {error}", file=file) from error
+        text = f"the commit cannot be applied: {error}; restore its file from a copy"
+        raise CorruptMetadataError(text, file=file) from error
 
 
 class _Draft:

@@ -48,6 +48,7 @@ class TimeReader:
         """Raise InvalidConfigError for a format that no text can have."""
         if self.time_format is None:
             return
+        # an empty text does not match, but errors about the format itself come first
         try:
             datetime.strptime("", self.time_format)
         except ValueError as error:
@@ -96,7 +97,7 @@ class TimeReader:
             times := fixed.read(column.cast(pa.binary()))
         ) is not None:
             return Times(times, {})
-        # most times of a log are of a few seconds
+        # many records have the same second, so each distinct text is parsed once
         encoded = column.cast(pa.binary()).dictionary_encode()
         distinct_times = self._by_value([value.decode(errors="replace") for value in encoded.dictionary.to_pylist()])
         times = distinct_times.column.take(encoded.indices)
@@ -185,6 +186,7 @@ def time_of(value: Any, unit: str = "ms") -> int | None:
     if isinstance(value, str) and value.strip().removeprefix("-").isdecimal():
         value = int(value)
     time = to_ms(value, unit) if isinstance(value, str) or type(value) is int else value
+    # numbers of ms are checked when their records are appended
     if type(value) is int and unit != "ms" and (wrong := wrong_unit(value, unit)):
         raise ValueError(wrong)
     if time is None or (type(time) is int and -1 <= time <= MAX_LONG):
@@ -192,7 +194,7 @@ def time_of(value: Any, unit: str = "ms") -> int | None:
     raise ValueError(f"{WHOLE_TIME} (--timestamp-unit), from 0 on, -1 for none, or null, not {value!r}")
 
 
-#: The digits of a directive, and its least and largest value. `%f` has those that the others leave.
+#: The digits of a directive, and its least and largest value. `%f` has all digits that remain, one to six.
 _NUMBERS = {"Y": (4, 1970, 9999), "m": (2, 1, 12), "d": (2, 1, 31), "H": (2, 0, 23), "M": (2, 0, 59), "S": (2, 0, 59)}
 _WIDTHS = {name: width for name, (width, _, _) in _NUMBERS.items()} | {"b": 3, "z": 5}
 _MINUTE_MS, _DAY_MS = 60_000, 86_400_000

@@ -184,7 +184,7 @@ class Bundles:
     def __init__(self, storage: Storage, new_stem: Callable[[], str], held_bytes: int | None = None) -> None:
         self._storage, self._new_stem, self._held_bytes = storage, new_stem, held_bytes or LARGEST_BUNDLE
         self._makes_more = held_bytes is not None and not storage.is_local
-        #: Counts how often segments took in `held_bytes`: a segment begun at a lower count ends at its next write.
+        #: Counts how often segments took in `held_bytes`: a segment started at a lower count ends at its next write.
         self.generation = 0
         self._generation_bytes = 0
         self._partitions: set[int] = set()

@@ -64,7 +64,7 @@ def _aborted_in(reader: SegmentReader, state: PartitionState, segment: SegmentIn
     except CorruptIndexError:
         if not segment.is_active:
             raise
-        # the end of an active segment was found in its log, and its index may lag behind: the log is read instead
+        # the end of an active segment was found in its log, and its index may lack entries: the log is read instead
         transactions = (listed for listed in transactions_of(reader, state) if listed.segment.stem == segment.stem)
         return [transaction for listed in transactions for transaction in listed.aborted]
 

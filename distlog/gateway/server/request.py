@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from distlog.gateway.event_log import EventLog
 from distlog.gateway.protocol.frames import (
@@ -32,7 +32,6 @@ from distlog.gateway.security.authentication import SaslExchange
 from distlog.gateway.server.fairness import REQUEST_PERCENTAGE, CpuUse, CpuUses, FairQueue, Quotas
 
 if TYPE_CHECKING:
-    from distlog.gateway.server.connection import Connection
     from distlog.gateway.topics.metadata_cache import HostedTopic
 
 
@@ -48,7 +47,7 @@ class Request:
     session: ClientSession
     share: CpuUse
     quotas: Quotas
-    client: Connection
+    client: ClientConnection
     client_id: str = ""
     body: Any = None
     #: Called when the client has received the response, or has disconnected.
@@ -131,6 +130,22 @@ class Request:
     def respond_nothing(self) -> None:
         self.throttled_s = self.quotas.wait_s(self.user, self.client_id)
         self._send(())
+
+
+class ClientConnection(Protocol):
+    """The connection of a request's client; any thread may call its methods."""
+
+    def send(self, request: Request, chunks: Sequence[ResponseChunk]) -> None:
+        """Send the response after the responses to earlier requests; without chunks, send nothing."""
+
+    def send_last(self, request: Request, chunks: Sequence[ResponseChunk], after_s: float) -> None:
+        """Send the response after some seconds, then close the connection."""
+
+    def fail(self, request: Request, reason: str) -> None:
+        """Close the connection without a response."""
+
+    def let_next(self, request: Request) -> None:
+        """Have the next request handled before this one is answered, if its API allows that."""
 
 
 _log = logging.getLogger("distlog.gateway")

@@ -53,7 +53,7 @@ OK, NOT_WHOLE, NOT_NEXT, BAD_OFFSET, BAD_POSITION = range(5)
 OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE = 8, 12
 
 _UNKNOWN = -1
-#: From this size on, reading a batch takes longer than combining its checksum with that of the bytes before it.
+#: From this size on, reading a batch takes longer than combining its checksum with the checksum before it.
 _JOINED_FROM = 4096
 
 #: The limits of a plan, an int64 each. A group fits into `SEGMENT_BYTES`, `SEGMENT_MS` of time, and fewer than
