@@ -18,8 +18,8 @@ from distlog.core.commits.segment_table import SCHEMA, SegmentInfo, to_columns, 
 from distlog.core.errors import UnsupportedVersionError
 from distlog.core.integers import MAX_LONG
 
-# If older libraries would misread a commit, its `requires` lists a feature, which stays in the topic's state. This
-# library knows no such feature yet, so it raises an error with the names of all that are listed.
+# If older libraries would misread a commit, its `requires` lists a feature, which stays in the topic state. This
+# library knows no feature yet, so it raises an error with the names of all that are listed.
 
 
 FEATURE = Text("[A-Za-z0-9_.-]{1,100}")

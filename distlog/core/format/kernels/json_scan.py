@@ -30,8 +30,8 @@ _HIGH_BITS, _ONES = -0x7F7F7F7F7F7F7F80, 0x0101010101010101
 #: Deeper objects are for the slower reader: a bit of a word says for each level whether it is an object.
 _DEEPEST = 60
 _FAILED = -1
-#: The tokens that may come next: a name; a name or `}`; a comma, `}` or `]`; a value or `]`; a value. `_scan_line` compares
-#: these by their order.
+#: The tokens that may come next: a name; a name or `}`; a comma, `}` or `]`; a value or `]`; a value. `_scan_line`
+#: compares these by their order.
 _NAME, _FIRST_NAME, _AFTER, _FIRST_ITEM, _VALUE = range(5)
 
 
