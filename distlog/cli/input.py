@@ -197,7 +197,7 @@ class Source:
         if app_id is None and batch_id is None:
             return None
         if app_id is None or batch_id is None:
-            raise InvalidConfigError("--app-id and --batch-id are needed together")
+            raise InvalidConfigError("give --app-id and --batch-id together: one alone prevents no duplicates")
         if self.has_stream:
             raise InvalidConfigError("--app-id and --batch-id need files: a stream has many commits")
         return app_id, batch_id

@@ -107,7 +107,11 @@ def check_topic_name(name: str) -> str:
 def check_stem(stem: str) -> str:
     """Return `stem` if it is a segment's, so that it is safe in a path; else raise InvalidTopicError."""
     if not _STEM.fullmatch(stem) and not _REMOTE_STEM.fullmatch(stem):
-        raise InvalidTopicError("a segment's stem is v<version:020>-<uuid hex> or 20 digits", stem=repr(stem))
+        raise InvalidTopicError(
+            "not the name of a segment's files: these begin with v, a version of 20 digits, - and a UUID in hex, or "
+            "with 20 digits as Kafka's",
+            stem=repr(stem),
+        )
     return stem
 
 
@@ -212,7 +216,8 @@ def group_folder(topic_id: str, group: str) -> str:
     try:
         escaped = _UNSAFE.sub(lambda match: b"~%02x" % match[0][0], group.encode()).decode()
     except UnicodeEncodeError:
-        raise InvalidConfigError("a group's name must be text that UTF-8 can hold", group=repr(group)) from None
+        text = "a group's name must be valid Unicode: it has half of a surrogate pair"
+        raise InvalidConfigError(text, group=repr(group)) from None
     if not 0 < len(escaped) <= LONGEST_TOPIC_NAME:
         text = (
             f"a group's name has 1 to {LONGEST_TOPIC_NAME} bytes; all but letters, digits and . _ - count three times"

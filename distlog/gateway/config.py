@@ -333,5 +333,5 @@ def encode_setting(group: str, name: str, value: int | None) -> tuple[bytes, byt
 def decode_setting(fields: Mapping[str, Any], value: bytes | None) -> tuple[tuple[str, str], int | None]:
     name, number = str(fields["setting"]), None
     if value is not None and not (number := _group_number(name, value.decode())):
-        raise ValueError("no setting of a group is 0")
+        raise ValueError("the settings of a group must be at least 1")
     return (str(fields["group"]), name), number

@@ -44,8 +44,24 @@ from distlog.gateway.server.fairness import CpuUses, Quotas
 from distlog.gateway.topics.metadata_cache import MetadataCache
 from distlog.gateway.transactions.transaction_coordinator import TransactionServices
 
-#: How long a stop may take, and the share of that which is kept for the device: clients cannot use it up.
+#: How long a stop may take.
 STOP_TIMEOUT_S = 8.0
+#: The share of that which is reserved for syncing and closing files: clients cannot use it up.
+_CLOSING_SHARE = 0.25
+#: How much longer the end of the network thread may take.
+_THREAD_END_S = 0.5
+#: How long a start waits for the root's other processes, and the pause between two checks.
+_OTHERS_S, _OTHERS_PAUSE_S = 10.0, 0.02
+#: How often logs are checked for a `flush.ms` that has passed.
+_FLUSH_MS = 500
+#: How often denials and failures are logged.
+_LOG_MS = 5000
+#: How often settings, users, ACLs, and dropped topics are read again: on a local disk (True), or elsewhere.
+_LOOK_MS = {True: 1000, False: 5000}
+#: How often it closes what was not used since.
+_CLOSE_MS = 600_000
+#: How often offsets are checked for expiry: Kafka's `offsets.retention.check.interval.ms`.
+_EXPIRY_MS = 600_000
 
 
 class GatewayServer:
@@ -89,10 +105,25 @@ class GatewayServer:
         self._groups = GroupServices(store, self._lease, config.groups, topics, retention_ms=kept_ms)
         self._transactions = TransactionServices(metadata, fetches, self._lease, self._groups, clock)
         configs = DynamicConfigs(metadata, quotas, self._groups.configs, clock)
-        services = self._lease, self._groups, self._transactions, configs
         protocol = ("SASL_" if authentication else "") + ("SSL" if tls else "PLAINTEXT")
-        access = protocol, *_access(metadata, clock, config.acls, authentication), self._apis.offer_password
-        self.broker = Broker(config, metadata, fetches, appends, clock, APIS, memory, *services, *access)
+        acls, users = _access(metadata, clock, config.acls, authentication)
+        self.broker = Broker(
+            config=config,
+            metadata=metadata,
+            fetches=fetches,
+            appends=appends,
+            clock=clock,
+            apis=APIS,
+            fetch_memory=memory,
+            cluster=self._lease,
+            groups=self._groups,
+            transactions=self._transactions,
+            configs=configs,
+            security_protocol=protocol,
+            acls=acls,
+            users=users,
+            check_password=self._apis.offer_password,
+        )
         self._apis.broker = self.broker
         self._scheduler = Scheduler()
         self._schedule(store)
@@ -107,9 +138,10 @@ class GatewayServer:
             scheduler.schedule(name, refresh, delay_ms=0, period_ms=look_ms)
         scheduler.schedule("event-logs", self._log_events, delay_ms=_LOG_MS, period_ms=_LOG_MS)
         scheduler.schedule("dropped-topics", dropped.check, delay_ms=look_ms, period_ms=look_ms)
-        # not by the thread of sessions: thousands of groups may expire at a time, each of which is written
-        expire = partial(_run_logged, self._groups.offsets.expire, "unused positions")
-        scheduler.schedule("unused-positions", expire, delay_ms=_EXPIRY_MS, period_ms=_EXPIRY_MS)
+        # not in the thread that ends members' sessions: the offsets of thousands of groups may expire at a time, and
+        # each group is written
+        expire = partial(_run_logged, self._groups.offsets.expire, "expiring committed offsets")
+        scheduler.schedule("expired-offsets", expire, delay_ms=_EXPIRY_MS, period_ms=_EXPIRY_MS)
         close_unused = partial(metadata.close_unused, lambda: scheduler.is_stopping)
         scheduler.schedule("close-unused", close_unused, delay_ms=_CLOSE_MS, period_ms=_CLOSE_MS)
         scheduler.schedule("group-topics", self._groups.consumers.refresh, delay_ms=look_ms, period_ms=look_ms)
@@ -130,13 +162,15 @@ class GatewayServer:
     @property
     def _refreshes(self) -> dict[str, Callable[[], None]]:
         refreshes: dict[str, Callable[[], None]] = {
-            "dynamic-configs": partial(_run_logged, self.broker.configs.refresh, "quotas and settings of groups")
+            "dynamic-configs": partial(
+                _run_logged, self.broker.configs.refresh, "reading quotas and settings of groups"
+            )
         }
         if self.broker.acls is not None:
-            refreshes["acls"] = partial(_run_logged, self.broker.acls.refresh, "ACLs")
+            refreshes["acls"] = partial(_run_logged, self.broker.acls.refresh, "reading ACLs")
         if self.broker.users is not None:
             refreshes["user-credentials"] = partial(
-                _run_logged, self.broker.users.refresh, "the credentials of users"
+                _run_logged, self.broker.users.refresh, "reading the credentials of users"
             )
         return refreshes
 
@@ -188,7 +222,7 @@ class GatewayServer:
         except BaseException:
             # also after an interrupt: other gateways would send clients to one that does not answer
             self._in_loop(self._acceptor.stop(0)).result()
-            ShutdownDeadline(STOP_TIMEOUT_S).has_done(self._groups.stop)
+            ShutdownDeadline(STOP_TIMEOUT_S).run(self._groups.stop)
             self._end_loop(STOP_TIMEOUT_S)
             raise
         self._scheduler.start()
@@ -225,7 +259,7 @@ class GatewayServer:
             finished = pool.stop(drained.left_s) and finished
         finished = self._scheduler.stop(drained.left_s) and finished
         self._log_events(is_last=True)
-        finished = end.has_done(self._close) and finished
+        finished = end.run(self._close) and finished
         return self._end_loop(end.left_s) and finished
 
     def _close(self) -> None:
@@ -248,7 +282,7 @@ class GatewayServer:
 
     def _end_loop(self, timeout_s: float) -> bool:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout_s + _LAST_S)
+        self._thread.join(timeout_s + _THREAD_END_S)
         if not self._thread.is_alive():
             self._loop.close()
         return not self._thread.is_alive()
@@ -258,7 +292,7 @@ _log = logging.getLogger("distlog.gateway")
 
 
 def warm_up() -> None:
-    """Append to a small topic on disk, and read it, in the ways of the gateway."""
+    """Compile or load kernels before the first request: append to a small topic and read it, as the gateway does."""
     try:
         with tempfile.TemporaryDirectory() as folder:
             # the batch is appended again with the time that it has, and the clock may be set back in between
@@ -334,11 +368,11 @@ class ShutdownDeadline:
         except TimeoutError:
             return False
 
-    def has_done(self, work: Callable[[], None]) -> bool:
-        """Do `work` in another thread; returns False if it is late. Raises its errors."""
+    def run(self, work: Callable[[], None]) -> bool:
+        """Run `work` in another thread; returns False if it is late. Raises its errors."""
         result: Future[bool] = Future()
 
-        def run() -> None:
+        def run_work() -> None:
             try:
                 work()
             except BaseException as error:
@@ -346,22 +380,8 @@ class ShutdownDeadline:
             else:
                 result.set_result(True)
 
-        threading.Thread(target=run, name="gateway-close", daemon=True).start()
+        threading.Thread(target=run_work, name="gateway-close", daemon=True).start()
         return self.result_of(result)
-
-
-_CLOSING_SHARE = 0.25
-_LAST_S = 0.5
-_OTHERS_S, _OTHERS_PAUSE_S = 10.0, 0.02
-#: How often logs are checked for a `flush.ms` that has passed.
-_FLUSH_MS = 500
-_LOG_MS = 5000
-#: How often topics with committed offsets are checked for drops: on a local disk, and on an object store.
-_LOOK_MS = {True: 1000, False: 5000}
-#: How often it closes what was not used since.
-_CLOSE_MS = 600_000
-#: How often offsets are checked for expiry: Kafka's `offsets.retention.check.interval.ms`.
-_EXPIRY_MS = 600_000
 
 
 def _access(
@@ -382,4 +402,4 @@ def _run_logged(work: Callable[[], None], subject: str) -> None:
     try:
         work()
     except Exception as error:
-        error_code(error, f"reading {subject}")
+        error_code(error, subject)

@@ -67,7 +67,7 @@ def append_inputs(spark: SparkSession, options: argparse.Namespace) -> Summary:
     chosen_options = {name: getattr(options, name) for name in _READ_OPTIONS}
     reader_options = ReadOptions(**chosen_options, headers=tuple(options.header), now_ms=now_ms())
     if (options.app_id is None) != (options.batch_id is None):
-        raise InvalidConfigError("--app-id and --batch-id are needed together")
+        raise InvalidConfigError("give --app-id and --batch-id together: one alone prevents no duplicates")
     if not options.create and (options.config or options.partitions is not None):
         raise InvalidConfigError("--partitions and --config need --create: use `distlog alter` to change a topic")
     batch_id = check_batch(options.app_id, options.batch_id)

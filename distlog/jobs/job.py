@@ -61,7 +61,7 @@ class JobParser(argparse.ArgumentParser):
 
 
 def job_parser(program: str, description: str | None) -> argparse.ArgumentParser:
-    """The parser of a job, with the arguments of every job: --topic, --storage and --json."""
+    """The parser of a job on one topic: --topic, and the arguments that every job takes."""
     parser = JobParser(program, description)
     parser.add_argument("--topic", required=True, metavar="URL", help="path or URL of the topic")
     add_shared_arguments(parser)
@@ -115,13 +115,13 @@ def run_job(
         print_report(work(job_session(parser.prog), options), as_json=options.json)
         return SUCCESS
 
-    return exit_status(parser, run, argv)
+    return run_program(parser, run, argv)
 
 
-def exit_status(
+def run_program(
     parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int], argv: Sequence[str] | None
 ) -> int:
-    """Parse the arguments and run a job, which returns its status."""
+    """Parse the arguments and call `run`; print any error. Returns the exit status."""
     if argv is None:
         # a program, not a call: the scan of all imported objects at exit would take a third of the CPU
         gc.freeze()

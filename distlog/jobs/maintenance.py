@@ -24,7 +24,7 @@ from distlog.core.opening import open as open_topic
 from distlog.core.segments.segment_reader import topic_log
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
-from distlog.jobs.job import JobParser, add_shared_arguments, argument, exit_status, job_session, reason
+from distlog.jobs.job import JobParser, add_shared_arguments, argument, job_session, reason, run_program
 from distlog.spark.executor import MERGE_MEMORY_BYTES, SparkExecutor
 
 #: Kafka's minimum. With far less, a partition would be shared by more tasks than Spark can plan.
@@ -54,7 +54,7 @@ class MaintenanceJob:
                 print_report(Summary(text, fields), as_json=options.json)
             return results[0][1] if options.topic else FAILED if failed else SUCCESS
 
-        return exit_status(self.parser, run, argv)
+        return run_program(self.parser, run, argv)
 
     def _maintained(self, url: str, options: argparse.Namespace) -> tuple[dict[str, Any], int] | None:
         """Maintain a topic and print its report; returns its fields and status, None for a dropped topic."""

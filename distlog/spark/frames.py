@@ -203,15 +203,16 @@ def read(
     topic = _open(url, version, timestamp, storage_options)
     times = time_bounds(start, end, start_time, end_time)
     bounds = offset_bounds(topic.live_snapshot, partitions, start, end)
-    slices, visible = plan_slices(topic.reader, topic.live_snapshot, bounds, isolation, out_of_range, times)
-    exact = True
+    slices, plan_isolation = plan_slices(topic.reader, topic.live_snapshot, bounds, isolation, out_of_range, times)
     min_partitions = None if min_partitions is None else whole_number("min_partitions", min_partitions)
+    has_more_rows = False
     if limit is not None:
-        slices, exact = first_offsets(slices, count_of("limit", limit))
+        slices, is_exact = first_offsets(slices, count_of("limit", limit))
+        has_more_rows = not is_exact
     groups = split(slices, SplitSize(cores(spark), min_partitions))
-    parts = [Split(group, visible) for group in groups]
+    parts = [Split(group, plan_isolation) for group in groups]
     rows = read_splits(spark, topic.storage, topic.handle.name, schema, parts)
-    return rows if limit is None or exact else rows.limit(limit)
+    return rows.limit(limit) if limit is not None and has_more_rows else rows
 
 
 def stream(
@@ -406,15 +407,16 @@ def lag(
         [0, 0]
     """
     progress = query if isinstance(query, StreamingQueryProgress) else query.lastProgress
-    # its JSON, since before 4.2 the texts of its offsets are none
+    # from its JSON: before Spark 4.2 a source's `endOffset` is the text of a dict, which is not JSON
     sources = [] if progress is None else json.loads(progress.json)["sources"]
-    read = {
+    ends = {
         index: source["endOffset"] for index, source in enumerate(sources) if _offsets_in(source.get("endOffset"))
     }
     if topic is None:
-        rows = [row for index, end in read.items() for row in _reported_lag(end, sources[index].get("latestOffset"))]
+        rows = [row for index, end in ends.items() for row in _reported_lag(end, sources[index].get("latestOffset"))]
     else:
-        rows = list(_lag_behind(*_newest(topic, storage_options), list(read.values())))
+        name, snapshot = _newest(topic, storage_options)
+        rows = list(_current_lag(name, snapshot, list(ends.values())))
     return Listing(table_of_rows(rows, _LAG), "partitions")
 
 
@@ -440,11 +442,12 @@ def _reported_lag(end: Any, newest: Any) -> Iterator[dict[str, object]]:
             yield _lag_row(topic, number, position, last, remaining, size)
 
 
-def _lag_behind(name: str, snapshot: Snapshot, read: Sequence[Any]) -> Iterator[dict[str, object]]:
-    mine = [value for value in read if name in _offsets_in(value)]
-    if read and not mine:
-        topics = sorted({read_topic for value in read for read_topic in _offsets_in(value)})
-        raise InvalidConfigError("the query does not read this topic", topic=name, reads=", ".join(topics))
+def _current_lag(name: str, snapshot: Snapshot, ends: Sequence[Any]) -> Iterator[dict[str, object]]:
+    """The rows of one topic, by the offsets at which the sources' last batch ends, and the ends of its log."""
+    mine = [value for value in ends if name in _offsets_in(value)]
+    if ends and not mine:
+        read_topics = sorted({read_topic for value in ends for read_topic in _offsets_in(value)})
+        raise InvalidConfigError("the query does not read this topic", topic=name, reads=", ".join(read_topics))
     for value in mine:
         if value.get("topicId", snapshot.topic_id) != snapshot.topic_id:
             raise TopicNotFoundError("the query reads a topic of this name that was dropped", topic=name)

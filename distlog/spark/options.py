@@ -22,10 +22,11 @@ from distlog.core.storage.storage import Storage
 from distlog.core.tiered.tiered_storage import TieredStorage, find_topic
 from distlog.core.times import to_ms
 
+# Spark starts the Python processes of its executors and its planner with its own modules: `python -m pyspark...`.
 _main = sys.modules["__main__"]
-_name = str(getattr(getattr(_main, "__spec__", None), "name", ""))
-_is_sparks = _name.startswith("pyspark.")
-_runs = count(1)
+_main_name = str(getattr(getattr(_main, "__spec__", None), "name", ""))
+_is_started_by_spark = _main_name.startswith("pyspark.")
+_work_numbers = count(1)
 STORAGE_PREFIX = "storage."
 #: How similar (0 to 1) an unknown name must be to one of ours to count as misspelt.
 _ALIKE = 0.75
@@ -93,7 +94,7 @@ def freeze_objects() -> None:
     Spark's daemons collect garbage after each unit of work. That takes 1 ms, but 50 ms with numba's objects, and 10
     ms more with an S3 client's. An excluded object is never freed from a reference cycle, so few units exclude any.
     """
-    if _is_sparks and (number := next(_runs)).bit_count() == 1:
+    if _is_started_by_spark and (number := next(_work_numbers)).bit_count() == 1:
         if number == 1:
             gc.collect()
         gc.freeze()
@@ -101,7 +102,7 @@ def freeze_objects() -> None:
 
 def works_for(module: str) -> bool:
     """Return whether this is a process of Spark for that module: each step of planning has its own processes."""
-    return _is_sparks and module in (_name, *sys.argv)
+    return _is_started_by_spark and module in (_main_name, *sys.argv)
 
 
 def check_hidden(options: Mapping[str, str]) -> None:
@@ -144,7 +145,11 @@ def storage_texts(settings: Mapping[str, Any] | None) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """The parsed options of a read; `start` and `end` mean offsets, also if times; `times` are of records."""
+    """The parsed options of a read.
+
+    `start` and `end` bound the offsets, even if they are given as times: a record within them may be of any time.
+    `times` selects the records by their timestamps.
+    """
 
     storage: Storage
     start: Bound
@@ -339,7 +344,9 @@ def chosen_partitions(snapshot: Snapshot, options: ReadOptions) -> list[int]:
     assigned = set(options.assigned.numbers)
     if options.assigned.topic != name or not assigned <= set(every):
         raise InvalidConfigError(
-            "option assign must name this topic and partitions that it has", topic=name, partitions=len(every)
+            "option assign must name the topic of the path, and only partitions that it has",
+            topic=name,
+            partitions=len(every),
         )
     return sorted(assigned)
 
@@ -388,15 +395,17 @@ def _range(
     state: PartitionState,
     partition: int,
     options: ReadOptions,
-    first: OffsetAndTime | None,
-    last: OffsetAndTime | None,
+    start_record: OffsetAndTime | None,
+    end_record: OffsetAndTime | None,
 ) -> tuple[int, int]:
+    """The start and end offset; the records are the first ones at or after the bounds' times."""
     if options.start.kind == "offset" and _value(options.start, partition) == LATEST:
         raise InvalidConfigError(
             f"option {options.start.option} cannot be latest in a batch read", partition=partition
         )
-    start = start_offset(state, partition, options, first)
-    bound, end = options.end, last[0] if last else state.log_end_offset
+    start = start_offset(state, partition, options, start_record)
+    bound = options.end
+    end = end_record[0] if end_record else state.log_end_offset
     if bound.kind == "offset":
         end = _value(bound, partition)
         if end == EARLIEST:

@@ -60,7 +60,7 @@ def test_memory_and_the_number_of_records_bound_the_map() -> None:
 
 
 def test_a_map_without_room_is_refused() -> None:
-    with pytest.raises(InvalidConfigError, match="give compaction more memory"):
+    with pytest.raises(InvalidConfigError, match="raise dedupe_buffer_bytes"):
         OffsetMap.within(SLOT_BYTES, 1000)
 
 
@@ -163,7 +163,7 @@ def test_the_same_record_twice_supersedes_nothing() -> None:
 
 def test_too_many_keys_fail() -> None:
     keys = OffsetMap(map_slots(3))
-    with pytest.raises(InvalidConfigError, match="more memory"):
+    with pytest.raises(InvalidConfigError, match="raise dedupe_buffer_bytes"):
         keys.put_rows(np.arange(30).reshape(-1, 3))
 
 

@@ -153,4 +153,4 @@ def test_a_link_to_a_topic_is_reported_and_not_loaded(tmp_path: Path) -> None:
         manager.run_once()
         assert manager.topics == []
         ((url, said),) = [error for of_task in manager.errors.values() for error in of_task.items()]
-    assert (url, "a link to a topic" in said) == (str(tmp_path / "root" / "clicks"), True)
+    assert (url, "links to topics are not followed" in said) == (str(tmp_path / "root" / "clicks"), True)

@@ -128,7 +128,7 @@ BUGS: Mapping[str, Bug] = {
     "a commit is not synced before its link": bug(_commits_are_not_synced),
     "a failed sync is tried again": bug(_failed_syncs_are_tried_again),
     "a page of another boot is believed": bug(_other_boots_are_believed),
-    "locks keep nobody out": bug(patched(FileLock, "_has_locked", return_value=True)),
+    "locks keep nobody out": bug(patched(FileLock, "_try_lock", return_value=True)),
     "a roll lets go of the lock": bug(_rolls_let_go_of_the_lock),
     "recovery cuts a sound batch": bug(_the_last_batch_is_cut),
     "a flush is reported before its sync": bug(_flushed_before_the_sync),

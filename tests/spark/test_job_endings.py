@@ -14,12 +14,12 @@ pytest.importorskip("pyspark")
 
 PROGRAM = """
 import sys
-from distlog.jobs.job import exit_status, job_parser
+from distlog.jobs.job import run_program, job_parser
 
 def run(chosen):
     {body}
 
-sys.exit(exit_status(job_parser("job.py", "Do it."), run, {given!r}))
+sys.exit(run_program(job_parser("job.py", "Do it."), run, {given!r}))
 """
 
 

@@ -122,7 +122,7 @@ def test_a_job_without_rows_reports_no_version(job: Any, url: str, tmp_path: Pat
             ("--compression", "lzma"),
             "append.py: compression must be one of none, gzip, snappy, lz4, zstd (value=lzma)",
         ),
-        (("--app-id", "x"), "--app-id and --batch-id are needed together"),
+        (("--app-id", "x"), "give --app-id and --batch-id together: one alone prevents no duplicates"),
     ],
 )
 def test_a_wrong_command_line_is_status_2(

@@ -41,7 +41,7 @@ from distlog.core.storage.storage import Storage
         (distlog.Topic.offsets_for_times, "self, times"),
         (distlog.Topic.history, "self, limit=None"),
         (distlog.Topic.alter_config, "self, settings"),
-        (distlog.Topic.delete_records, "self, before"),
+        (distlog.Topic.delete_records, "self, offsets"),
         (distlog.Topic.rebuild_indexes, "self, *, force=False, dry_run=False, executor=None"),
         *((getattr(distlog.Topic, name), "self, *, dry_run=False") for name in ("retention", "vacuum")),
         (distlog.Topic.compact, "self, *, dry_run=False, executor=None, dedupe_buffer_bytes=134217728, memory=None"),

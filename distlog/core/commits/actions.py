@@ -37,8 +37,8 @@ from distlog.core.format.record_batch import LOG_OVERHEAD
 from distlog.core.integers import MAX_LONG
 from distlog.core.paths import NEW_STEM_PATTERN
 
-# A commit that older libraries would get wrong names a feature in `requires`: the name stays in the topic's state.
-# This library has no feature beyond its format, so it raises an error that names them.
+# If older libraries would misread a commit, its `requires` lists a feature, which stays in the topic state. This
+# library knows no feature yet, so it raises an error with the names of all that are listed.
 
 
 _FEATURE = Text("[A-Za-z0-9_.-]{1,100}")
@@ -60,7 +60,7 @@ class Requires:
 
     @classmethod
     def of(cls, value: Any) -> Requires:
-        """Check: a JSON object of features."""
+        """The features in a JSON object; raises ValueError."""
         return fields.read(cls, value)
 
     def also(self, other: Requires) -> Requires:
@@ -165,7 +165,7 @@ class SetLogStartOffset:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Lets the commit add segments again that were live at `version`, from the vacuum horizon on, or later.
+    """Lets the commit add segments again that were live at `version` or later.
 
     Lowers the log start offset.
     """
@@ -190,7 +190,10 @@ class SetTransaction:
 
 @dataclass(frozen=True, slots=True)
 class ProducerBatches:
-    """The producers of a commit's batches by partition, in offset order; the first one may have earlier batches."""
+    """The batches of producers that a commit adds, by partition, in offset order.
+
+    The first commit that names producers of a partition also lists batches of its earlier segments.
+    """
 
     batches: Mapping[int, tuple[ProducerBatch, ...]]
 
@@ -273,7 +276,7 @@ PARTS = (
     ("offset_index_position", "offset_index_bytes"),
     ("time_index_position", "time_index_bytes"),
 )
-#: The columns of a segment that the rule is about.
+#: The columns that `check_parts` needs.
 _PART_SCHEMA = pa.schema([SCHEMA.field(name) for name in ("stem", *chain.from_iterable(PARTS))])
 
 

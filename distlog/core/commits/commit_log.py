@@ -208,7 +208,8 @@ class CommitLog:
         if not head.continues(snapshot):
             self.sync()
             raise TopicNotFoundError(
-                "the topic was dropped, or has another id: if it exists, open it again", url=self._storage.url
+                "the topic was dropped, or the one at this address has another id: if it exists, open it again",
+                url=self._storage.url,
             )
         return head
 

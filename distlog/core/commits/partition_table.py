@@ -99,7 +99,7 @@ class PartitionTable(Sequence[PartitionState]):
             return tuple(self[number] for number in range(*index.indices(len(self))))
         number = int(index) if index >= 0 else int(index) + len(self)
         if not 0 <= number < len(self):
-            raise IndexError(f"partition {index} of {len(self)}")
+            raise IndexError(f"there is no partition {index}: the topic has {len(self)}")
         state = self._changed.get(number) or self._states.get(number)
         if state is None:
             self._lookups += 1

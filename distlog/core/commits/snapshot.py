@@ -260,7 +260,10 @@ class PartitionDraft:
         for stem in (added | self._opened_stems) - self._removed - self._sealed:
             read_version = stem_read_version(stem)
             if read_version is not None and read_version < gc_floor:
-                raise ValueError(f"segment {stem} was started below the vacuum horizon {gc_floor}")
+                raise ValueError(
+                    f"segment {stem} was started at version {read_version}, below the vacuum horizon {gc_floor}: "
+                    "vacuum may have deleted it"
+                )
 
 
 # A commit that breaks an invariant raises CorruptMetadataError: an error is better than a gap, an overlap or a
@@ -290,7 +293,8 @@ def fold(snapshot: Snapshot | None, commits: Iterable[Commit]) -> Snapshot:
         return draft.finish()
     except ValueError as error:
         file = paths.commit_file(max(version, 0))
-        raise CorruptMetadataError(f"the commit cannot be applied: {error}", file=file) from error
+        text = f"the commit cannot be applied: {error}; restore its file from a copy"
+        raise CorruptMetadataError(text, file=file) from error
 
 
 class _Draft:

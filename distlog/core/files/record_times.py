@@ -48,6 +48,7 @@ class TimeReader:
         """Raise InvalidConfigError for a format that no text can have."""
         if self.time_format is None:
             return
+        # an empty text does not match, but errors about the format itself come first
         try:
             datetime.strptime("", self.time_format)
         except (ValueError, re.error) as error:
@@ -175,6 +176,7 @@ def time_of(value: Any, unit: str = "ms") -> int | None:
     if isinstance(value, str) and value.strip().removeprefix("-").isdecimal():
         value = int(value)
     time = to_ms(value, unit) if isinstance(value, str) or type(value) is int else value
+    # numbers of ms are checked when their records are appended
     if type(value) is int and unit != "ms" and (wrong := wrong_unit(value, unit)):
         raise ValueError(wrong)
     if time is None or (type(time) is int and -1 <= time <= MAX_LONG):

@@ -161,7 +161,10 @@ class PartitionLog:
             rows, newest_offsets, min_timestamps = stamped(data, rows, time_ms)
             newest = time_ms
         if segment.next_offset + end > MAX_LONG:
-            raise InvalidRecordError("the partition has no offsets left", partition=self.partition)
+            raise InvalidRecordError(
+                "nothing was appended: the partition has no offsets left for these records; append to another one",
+                partition=self.partition,
+            )
         if segment.should_roll(data.nbytes, newest, segment.next_offset + end - 1):
             if not may_wait:
                 raise WouldWaitError

@@ -229,7 +229,7 @@ class PartitionProducers:
                 raise
         # the last batches before the active segment, not only the last one of each producer
         segments = self._snapshots.refresh().partitions[self._partition].segments
-        self._states.recall(self._stored.last(segments))
+        self._states.add_earlier_batches(self._stored.last(segments))
         self._has_recalled = True
         return self._states.check(batches, self._first)
 

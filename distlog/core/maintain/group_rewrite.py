@@ -97,7 +97,7 @@ class Filter(Protocol):
 Result = TypeVar("Result")
 
 #: Errors of a partition's own files, which do not concern other partitions.
-OF_ITS_FILES = (CorruptionError, SnapshotTooOldError, UnsupportedVersionError)
+FILE_ERRORS = (CorruptionError, SnapshotTooOldError, UnsupportedVersionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def result_or_failure(partition: int, work: Callable[[], Result]) -> Result | Re
     """The result of `work`, or the failure of the partition's files as a value, which does not end a whole job."""
     try:
         return work()
-    except OF_ITS_FILES as error:
+    except FILE_ERRORS as error:
         return RewriteFailure(partition, str(error))
 
 
@@ -125,8 +125,9 @@ def result_or_failure(partition: int, work: Callable[[], Result]) -> Result | Re
 class RewrittenGroup:
     """A group, and the `outputs` that replace its segments, or its own segments if nothing changes.
 
-    `outputs` cover the offsets of the group, with gaps where records were dropped. `unkeyed` and `forgets` as in
-    `FilteredBatches`: after dropped tombstones, earlier segments must not be older than the ones that were read.
+    `outputs` cover the offsets of the group, with gaps where records were dropped. `unkeyed` and `forgets` are
+    as in `FilteredBatches`. Once tombstones were dropped, no segment before the group may return to an older version,
+    which may hold the values that they deleted.
     """
 
     group: SegmentGroup

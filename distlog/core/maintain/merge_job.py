@@ -40,7 +40,7 @@ from distlog.core.format.record_decoder import BatchSelection
 from distlog.core.format.record_encoder import Bytes, Flags, Longs, RecordBytes, lay_out
 from distlog.core.integers import MAX_LONG
 from distlog.core.maintain.group_rewrite import (
-    OF_ITS_FILES,
+    FILE_ERRORS,
     FilteredBatches,
     RewriteFailure,
     SegmentGroup,
@@ -183,10 +183,10 @@ def do_job(
         except StorageError:
             # a file is too short, or the storage does not answer: don't wait for that in each half
             parts = count
-        except (*OF_ITS_FILES, FileNotFoundError, _UnsoundError):
+        except (*FILE_ERRORS, FileNotFoundError, _UnsoundError):
             pass
         else:
-            with suppress(*OF_ITS_FILES, UnfitBatchError):
+            with suppress(*FILE_ERRORS, UnfitBatchError):
                 segments = _Writing(handle, job, batches, config, read_version, part_bytes).merged()
                 return MergedJob(SegmentTable(segments), np.ones(count, np.int64))
     if count == 1:

@@ -1,4 +1,4 @@
-"""The facts that compaction needs before it rewrites: keys, the last record of each, and the verdicts on batches."""
+"""The input of a compaction: the last offset of each key, and which batches may go or must stay (`Verdicts`)."""
 
 from __future__ import annotations
 
@@ -78,7 +78,10 @@ class OffsetMap:
         self.slots = min(slots, _MAX_SLOTS)
         self._limit = int(self.slots * LOAD_FACTOR)
         if self._limit < 1:
-            raise InvalidConfigError("the offset map has room for no key: give compaction more memory", slots=slots)
+            raise InvalidConfigError(
+                "compaction has no memory for even one key: raise dedupe_buffer_bytes (--dedupe-buffer-size)",
+                slots=slots,
+            )
         self._table = np.zeros(self.slots * SLOT_WORDS, np.int64)
         self.size = 0
         self.latest_offset = -1
@@ -113,11 +116,14 @@ class OffsetMap:
         superseded = np.empty(len(rows), np.int64)
         count, self.size = put_rows(self._table, self.slots, self._limit, self.size, rows, superseded)
         if count < 0:
-            raise InvalidConfigError("there is no room for all keys: give compaction more memory", slots=self.slots)
+            raise InvalidConfigError(
+                "compaction has no memory for all keys: raise dedupe_buffer_bytes (--dedupe-buffer-size)",
+                slots=self.slots,
+            )
         return superseded[:count]
 
     def superseded(self, rows: Longs) -> Longs:
-        """The offsets of the records in `rows`, as for `take`, whose key has a later record in the map."""
+        """The offsets of the records in `rows`, as for `put_rows`, whose key has a later record in the map."""
         superseded = np.empty(len(rows), np.int64)
         return superseded[: find_superseded(self._table, self.slots, rows, superseded)]
 
@@ -272,7 +278,9 @@ def judge(
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """The needed fields of a batch; `kind` is its control record's type or one of the constants below."""
+    """The needed fields of a batch: `expired` says that its delete horizon has passed, and `kind` is its control
+    record's type or one of the constants below.
+    """
 
     base_offset: int
     last_offset: int
@@ -303,10 +311,12 @@ class _Transactions:
         while self._waiting and self._waiting[0].first_offset <= batch.last_offset:
             transaction = self._waiting.popleft()
             self._aborting.setdefault(transaction.producer_id, transaction)
-        if self._is_aborted(batch) if batch.kind == _DATA else self._is_obsolete(batch):
+        is_discardable = self._note_data(batch) if batch.kind == _DATA else self._note_marker(batch)
+        if is_discardable:
             self.discardable.append(batch.base_offset)
 
-    def _is_aborted(self, batch: _Batch) -> bool:
+    def _note_data(self, batch: _Batch) -> bool:
+        """Note a batch of data; True if its transaction was aborted."""
         producer = batch.producer_id
         if batch.transactional and producer in self._aborting:
             self._producers_with_data.add(producer)
@@ -315,8 +325,8 @@ class _Transactions:
             self._committing.add(producer)
         return False
 
-    def _is_obsolete(self, batch: _Batch) -> bool:
-        """True if the marker has nothing left to mark, so it may be dropped when its delete horizon has passed."""
+    def _note_marker(self, batch: _Batch) -> bool:
+        """Note a marker; True if it has nothing left to mark, so it may be dropped after its delete horizon."""
         producer = batch.producer_id
         if batch.kind == ABORT:
             transaction, has_data = self._aborting.pop(producer, None), producer in self._producers_with_data
@@ -333,7 +343,7 @@ class _Transactions:
 
 
 class _ProducerBatches:
-    """A producer's batches that must stay: its last data batch or, without data, its markers of the same epoch."""
+    """A producer's batches that must stay, of its newest epoch: the last data batch or, without one, the markers."""
 
     def __init__(self) -> None:
         self._epoch, self._last_timestamp = -1, -1
@@ -435,17 +445,17 @@ class OffsetSurvivors:
 
 @dataclass(frozen=True, slots=True)
 class KeyedRecords:
-    """Consecutive records: the hashes of their keys, if each is `keyed`, and their offsets.
+    """Consecutive records: the hashes of their keys, whether each has a key (`keyed`), and their offsets.
 
-    `record_ends[i]` is the number of records up to the end of batch i. `settled[i]` is the last offset before batch
-    i; `settled[-1]` is the last offset after the last batch.
+    `record_ends[i]` is the number of records up to the end of batch i. `done_offsets[i]` is the last offset before
+    batch i, up to which a map is complete that stops in it; `done_offsets[-1]` is for a map with all of the batches.
     """
 
     hashes: Longs
     keyed: npt.NDArray[np.bool_]
     offsets: Longs
     record_ends: Longs
-    settled: Longs
+    done_offsets: Longs
 
 
 def keyed_records(
@@ -464,11 +474,11 @@ def keyed_records(
         while len(rows):
             scanned = scan_records(chunk.selection(), rows, ("key",), start_offset)
             scanned_rows, rows = rows[: len(scanned.sections)], rows[len(scanned.sections) :]
-            settled = np.append(
+            done_offsets = np.append(
                 np.where(scanned_rows > 0, ends[scanned_rows - 1], -1), ends[rows[0] - 1 if len(rows) else -1]
             )
             ends_of_records = np.cumsum(scanned.sections["emitted"])
-            yield KeyedRecords(scanned.hashes(secret), scanned.keyed, scanned.offsets, ends_of_records, settled)
+            yield KeyedRecords(scanned.hashes(secret), scanned.keyed, scanned.offsets, ends_of_records, done_offsets)
 
 
 def build_map(
@@ -486,19 +496,21 @@ def build_map(
             count = offset_map.put(records.hashes, records.keyed, records.offsets)
             full = count < len(records.offsets)
             batch = int(np.searchsorted(records.record_ends, count, side="right")) if full else -1
-            offset_map.latest_offset = max(offset_map.latest_offset, int(records.settled[batch]))
+            offset_map.latest_offset = max(offset_map.latest_offset, int(records.done_offsets[batch]))
             if full:
                 return
         offset_map.latest_offset = segment.next_offset - 1
     offset_map.latest_offset = end_offset - 1
 
 
-# Tasks exchange blobs, without a row per record: a record's hash and offset, 24 bytes, go to the task that finds the
-# last record of each key, and the offsets of superseded records, 8 bytes, come back.
+# Spark tasks exchange blobs of many records, instead of a row of Spark per record: a record's hash and offset, 24
+# bytes, go to the task that finds the last record of each key, and the offsets of superseded records, 8 bytes, come
+# back.
 
 #: A task sends its data when it has this many bytes, which bounds its memory.
 BLOBS_BYTES = 8 << 20
-#: Hashes do not fill buckets evenly: each has room for this many standard deviations, and keys, above the mean.
+#: Hashes do not fill buckets evenly. A bucket has room for the mean number of keys, plus this many standard
+#: deviations, plus this many keys.
 _DEVIATIONS, _SPARE_KEYS = 8, 8
 
 

@@ -51,7 +51,11 @@ def restore(
         raise OffsetOutOfRangeError(text, version=version, log_floor=snapshot.log_floor, head=snapshot.version)
     old_state = handle.log.load(version, include_dropped=True)
     if old_state.topic_id not in (snapshot.topic_id, *snapshot.former_ids):
-        raise TopicNotFoundError("the version is of a topic that was dropped, and cannot come back", version=version)
+        raise TopicNotFoundError(
+            "the version is of a topic that was dropped, which cannot be restored: "
+            "choose a version of the present topic",
+            version=version,
+        )
     removed, restored = RemovedSegments(version), dict[int, PartitionRestore]()
     removed.read(handle.log, snapshot.version)
     if dry_run:

@@ -156,7 +156,7 @@ class Consumer:
                 self._use.release()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a Consumer cannot be pickled: pickle its topic, and consume there")
+        raise TypeError("a Consumer cannot be pickled: pickle its topic, and call consume() in the other process")
 
     def __iter__(self) -> Self:
         return self

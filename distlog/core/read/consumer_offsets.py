@@ -84,7 +84,9 @@ class FieldReader:
 
     def read(self, size: int) -> bytes:
         if not 0 <= size <= len(self._data) - self._at:
-            raise self._corrupt(f"{size} bytes are missing at position {self._at}")
+            raise self._corrupt(
+                f"a field at position {self._at} needs {size} bytes, and {len(self._data) - self._at} are left"
+            )
         self._at += size
         return self._data[self._at - size : self._at]
 

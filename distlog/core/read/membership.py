@@ -13,7 +13,7 @@ from distlog.core.read.group_log import GroupLog, GroupRace, GroupState, Heartbe
 
 @dataclass(slots=True)
 class Membership:
-    """This process in a group; from `sync` on it is a member until `leave`. In seconds; for one thread."""
+    """This process in a group; from `sync` on it is a member until `leave`. Times are in seconds; for one thread."""
 
     log: GroupLog
     name: NameOf

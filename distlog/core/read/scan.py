@@ -424,7 +424,9 @@ def named_paths(paths: Sequence[str], named: Mapping[str, str], columns: Sequenc
         if not isinstance(path, str) or not path.startswith("$"):
             raise InvalidConfigError("a path begins with $, as in $.user.name or $.tags[0]", path=repr(path))
         if name in columns:
-            raise InvalidConfigError(f"a column is called {name} already: json(my_name={path!r})", path=path)
+            raise InvalidConfigError(
+                f"a column is called {name} already: give another name, as in json(my_name={path!r})", path=path
+            )
     if not by_name or len(by_name) < len(paths) + len(named):
         raise InvalidConfigError("json needs paths, each column once: json('$.user', city='$.address.city')")
     return by_name

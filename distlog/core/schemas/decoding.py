@@ -57,7 +57,10 @@ def check_on_error(on_error: str) -> None:
 
 
 def schema_with(columns: pa.Schema, decoder: Decoder, flatten: bool) -> pa.Schema:
-    """Return `columns` with the values' columns in place of `value`, or at the end; as a struct without `flatten`."""
+    """Return `columns` with the values' columns in place of `value`, or at the end if there is no `value`.
+
+    Without `flatten` they are one column `value`, a struct.
+    """
     decoded = decoder.schema if flatten else pa.schema([pa.field("value", pa.struct(list(decoder.schema)))])
     fields = [field for field in columns if field.name != "value"]
     if duplicates := sorted({field.name for field in fields} & set(decoded.names)):
@@ -153,14 +156,14 @@ def scattered(parts: Sequence[tuple[Longs, pa.RecordBatch]], count: int, schema:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-class Framed(NamedTuple):
-    """Values without their headers, and their ids; -1 for a null and for a value without a header."""
+class Unframed(NamedTuple):
+    """Values without their headers, and the ids in these; -1 for a null and for a value without a header."""
 
     ids: Longs
     payloads: pa.Array
 
 
-def unframed(values: pa.Array) -> Framed:
+def unframed(values: pa.Array) -> Unframed:
     ids = np.full(len(values), -1, np.int64)
     starts, lengths, data = _parts(values)
     rows = np.flatnonzero(lengths >= HEADER_BYTES)
@@ -168,7 +171,7 @@ def unframed(values: pa.Array) -> Framed:
     number = header[:, 1:].copy().view(">i4").ravel().astype(np.int64)
     good = (header[:, 0] == 0) & (number >= 0)
     ids[rows[good]] = number[good]
-    return Framed(ids, without_first(values, np.minimum(lengths, HEADER_BYTES)))
+    return Unframed(ids, without_first(values, np.minimum(lengths, HEADER_BYTES)))
 
 
 def _parts(values: pa.Array) -> tuple[Longs, Longs, npt.NDArray[np.uint8]]:
@@ -184,6 +187,8 @@ def _parts(values: pa.Array) -> tuple[Longs, Longs, npt.NDArray[np.uint8]]:
 
 
 def without_first(values: pa.Array, sizes: Longs) -> pa.Array:
+    """Return the values without their first bytes: without `sizes[i]` bytes of value i."""
+    # repeat(starts - cumsum(n) + n, n) + arange(sum(n)): the positions of n[i] bytes from starts[i] on, for all i
     starts, lengths, data = _parts(values)
     ends = np.concatenate([[0], np.cumsum(lengths - sizes)])
     is_payload = np.zeros(len(data), np.bool_)
@@ -198,7 +203,12 @@ def without_first(values: pa.Array, sizes: Longs) -> pa.Array:
 
 
 def split_messages(payloads: pa.Array) -> tuple[list[Indexes | None], npt.NDArray[np.intp], pa.Array]:
-    """Split payloads of Protobuf: the distinct indexes (None if bad), the number of each payload, and messages."""
+    """Split payloads of Protobuf into indexes and messages.
+
+    Returns the distinct indexes (None if bad), for each payload the position of its indexes in that list, and the
+    messages.
+    """
+    # almost all payloads have the indexes (0,), which are one zero byte; only the others are decoded
     starts, lengths, data = _parts(payloads)
     numbers, sizes = np.zeros(len(payloads), np.intp), np.minimum(lengths, 1)
     numbers_by_indexes: dict[Indexes | None, int] = {(0,): 0}
@@ -218,7 +228,10 @@ def split_messages(payloads: pa.Array) -> tuple[list[Indexes | None], npt.NDArra
 
 
 def _short_heads(starts: Longs, lengths: Longs, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
-    """Return the bytes of the indexes as one number; 0 for long or bad indexes."""
+    """Return the bytes of the indexes as one number; 0 for long or bad indexes.
+
+    In short ones all numbers are one byte: the first, a zigzag varint, is twice the number of the indexes.
+    """
     columns = np.arange(_SHORT)
     inside = columns < lengths[:, None]
     heads = np.where(inside, data[np.where(inside, starts[:, None] + columns, 0)], 0x80) if len(starts) else inside
@@ -234,6 +247,7 @@ def _read_indexes(payload: bytes) -> tuple[Indexes | None, int]:
     """Read indexes, a count and numbers as zigzag varints; returns them and their size in bytes."""
     count, position = _zigzag(payload, 0)
     if not 0 < count <= MAX_DEPTH:
+        # a count of 0 stands for (0,); the position stays 0 if there is no count
         return ((0,), position) if count == 0 and position else (None, 0)
     numbers = []
     for _ in range(count):

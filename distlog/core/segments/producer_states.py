@@ -48,8 +48,9 @@ def any_first(batch: BatchFields) -> None:
 class ProducerStates:
     """The states of a partition's producers, by producer id, at one offset of its log.
 
-    A log that was cleaned, or cut at its beginning, does not have batches of all producers. So a walk may begin with
-    a snapshot before `offset`, and skips batches below it. Without a snapshot it is not complete.
+    A log that was cleaned, or cut at its beginning, lacks the batches of some producers. So the states may start with
+    a producer snapshot, taken at `offset`: `observe` then skips batches below it. States that start within a log
+    without a snapshot are not `is_complete`: end markers of unknown producers are skipped.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class ProducerStates:
         return self._first_offsets
 
     def has_open(self, producer_id: int, epoch: int) -> bool:
-        """True if a transaction of the producer in this epoch, or one before (its end marker fences it), is open."""
+        """True if the producer has an open transaction of an epoch up to `epoch`: a marker with `epoch` ends it."""
         return producer_id in self._first_offsets and self._states[producer_id].epoch <= epoch
 
     def snapshot(self) -> bytes:
@@ -99,7 +100,11 @@ class ProducerStates:
                 del self._states[producer]
 
     def observe(self, data: Any, rows: npt.NDArray[Any], shift: int = 0, *, heard_ms: int = NO_TIMESTAMP) -> None:
-        """Add batches (BATCH rows) of `data`, with offsets `shift` higher; `heard_ms`: they were just appended."""
+        """Add batches (BATCH rows) of `data`, with offsets `shift` higher.
+
+        `heard_ms` is the time now, for batches that were just appended; batches read later have only their own times.
+        """
+        # one batch, the usual append, is not filtered: `producer_batches` leaves it out if it has no producer
         if len(rows) != 1 or int(rows["base_offset"][0]) + shift < self.offset:
             rows = rows[(rows["producer_id"] >= 0) & (rows["base_offset"] + shift >= self.offset)]
         for batch in producer_batches(data, _sufficient_rows(rows), shift):
@@ -114,8 +119,8 @@ class ProducerStates:
             else:
                 self._first_offsets.pop(producer, None)
 
-    def recall(self, earlier: ProducerStates) -> None:
-        """Add the batches that only `earlier` has, the states after an earlier part of the log."""
+    def add_earlier_batches(self, earlier: ProducerStates) -> None:
+        """Add batches of `earlier`, the states at an earlier offset; a snapshot has only a producer's last one."""
         for producer, state in self._states.items():
             former = earlier.get(producer)
             if former is not None:
@@ -129,7 +134,10 @@ class ProducerStates:
                 self._states[producer] = replace(state, heard_ms=former.heard_ms)
 
     def check(self, batches: Sequence[BatchFields], first: FirstBatch = any_first) -> KnownBatch | None:
-        """Check batches that are to be appended together; returns the last if the log already has all batches."""
+        """Check batches that are to be appended together; returns the last one's known copy if they are a retry.
+
+        `first` checks the first batch of a producer that the log does not know.
+        """
         last = batches[-1]
         state = self._states.get(last.producer_id)
         last_sequence = increment_sequence(last.base_sequence, last.last_offset_delta)
@@ -213,9 +221,10 @@ def state_of(entry: Any) -> ProducerState:
 
 
 def batches_of(entry: Any) -> Iterator[ProducerBatch]:
+    """Yield batches that lead to the state of a snapshot's entry; the log itself may have others."""
     producer, epoch, time = (int(entry[name]) for name in ("producer_id", "producer_epoch", "last_timestamp"))
     last, first = int(entry["last_offset"]), int(entry["transaction_first_offset"])
-    begin = max(last, first, 0) if last < 0 else last - int(entry["offset_delta"])
+    begin = max(first, 0) if last < 0 else last - int(entry["offset_delta"])
     if last < 0 or entry["coordinator_epoch"] != NONE:
         yield ProducerBatch(producer, epoch, NONE, begin, 0, time, COMMIT_MARKER, int(entry["coordinator_epoch"]))
     if first != NONE and (last < 0 or first < begin):
@@ -279,10 +288,12 @@ _CRC_START = 6
 def read_producer_snapshot(data: bytes, *, file: str = "") -> npt.NDArray[np.void]:
     """The entries (ENTRY rows) of the snapshot `data`; CorruptIndexError for a bad one: use the one before."""
     if len(data) < _HEADER.size:
-        raise CorruptIndexError("a producer snapshot is cut off: delete it", file=file or None)
+        text = "a producer snapshot is cut off: restore it, or delete its file if the log is complete"
+        raise CorruptIndexError(text, file=file or None)
     version, crc, count = _HEADER.unpack_from(data)
     if version != _VERSION or crc != crc32c(data[_CRC_START:]) or count * ENTRY.itemsize != len(data) - _HEADER.size:
-        raise CorruptIndexError("a producer snapshot is corrupt: delete it", file=file or None, version=version)
+        text = "a producer snapshot is corrupt: restore it, or delete its file if the log is complete"
+        raise CorruptIndexError(text, file=file or None, version=version)
     return np.frombuffer(data, ENTRY, offset=_HEADER.size)
 
 
@@ -321,7 +332,7 @@ def _check_next(state: ProducerState, batch: BatchFields, first: FirstBatch) -> 
 
 
 def _sufficient_rows(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the rows without batches of data outside of transactions that KEPT_BATCHES of the producer follow."""
+    """Leave out non-transactional data batches that KEPT_BATCHES later ones of the producer replace in its state."""
     if len(rows) <= KEPT_BATCHES:
         return rows
     data = np.flatnonzero(rows["attributes"] & CONTROL == 0)

@@ -82,7 +82,7 @@ class SegmentWriter:
         return self._segment is not None and self._segment.is_uploading
 
     def close(self) -> list[SegmentInfo]:
-        """Make all durable; returns the segments, each from offset 0 on; LogAppendTime comes by their commit."""
+        """Make all durable; returns the segments, each from offset 0 on. The commit sets times of LogAppendTime."""
         if self._is_aborted:
             raise StorageError("cannot close: the segment was aborted", partition=self._partition)
         try:
@@ -184,7 +184,7 @@ class Bundles:
     def __init__(self, storage: Storage, new_stem: Callable[[], str], held_bytes: int | None = None) -> None:
         self._storage, self._new_stem, self._held_bytes = storage, new_stem, held_bytes or LARGEST_BUNDLE
         self._makes_more = held_bytes is not None and not storage.is_local
-        #: Segments of an earlier generation end at their next write.
+        #: Counts how often segments took in `held_bytes`: a segment started at a lower count ends at its next write.
         self.generation = 0
         self._generation_bytes = 0
         self._partitions: set[int] = set()
@@ -376,7 +376,8 @@ class RollTime:
 
 #: A log file up to this size is held in memory, and put with its index files; a larger one is streamed.
 HELD_BYTES = 1 << 20
-#: A buffer from this size on is held for a bundle without a copy; a smaller one may be a small part of its memory.
+#: A buffer from this size on is held for a bundle without a copy. A smaller one is copied, since it may be a view
+#: that keeps far more memory.
 KEPT_BYTES = 1 << 18
 
 
@@ -411,7 +412,7 @@ class SegmentFile:
 
     @property
     def is_due(self) -> bool:
-        """True if the memory for bundles asks for the end of this segment."""
+        """True if the segment must end, to free memory for bundles."""
         return self._bundles is not None and not self.is_uploading and self._generation < self._bundles.generation
 
     @property

@@ -39,7 +39,8 @@ class TimeRange:
     def may_hold(self, segments: SegmentTable) -> npt.NDArray[np.bool_]:
         # -1: unknown, or a record has no timestamp
         oldest = np.where(segments.min_timestamps < 0, MIN_LONG, segments.min_timestamps)
-        return (segments.max_timestamps >= self.oldest) & (oldest <= self.newest) & (self.oldest <= self.newest)
+        held: npt.NDArray[np.bool_] = (segments.max_timestamps >= self.oldest) & (oldest <= self.newest)
+        return held & (self.oldest <= self.newest)
 
     def left_of(self, segment: SegmentInfo) -> TimeRange:
         """The range to check records of `segment` by, which overlaps this range; ALWAYS if all lie in it."""

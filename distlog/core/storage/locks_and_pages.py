@@ -277,7 +277,7 @@ class FileLock:
         self.path = path
         self._makes_folder, self._sleep, self._monotonic = makes_folder, sleep, monotonic
         # the first excludes threads; the second is held briefly, while the file is opened or closed
-        self._thread, self._opening = threading.Lock(), threading.Lock()
+        self._thread_lock, self._opening_lock = threading.Lock(), threading.Lock()
         # `_locked` is the descriptor that a thread locks, set from before the lock until after the unlock
         self._file = self._locked = -1
         self._is_held = False
@@ -305,7 +305,7 @@ class FileLock:
         acquired: list[bool] = []
         try:
             # in one step of the interpreter: an interrupt comes before or after both
-            acquired.extend(map(self._thread.acquire, (True,), (max(timeout_s, 0),)))
+            acquired.extend(map(self._thread_lock.acquire, (True,), (max(timeout_s, 0),)))
             if not acquired[0]:
                 # the thread inside may be waiting for another process
                 raise _held_by([os.getpid()] if self._is_held else self._holders(), timeout_s, self.path)
@@ -324,27 +324,27 @@ class FileLock:
                 fcntl.flock(file, fcntl.LOCK_UN)
                 assert file == self._file, f"the file of a lock was opened again while it was held: {self.path}"
         finally:
-            self._thread.release()
+            self._thread_lock.release()
 
     def is_free(self) -> bool:
         """Return whether the lock was just free. Raises StorageError."""
         acquired: list[bool] = []
         try:
-            acquired.extend(map(self._thread.acquire, (False,)))
+            acquired.extend(map(self._thread_lock.acquire, (False,)))
             if not acquired[0]:
                 self._check_holder(self._monotonic())
                 return False
             if self._page is None:
                 self._open()
             self._locked = self._file
-            return self._has_locked() or self._check_holder(self._monotonic())
+            return self._try_lock() or self._check_holder(self._monotonic())
         finally:
             if any(acquired):
                 self.release()
 
     def alone(self) -> AbstractContextManager[object]:
-        """Exclude all threads of this process from the lock in the block."""
-        return self._thread
+        """Keep the other threads of this process from the lock in the block, but no other process."""
+        return self._thread_lock
 
     def close(self) -> None:
         with self.alone():
@@ -352,18 +352,18 @@ class FileLock:
 
     def forget(self) -> None:
         """Close the file, for a caller that holds the lock, or is `alone`."""
-        with self._opening:
+        with self._opening_lock:
             file, self._file, self._page, self._locked = self._file, -1, None, -1
             if file >= 0:
                 os.close(file)
 
     def renew(self) -> None:
         """Reset the lock in a forked child, even if the parent holds it."""
-        self._thread, self._opening, self._is_held = threading.Lock(), threading.Lock(), False
+        self._thread_lock, self._opening_lock, self._is_held = threading.Lock(), threading.Lock(), False
         self.forget()
 
     def _open(self) -> SharedPage:
-        with self._opening, failing_as("open the lock", self.path):
+        with self._opening_lock, failing_as("open the lock", self.path):
             while self._page is None:
                 forks = _forks
                 if self._makes_folder and not os.path.isdir(folder := os.path.dirname(self.path)):
@@ -385,7 +385,8 @@ class FileLock:
             return self._page
 
     def _mapped(self) -> SharedPage:
-        # opened again: a map keeps what its descriptor opened, which would hold the lock in a forked child
+        # opened separately: a map keeps its open file, and a forked child has the map, so that with the file that is
+        # locked it would hold the lock
         mapped = open_lock(self.path)
         try:
             copy = os.open(copy_of(self.path), _OPEN | os.O_CREAT, 0o666)
@@ -412,7 +413,7 @@ class FileLock:
     def _lock(self, end: float, timeout_s: float) -> None:
         pause_s = _SHORTEST_PAUSE_S
         while True:
-            if self._has_locked():
+            if self._try_lock():
                 return
             if self._check_holder(now := self._monotonic()):
                 continue
@@ -421,7 +422,8 @@ class FileLock:
             self._sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _has_locked(self) -> bool:
+    def _try_lock(self) -> bool:
+        """Lock the file if that is possible now; returns whether it was."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -561,24 +563,24 @@ def _unlock_unknown(file: int) -> int:
             copy = os.dup(int(name))
             try:
                 if int(name) != file and os.path.samestat(os.fstat(copy), status) and _holds(copy):
-                    count += _unlocked(int(name), copy)
+                    count += _unlock_unused(int(name), copy)
             finally:
                 os.close(copy)
     return count
 
 
-def _unlocked(descriptor: int, copy: int) -> bool:
-    """Unlock an open file unless a thread is inside; a FileLock has a descriptor before a thread locks it."""
+def _unlock_unused(descriptor: int, copy: int) -> bool:
+    """Unlock an open file unless a thread uses it through its FileLock; returns whether it was unlocked."""
     locks = [lock for reference in tuple(_locks) if (lock := reference()) and lock._file == descriptor]
     if not locks:
         fcntl.flock(copy, fcntl.LOCK_UN)
         return True
-    if not locks[0]._thread.acquire(blocking=False):
+    if not locks[0]._thread_lock.acquire(blocking=False):
         return False
     try:
         fcntl.flock(copy, fcntl.LOCK_UN)
     finally:
-        locks[0]._thread.release()
+        locks[0]._thread_lock.release()
     return True
 
 

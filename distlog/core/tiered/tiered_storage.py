@@ -126,7 +126,7 @@ class RemoteTopic:
             raise ValueError(f"it has the offsets {start} to {end}")
         compressed = value.get("compression")
         if not isinstance(compressed, bool):
-            raise ValueError("compression must be true or false")
+            raise ValueError(f"compression must be true or false, not {repr(compressed)[:40]}")
         epochs = _member(metadata, "segmentLeaderEpochs")
         if not epochs or not all(name.isdecimal() and len(name) <= len(str(MAX_INT)) for name in epochs):
             raise ValueError("segmentLeaderEpochs must be an object of start offsets by epoch")

@@ -1,4 +1,4 @@
-"""The public topic in Kafka's tiered storage: it is read like any topic, and cannot be changed."""
+"""A topic in Kafka's tiered storage: it is read like any other topic, and cannot be changed."""
 
 from __future__ import annotations
 
@@ -220,9 +220,11 @@ class LogPart(NamedTuple):
 def log_parts(topic: RemoteTopic, uploaded: Iterable[RemoteSegment]) -> list[LogPart]:
     """Return the parts of a partition's log in the order of offsets, from all of its uploaded segments.
 
-    A restarted broker may upload a segment again: of several with one start the longest applies, then the last. After
-    a change of the leader segments overlap, since each broker rolls its own: as in Kafka, the later one is read from
-    its start. Raises CorruptMetadataError for missing offsets.
+    A restarted broker may upload a segment again: of segments with the same start offset the longest is read, and of
+    equally long ones the last upload. After a leader change segments overlap, since each broker rolls its own: as in
+    Kafka, the one with the higher start offset is read from its start.
+
+    Raises CorruptMetadataError for missing offsets.
     """
     parts: list[LogPart] = []
     for segment in sorted(uploaded, key=lambda remote: (remote.start_offset, -remote.next_offset, -remote.event_ms)):
@@ -233,7 +235,8 @@ def log_parts(topic: RemoteTopic, uploaded: Iterable[RemoteSegment]) -> list[Log
             continue
         if segment.start_offset > end:
             raise CorruptMetadataError(
-                "offsets are missing in the uploaded segments: an upload was deleted or is incomplete",
+                "offsets are missing before this segment: the segment with them was deleted, so restore it, or "
+                "its upload is incomplete, so try again later",
                 file=topic.file(segment.partition, segment.stem, MANIFEST),
                 partition=segment.partition,
                 start_offset=segment.start_offset,
@@ -271,7 +274,7 @@ def _cut(reader: SegmentReader, segment: SegmentInfo, end: int) -> SegmentInfo:
 
 
 def segment_info(segment: RemoteSegment, unstable: int) -> SegmentInfo:
-    """Describe a segment without its log: it may hold transactions, and its number of records is unknown."""
+    """Describe a segment without reading it: it may hold transactions, and its number of records is unknown."""
     return SegmentInfo(
         partition=segment.partition,
         stem=segment.stem,
@@ -296,11 +299,14 @@ def segment_info(segment: RemoteSegment, unstable: int) -> SegmentInfo:
 
 
 def first_unstable_offsets(storage: TieredStorage, last: Sequence[RemoteSegment]) -> list[int]:
-    """Return the first open offset at the end of the `last` segments, by their producers, or NO_OFFSET."""
+    """Return the first unstable offset at the end of each of the `last` segments, or NO_OFFSET.
+
+    It is the first offset of the earliest open transaction in the segment's producer snapshot.
+    """
     names = [f"{storage.topic.name}-{segment.partition}/{segment.stem}{SNAPSHOT}" for segment in last]
     sizes = [segment.index_bytes(SNAPSHOT) for segment in last]
-    indexes = storage.read_ranges([(name, 0, size) for name, size in zip(names, sizes, strict=True) if size])
-    snapshots = iter(indexes)
+    ranges = [(name, 0, size) for name, size in zip(names, sizes, strict=True) if size]
+    snapshots = iter(storage.read_ranges(ranges))
     return [
         _first_open(next(snapshots), name) if size else NO_OFFSET for name, size in zip(names, sizes, strict=True)
     ]

@@ -478,7 +478,7 @@ class PartitionQueue:
 
     def _write_next(self) -> None:
         if self._is_aborted:
-            raise StorageError("cannot write: the append was aborted")
+            raise StorageError("cannot write: the append was aborted, and appends nothing; begin a new one")
         if self._error is not None:
             # with its first traceback: each raise adds frames, which would keep the caller's objects alive
             raise self._error.with_traceback(self._trace)

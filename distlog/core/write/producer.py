@@ -292,7 +292,7 @@ class TransactionSender(RecordSender):
         # a commit of unknown outcome cannot succeed after another one that has its number
         if self._written and self._committed_once([]).replayed:
             self._appender = None
-            raise CommittedError("the transaction is committed")
+            raise CommittedError("the transaction is committed, so it cannot be aborted: send no record again")
         self._open_appender().abort()
         self._appender = None
 

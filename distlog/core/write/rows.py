@@ -253,7 +253,8 @@ def _timestamp(value: Any, unit: str = "ms") -> int | None:
             ) from error
     elif isinstance(value, (float, np.floating)):
         raise InvalidRecordError(
-            f"{WHOLE_TIME}: multiply seconds with a fraction by 1000, and make them an int", got=repr(value)
+            f"{WHOLE_TIME}: multiply seconds with a fraction by 1000, make them an int, and use the unit ms",
+            got=repr(value),
         )
     else:
         value = _integer("timestamp", value, MIN_LONG, MAX_LONG)
@@ -438,7 +439,9 @@ def _chunks(records: Iterator[Any]) -> Iterator[list[Mapping[str, Any]]]:
     for number, record in enumerate(records):
         if type(record) is not dict and not isinstance(record, Mapping):
             raise InvalidRecordError(
-                f"a record must be a dict with {', '.join(ACCEPTED)}", row=number, got=type(record).__name__
+                "a record must be a dict with a value; key, timestamp, partition and headers are optional",
+                row=number,
+                got=type(record).__name__,
             )
         if "value" not in record:
             _check_names(record.keys())

@@ -152,8 +152,9 @@ def _described(request: Request, broker: Broker, resources: Sequence[Any]) -> Fi
 def _all_settings(broker: Broker, request: Request, resource: Any) -> Iterable[Fields]:
     kind, name = resource.resource_type, resource.resource_name
     _check_rights(request, Operation.DESCRIBE_CONFIGS, resource)
-    names = ("documentation", "synonyms")
-    details: dict[str, bool] = {name: request.get(f"include_{name}", False) for name in names}
+    details: dict[str, bool] = {
+        detail: request.get(f"include_{detail}", False) for detail in ("documentation", "synonyms")
+    }
     if kind == TOPIC:
         return described(broker.metadata.fresh_topic(name).snapshot.config, **details)
     if kind == GROUP:
@@ -172,8 +173,8 @@ def _all_settings(broker: Broker, request: Request, resource: Any) -> Iterable[F
     return _described_broker(broker, request, **details)
 
 
-#: In version 0 a client asks for resources of metrics, of which there are none.
-_METRICS_ALONE = 0
+#: The version whose requests ask only for client metrics resources: there are none.
+_CLIENT_METRICS_VERSION = 0
 _LISTED = (TOPIC, BROKER, _LOGGER, CLIENT_METRICS, GROUP)
 
 
@@ -185,7 +186,7 @@ def list_config_resources(request: Request, broker: Broker) -> Fields:
     if types - {*_LISTED}:
         return {"error_code": ErrorCode.unsupported_version, "config_resources": ()}
     names: dict[int, Iterable[str]] = {}
-    if request.api_version > _METRICS_ALONE:
+    if request.api_version > _CLIENT_METRICS_VERSION:
         types = types or {*_LISTED}
         if TOPIC in types:
             names[TOPIC] = broker.metadata.summaries_or_errors()
@@ -207,7 +208,7 @@ def list_config_resources(request: Request, broker: Broker) -> Fields:
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
 
-class _Present(NamedTuple):
+class _Current(NamedTuple):
     overrides: Iterable[str]
     lists: Mapping[str, Sequence[str]] = {}
 
@@ -220,16 +221,16 @@ def alter_configs(request: Request, broker: Broker) -> Fields:
     return _alter_each(request, broker, _replaced)
 
 
-#: The new values of settings, by their names, of a resource in a request; None for the default.
-_Changes = Callable[[_Present, Any], dict[str, str | None]]
+#: Returns the new values of a resource's settings by name, None for the default, from the current ones and a request.
+_ChangesOf = Callable[[_Current, Any], dict[str, str | None]]
 
 
-def _alter_each(request: Request, broker: Broker, changes: _Changes) -> Fields:
-    alter = partial(_alter, request, broker, changes, validate_only=request.body.validate_only)
+def _alter_each(request: Request, broker: Broker, changes_of: _ChangesOf) -> Fields:
+    alter = partial(_alter, request, broker, changes_of, validate_only=request.body.validate_only)
     return {"responses": attempted_once(alter, request.body.resources, _RESOURCE, _resource_fields)}
 
 
-def _alter(request: Request, broker: Broker, changes_of: _Changes, resource: Any, *, validate_only: bool) -> None:
+def _alter(request: Request, broker: Broker, changes_of: _ChangesOf, resource: Any, *, validate_only: bool) -> None:
     _check_rights(request, Operation.ALTER_CONFIGS, resource)
     if len({config.name for config in resource.configs}) < len(resource.configs):
         raise UnsupportedRequestError("Error due to duplicate config keys")
@@ -242,32 +243,32 @@ def _alter(request: Request, broker: Broker, changes_of: _Changes, resource: Any
         raise UnsupportedRequestError(_NO_SETTINGS.get(resource.resource_type, unknown))
 
 
-def _alter_topic(broker: Broker, changes_of: _Changes, resource: Any, *, validate_only: bool) -> None:
+def _alter_topic(broker: Broker, changes_of: _ChangesOf, resource: Any, *, validate_only: bool) -> None:
     topic = broker.metadata.clients_topic(resource.resource_name).topic
     config = topic.snapshot.config
     lists = {"cleanup.policy": str(config.cleanup_policy).split(",")}
-    changes = without_ignored(changes_of(_Present(config.overrides(), lists), resource))
+    changes = without_ignored(changes_of(_Current(config.overrides(), lists), resource))
     if validate_only:
         config.changed(changes)
     elif changes:
         topic.alter_config(changes)
 
 
-def _alter_group(broker: Broker, changes_of: _Changes, resource: Any, *, validate_only: bool) -> None:
+def _alter_group(broker: Broker, changes_of: _ChangesOf, resource: Any, *, validate_only: bool) -> None:
     group, configs = resource.resource_name, broker.configs
     if not group:
         raise UnsupportedRequestError("Default group resources are not allowed.")
     configs.refresh()
-    changes = configs.groups.checked(group, changes_of(_Present(configs.groups.overrides(group)), resource))
+    changes = configs.groups.checked(group, changes_of(_Current(configs.groups.overrides(group)), resource))
     if not validate_only:
         configs.alter_group(group, changes)
 
 
-def _changed(present: _Present, resource: Any) -> dict[str, str | None]:
-    return {change.name: _value(present, change) for change in resource.configs}
+def _changed(current: _Current, resource: Any) -> dict[str, str | None]:
+    return {change.name: _value(current, change) for change in resource.configs}
 
 
-def _value(present: _Present, change: Any) -> str | None:
+def _value(current: _Current, change: Any) -> str | None:
     operation = change.config_operation
     if operation == _DELETE:
         return None
@@ -276,17 +277,17 @@ def _value(present: _Present, change: Any) -> str | None:
     _check_values([change])
     if operation == _SET:
         return str(change.value)
-    if change.name not in present.lists:
+    if change.name not in current.lists:
         word = "APPEND to" if operation == _APPEND else "SUBTRACT from"
         raise InvalidConfigError(f"Can't {word} key {change.name} because its type is not LIST.")
     changed = str(change.value).split(",")
-    remaining = [item for item in present.lists[change.name] if item not in changed]
+    remaining = [item for item in current.lists[change.name] if item not in changed]
     return ",".join([*remaining, *changed] if operation == _APPEND else remaining)
 
 
-def _replaced(present: _Present, resource: Any) -> dict[str, str | None]:
+def _replaced(current: _Current, resource: Any) -> dict[str, str | None]:
     _check_values(resource.configs)
-    return {**dict.fromkeys(present.overrides), **{config.name: config.value for config in resource.configs}}
+    return {**dict.fromkeys(current.overrides), **{config.name: config.value for config in resource.configs}}
 
 
 def _check_values(changes: Iterable[Any]) -> None:

@@ -51,7 +51,7 @@ class InvalidReplicationError(UnsupportedRequestError):
 
 
 class AccessDeniedError(errors.DistlogError):
-    """The client, or no client, may do this with the topic."""
+    """The client may not do this with the topic, or no client may."""
 
 
 class GroupAccessDeniedError(AccessDeniedError):
@@ -68,7 +68,7 @@ class TransactionalIdAccessDeniedError(AccessDeniedError):
 
 _log = logging.getLogger("distlog.gateway")
 
-#: By kind of error; the first kind in an error's own order of resolution counts.
+#: By class of error; the first class in an error's `__mro__` that is here counts.
 CODES: dict[type[BaseException], ErrorCode] = {
     errors.InvalidConfigError: ErrorCode.invalid_config,
     errors.InvalidPartitionsError: ErrorCode.invalid_partitions,
@@ -134,14 +134,14 @@ def client_text(error: BaseException) -> str:
     """The text of `error` for clients: without the server's folders and unexpected errors."""
     if not isinstance(error, errors.DistlogError) or not _is_for_clients(error):
         return _HIDDEN_TEXT
-    # the library's words are about an address
+    # the library's text is about an address, which clients do not have
     message = _NO_TOPIC if type(error) is errors.TopicNotFoundError else error.message
     return str(type(error)(message, **{n: detail for n, detail in error.details.items() if n not in _LOCATIONS}))
 
 
 def _is_for_clients(error: BaseException) -> bool:
     if isinstance(error, errors.CorruptRecordError) and error.details.get("file") is not None:
-        # a record on storage, not in a request
+        # a record on storage: one in a request has no file
         return False
     return isinstance(error, _ABOUT_REQUESTS)
 
@@ -223,7 +223,7 @@ class FrameReader:
 
     def __init__(self, shared: memoryview, largest: int) -> None:
         self._shared, self.largest = shared, largest
-        # received bytes, from a position on without a frame yet: to take a frame out copies nothing else
+        # received bytes; those from `_position` on are in no frame yet. Taking a frame out copies only that frame
         self._unread, self._position = b"", 0
         self._frame: memoryview | None = None
         self._filled = self._granted = 0
@@ -295,7 +295,7 @@ LARGEST_OTHER_BYTES = 4 << 20
 
 
 class RequestHead(NamedTuple):
-    """The first fields of every request; the response has the same correlation id."""
+    """The start of every request's header; the response has the same correlation id."""
 
     api_key: int
     api_version: int
@@ -311,7 +311,7 @@ class ParsedRequest(NamedTuple):
 
 def read_head(frame: memoryview) -> RequestHead:
     if len(frame) < _HEAD.size:
-        raise InvalidRequestError("a request is too short to have a head", size=len(frame))
+        raise InvalidRequestError("a request is too short to have a header", size=len(frame))
     return RequestHead(*_HEAD.unpack_from(frame))
 
 

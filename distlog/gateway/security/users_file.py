@@ -223,7 +223,7 @@ def _read(path: str) -> tuple[Users, _Stamp]:
             status = os.fstat(file.fileno())
             if status.st_mode & _OTHER_ACCESS:
                 raise StorageError(
-                    "other users than its owner have access to the file of users: chmod 600, or 640",
+                    "the file of users is open to others than its owner and readers of its group: chmod 600, or 640",
                     path=path,
                     mode=oct(stat.S_IMODE(status.st_mode)),
                 )

@@ -127,6 +127,22 @@ class Request:
         self._send(())
 
 
+class ClientConnection(Protocol):
+    """The connection of a request's client; any thread may call its methods."""
+
+    def send(self, request: Request, chunks: Sequence[ResponseChunk]) -> None:
+        """Send the response after the responses to earlier requests; without chunks, send nothing."""
+
+    def send_last(self, request: Request, chunks: Sequence[ResponseChunk], after_s: float) -> None:
+        """Send the response after some seconds, then close the connection."""
+
+    def fail(self, request: Request, reason: str) -> None:
+        """Close the connection without a response."""
+
+    def let_next(self, request: Request) -> None:
+        """Have the next request handled before this one is answered, if its API allows that."""
+
+
 _log = logging.getLogger("distlog.gateway")
 
 
@@ -207,15 +223,6 @@ class Rights:
         if self.lists is None:
             return NO_OPERATIONS
         return sum(1 << operation for operation in OPERATIONS[kind] if self.might(operation, kind, name))
-
-
-class ClientConnection(Protocol):
-    """The connection of a request's client; any thread may call its methods."""
-
-    def send(self, request: Request, chunks: Sequence[ResponseChunk]) -> None: ...
-    def send_last(self, request: Request, chunks: Sequence[ResponseChunk], after_s: float) -> None: ...
-    def fail(self, request: Request, reason: str) -> None: ...
-    def let_next(self, request: Request) -> None: ...
 
 
 #: The fields of a request as objects: this factor times the bytes, up to a limit for the most items of a request.

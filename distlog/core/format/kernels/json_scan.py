@@ -25,12 +25,13 @@ _BEGIN_OBJECT, _END_OBJECT, _BEGIN_ARRAY, _END_ARRAY = b"{}[]"
 _ZERO, _NINE, _SPACE, _TAB, _RETURN, _NEWLINE = b"09 \t\r\n"
 _ESCAPES = np.array([byte in b'"\\/bfnrt' for byte in range(256)], np.bool_)
 _HEX = np.array([byte in b"0123456789abcdefABCDEF" for byte in range(256)], np.bool_)
-_WORDS = np.frombuffer(b"truefalsenull", np.uint8)
+_LITERALS = np.frombuffer(b"truefalsenull", np.uint8)
 _HIGH_BITS, _ONES = -0x7F7F7F7F7F7F7F80, 0x0101010101010101
 #: Deeper objects are for the slower reader: a bit of a word says for each level whether it is an object.
 _DEEPEST = 60
 _FAILED = -1
-#: The next token: a name, a name or the end of an object, a comma or an end, a value or the end, a value.
+#: The tokens that may come next: a name; a name or `}`; a comma, `}` or `]`; a value or `]`; a value. `_scan_line`
+#: compares these by their order.
 _NAME, _FIRST_NAME, _AFTER, _FIRST_ITEM, _VALUE = range(5)
 
 
@@ -149,11 +150,11 @@ def _after_number(data: np.ndarray, position: int, end: int) -> int:
 
 
 @inlined
-def _after_word(data: np.ndarray, position: int, end: int, word: int, size: int) -> int:
+def _after_literal(data: np.ndarray, position: int, end: int, word: int, size: int) -> int:
     if position + size > end:
         return _FAILED
     for index in range(size):
-        if item_at(data, position + index) != item_at(_WORDS, word + index):
+        if item_at(data, position + index) != item_at(_LITERALS, word + index):
             return _FAILED
     return position + size
 
@@ -163,11 +164,11 @@ def _after_plain(data: np.ndarray, position: int, end: int) -> int:
     """The position after a number, true, false or null; _FAILED if there is none."""
     byte = item_at(data, position)
     if byte == 0x74:
-        return _after_word(data, position, end, 0, 4)
+        return _after_literal(data, position, end, 0, 4)
     if byte == 0x66:
-        return _after_word(data, position, end, 4, 5)
+        return _after_literal(data, position, end, 4, 5)
     if byte == 0x6E:
-        return _after_word(data, position, end, 9, 4)
+        return _after_literal(data, position, end, 9, 4)
     return _after_number(data, position, end)
 
 
@@ -190,7 +191,10 @@ def _field_of(data: np.ndarray, position: int, size: int, names: np.ndarray, nam
 def _after_name(
     data: np.ndarray, position: int, end: int, names: np.ndarray, name_ends: np.ndarray, is_outer: bool
 ) -> tuple[int, int]:
-    """The position after a name and its colon, and the number of the name; _FAILED for a name with escapes too."""
+    """Return the position after a name and its colon, and the number of the name, -1 if it is not in `names`.
+
+    _FAILED if there is none, or if a name of the outermost object has escapes.
+    """
     after, has_escapes = _after_string(data, position + 1, end)
     if after < 0 or (is_outer and has_escapes):
         return _FAILED, -1
@@ -233,7 +237,7 @@ def _scan_line(
     starts: np.ndarray,
     sizes: np.ndarray,
 ) -> int:
-    """The state of the line [at, end), whose fields are put from `first` on."""
+    """The state of the line [position, end); field i of `names` is put into slot `first` + i."""
     position = _after_space(data, position, end)
     if position == end:
         return BLANK

@@ -22,8 +22,9 @@ from distlog.core.integers import MAX_INT
 SINCE_ENTRY, MAX_TIMESTAMP, MAX_OFFSET, LAST_ENTRY_TIMESTAMP, BATCHES = range(5)
 STATE_SIZE = 5
 
-#: The numbers of a segment, int64, after the STATE_SIZE numbers of the index rule and before numbers that are not
-#: used here. MAX_OFFSET is relative to BASE_OFFSET.
+#: The numbers of a segment, int64, after the STATE_SIZE numbers above, which `add_batch` keeps, and before numbers
+#: that are not used here. OFFSET_OF_MAX is the offset of the first record with the largest timestamp, or -1;
+#: MAX_OFFSET is the last offset of that record's batch, relative to BASE_OFFSET.
 (
     BASE_OFFSET,
     NEXT_OFFSET,
@@ -52,7 +53,7 @@ OK, NOT_WHOLE, NOT_NEXT, BAD_OFFSET, BAD_POSITION = range(5)
 OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE = 8, 12
 
 _UNKNOWN = -1
-#: Reading a batch from this size takes longer than joining its checksum.
+#: From this size on, reading a batch takes longer than combining its checksum with the checksum before it.
 _JOINED_FROM = 4096
 
 #: The limits of a plan, an int64 each. A group fits into `SEGMENT_BYTES`, `SEGMENT_MS` of time, and fewer than
@@ -158,7 +159,7 @@ def floor_entry(data: Bytes, entries: int, target: int, stride: int, width: int)
 
 @kernel
 def first_bad_slot(data: Bytes, entries: int, step: int, largest: int, stride: int, start: int, width: int) -> int:
-    """The first slot whose value is negative, above `largest` or not `step` above the one before it, or -1."""
+    """The first slot whose value is negative, above `largest`, or less than `step` above the one before it; or -1."""
     previous = -step
     for slot in range(min(entries, len(data) // stride)):
         value = read_int(data, slot * stride + start, width)
@@ -235,7 +236,8 @@ def _add(
     if numbers[POSITION] == 0:
         _begin(numbers, batch, oldest)
     elif oldest == numbers[FIRST_TIMESTAMP] and oldest < numbers[MIN_TIMESTAMP]:
-        # no record has the first batch's base timestamp, so the minimum must differ from it
+        # no record of the first batch has its base timestamp: if the minimum were equal to it, a lookup by time would
+        # take the segment's first record for its oldest
         oldest -= 1
     numbers[MIN_TIMESTAMP] = max(min(numbers[MIN_TIMESTAMP], oldest), _UNKNOWN)
     if batch["max_timestamp"] > numbers[MAX_TIMESTAMP]:
@@ -316,8 +318,8 @@ def fold_segments(
 
     A segment has the next `counts` batches, at least one, and starts with the numbers of `empty`. Fills `numbers`, a
     row per segment, without the offset of the largest timestamp; the entries of all segments in a row, with room for
-    one per batch and segment; and the numbers of offset and time entries per segment. `state` has the size of
-    `empty`.
+    one per batch and segment; and the numbers of offset and time entries per segment. `state` is scratch, as large
+    as `empty`.
     """
     row = 0
     position = 0
