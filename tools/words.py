@@ -1,13 +1,11 @@
-"""Finds the names and phrases of tools/words.toml: `python -m tools.words [--write | --share | PATH...]`.
+"""Finds the names and phrases of tools/words.toml: `python -m tools.words [--share | PATH...]`.
 
-Without an option it lists the hits in the given files and folders. tools/words_allowed.json has the number of hits
-that each file still has: a test compares it, so that it only shrinks.
+It lists the hits in the given files and folders, or in the whole project. A test lets no file have any.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import symtable
 from collections.abc import Iterable, Iterator
@@ -17,12 +15,13 @@ from pathlib import Path
 import tomllib
 
 ROOT = Path(__file__).parents[1]
-ALLOWED = Path(__file__).with_name("words_allowed.json")
 CODE = ("distlog", "tests", "benchmarks", "examples", "jobs", "tools", "demo")
 DOCS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs")
 _LISTS = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
 _NAMES, _PHRASES = _LISTS["names"], _LISTS["phrases"]
-BARE_NAMES, PARTS, VERBS = (frozenset(_NAMES[kind].split()) for kind in ("whole", "parts", "verbs"))
+BARE_NAMES, PARTS, VERBS, OVERRIDES = (
+    frozenset(_NAMES[kind].split()) for kind in ("whole", "parts", "verbs", "overrides")
+)
 PHRASE = re.compile(
     "|".join(
         [rf"\b(?i:{'|'.join(_PHRASES['words'])})\b".replace(" ", r"\s+")]
@@ -48,7 +47,7 @@ def is_banned(name: str, is_callable: bool) -> bool:
     """Return whether a name says where a value came from instead of what it is."""
     bare = name.strip("_").lower()
     words = [word.lower() for word in WORD.findall(name)]
-    return (
+    return name not in OVERRIDES and (
         bare in BARE_NAMES
         or not PARTS.isdisjoint(words)
         or (is_callable and ((words[:1] != [] and words[0] in VERBS) or bare.startswith("let_go")))
@@ -109,16 +108,6 @@ def files(roots: Iterable[Path]) -> Iterator[Path]:
         yield from (path for path in paths if not {"__pycache__", "data"} & set(path.relative_to(ROOT).parts))
 
 
-def counts() -> dict[str, int]:
-    """Return the number of hits of each file of the project that has any."""
-    numbers = {path: len(hits(path)) for path in files(ROOT / name for name in (*CODE, *DOCS))}
-    return {path.relative_to(ROOT).as_posix(): number for path, number in numbers.items() if number}
-
-
-def allowed() -> dict[str, int]:
-    return json.loads(ALLOWED.read_text(encoding="utf-8"))
-
-
 def share() -> str:
     """Return the share of banned names in each folder of code."""
     rows = []
@@ -129,31 +118,23 @@ def share() -> str:
     return "\n".join(rows)
 
 
-def lower() -> None:
-    """Write what the files have, where that is less; a moved file keeps the number of its former path."""
-    limits, lowered = allowed(), {}
-    spare = sum(number for path, number in limits.items() if not (ROOT / path).exists())
-    for path, number in counts().items():
-        if path in limits:
-            lowered[path] = min(number, limits[path])
-        elif number <= spare:
-            lowered[path], spare = number, spare - number
-    ALLOWED.write_text(json.dumps(dict(sorted(lowered.items())), indent=0) + "\n", encoding="utf-8")
+def all_hits(roots: Iterable[Path] = ()) -> Iterator[tuple[str, int, str]]:
+    """Yield the path, the line and the words of each hit in files and folders, or in the whole project."""
+    for path in files(roots or [ROOT / name for name in (*CODE, *DOCS)]):
+        for line, words in hits(path):
+            yield path.relative_to(ROOT).as_posix(), line, words
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("paths", nargs="*", type=Path, help="list the hits in these files and folders")
-    parser.add_argument("--write", action="store_true", help="lower the allowed numbers to what the files have")
     parser.add_argument("--share", action="store_true", help="print the share of banned names")
     arguments = parser.parse_args()
-    if arguments.write:
-        lower()
     if arguments.share:
         print(share())
-    for path in files(path.resolve() for path in arguments.paths):
-        for line, words in hits(path):
-            print(f"{path.relative_to(ROOT)}:{line}: {words}")
+        return
+    for path, line, words in all_hits([path.resolve() for path in arguments.paths]):
+        print(f"{path}:{line}: {words}")
 
 
 if __name__ == "__main__":

@@ -88,9 +88,10 @@ def retention(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: J
 def delete_records(
     url: Url,
     *,
-    before: Annotated[
+    offsets: Annotated[
         list[Any],
         typer.Option(
+            "--before",
             metavar="[PARTITION:]OFFSET",
             parser=usage(arguments.partition_offset),
             help="Delete the records before this offset; -1 deletes all. May be repeated.",
@@ -104,7 +105,7 @@ def delete_records(
 ) -> None:
     """Delete the records before an offset."""
     starts: dict[int, int] = {}
-    for prefix, offset in before:
+    for prefix, offset in offsets:
         number = partition if prefix is None else prefix
         if number is None:
             raise typer.BadParameter("write PARTITION:OFFSET, or add --partition", param_hint="--before")

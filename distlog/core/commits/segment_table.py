@@ -155,7 +155,7 @@ class SegmentInfo:
 
 
 def _contradictions(numbers: Any) -> dict[str, Any]:
-    """What is wrong with a segment by its numbers, or with each of many whose numbers are arrays."""
+    """Return what contradicts in the numbers of a segment, or of many segments as arrays."""
     base, end, newest, times = (
         *(numbers.base_offset, numbers.next_offset),
         *(numbers.offset_of_max_timestamp, numbers.append_time_ms),

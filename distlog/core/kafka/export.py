@@ -82,7 +82,7 @@ def _epochs(value: Any) -> tuple[tuple[int, int], ...]:
 
 @dataclass(frozen=True, slots=True)
 class ExportedSegment:
-    """A segment of the topic in the folder (an empty stem: none); `done` if its files are complete."""
+    """A segment of the topic in the folder (an empty stem: none); `is_complete` if its files are complete."""
 
     base_offset: int = stored(LONG)
     stem: str = stored(Text("[a-z0-9-]{0,64}"))
@@ -91,7 +91,7 @@ class ExportedSegment:
     append_time_ms: int = stored(TIMESTAMP, default=-1)
     end_offset: int = stored(LONG, default=0)
     epochs: tuple[tuple[int, int], ...] = stored(_epochs, default=())
-    done: bool = stored(fields.boolean, default=False)
+    is_complete: bool = stored(fields.boolean, default=False)
 
     @classmethod
     def of(cls, segment: SegmentInfo) -> ExportedSegment:
@@ -99,12 +99,12 @@ class ExportedSegment:
 
     def is_of(self, segment: SegmentInfo) -> bool:
         planned = ExportedSegment.of(segment)
-        return self == dataclasses.replace(planned, end_offset=self.end_offset, epochs=self.epochs, done=True)
+        return self == dataclasses.replace(planned, end_offset=self.end_offset, epochs=self.epochs, is_complete=True)
 
 
 def empty_segment(base_offset: int, *, is_complete: bool) -> ExportedSegment:
     """Describe a segment without a batch, which only marks the start or end of the log."""
-    return ExportedSegment(base_offset, "", 0, 0, end_offset=base_offset, done=is_complete)
+    return ExportedSegment(base_offset, "", 0, 0, end_offset=base_offset, is_complete=is_complete)
 
 
 def read_export(folder: Storage) -> tuple[list[ExportedSegment], str] | None:
@@ -144,7 +144,7 @@ def known_segments(folder: Storage) -> list[ExportedSegment]:
     # the logs must come from the export
     segments, _ = last
     unknown = sizes.keys() - {segment.base_offset for segment in segments}
-    complete = [segment for segment in segments if segment.done]
+    complete = [segment for segment in segments if segment.is_complete]
     changed = [segment.base_offset for segment in complete if sizes.get(segment.base_offset) != segment.log_bytes]
     for offset in (*sorted(unknown), *changed):
         text = "a broker has written here since the last export: export into another log directory"
@@ -263,7 +263,7 @@ def export_segment(
             os.replace(files.folder.local_path(temporary), path)
     files.add(segment, index_files | _indexes(reader, segment, log.finish()))
     exported = ExportedSegment.of(segment)
-    return dataclasses.replace(exported, end_offset=log.next_offset, epochs=tuple(epochs), done=True)
+    return dataclasses.replace(exported, end_offset=log.next_offset, epochs=tuple(epochs), is_complete=True)
 
 
 def _moved(chunk: Chunk, shift: int, position: int) -> tuple[memoryview, npt.NDArray[Any]]:
@@ -372,7 +372,7 @@ class _PartitionExport:
         # record the future content of the folder before changing it
         offsets = {self._state.log_start_offset, self._state.log_end_offset}
         planned = {offset: empty_segment(offset, is_complete=False) for offset in offsets}
-        planned |= {entry.base_offset: dataclasses.replace(entry, done=False) for entry in exported}
+        planned |= {entry.base_offset: dataclasses.replace(entry, is_complete=False) for entry in exported}
         planned |= {segment.base_offset: ExportedSegment.of(segment) for segment in new} | unchanged
         write_export(self._folder, [planned[base] for base in sorted(planned)], self._topic_id)
         with self._files:
@@ -392,7 +392,7 @@ class _PartitionExport:
         filled = [entry for entry in exported if entry.stem]
         bounds = exported[0].base_offset, exported[-1].end_offset
         within = bounds[0] <= self._state.log_start_offset and bounds[1] == self._state.log_end_offset
-        return within and filled == list(unchanged.values()) and all(entry.done for entry in exported)
+        return within and filled == list(unchanged.values()) and all(entry.is_complete for entry in exported)
 
     def _producers(self, segments: list[SegmentInfo], unchanged: dict[int, ExportedSegment]) -> ProducerStates | None:
         """Return the producers before the first batch to export; None if unchanged segments do not determine them."""
