@@ -86,8 +86,8 @@ def test_no_byte_past_the_data_is_read() -> None:
         ("a negative number of headers", "number of headers"),
         ("more headers than bytes", "number of headers"),
         ("a null header key", "do not fill its length"),
-        ("a negative offset delta", "offset is not above"),
-        ("an offset beyond the batch", "beyond its batch"),
+        ("a negative offset delta", "offset is not after"),
+        ("an offset beyond the batch", "past its batch"),
     ],
 )
 def test_the_error_names_the_wrong_field(name: str, complaint: str) -> None:
@@ -117,7 +117,7 @@ def test_a_count_that_the_bytes_cannot_hold_allocates_nothing(codec: int) -> Non
     section = bytes(compress(codec, record()))
     data = batch([], count=2**31 - 1, last_delta=2**31 - 1, attributes=codec, section=section)
     allocated = pa.total_allocated_bytes()
-    with pytest.raises(CorruptRecordError, match="too short for the records"):
+    with pytest.raises(CorruptRecordError, match="too short for its number of records"):
         decode(data, read_headers(data))
     assert pa.total_allocated_bytes() - allocated < 1 << 20
 

@@ -130,7 +130,7 @@ def test_times_that_contradict_the_append_time_are_refused() -> None:
     topic = topic_of(Clock(NOW))
     topic.append(rows("a"))
     wrong = dataclasses.replace(segment(topic), max_timestamp=NOW - 7)
-    with pytest.raises(ValueError, match="other timestamps"):
+    with pytest.raises(ValueError, match="other times"):
         wrong.check()
 
 

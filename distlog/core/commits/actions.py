@@ -276,7 +276,7 @@ PARTS = (
     ("offset_index_position", "offset_index_bytes"),
     ("time_index_position", "time_index_bytes"),
 )
-#: The columns that `check_parts` needs.
+#: The columns of a segment that `check` compares.
 _PART_SCHEMA = pa.schema([SCHEMA.field(name) for name in ("stem", *chain.from_iterable(PARTS))])
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import DistlogError, LockHeldError, StorageRefusedError, TopicNotFoundError
@@ -47,9 +47,6 @@ from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.registry import MAX_TEXT_BYTES, Group, GroupRegistry
 from distlog.gateway.groups.subscribed_topics import SubscribedTopics, matches
 from distlog.gateway.protocol.messages import ErrorCode
-
-if TYPE_CHECKING:
-    from distlog.gateway.transactions.transaction_log import TransactionLog
 
 #: The size of the suffix that makes a name an id: a hyphen and a UUID.
 _OWN_ID_BYTES = 37
@@ -442,7 +439,7 @@ class Coordination:
     up when all changes in flight are stored.
     """
 
-    def __init__(self, lease: GatewayLease, store: OffsetsTopic | TransactionLog) -> None:
+    def __init__(self, lease: GatewayLease, store: LeaderStore) -> None:
         self._lease, self._store = lease, store
         self._loaded: dict[int, int] = {}
 
@@ -517,6 +514,25 @@ class Coordination:
 
 
 _UNLOADING = -1
+
+
+class LeaderStore(Protocol):
+    """Partitions that one gateway at a time writes to; see OffsetsTopic and TransactionLog."""
+
+    @property
+    def partitions(self) -> int: ...
+
+    def partition_of(self, key: str, /) -> int: ...
+
+    def begin(self, partitions: Collection[int], may_lead: Callable[[], None]) -> None: ...
+
+    def end(self, partitions: Collection[int]) -> None: ...
+
+    def lost_partitions(self) -> Collection[int]: ...
+
+    def drain(self) -> None: ...
+
+    def load(self, partitions: Collection[int]) -> Iterable[Any]: ...
 
 
 class Registry(Protocol):
