@@ -66,6 +66,7 @@ MAX_TIMESTAMP = -3
 
 #: (offset, timestamp in ms)
 OffsetAndTime = tuple[int, int]
+"""The offset and the timestamp, in ms, of a record (Kafka's `OffsetAndTimestamp`)."""
 
 _TIMES = ("offset", "timestamp")
 
