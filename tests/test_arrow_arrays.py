@@ -214,7 +214,7 @@ def test_a_child_of_a_process_with_threads_does_not_wait_for_a_lock_of_arrows_me
     ],
 )
 def test_numbers_out_of_range_are_refused(values: object, kind: pa.DataType) -> None:
-    with np.errstate(invalid="ignore"), pytest.raises(OverflowError, match="no int"):
+    with np.errstate(invalid="ignore"), pytest.raises(OverflowError, match="does not fit in int"):
         integers(values, kind)  # type: ignore[arg-type]
 
 

@@ -107,8 +107,8 @@ def test_any_buffer_is_read(kind: Callable[[bytes], Any]) -> None:
         (16, b"\x25", "unknown format"),
         (16, b"\xff", "unknown format"),
         (0, b"\xff", "negative offset"),
-        (0, b"\x7f" + b"\xff" * 7, "negative offset, or a last one before"),
-        (23, b"\xff", "negative offset, or a last one before"),
+        (0, b"\x7f" + b"\xff" * 7, "negative offset, or its last offset is less"),
+        (23, b"\xff", "negative offset, or its last offset is less"),
         (57, b"\xff", "negative number of records"),
     ],
 )
