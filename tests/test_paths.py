@@ -32,7 +32,7 @@ def test_a_stem_has_the_version_of_its_writer() -> None:
     "stem", ["", "../x", "v7-" + HEX, f"v{7:020d}-{HEX.upper()}", "0" * 19, f"{'0' * 20}/x", "0" * 20 + "\n"]
 )
 def test_an_invalid_stem_from_storage_is_refused(stem: str) -> None:
-    with pytest.raises(InvalidTopicError, match="a segment's stem"):
+    with pytest.raises(InvalidTopicError, match="the name of a segment's files"):
         paths.segment_file("t", 0, stem, ".log")
 
 
