@@ -36,4 +36,4 @@ def test_the_formats_match_the_page() -> None:
     assert [row[0].strip("`") for row in table(TEXT, "## append")] == [kind.value for kind in Format]
     assert {*FORMATS} == {kind.value for kind in Format}
     rows = "".join(re.findall(r"^\| (`%.*?) \|", TEXT, re.MULTILINE))
-    assert set(re.findall(r"`%(.)`", rows)) == {*output._SHOWN, "t", "%"}
+    assert set(re.findall(r"`%(.)`", rows)) == {*output._COLUMN_OF, "t", "%"}
