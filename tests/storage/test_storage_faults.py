@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
 import pytest
 from fault_proxy import (
@@ -25,7 +27,7 @@ from proxied_storage import running_proxy as running_proxy
 from proxied_storage import storage as storage
 
 from distlog.core.errors import StorageError, StorageRefusedError
-from distlog.core.storage import backend as storage_retry
+from distlog.core.storage import backend
 from distlog.core.storage.storage import Storage
 from distlog.core.storage.store_check import check_store
 from distlog.core.times import now_ms
@@ -47,6 +49,16 @@ def test_a_put_is_retried(fault: Fault, proxy: FaultProxy, storage: Storage, dir
     proxy.inject("PUT", fault, times=3)
     storage.put_many({"f/a": b"1", "f/b": b"2"})
     assert (direct.read("f/a"), direct.read("f/b")) == (b"1", b"2")
+
+
+@pytest.mark.parametrize("body", [b"", b"12"])
+def test_the_proxy_passes_no_request_whose_client_died_within_it(body: bytes, proxy: FaultProxy) -> None:
+    address = urlsplit(proxy.url)
+    with socket.create_connection((address.hostname, address.port)) as client:
+        client.sendall(b"PUT /bucket/cut HTTP/1.1\r\nHost: proxy\r\nContent-Length: 5\r\n\r\n" + body)
+        client.shutdown(socket.SHUT_WR)
+        assert client.recv(100) == b""
+    assert proxy.count("PUT") == 0
 
 
 def test_46_a_put_that_is_refused_fails_at_once(proxy: FaultProxy, storage: Storage) -> None:
@@ -85,7 +97,7 @@ def test_58_a_read_gives_up_at_its_deadline(
     proxy: FaultProxy, storage: Storage, direct: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     direct.put("a", b"1")
-    monkeypatch.setattr(storage_retry, "RETRY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(backend, "RETRY_TIMEOUT_S", 0.1)
     proxy.inject("GET", answer(503, "SlowDown"), times=FOREVER)
     with pytest.raises(StorageError, match="SlowDown"):
         storage.read("a")
@@ -102,7 +114,7 @@ def test_a_read_of_a_stopped_process_is_retried_once(
     # 1. the server has answered before
     storage.read("a")
     # 2. the time is over when the next request fails
-    monkeypatch.setattr(storage_retry, "RETRY_TIMEOUT_S", 0)
+    monkeypatch.setattr(backend, "RETRY_TIMEOUT_S", 0)
     proxy.inject("GET", CUT)
     # 3. the server answers again
     assert storage.read("a") == b"0123456789"

@@ -198,6 +198,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _treat(self) -> None:
         body = self._read_body()
+        if body is None:
+            # a store keeps nothing of a request whose client dies within it
+            self.close_connection = True
+            return
         log = self.proxy.log()
         target = urlsplit(self.path)
         fault = self.proxy.fault_for(self.command, target.path, target.query)
@@ -217,16 +221,21 @@ class _Handler(BaseHTTPRequestHandler):
         log.append(replace(request, status=status, reply_bytes=len(reply)))
         self._reply(status, headers, reply, applied.keep_reply_bytes)
 
-    def _read_body(self) -> bytes:
+    def _read_body(self) -> bytes | None:
+        """Return the body, or None if the client closed the connection within it."""
         if "chunked" in self.headers.get("Transfer-Encoding", ""):
-            return b"".join(iter(self._read_chunk, b""))
-        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            chunks = list(iter(self._read_chunk, b""))
+            return None if None in chunks else b"".join(chunks)  # type: ignore[arg-type]
+        size = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(size)
+        return body if len(body) == size else None
 
-    def _read_chunk(self) -> bytes:
-        size = int(self.rfile.readline().split(b";")[0], 16)
-        data = self.rfile.read(size)
-        self.rfile.readline()
-        return data
+    def _read_chunk(self) -> bytes | None:
+        line = self.rfile.readline()
+        if not line:
+            return None
+        data = self.rfile.read(size := int(line.split(b";")[0], 16))
+        return data if len(data) == size and self.rfile.readline() else None
 
     def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         # The Host header is signed, so it stays the proxy's.
