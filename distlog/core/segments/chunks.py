@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -428,9 +428,6 @@ class StoredBatches:
 
     def _shorter(self, end: int) -> StorageError:
         return StorageError("a log became shorter before it was sent", file=self.name, position=end)
-
-
-T = TypeVar("T")
 
 
 IsolationLevel = Literal["read_uncommitted", "read_committed"]

@@ -224,6 +224,7 @@ class Bundles:
                 self._waiting.append(bundle)
             bundle.segments[partition] = parts
             self._sealed += sum(map(_size, parts.values()))
+            # while segments of one generation end, the next generation is held: each may have half of the memory
             if self._sealed > self._held_bytes // (2 if self._makes_more else 1):
                 self._write_waiting()
             return bundle.stem
