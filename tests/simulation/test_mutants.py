@@ -30,8 +30,8 @@ def test_the_table_shows_what_found_the_mutants_of_each_area() -> None:
     ]
     rows = mutants.table(entries).splitlines()[2:]
     assert rows == [
-        "| vacuum | 2 | 0 | 0 | 1 | 0 | 0 | 0 | 1 |",
         "| groups | 2 | 1 | 0 | 0 | 0 | 0 | 0 | 1 |",
+        "| vacuum | 2 | 0 | 0 | 1 | 0 | 0 | 0 | 1 |",
         "| all | 4 | 1 | 0 | 1 | 0 | 0 | 0 | 2 |",
     ]
 
