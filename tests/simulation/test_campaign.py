@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
@@ -56,3 +60,13 @@ def test_a_line_of_progress_has_the_rate_and_the_seed_to_continue_from(
     first, *_ = capsys.readouterr().out.splitlines()
     assert first.startswith("5 of 33 histories, ")
     assert first.endswith(" left; to continue: --seed 105")
+
+
+def test_the_documented_command_runs_without_pytest(tmp_path: Path) -> None:
+    tests = Path(__file__).parents[1]
+    command = [sys.executable, "-m", "simulation", "--short", "--seeds", "3"]
+    path = os.pathsep.join([str(tests.parent), str(tests)])
+    run = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": path}, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (run.returncode, run.stderr) == (0, "")
