@@ -28,7 +28,7 @@ from distlog.core.arrays import booleans, integers, texts
 from distlog.core.commits import checkpoint, producer_table, segment_table, transaction_table
 from distlog.core.commits.actions import SetTransaction
 from distlog.core.commits.checkpoint import CHECKPOINT_COMMITS
-from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.commit_log import CommitRace
 from distlog.core.commits.partition_table import PartitionTable
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.transaction_table import TransactionTable
@@ -140,7 +140,7 @@ def measured(name: str, rows: int = ROWS) -> dict[str, Any]:
         for _ in race:
             race.put([SetTransaction("another", 0, {}, in_order=True)])
     topic.log.checkpoints.wait()
-    base = topic.log.checkpoints.base
+    base = topic.log.loader.full_checkpoint
     if base is None:
         raise AssertionError("no checkpoint was written")
     full_bytes = topic.storage.size(base)

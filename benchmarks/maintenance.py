@@ -25,7 +25,7 @@ from benchmarks.segments_without_data import described
 from benchmarks.topics import table
 from distlog.core import paths
 from distlog.core.commits.actions import Add
-from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.commit_log import CommitRace
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.format.record_batch import check_crcs, read_headers
 from distlog.core.maintain.merge import plan_merge

@@ -24,8 +24,7 @@ from benchmarks.segments_without_data import described
 from benchmarks.topics import table
 from distlog.core.commits.actions import Add, SetTransaction
 from distlog.core.commits.checkpoint import CHECKPOINT_COMMITS
-from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.commit_log import CommitLog, CommitRace
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.transaction_table import TransactionInfo
 from distlog.core.config import TopicConfig

@@ -28,8 +28,13 @@ from distlog.core.commits.actions import (
     SetTransaction,
     without_tables,
 )
-from distlog.core.commits.commit_log import AT_A_VERSION, CommitLog, CurrentSnapshot, check_partition_count
-from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.commit_log import (
+    AT_A_VERSION,
+    CommitLog,
+    CommitRace,
+    CurrentSnapshot,
+    check_partition_count,
+)
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.display import Listing, counted, size_text

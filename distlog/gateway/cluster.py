@@ -17,8 +17,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from distlog.core.commits.actions import LEADER_APP, SetTransaction
-from distlog.core.commits.commit_log import CurrentSnapshot
-from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.commit_log import CommitRace, CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import DistlogError, LeaderFencedError
 from distlog.core.log.active_partition import wait_for_appends

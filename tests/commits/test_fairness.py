@@ -17,8 +17,7 @@ from simulation.world import World
 
 from distlog.core import paths
 from distlog.core.commits.actions import Action, SetLogStartOffset
-from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.commit_race import LONGEST_TURN_S, PAUSE_S, RaceBackoff
+from distlog.core.commits.commit_log import LONGEST_TURN_S, PAUSE_S, CommitLog, RaceBackoff
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitConflictError
 from distlog.core.storage.storage import Storage
@@ -116,7 +115,7 @@ class Waits:
         commit, _ = put_commit(log, snapshot, "append", appending())
         assert commit is not None
         self.now += after_s
-        self._race.lost_to(dataclasses.replace(commit, waited_ms=int(waited_s * 1000)))
+        self._race.note_loss(dataclasses.replace(commit, waited_ms=int(waited_s * 1000)))
         self._race.wait()
         return self.pauses[-1]
 

@@ -31,7 +31,7 @@ from searches import examples
 
 from distlog.core import paths
 from distlog.core.arrays import integers, texts
-from distlog.core.commits import checkpoint
+from distlog.core.commits import checkpoint, snapshot_loader
 from distlog.core.commits.actions import (
     Action,
     Add,
@@ -130,7 +130,7 @@ def test_a_process_that_was_forked_writes_its_checkpoints_at_once(
 ) -> None:
     """It may end by `os._exit`, which waits for no thread; likewise a process of few commits."""
     snapshot = grown(log, large_topic(log), 1)
-    monkeypatch.setattr(checkpoint, "begin", lambda _: pytest.fail("this is in the background"))
+    monkeypatch.setattr(snapshot_loader, "begin", lambda _: pytest.fail("this is in the background"))
     monkeypatch.setattr(os, "getpid", lambda: 0)
     append(log, snapshot, EVERY - 1)
     assert checkpoints(storage)[-1] == 2 * EVERY
@@ -144,7 +144,7 @@ def test_a_checkpoint_does_not_recreate_a_deleted_folder(
     storage: Storage, log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
-    monkeypatch.setattr(checkpoint, "begin", started.append)
+    monkeypatch.setattr(snapshot_loader, "begin", started.append)
     append(log, large_topic_without_wait(log), EVERY)
     storage.delete([file.name for file in storage.list(paths.COMMITS_DIR)])
     started[-1]()
@@ -259,7 +259,7 @@ def test_a_closing_process_finishes_its_started_checkpoint(
     folder = tmp_path_factory.mktemp("root")
     program = f"""
 import distlog
-from distlog.core.commits import checkpoint
+from distlog.core.commits import checkpoint, snapshot_loader
 checkpoint.LARGE_ROWS = 1
 topic = distlog.create({str(folder / "clicks")!r}, 1)
 for _ in range(100):
@@ -273,7 +273,7 @@ def test_an_append_does_not_wait_for_a_large_checkpoint(
     storage: Storage, log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
-    monkeypatch.setattr(checkpoint, "begin", started.append)
+    monkeypatch.setattr(snapshot_loader, "begin", started.append)
     snapshot = append(log, large_topic_without_wait(log), EVERY)
     assert (checkpoints(storage), len(started)) == ([], 2)
     started[-1]()

@@ -11,7 +11,7 @@ from store_clock import TimedStorage
 from vacuuming import World
 
 from distlog.core.commits.actions import Action, GcFloor
-from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.commit_log import CommitRace
 from distlog.core.errors import StorageFullError
 
 

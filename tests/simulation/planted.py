@@ -17,14 +17,12 @@ from distlog.core import times, topic
 from distlog.core.commits import (
     checkpoint,
     commit_log,
-    commit_race,
     pending_queue,
     snapshot_loader,
 )
 from distlog.core.commits.actions import SetLogStartOffset, SetTransaction
-from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.commit_race import CommitRace
-from distlog.core.commits.pending_queue import AppendTicket
+from distlog.core.commits.commit_log import CommitLog, CommitRace
+from distlog.core.commits.pending_queue import AppendRace, AppendTicket
 from distlog.core.commits.producer_table import NO_PRODUCERS
 from distlog.core.commits.snapshot import PartitionDraft, Snapshot
 from distlog.core.commits.snapshot_loader import CommitFiles
@@ -133,8 +131,7 @@ def _replays_only_at_first() -> Any:
 def _old_files_are_committed() -> Any:
     """The writer commits files that vacuum may have deleted."""
     every = ExitStack()
-    for module in (commit_race, commit_log):
-        every.enter_context(mock.patch.object(module, "check_read_version", return_value=None))
+    every.enter_context(mock.patch.object(commit_log, "check_read_version", return_value=None))
     every.enter_context(mock.patch.object(PartitionDraft, "_check_read_versions", return_value=None))
     return every
 
@@ -622,6 +619,6 @@ BUGS: Mapping[str, Bug] = {
     "queued batches keep planned offsets": bug(_queued_batches_keep_planned_offsets, "crowd", "appender"),
     "a merge lacks a segment": bug(_a_merge_lacks_a_segment, "compact"),
     "found appends are where they were planned": bug(
-        patched(append_commit, "segments_of_append", lambda commit, segments: segments), "crowd"
+        patched(AppendRace, "placed", lambda self, segments: segments), "crowd"
     ),
 }

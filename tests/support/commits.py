@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from distlog.core.commits.actions import Action, Commit
-from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.commit_log import CommitLog, CommitRace
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.log.active_partition import ActiveSeals
 from distlog.core.read.group_log import GroupLog, GroupRace, GroupState

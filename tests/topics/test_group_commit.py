@@ -17,20 +17,21 @@ from crc32c import crc32c
 from topics import contents, topic_on, values
 
 from distlog.core import paths
-from distlog.core.commits.actions import Action, Add, Commit, Drop, SetLogStartOffset, SetTransaction
+from distlog.core.commits.actions import Add, Commit, Drop, SetLogStartOffset, SetTransaction
+from distlog.core.commits.commit_log import CommitRace
 from distlog.core.commits.pending_queue import (
     _ALIKE,
     CROWD,
     LARGEST_PENDING,
     LONGEST_WAIT_S,
     PATIENCE_S,
+    AppendRace,
     AppendTicket,
     CommitHistory,
     pending_append,
     pending_file,
 )
 from distlog.core.commits.segment_table import SegmentInfo
-from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.transaction_table import TAIL_LIMIT
 from distlog.core.config import TopicConfig
 from distlog.core.errors import (
@@ -76,9 +77,7 @@ def written(topic: Topic, *numbers: int, partition: int = 0) -> Sequence[Segment
 def append_of(
     topic: Topic, *numbers: int, batch: SetTransaction | None = None, is_keyed: bool = False, partition: int = 0
 ) -> Commit:
-    append = pending_append(
-        topic.storage, topic.snapshot, written(topic, *numbers, partition=partition), batch, is_keyed=is_keyed
-    )
+    append = pending_append(topic.snapshot, written(topic, *numbers, partition=partition), batch, is_keyed=is_keyed)
     assert append is not None
     return append
 
@@ -96,7 +95,7 @@ def leave(topic: Topic, append: Commit, name: str | None = None) -> None:
 
 def ticket_of(topic: Topic, append: Commit, history: CommitHistory = CommitHistory()) -> AppendTicket:  # noqa: B008
     """Return the ticket of an append in a process that has read the `history`."""
-    return AppendTicket(topic.handle.log.queue, append, topic.snapshot, history, None)
+    return AppendTicket(topic.handle.append_queue, append, topic.snapshot, history, None)
 
 
 @contextmanager
@@ -123,13 +122,13 @@ def waiting(topic: Topic) -> list[str]:
 def committed(topic: Topic, ticket: AppendTicket | None, append: Commit) -> Commit:
     """Commit the append together with the queued ones."""
     adds = [action.segment for action in append.actions if isinstance(action, Add)]
-
-    def plan(head: Snapshot) -> list[Action]:
-        return [Add(segment.moved_to(head.partitions[segment.partition].log_end_offset)) for segment in adds]
-
-    commit, _ = put_commit(topic.handle.log, topic.snapshot, "append", plan, ticket=ticket)
-    assert commit is not None
-    return commit
+    race = CommitRace(topic.log, topic.snapshot, "append")
+    with race if ticket is None else AppendRace(ticket, topic.snapshot, None) as race:
+        for head in race:
+            ends = head.table.log_end_offsets.tolist()
+            race.put([Add(segment.moved_to(ends[segment.partition])) for segment in adds])
+    assert race.commit is not None
+    return race.commit
 
 
 def test_queued_appends_are_in_one_commit(topic: Topic) -> None:

@@ -486,7 +486,7 @@ class Commit:
     waited_ms: int = stored(LONG, default=0)
     # The write that made the commit, if that must be recognized.
     write_id: str | None = stored(optional(NAME), default=None)
-    # The stem of a queued append, if many are queued: its writer commits next, see `commit_race`.
+    # The stem of a queued append, if many are queued: its writer commits next, see `AppendRace`.
     next_append: str | None = stored(optional(Text(NEW_STEM_PATTERN)), default=None)
     # The size of its file, which says when the next checkpoint is due; 0 until it was read from one.
     size: int = dataclasses.field(default=0, compare=False)

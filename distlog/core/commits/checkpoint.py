@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
-import os
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -42,16 +40,18 @@ from distlog.core.commits.actions import (
 from distlog.core.commits.fields import LONG, UUID, Text, stored
 from distlog.core.commits.partition_table import Longs, PartitionTable
 from distlog.core.commits.producer_table import NO_PRODUCERS
-from distlog.core.commits.segment_table import SegmentInfo, SegmentTable
+from distlog.core.commits.segment_table import SegmentTable, check_rows
 from distlog.core.commits.snapshot import MOST_FORMER_IDS, PartitionState, Snapshot
 from distlog.core.commits.transaction_table import TransactionTable
 from distlog.core.config import TopicConfig
-from distlog.core.errors import CorruptMetadataError, StorageError
+from distlog.core.errors import CorruptMetadataError
 from distlog.core.integers import MAX_LONG
-from distlog.core.storage.parallel import Task, begin, in_parallel
+from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 
-#: A million segments take about 75 MB, and 290 MB when they are decompressed.
+#: A checkpoint is due after this many commits by default, or after this many bytes of commits.
+CHECKPOINT_COMMITS, CHECKPOINT_BYTES = 100, 8 << 20
+#: The most bytes of a checkpoint file. A million segments take about 75 MB, and 290 MB when they are decompressed.
 MAX_BYTES = 256 << 20
 #: The largest size that a file may decompress to: FREE_BYTES, and BYTES_PER_BYTE times its size. Usual ones are four
 #: times as large.
@@ -90,6 +90,10 @@ _MALFORMED = (
     *(pa.ArrowException, ArithmeticError, EOFError, LookupError, OSError, RecursionError, TypeError, ValueError),
 )
 
+#: The sign of an int64: without it, its bytes have the order of the numbers.
+_SIGN = np.uint64(1 << 63)
+
+Flags = npt.NDArray[np.bool_]
 Value = TypeVar("Value")
 
 
@@ -465,110 +469,16 @@ def _batch(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _check_segments(segments: pa.RecordBatch, partitions: _Partitions) -> None:
-    """Check all segments at once, as `fields` and `SegmentInfo.check` check one, and `fold` their order."""
-    for name, check in fields.checks(SegmentInfo).items():
-        fields.check_column(name, segments[name], check)
-    owner, base, end = (numbers_of(segments[name]) for name in ("partition", "base_offset", "next_offset"))
-    if not np.array_equal(owner, np.repeat(np.arange(len(partitions.segments)), partitions.segments)):
+    """Raise ValueError unless the rows are segments, in the order of the log, and up to its end."""
+    check_rows(segments)
+    owners, bases, ends = (numbers_of(segments[name]) for name in ("partition", "base_offset", "next_offset"))
+    if not np.array_equal(owners, np.repeat(np.arange(len(partitions.segments)), partitions.segments)):
         raise ValueError("its segments are not in the order of their partitions")
-    limit = partitions.log_end_offsets[owner]
-    limit[:-1] = np.where(owner[:-1] == owner[1:], base[1:], limit[:-1])
-    if np.any(base >= end) or np.any(end > limit) or np.any(numbers_of(segments["record_count"]) > end - base):
+    limits = partitions.log_end_offsets[owners]
+    limits[:-1] = np.where(owners[:-1] == owners[1:], bases[1:], limits[:-1])
+    if np.any(ends > limits):
         raise ValueError("its segments overlap, or end above their log")
-    if np.any(numbers_of(segments["stored_base_offset"]) > MAX_LONG - (end - base)):
-        raise ValueError("a segment stores offsets that are larger than offsets are")
     check_bundles(segments)
-
-
-# A process that commits often writes a large checkpoint in the background. One with few commits, like a job, may end
-# before the thread starts, so it writes it at once.
-
-
-CHECKPOINT_COMMITS = 100
-CHECKPOINT_BYTES = 8 << 20
-
-_log = logging.getLogger(__name__)
-
-
-class CheckpointWriter:
-    """Writes the checkpoints of the topic in `storage`, after `commits` commits or CHECKPOINT_BYTES of commits.
-
-    `base` is the name of the newest full checkpoint that this process has read or written.
-    """
-
-    def __init__(self, storage: Storage, commits: int) -> None:
-        self._storage, self._commits = storage, commits
-        self.base: str | None = None
-        self._due: Snapshot | None = None
-        self._begin()
-
-    def _begin(self) -> None:
-        self._process, self._committed = os.getpid(), 0
-        self._task: Task[None] | None = None
-
-    def note_base(self, base: str) -> None:
-        self.base = base
-
-    def write_if_due(self, former: Snapshot, snapshot: Snapshot) -> None:
-        """Write a checkpoint of `snapshot`, the state after the next commit, if one is due; never fails."""
-        if self._process != os.getpid():
-            self._begin()
-        self._committed += 1
-        # By number and by bytes since version 0, so that only one of many writers writes it.
-        full = former.commit_bytes // CHECKPOINT_BYTES < snapshot.commit_bytes // CHECKPOINT_BYTES
-        if not full and snapshot.version % self._commits:
-            return
-        if row_count(snapshot) < LARGE_ROWS or self._committed < self._commits:
-            self._write(snapshot)
-        elif self._task is None or self._task.is_done:
-            self._due = snapshot
-            self._task = begin(self._write_due)
-        else:
-            _log.warning("no checkpoint of version %d: the previous one is still being written", snapshot.version)
-
-    def wait(self) -> None:
-        if self._task is not None and self._process == os.getpid():
-            self._task.wait()
-
-    def _write_due(self) -> None:
-        due, self._due = self._due, None
-        if due is None:
-            return
-        try:
-            # if the topic was deleted since, its folder must not come back
-            self._storage.size(paths.commit_file(due.version))
-        except (FileNotFoundError, StorageError) as error:
-            _log.warning("no checkpoint of version %d, whose commit cannot be seen: %s", due.version, error)
-        else:
-            self._write(due)
-
-    def _write(self, snapshot: Snapshot) -> None:
-        try:
-            if not self._write_incremental(snapshot):
-                self.base = write(self._storage, snapshot)
-        except Exception as error:
-            _log.warning("cannot write the checkpoint of version %d: %s", snapshot.version, error)
-
-    def _write_incremental(self, snapshot: Snapshot) -> bool:
-        """False if a full one is due, also if vacuum may delete its base soon, or that is damaged."""
-        base, floor = self.base, max(snapshot.gc_floor, snapshot.log_floor)
-        if (
-            base is None
-            or row_count(snapshot) < LARGE_ROWS
-            or not floor <= (paths.parse_checkpoint_file(base) or 0) < snapshot.version
-        ):
-            return False
-        try:
-            return write_incremental(self._storage, snapshot, base, self._commits) is not None
-        except (CorruptMetadataError, FileNotFoundError) as error:
-            _log.warning("the full checkpoint %s cannot be used any more: %s", base, error)
-            return False
-
-
-Flags = npt.NDArray[np.bool_]
-
-#: The sign of an int64: without it, its bytes have the order of the numbers.
-_SIGN = np.uint64(1 << 63)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,23 +1,27 @@
-"""A topic's commit log: load its state, follow it, prepare and put commits."""
+"""A topic's commit log: it loads and follows the state, and commits race for the next version."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import logging
-import os
+import math
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from random import Random
+from types import TracebackType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow.compute as pc
 
 from distlog.core import paths
 from distlog.core.arrays import numbers_of
+from distlog.core.commits import checkpoint
 from distlog.core.commits.actions import (
     CREATE,
     MAX_PARTITIONS,
@@ -35,11 +39,16 @@ from distlog.core.commits.actions import (
     in_tables,
     without_tables,
 )
-from distlog.core.commits.checkpoint import CHECKPOINT_COMMITS, CheckpointWriter
-from distlog.core.commits.pending_queue import PendingAppendQueue
-from distlog.core.commits.segment_table import BY_COMMIT, appended_at, with_numbers
+from distlog.core.commits.segment_table import BY_COMMIT, SegmentInfo, appended_at, with_numbers
 from distlog.core.commits.snapshot import Snapshot, apply
-from distlog.core.commits.snapshot_loader import NO_DEFAULTS, BehindFloorError, CommitFiles, SnapshotLoader
+from distlog.core.commits.snapshot_loader import (
+    NO_DEFAULTS,
+    BehindFloorError,
+    CheckpointWriter,
+    CommitFiles,
+    SnapshotLoader,
+    TopicExistence,
+)
 from distlog.core.config import LEAST_COMMIT_RETENTION_MS, TopicConfig
 from distlog.core.errors import (
     CommitConflictError,
@@ -58,10 +67,37 @@ from distlog.core.storage.locks_and_pages import make_lock
 from distlog.core.storage.parallel import process_lock
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, PutTime, Storage
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 _log = logging.getLogger(__name__)
 
-#: How long a commit races with others, in seconds.
+#: How long a commit races with others by default, in seconds: as long as a store may be unreachable.
 TIMEOUT_S = 600.0
+#: How long after a group commit the next append may start from its snapshot without a request, in seconds.
+_RECENT_CROWD_S = 1.0
+#: A clock is trusted up to this far ahead of a time that has passed, or of the store's time, in ms.
+AHEAD_MS = 5 * 60_000
+#: Why a pinned topic is read-only.
+AT_A_VERSION = (
+    "opened at a version or time, where nothing new comes, so read-only; "
+    "open it without version and timestamp to change or follow it"
+)
+
+#: Operations whose commits give way to appends.
+MAINTENANCE = frozenset({"retention", "compact", "rebuild", "gc"})
+#: The longest usual pause after a lost race, in seconds: it does not grow, or the latest writer would win.
+PAUSE_S = 0.05
+#: The longest pause of maintenance, in seconds.
+MAINTENANCE_PAUSE_S = 1.0
+#: The share of the usual time to try after which a writer's turn comes. At 1 there were times when nobody tries.
+TURN = 0.6
+#: The longest wait for a turn, in seconds.
+LONGEST_TURN_S = 5.0
+#: If other writers try for less than this, in seconds, turns cost more than they save.
+_SHORT_S = 0.5
+#: Versions to read at once after several lost races: by then, several commits follow the winner's.
+_PROBES = 4
 
 # Concurrency is optimistic (see `CommitRace`): there are no locks, and no commit is ever changed. Vacuum deletes
 # commits older than `commit.retention.ms`. So a free name proves nothing to a process that was paused: the commit of
@@ -89,19 +125,20 @@ class CommitLog:
         writer: str,
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
-        checkpoint_commits: int = CHECKPOINT_COMMITS,
+        checkpoint_commits: int = checkpoint.CHECKPOINT_COMMITS,
         defaults: Mapping[str, object] = NO_DEFAULTS,
     ) -> None:
-        self._storage, self._clock, self._writer = storage, clock, writer
+        self.storage, self._clock, self._writer = storage, clock, writer
         self.random, self.pause, self.monotonic = random, sleep, monotonic
-        self.files, self.queue = CommitFiles(storage), PendingAppendQueue(storage, monotonic)
-        self.checkpoints = CheckpointWriter(storage, checkpoint_commits)
-        self.loader = SnapshotLoader(storage, defaults, self.checkpoints.note_base)
+        self.files, self.loader = CommitFiles(storage), SnapshotLoader(storage, defaults)
         self._existence = TopicExistence(storage, monotonic)
+        self._checkpoint_commits, self._commit_count = checkpoint_commits, 0
+        #: When the last append was one of a group commit, in seconds of `monotonic`.
+        self.crowd_s = -math.inf
 
-    @property
-    def url(self) -> str:
-        return self._storage.url
+    @cached_property
+    def checkpoints(self) -> CheckpointWriter:
+        return CheckpointWriter(self.storage, self._checkpoint_commits, self.loader)
 
     @property
     def defaults(self) -> Mapping[str, object]:
@@ -122,9 +159,9 @@ class CommitLog:
         InvalidConfigError, StorageError when the storage cannot hold a log, UnsupportedVersionError if only a newer
         library may write the dropped topic, and CommitStateUnknownError.
         """
-        actions = [*creation(self._storage.url, partitions, config), *imported]
+        actions = [*creation(self.storage.url, partitions, config), *imported]
         head = self._head_to_create_on(absent_ms)
-        self._storage.probe_put_if_absent(paths.COMMITS_DIR)
+        self.storage.probe_put_if_absent(paths.COMMITS_DIR)
         operation = "import" if imported else CREATE
         while True:
             attempt = self.prepare(operation, head, actions, topic_id=topic_id or str(uuid.uuid4()))
@@ -132,27 +169,27 @@ class CommitLog:
             winner = self.put_if_next(attempt, TIMEOUT_S, put_time)
             if winner is None and self._is_first_or_next(head, attempt, put_time):
                 # vacuum takes the lock on a full disk, and restore: they make it too, if there is space then
-                if self._storage.is_local:
+                if self.storage.is_local:
                     with suppress(StorageError):
-                        make_lock(self._storage.local_path(paths.REMOVED_FILES_LOCK))
+                        make_lock(self.storage.local_path(paths.REMOVED_FILES_LOCK))
                 return attempt.after
             head = self._head_to_create_on()
 
     def _is_first_or_next(self, head: Snapshot | None, attempt: PreparedCommit, put_time: PutTime) -> bool:
         if head is not None:
             return self.confirm_put(head, attempt, put_time) is None
-        waited_ms = (put_time.time_ms or self._storage.replied_ms()) - self.loader.listed_ms
+        waited_ms = (put_time.time_ms or self.storage.replied_ms()) - self.loader.listed_ms
         if self.loader.listed_ms and waited_ms < LEAST_COMMIT_RETENTION_MS // 2:
             return True
         # another writer may have made the topic since, and its first commits may have been deleted
-        files = self._storage.list_after(paths.COMMITS_DIR, paths.last_part(paths.commit_file(0)))
+        files = self.storage.list_after(paths.COMMITS_DIR, paths.last_part(paths.commit_file(0)))
         return all(not paths.parse_commit_file(file.name) for file in files)
 
     def _head_to_create_on(self, absent_ms: int | None = None) -> Snapshot | None:
         head = self.loader.load() if absent_ms is None else self.loader.load_unlisted(absent_ms)
         if head and not head.dropped:
             self.sync()
-            raise TopicExistsError("the topic exists already: open it, or drop it first", url=self._storage.url)
+            raise TopicExistsError("the topic exists already: open it, or drop it first", url=self.storage.url)
         if head:
             head.requires.check_writable()
         return head
@@ -177,7 +214,7 @@ class CommitLog:
         """
         if timestamp_ms is not None:
             snapshot = self.loader.load_at(timestamp_ms)
-        elif few and not self._storage.is_local:
+        elif few and not self.storage.is_local:
             snapshot = self.loader.load_few()
         else:
             until = self._clock() + 1
@@ -187,7 +224,7 @@ class CommitLog:
             snapshot = None
         if snapshot is None:
             raise TopicNotFoundError(
-                "there is no topic here: check the address, or create the topic", url=self._storage.url
+                "there is no topic here: check the address, or create the topic", url=self.storage.url
             )
         return snapshot
 
@@ -209,7 +246,7 @@ class CommitLog:
             self.sync()
             raise TopicNotFoundError(
                 "the topic was dropped, or the one at this address has another id: if it exists, open it again",
-                url=self._storage.url,
+                url=self.storage.url,
             )
         return head
 
@@ -261,7 +298,7 @@ class CommitLog:
         TransactionTooOldError when files are too old.
         """
         passed_ms = head.timestamp_ms if head else 0
-        timestamp_ms = max(trusted_ms(self._clock(), self._storage, passed_ms), passed_ms + 1)
+        timestamp_ms = max(trusted_ms(self._clock(), self.storage, passed_ms), passed_ms + 1)
         actions = in_tables(actions)
         actions = with_append_times([not_after(timestamp_ms, action) for action in actions], timestamp_ms)
         commit = Commit(
@@ -293,9 +330,9 @@ class CommitLog:
 
     def put_if_next(self, attempt: PreparedCommit, timeout_s: float, put_time: PutTime) -> bytes | None:
         """Put the attempt's commit; None if it was first, else the bytes of the commit that was."""
-        asked_ms = self._storage.replied_ms()
+        asked_ms = self.storage.replied_ms()
         file, timeout_s = paths.commit_file(attempt.commit.version), max(timeout_s, 1.0)
-        existing = self._storage.put_if_absent(file, attempt.data, timeout_s=timeout_s, put_time=put_time)
+        existing = self.storage.put_if_absent(file, attempt.data, timeout_s=timeout_s, put_time=put_time)
         attempt.after.note_seen(put_time.time_ms or asked_ms)
         return None if existing == attempt.data else existing
 
@@ -305,7 +342,7 @@ class CommitLog:
         Long after `head` was read, the version may have been committed before, and deleted: then nothing was
         committed. Raises CommitStateUnknownError if that may have been an earlier try of this commit.
         """
-        if head.is_fresh_at(put_time.time_ms or self._storage.replied_ms()):
+        if head.is_fresh_at(put_time.time_ms or self.storage.replied_ms()):
             return None
         version = attempt.commit.version
         try:
@@ -316,7 +353,7 @@ class CommitLog:
         if newest is None or newest.log_floor <= version:
             return None
         # a network disk returns its time only on request
-        now_ms = self._storage.replied_ms() or self._storage.now_ms(paths.COMMITS_DIR)
+        now_ms = self.storage.replied_ms() or self.storage.now_ms(paths.COMMITS_DIR)
         if not put_time.time_ms or now_ms - put_time.time_ms >= head.config.known_retention_ms // 2:
             raise CommitStateUnknownError(
                 "the commit may have been read, and deleted since by retention: this process was paused for "
@@ -325,6 +362,17 @@ class CommitLog:
                 log_floor=newest.log_floor,
             )
         return newest
+
+    def write_due_checkpoint(self, former: Snapshot, snapshot: Snapshot) -> None:
+        """Write a checkpoint if one is due at `snapshot`, the state after this process's commit on `former`."""
+        self._commit_count += 1
+        # by number and by bytes since version 0, so that only one of many writers writes it
+        is_due = (
+            former.commit_bytes // checkpoint.CHECKPOINT_BYTES < snapshot.commit_bytes // checkpoint.CHECKPOINT_BYTES
+        )
+        if is_due or snapshot.version % self._checkpoint_commits == 0:
+            # a process with few commits, like a job, may end before a thread has written it
+            self.checkpoints.write(snapshot, may_wait=self._commit_count >= self._checkpoint_commits)
 
     def still_exists(self, head: Snapshot) -> Snapshot:
         """Return `head`, or the newest one if its commit may be deleted; TopicNotFoundError if none exists."""
@@ -348,11 +396,202 @@ class CommitLog:
 
     def _deleted(self) -> TopicNotFoundError:
         text = "the topic's folder was deleted: records appended since are lost; open it again, or create the topic"
-        return TopicNotFoundError(text, url=self._storage.url)
+        return TopicNotFoundError(text, url=self.storage.url)
 
     def sync(self) -> None:
         """Make the visible commits durable."""
-        self._storage.sync(paths.COMMITS_DIR)
+        self.storage.sync(paths.COMMITS_DIR)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCommit:
+    """A commit before it is put: the commit, its bytes, and the state after it."""
+
+    commit: Commit
+    data: bytes
+    after: Snapshot
+
+
+class CommitRace:
+    """The race of one commit for the next version: iterate it for heads, and put the actions made from a head.
+
+        with CommitRace(log, snapshot, "config") as race:
+            for head in race:
+                race.put([SetConfig(settings)])
+        return race.commit, race.after
+
+    The first head is `snapshot` (no request), the next one the newest after a lost race. If nothing was put for a
+    head, it comes again, or the newer one that `after` was set to; to commit nothing, leave the loop. After an error
+    in the loop nothing was committed. On a fresh snapshot and without a race a commit is one PUT.
+
+    `read_version` is the oldest version that was read before a new data file was started. The commit stores
+    `write_id`.
+
+    Iterating raises CommitConflictError when nothing was and nothing will be committed; its subclass
+    TransactionTooOldError when the data files must be written again; CommitStateUnknownError when the data files must
+    be kept, since the commit may exist; UnsupportedVersionError when only a newer library may write the topic.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        snapshot: Snapshot,
+        operation: str,
+        *,
+        read_version: int | None = None,
+        write_id: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self._log, self._start, self._read_version = log, snapshot, read_version
+        self._backoff = RaceBackoff(operation, timeout_s, clock=log.monotonic, sleep=log.pause, random=log.random)
+        self._operation, self._write_id = operation, write_id
+        #: The commit, once it is in the log; None if nothing was committed.
+        self.commit: Commit | None = None
+        #: The snapshot after the commit, or the newest head.
+        self.after = snapshot
+        #: True while a put has no clear result, so that it may be in the log.
+        self.is_in_doubt = False
+
+    def __iter__(self) -> Iterator[Snapshot]:
+        while self.commit is None:
+            self.after = head = self._log.still_exists(self.after)
+            self._check_head(head)
+            yield head
+
+    def put(self, actions: Sequence[Action]) -> bool:
+        """Put `actions`, made from the last head, as the next version; False if the next head must be tried."""
+        head, log = self.after, self._log
+        attempt, put_time = self._prepare(actions), PutTime()
+        self.is_in_doubt = True
+        winner = log.put_if_next(attempt, self._backoff.left_s(), put_time)
+        newer = log.confirm_put(head, attempt, put_time) if winner is None else None
+        if winner is None and newer is None:
+            self.commit, self.after = attempt.commit, attempt.after
+            self.is_in_doubt = False
+            log.write_due_checkpoint(head, attempt.after)
+            return True
+        self.is_in_doubt = False
+        if winner is not None:
+            self._lose_to(log.files.decode(head.version + 1, winner))
+        elif newer is not None:
+            self.after = newer
+        return False
+
+    def placed(self, segments: Sequence[SegmentInfo]) -> Sequence[SegmentInfo]:
+        """Return the `segments` of the last put as the commit adds them."""
+        return segments
+
+    def try_for(self, timeout_s: float) -> None:
+        """Try until `timeout_s` seconds from now."""
+        self._backoff.try_for(timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None and self.commit is None:
+            # the caller may rely on another writer's commit
+            self._log.sync()
+
+    def _prepare(self, actions: Sequence[Action], next_append: str | None = None) -> PreparedCommit:
+        return self._log.prepare(
+            self._operation,
+            self.after,
+            actions,
+            write_id=self._write_id,
+            waited_ms=self._backoff.waited_ms(),
+            next_append=next_append,
+        )
+
+    def _lose_to(self, winner: Commit) -> None:
+        """Wait for a turn after a lost race, and follow the log."""
+        self._backoff.note_loss(winner)
+        self._backoff.wait()
+        self._follow(winner)
+
+    def _follow(self, winner: Commit) -> None:
+        """Move on to `winner`, the commit after the head, and later commits."""
+        log, base = self._log, self.after
+        try:
+            self.after = log.loader.follow(apply(base, winner), group=self._backoff.probes(), base=base)
+        except BehindFloorError:
+            self.after = log.reload(base)
+
+    def _check_head(self, head: Snapshot) -> None:
+        if not head.continues(self._start):
+            self._log.sync()
+            raise CommitConflictError(
+                "nothing was committed: the topic was dropped, or has another id", url=self._log.storage.url
+            )
+        head.requires.check_writable()
+        check_read_version(head, self._read_version)
+
+
+class RaceBackoff:
+    """How long a writer waits after a lost race, and when it gives up, `timeout_s` seconds from now.
+
+    A commit has the time for which its writer had tried. A writer that has tried for less than usual waits, so
+    writers roughly take turns. If there are few, none waits. `clock` and `sleep` are in seconds.
+    """
+
+    def __init__(
+        self,
+        operation: str,
+        timeout_s: float,
+        *,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
+        random: Random,
+    ) -> None:
+        self._is_maintenance = operation in MAINTENANCE
+        self._clock, self._sleep, self._random = clock, sleep, random
+        self._start = clock()
+        self._end = self._start + timeout_s
+        self._losses, self._winners_s = 0, 0.0
+
+    def try_for(self, timeout_s: float) -> None:
+        self._end = self._clock() + timeout_s
+
+    def left_s(self) -> float:
+        """The time left for tries, in seconds."""
+        return self._end - self._clock()
+
+    def waited_ms(self) -> int:
+        """The time for which this writer has tried, in ms; 0 until another writer was first."""
+        return int((self._clock() - self._start) * 1000) if self._losses else 0
+
+    def probes(self) -> int:
+        """The number of versions to read at once: with many writers, several commits follow the winner's."""
+        return 1 if self._losses < 2 else _PROBES
+
+    def note_loss(self, winner: Commit) -> None:
+        """Note a lost race; raises CommitConflictError when no time is left for another try."""
+        self.check_time()
+        self._losses += 1
+        self._winners_s += winner.waited_ms / 1000
+
+    def check_time(self) -> None:
+        """Raise CommitConflictError when no time is left."""
+        if self._clock() >= self._end:
+            raise CommitConflictError("nothing was committed: other commits came first until the deadline; try again")
+
+    def wait(self) -> None:
+        """Wait before the next try, after a lost race."""
+        now_s = self._clock()
+        self._sleep(max(0.0, min(self._pause_s(now_s - self._start), self._end - now_s)))
+
+    def _pause_s(self, waited_s: float) -> float:
+        if self._is_maintenance:
+            return self._random.uniform(0, MAINTENANCE_PAUSE_S)
+        usual_s = self._winners_s / self._losses
+        if usual_s <= _SHORT_S:
+            return self._random.uniform(0, PAUSE_S)
+        turn_s = min(TURN * usual_s, LONGEST_TURN_S)
+        if waited_s < turn_s:
+            return self._random.uniform(0.5, 1) * (turn_s - waited_s)
+        return 0.0 if waited_s > usual_s else self._random.uniform(0, PAUSE_S)
 
 
 def creation(url: str, partitions: int, config: TopicConfig) -> list[Action]:
@@ -368,83 +607,6 @@ def creation(url: str, partitions: int, config: TopicConfig) -> list[Action]:
 def check_partition_count(count: int) -> None:
     if not 1 <= count <= MAX_PARTITIONS:
         raise InvalidPartitionsError(f"a topic has 1 to {MAX_PARTITIONS} partitions", partitions=count)
-
-
-# A commit in a folder that was deleted would be the only one there, and one in a topic that was created again would
-# not follow the commit before it: nobody could read that topic. So a writer checks that the commit before its own
-# exists and is the same one. On a local disk a check costs little. On an object store it is a request in CHECK_S, for
-# a commit that existed at the last check, since the process may have put commits since.
-
-
-#: How often to check on an object store.
-CHECK_S = 60.0
-
-#: The id of a commit is within its first bytes, as this library writes it.
-_HEAD_BYTES = 256
-
-
-class TopicExistence:
-    """Checks that the commits in `storage` exist; safe between threads. `monotonic` is in seconds."""
-
-    def __init__(self, storage: Storage, monotonic: Callable[[], float]) -> None:
-        self._storage, self._monotonic = storage, monotonic
-        # on an object store: the time, and the version and id of the commit to check next
-        self._last_check: tuple[float, int, str] | None = None
-        # on a disk: the id of the commit that was read last, and its file's number and time
-        self._last_file: tuple[str, int, int] | None = None
-
-    def check(self, head: Snapshot) -> bool:
-        """True if the commit of `head`, or one before it, still exists, as far as this checks."""
-        if self._storage.is_local:
-            return self._is_on_disk(head)
-        now_s = self._monotonic()
-        checked_s, version, commit_id = self._last_check or (now_s, head.version, head.commit_id)
-        if now_s - checked_s >= CHECK_S:
-            try:
-                first_bytes = self._storage.read(paths.commit_file(version), 0, _HEAD_BYTES)
-            except FileNotFoundError:
-                return False
-            if not self._is_of(first_bytes, version, commit_id):
-                return False
-            checked_s, version, commit_id = now_s, head.version, head.commit_id
-        self._last_check = checked_s, version, commit_id
-        return True
-
-    def _is_on_disk(self, head: Snapshot) -> bool:
-        name = paths.commit_file(head.version)
-        try:
-            status = os.stat(self._storage.local_path(name))
-            file = (head.commit_id, status.st_ino, status.st_mtime_ns)
-            if file == self._last_file:
-                return True
-            with self._storage.opened_file(name) as descriptor:
-                first_bytes = os.pread(descriptor, _HEAD_BYTES, 0)
-        except OSError:
-            return False
-        if not self._is_of(first_bytes, head.version, head.commit_id):
-            return False
-        self._last_file = file
-        return True
-
-    def _is_of(self, first_bytes: bytes, version: int, commit_id: str) -> bool:
-        """True if the commit of `version`, whose file starts with `first_bytes`, is the one of `commit_id`."""
-        if commit_id.encode() in first_bytes:
-            return True
-        commit = CommitFiles(self._storage).read(version)
-        return commit is not None and commit.id == commit_id
-
-    def forget(self) -> None:
-        """Start again: the version of the last check may be below the log retention horizon."""
-        self._last_check = None
-
-
-#: How long after an append of many writers the next one may start from the snapshot of that one, in seconds.
-JUST_NOW_S = 1.0
-#: Why a pinned topic is read-only.
-AT_A_VERSION = (
-    "opened at a version or time, where nothing new comes, so read-only; "
-    "open it without version and timestamp to change or follow it"
-)
 
 
 class CurrentSnapshot:
@@ -466,8 +628,10 @@ class CurrentSnapshot:
         return self.snapshot
 
     def recent(self) -> Snapshot:
-        """As `refresh`; after a group commit its own snapshot, as the next append follows the log anyway."""
-        return self.snapshot if self._log.queue.was_crowded(JUST_NOW_S) else self.refresh()
+        """Refresh for an append; return the snapshot without a request just after a group commit."""
+        # the next append waits for the next group commit, and follows the log then
+        is_in_crowd = self._log.monotonic() < self._log.crowd_s + _RECENT_CROWD_S
+        return self.snapshot if is_in_crowd else self.refresh()
 
     def advance(self, snapshot: Snapshot) -> None:
         """Move on to `snapshot`, unless another thread has moved on to a newer one."""
@@ -479,15 +643,6 @@ class CurrentSnapshot:
         """Raise ReadOnlyTopicError if the topic is pinned, as one that was opened at a chosen version or time."""
         if self.pinned:
             raise ReadOnlyTopicError(self._pin_reason, url=storage.url, version=self.snapshot.version)
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedCommit:
-    """A commit before it is put: the commit, its bytes, and the state after it."""
-
-    commit: Commit
-    data: bytes
-    after: Snapshot
 
 
 def with_append_times(actions: Sequence[Action], time_ms: int) -> tuple[Action, ...]:
@@ -506,10 +661,6 @@ def _timed(action: Action, time_ms: int) -> Action:
 
 # One bad clock must not damage a topic. A slow clock does no harm, since the times of commits only increase. The
 # store is asked only if the clock is far ahead of a time that has passed, so a busy writer never asks.
-
-
-#: A clock is trusted up to this far ahead of a time that has passed, or of the store's time.
-AHEAD_MS = 5 * 60_000
 
 
 def trusted_ms(now_ms: int, storage: Storage, passed_ms: int = 0) -> int:

@@ -8,20 +8,25 @@ import logging
 import math
 import uuid
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
+from types import TracebackType
 
 from distlog.core import paths
 from distlog.core.arrays import booleans
 from distlog.core.commits.actions import Action, Add, AddTable, Commit, Drop, SetTransaction
+from distlog.core.commits.commit_log import CommitLog, CommitRace, PreparedCommit
 from distlog.core.commits.segment_table import SegmentInfo, SegmentTable, to_segments
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.snapshot import Snapshot, apply
+from distlog.core.commits.snapshot_loader import BehindFloorError
 from distlog.core.errors import (
+    CommitConflictError,
     CommitStateUnknownError,
     CorruptMetadataError,
     DistlogError,
+    OffsetOutOfRangeError,
     StorageError,
     StorageRefusedError,
     TransactionTooOldError,
@@ -59,40 +64,78 @@ CROWDED_S = 10.0
 MOST_TOGETHER, MOST_LISTED = 200, 1000
 #: A commit that could take this many appends leaves one in the queue, whose writer commits next.
 CROWD = 2
+#: How many commits are remembered that a process has followed, one after the other.
+_MOST_FOLLOWED = 64
+
+# A short append is in its file's name too, deflated, in base64 for URLs: so its committer lists the folder, and reads
+# no file, since one of a hundred concurrent reads always takes long. The dictionary of the compression is the text
+# that all pending appends share, with the topic's id and the stem: a name has about 30 letters for each part of a
+# bundle. An object store's names have at most 1,024 bytes, with the folders.
+
+#: The most bytes of a file, and of its whole address with the name.
+LARGEST_PENDING, LONGEST_ADDRESS = 64 << 10, 1000
+#: The operations of appends that wait: any, and one whose records all have keys, which compacted topics ask for.
+PENDING, PENDING_KEYED = "append", "append-keyed"
+#: The usual content of a pending append; part of the format: another one needs another ending of the names.
+_ALIKE = (
+    '},{"transaction":{"app_id":"","batch_id":"offsets":{},"in_order":true}}],"operation":"append-keyed","writer":"'
+    'distlog","actions":[{"add":{"partition":0,"stem":"base_offset":0,"next_offset":1,"stored_base_offset":0,'
+    '"record_count":1,"log_bytes":1,"offset_index_bytes":0,"time_index_bytes":12,"txn_index_bytes":0,'
+    '"first_timestamp":17,"max_timestamp":17,"offset_of_max_timestamp":0,"compression":"zstd","gzip","snappy","lz4",'
+    '"none","leader_epoch":-1,"compacted":false,"has_transactions":false,"created_ms":17,"crc32c":,"min_timestamp":17,'
+    '"append_time_ms":-1,"offset_index_crc32c":0,"time_index_crc32c":,"txn_index_crc32c":0,"first_batch_crc":,'
+    '"last_batch_crc":,"first_unstable_offset":-1,"log_position":-1,"offset_index_position":-1,"time_index_position":'
+    '-1,"has_producers":false}}],"crc32c":{"format":1,"version":0,"id":"00000000-0000-0000-0000-000000000000","prev":'
+    'null,"topic_id":"","timestamp_ms":0,"operation":"append","writer":"distlog","actions":[{"adds":{"stems":[""],'
+    '"partition":[0,1,1,1,1,1],"stem":0,"base_offset":0,"next_offset":[1,"stored_base_offset":0,"record_count":[1,'
+    '"log_bytes":[1,"offset_index_bytes":0,"time_index_bytes":12,"txn_index_bytes":0,"first_timestamp":0,'
+    '"max_timestamp":[-1,"offset_of_max_timestamp":0,"compression":"none","created_ms":[1,0,0,0,0],"crc32c":[],'
+    '"min_timestamp":0,"offset_index_crc32c":0,"time_index_crc32c":[],"txn_index_crc32c":0,"first_batch_crc":[],'
+    '"last_batch_crc":0,"first_unstable_offset":-1,"log_position":[0,],"time_index_position":[,12,12,12,12]}}],'
+    '"crc32c":'
+)
+_NO_ID = str(uuid.UUID(int=0))
 
 _log = logging.getLogger(__name__)
 
 
 class PendingAppendQueue:
-    """The queue of the topic in `storage`, as a process knows it from its own commits; `monotonic` is in seconds."""
+    """The queue of the topic of `log`, as a process knows it from its own commits."""
 
-    def __init__(self, storage: Storage, monotonic: Callable[[], float]) -> None:
-        self.storage = storage
-        self._monotonic = monotonic
-        self._crowded_s, self._history = -math.inf, CommitHistory()
+    def __init__(self, log: CommitLog) -> None:
+        self.log, self.storage = log, log.storage
+        self.history = CommitHistory()
         self._next_stem: str | None = None
         self._is_usable = True
         #: True for a store that takes no name which holds an append.
         self.has_short_names = False
 
-    def was_crowded(self, within_s: float) -> bool:
-        """True if the last append was one of many writers, and ended at most `within_s` seconds ago."""
-        return self._monotonic() < self._crowded_s + within_s
+    def race(
+        self,
+        snapshot: Snapshot,
+        segments: Sequence[SegmentInfo],
+        batch: SetTransaction | None,
+        *,
+        read_version: int | None,
+        is_keyed: bool,
+    ) -> CommitRace:
+        """The race of an append, which other writers may commit unless it is too large or has Kafka transactions.
 
-    def ticket(self, append: Commit | None, base: Snapshot) -> AppendTicket | None:
-        """A ticket of an append that starts at `base`; None without one, or if the queue cannot be used."""
-        if append is None or not self._is_usable:
-            return None
+        `batch` is the application's, if any. `is_keyed` says that all records have keys.
+        """
+        append = pending_append(snapshot, segments, batch, is_keyed=is_keyed) if self._is_usable else None
+        if append is None:
+            return CommitRace(self.log, snapshot, "append", read_version=read_version)
         # a later commit may have the append whose turn the last one said it is
-        next_stem = self._next_stem if base.commit_id == self._history.commit_id else None
-        return AppendTicket(self, append, base, self._history, next_stem)
+        next_stem = self._next_stem if snapshot.commit_id == self.history.commit_id else None
+        return AppendRace(AppendTicket(self, append, snapshot, self.history, next_stem), snapshot, read_version)
 
     def leave(self, ticket: AppendTicket, commit: Commit) -> None:
         """Delete from the queue what is committed, and note whether it was long; `commit` has the append."""
         is_crowd = ticket.is_contended or ticket.is_crowd(commit)
-        self._crowded_s = self._monotonic() if is_crowd else -math.inf
+        self.log.crowd_s = self.log.monotonic() if is_crowd else -math.inf
         # a commit of another writer was observed, the writer's own was not
-        self._history = ticket.history if commit is ticket.group_commit else ticket.history.then(commit)
+        self.history = ticket.history if commit is ticket.group_commit else ticket.history.then(commit)
         self._next_stem = commit.next_append
         try:
             ticket.delete_committed()
@@ -101,8 +144,116 @@ class PendingAppendQueue:
             self._is_usable = False
 
 
-#: How many commits are remembered that a process has followed, one after the other.
-_MOST_FOLLOWED = 64
+class AppendRace(CommitRace):
+    """The race of an append that other writers may commit, and whose writer may commit theirs.
+
+    If another writer commits the append, `commit` is that writer's, and the loop ends.
+    """
+
+    def __init__(self, ticket: AppendTicket, snapshot: Snapshot, read_version: int | None) -> None:
+        self._queue, self._ticket = ticket.queue, ticket
+        super().__init__(ticket.queue.log, snapshot, "append", read_version=read_version)
+        self._joins_queue = self._log.monotonic() < self._log.crowd_s + CROWDED_S
+
+    def __iter__(self) -> Iterator[Snapshot]:
+        while self.commit is None:
+            self.after = head = self._log.still_exists(self.after)
+            self._catch_up(head)
+            if self._ticket.group_commit is not None:
+                self.commit = self._ticket.group_commit
+                self.after = head if head.continues(self._start) else self._start
+                return
+            self._check_head(head)
+            yield head
+
+    def put(self, actions: Sequence[Action]) -> bool:
+        if self._joins_queue and self._ticket.join(self._log.monotonic()):
+            self._joins_queue = False
+            self._wait_in_queue()
+            return False
+        return super().put(actions)
+
+    def placed(self, segments: Sequence[SegmentInfo]) -> Sequence[SegmentInfo]:
+        commit = self._ticket.group_commit
+        return segments if commit is None else self._ticket.segments_in(commit)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        if self.commit is not None:
+            self._queue.leave(self._ticket, self.commit)
+            return
+        self._ticket.withdraw()
+        if error is not None:
+            self._ticket.raise_if_in_doubt(error)
+
+    def _prepare(self, actions: Sequence[Action], next_append: str | None = None) -> PreparedCommit:
+        """The commit of `actions` with other pending appends, or without if readers would refuse it with them."""
+        ticket = self._ticket
+        try:
+            together = [*actions, *ticket.group_actions(self.after, actions)]
+            return super()._prepare(together, ticket.next_append)
+        except CommitConflictError:
+            if not ticket.go_alone():
+                raise
+        return super()._prepare(actions)
+
+    def _lose_to(self, winner: Commit) -> None:
+        self._backoff.note_loss(winner)
+        may_wait = self._ticket.may_wait(self._log.monotonic())
+        # two writers win alternately, as one writes a file while the other commits: the queue is for more
+        if not may_wait or (winner.next_append is None and self._backoff.probes() == 1):
+            self._backoff.wait()
+        self._follow(winner)
+        self._joins_queue = self._ticket.is_contended and self._ticket.may_wait(self._log.monotonic())
+
+    def _follow(self, winner: Commit) -> None:
+        self._follow_commits(apply(self.after, winner), [winner], self._backoff.probes())
+
+    def _wait_in_queue(self) -> None:
+        """Wait until another writer committed the append, or it is this writer's turn."""
+        ticket, log, polls = self._ticket, self._log, 0
+        while not ticket.is_first(log.monotonic()):
+            if polls:
+                # the longer no commit comes, the longer the next one takes
+                log.pause(log.random.uniform(0.5, 1.5) * min(POLL_S * polls, LONGEST_POLL_S))
+            head = self.after
+            self._follow_commits(head, [], one_request=True)
+            polls = polls + 1 if self.after is head else min(polls, 1)
+            if ticket.group_commit is None:
+                self._backoff.check_time()
+
+    def _follow_commits(
+        self, snapshot: Snapshot, commits: list[Commit], probes: int = 1, *, one_request: bool = False
+    ) -> None:
+        """Move to `snapshot`, made of the head and `commits`, with later commits; by just `one_request` if set."""
+        log, base = self._log, self.after
+        try:
+            self.after = log.loader.follow(
+                snapshot, group=probes, base=base, commits=commits, one_request=one_request
+            )
+        except BehindFloorError:
+            self.after = log.reload(base)
+            self._catch_up(self.after)
+        else:
+            # only now: one may have been put at the version of a commit that was deleted
+            self._ticket.observe(commits)
+
+    def _catch_up(self, head: Snapshot) -> None:
+        """Give the ticket the commits up to `head` that it lacks, if they can be read."""
+        ticket = self._ticket
+        version, commit_id = ticket.history.version, ticket.history.commit_id
+        if version == head.version:
+            return
+        try:
+            commits = self._log.commits(version + 1, head.version + 1) if ticket.is_left else []
+        except (CorruptMetadataError, OffsetOutOfRangeError):
+            commits = []
+        if commits and commits[0].prev == commit_id and commits[-1].id == head.commit_id:
+            ticket.observe(commits)
+        else:
+            ticket.lose_track(head)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +285,7 @@ class AppendTicket:
         history: CommitHistory,
         next_stem: str | None,
     ) -> None:
-        self._queue, self._storage, self._append = queue, queue.storage, append
+        self.queue, self._storage, self._append = queue, queue.storage, append
         self._stem, self._stems = first_stem(append.actions), _added_stems(append)
         self._file = ""
         self._start_at(base)
@@ -171,6 +322,17 @@ class AppendTicket:
     def is_crowd(self, commit: Commit) -> bool:
         """True if the commit, which has the append, has more than one of another writer."""
         return len(_added_stems(commit)) > 2 * len(self._stems)
+
+    def segments_in(self, commit: Commit) -> list[SegmentInfo]:
+        """The segments of the append, as the commit adds them."""
+        segments = list[SegmentInfo]()
+        for action in commit.actions:
+            if isinstance(action, Add) and action.segment.stem in self._stems:
+                segments.append(action.segment)
+            elif isinstance(action, AddTable):
+                is_own = [stem in self._stems for stem in action.rows["stem"].to_pylist()]
+                segments += to_segments(action.rows.filter(booleans(is_own)))
+        return segments
 
     def observe(self, commits: Iterable[Commit]) -> None:
         """Note the next commits of the log."""
@@ -226,7 +388,7 @@ class AppendTicket:
 
     def _store(self, data: bytes) -> None:
         """Put the file; under a short name where the store refuses a long one, as for files of 255 bytes."""
-        queue = self._queue
+        queue = self.queue
         self._file = pending_file(self._append, data, self._storage, by_name=not queue.has_short_names)
         try:
             self._storage.put(self._file, data)
@@ -383,18 +545,6 @@ class AppendTicket:
         return len(parts) == len(adds)
 
 
-def segments_of_append(commit: Commit, append: Sequence[SegmentInfo]) -> list[SegmentInfo]:
-    """The segments of an append, as the commit that has them adds them."""
-    stems, segments = {segment.stem for segment in append}, list[SegmentInfo]()
-    for action in commit.actions:
-        if isinstance(action, Add) and action.segment.stem in stems:
-            segments.append(action.segment)
-        elif isinstance(action, AddTable):
-            is_own = [stem in stems for stem in action.rows["stem"].to_pylist()]
-            segments += to_segments(action.rows.filter(booleans(is_own)))
-    return segments
-
-
 def _added_stems(commit: Commit) -> set[str]:
     stems = {action.segment.stem for action in commit.actions if isinstance(action, Add)}
     # each writer in the queue observes each commit, so it makes no object of each segment
@@ -420,54 +570,15 @@ def _placed(appends: Iterable[Commit], head: Snapshot, ends: dict[int, int]) -> 
     return [*added, *batches]
 
 
-# A short append is in its file's name too, deflated, in base64 for URLs: so its committer lists the folder, and reads
-# no file, since one of a hundred concurrent reads always takes long. The dictionary of the compression is the text
-# that all pending appends share, with the topic's id and the stem: a name has about 30 letters for each part of a
-# bundle. An object store's names have at most 1,024 bytes, with the folders.
-
-
-#: The most bytes of a file, and of its whole address with the name.
-LARGEST_PENDING, LONGEST_ADDRESS = 64 << 10, 1000
-#: The operations of appends that wait: any, and one whose records all have keys, which compacted topics ask for.
-PENDING, PENDING_KEYED = "append", "append-keyed"
-#: The usual content of a pending append; part of the format: another one needs another ending of the names.
-_ALIKE = (
-    '},{"transaction":{"app_id":"","batch_id":"offsets":{},"in_order":true}}],"operation":"append-keyed","writer":"'
-    'distlog","actions":[{"add":{"partition":0,"stem":"base_offset":0,"next_offset":1,"stored_base_offset":0,'
-    '"record_count":1,"log_bytes":1,"offset_index_bytes":0,"time_index_bytes":12,"txn_index_bytes":0,'
-    '"first_timestamp":17,"max_timestamp":17,"offset_of_max_timestamp":0,"compression":"zstd","gzip","snappy","lz4",'
-    '"none","leader_epoch":-1,"compacted":false,"has_transactions":false,"created_ms":17,"crc32c":,"min_timestamp":17,'
-    '"append_time_ms":-1,"offset_index_crc32c":0,"time_index_crc32c":,"txn_index_crc32c":0,"first_batch_crc":,'
-    '"last_batch_crc":,"first_unstable_offset":-1,"log_position":-1,"offset_index_position":-1,"time_index_position":'
-    '-1,"has_producers":false}}],"crc32c":{"format":1,"version":0,"id":"00000000-0000-0000-0000-000000000000","prev":'
-    'null,"topic_id":"","timestamp_ms":0,"operation":"append","writer":"distlog","actions":[{"adds":{"stems":[""],'
-    '"partition":[0,1,1,1,1,1],"stem":0,"base_offset":0,"next_offset":[1,"stored_base_offset":0,"record_count":[1,'
-    '"log_bytes":[1,"offset_index_bytes":0,"time_index_bytes":12,"txn_index_bytes":0,"first_timestamp":0,'
-    '"max_timestamp":[-1,"offset_of_max_timestamp":0,"compression":"none","created_ms":[1,0,0,0,0],"crc32c":[],'
-    '"min_timestamp":0,"offset_index_crc32c":0,"time_index_crc32c":[],"txn_index_crc32c":0,"first_batch_crc":[],'
-    '"last_batch_crc":0,"first_unstable_offset":-1,"log_position":[0,],"time_index_position":[,12,12,12,12]}}],'
-    '"crc32c":'
-)
-_NO_ID = str(uuid.UUID(int=0))
-
-
 def pending_append(
-    storage: Storage,
-    snapshot: Snapshot,
-    segments: Sequence[SegmentInfo],
-    batch: SetTransaction | None,
-    *,
-    is_keyed: bool,
+    snapshot: Snapshot, segments: Sequence[SegmentInfo], batch: SetTransaction | None, *, is_keyed: bool
 ) -> Commit | None:
-    """Return an append of the segments that other writers may commit; None on a disk, and for a large one.
+    """Return an append that other writers may commit; None for one of many segments, or one that depends on commits.
 
-    `batch` is the application's, if any. `is_keyed`: all records have keys.
+    `batch` is the application's, if any. `is_keyed` says that all records have keys.
     """
-    if storage.is_local or isinstance(segments, SegmentTable):
-        return None
-    if not segments or paths.stem_read_version(segments[0].stem) is None:
-        return None
-    if not all(map(is_plain, segments)):
+    is_small = not isinstance(segments, SegmentTable) and len(segments) > 0
+    if not is_small or paths.stem_read_version(segments[0].stem) is None or not all(map(is_plain, segments)):
         return None
     return Commit(
         version=0,

@@ -1,45 +1,68 @@
-"""Finds and loads the state of a topic: the newest usable checkpoint, then the commits after it."""
+"""Loads the state of a topic, from the newest usable checkpoint and the commits after it, and writes checkpoints."""
 
 from __future__ import annotations
 
 import bisect
 import dataclasses
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
+import pyarrow as pa
+
 from distlog.core import paths
 from distlog.core.commits import checkpoint
 from distlog.core.commits.actions import Commit
 from distlog.core.commits.snapshot import Snapshot, fold
-from distlog.core.errors import CorruptMetadataError, OffsetOutOfRangeError, StorageError, UnsupportedVersionError
+from distlog.core.errors import (
+    CorruptMetadataError,
+    DistlogError,
+    OffsetOutOfRangeError,
+    StorageError,
+    UnsupportedVersionError,
+)
 from distlog.core.integers import MAX_LONG
-from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.parallel import Task, begin, in_parallel
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage
+
+_log = logging.getLogger(__name__)
 
 _NEVER = range(0)
 NO_DEFAULTS: Mapping[str, object] = MappingProxyType({})
+#: Commits that are read at once after a checkpoint, where often no more exist, and at most.
+_FIRST_GROUP, _LARGEST_GROUP = 4, 64
+#: Unusable checkpoints that are tried; after that the commits show what is wrong.
+CHECKPOINTS_TRIED = 2
+#: A topic has few commits if one page of a listing has them all, on each kind of object store.
+FEW_NAMES = 1000
+#: How often a listing is tried that takes longer than commits are kept.
+LISTINGS_TRIED = 3
+#: How often a process checks on an object store that the commit before its own exists, in seconds.
+CHECK_S = 60.0
+#: The first bytes of a commit file, which have the commit's id, as this library writes them.
+_HEAD_BYTES = 256
+
+
+class BehindFloorError(Exception):
+    """All versions that a process knows may be deleted: it must load the topic again."""
 
 
 class SnapshotLoader:
     """Loads snapshots of the topic in `storage`, also of a dropped topic; `defaults` are for its config.
 
-    `listed_ms` is a time of the store's clock before the last listing. `on_base` gets the name of the full
-    checkpoint with which a load of the head begins.
+    `listed_ms` is a time of the store's clock before the last listing.
     """
 
-    def __init__(
-        self,
-        storage: Storage,
-        defaults: Mapping[str, object] = NO_DEFAULTS,
-        on_base: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        self._storage, self.defaults, self._on_base = storage, defaults, on_base
+    def __init__(self, storage: Storage, defaults: Mapping[str, object] = NO_DEFAULTS) -> None:
+        self._storage, self.defaults = storage, defaults
         self._files = CommitFiles(storage)
         self.listed_ms = self._first_listed = 0
+        #: The newest full checkpoint that this process has read at the head or written; the next ones add to it.
+        self.full_checkpoint: str | None = None
         #: Full checkpoints that are damaged, or that damaged ones need; a load tries none twice.
         self._unusable = set[str]()
 
@@ -222,7 +245,7 @@ class SnapshotLoader:
             self._unusable.add(full or name)
             raise
         if end == MAX_LONG:
-            self._on_base(full or name)
+            self.full_checkpoint = full or name
         return snapshot
 
     def _read_with_time(self, name: str, end: int) -> tuple[Snapshot, int]:
@@ -336,7 +359,64 @@ class SnapshotLoader:
         return self._files.read_existing(version).timestamp_ms
 
 
-_LARGEST_GROUP = 64
+class CheckpointWriter:
+    """Writes checkpoints of the topic in `storage`, one every `commits` commits; a failure only logs a warning.
+
+    `loader` has the full checkpoint on which incremental ones are based. Large ones may be written by a thread.
+    """
+
+    def __init__(self, storage: Storage, commits: int, loader: SnapshotLoader) -> None:
+        self._storage, self._commits, self._loader = storage, commits, loader
+        self._task: Task[None] | None = None
+        self._process = os.getpid()
+
+    def write(self, snapshot: Snapshot, *, may_wait: bool) -> None:
+        """Write a checkpoint of `snapshot`, in the background if it is large and `may_wait`."""
+        if self._process != os.getpid():
+            # a forked child may end without waiting for threads, as by `os._exit`
+            self._process, self._task, may_wait = os.getpid(), None, False
+        if checkpoint.row_count(snapshot) < checkpoint.LARGE_ROWS or not may_wait:
+            self._write(snapshot)
+        elif self._task is None or self._task.is_done:
+            self._task = begin(partial(self._write_if_exists, snapshot))
+        else:
+            _log.warning("no checkpoint of version %d: the previous one is still being written", snapshot.version)
+
+    def wait(self) -> None:
+        """Wait for the checkpoint that a thread of this process is writing."""
+        if self._task is not None and self._process == os.getpid():
+            self._task.wait()
+
+    def _write_if_exists(self, snapshot: Snapshot) -> None:
+        try:
+            # if the topic was deleted since, its folder must not come back
+            self._storage.size(paths.commit_file(snapshot.version))
+        except (FileNotFoundError, StorageError) as error:
+            _log.warning("no checkpoint of version %d, whose commit cannot be seen: %s", snapshot.version, error)
+        else:
+            self._write(snapshot)
+
+    def _write(self, snapshot: Snapshot) -> None:
+        try:
+            if not self._write_incremental(snapshot):
+                self._loader.full_checkpoint = checkpoint.write(self._storage, snapshot)
+        except (DistlogError, MemoryError, OverflowError, ValueError, OSError, pa.ArrowException) as error:
+            _log.warning("cannot write the checkpoint of version %d: %s", snapshot.version, error)
+
+    def _write_incremental(self, snapshot: Snapshot) -> bool:
+        """False if a full one is due, also if vacuum may delete its base soon, or that is damaged."""
+        base, floor = self._loader.full_checkpoint, max(snapshot.gc_floor, snapshot.log_floor)
+        if (
+            base is None
+            or checkpoint.row_count(snapshot) < checkpoint.LARGE_ROWS
+            or not floor <= (paths.parse_checkpoint_file(base) or 0) < snapshot.version
+        ):
+            return False
+        try:
+            return checkpoint.write_incremental(self._storage, snapshot, base, self._commits) is not None
+        except (CorruptMetadataError, FileNotFoundError) as error:
+            _log.warning("the full checkpoint %s cannot be used any more: %s", base, error)
+            return False
 
 
 @dataclass(slots=True)
@@ -427,23 +507,6 @@ def _until_missing(commits: Iterable[Commit | None]) -> Iterator[Commit]:
         yield commit
 
 
-# Commits that a load reads at once after the checkpoint; often there are no more.
-_FIRST_GROUP = 4
-#: Unusable checkpoints that are tried; after that the commits will show what is wrong.
-CHECKPOINTS_TRIED = 2
-#: A topic has few commits if one page of a listing has them all, on each kind of object store.
-FEW_NAMES = 1000
-#: How often a listing is tried that takes longer than commits are kept.
-LISTINGS_TRIED = 3
-
-
-_log = logging.getLogger(__name__)
-
-
-class BehindFloorError(Exception):
-    """All versions that a process knows may be deleted: it must load the topic again."""
-
-
 def _is_below(name: str, end: int) -> bool:
     version = paths.parse_checkpoint_file(name)
     return version is not None and version < end
@@ -452,3 +515,64 @@ def _is_below(name: str, end: int) -> bool:
 def _check_belongs(snapshot: Snapshot, commit: Commit) -> None:
     if commit.id != snapshot.commit_id:
         raise CorruptMetadataError("the checkpoint is of another topic", version=snapshot.version)
+
+
+# A commit in a folder that was deleted would be the only one there, and one in a topic that was created again would
+# not follow the commit before it: nobody could read that topic. So a writer checks that the commit before its own
+# exists and is the same one. On a local disk a check costs little. On an object store it is a request in CHECK_S, for
+# a commit that existed at the last check, since the process may have put commits since.
+
+
+class TopicExistence:
+    """Checks that the commits in `storage` exist; safe between threads. `monotonic` is in seconds."""
+
+    def __init__(self, storage: Storage, monotonic: Callable[[], float]) -> None:
+        self._storage, self._monotonic = storage, monotonic
+        # on an object store: the time, and the version and id of the commit to check next
+        self._last_check: tuple[float, int, str] | None = None
+        # on a disk: the id of the commit that was read last, and its file's number and time
+        self._last_file: tuple[str, int, int] | None = None
+
+    def check(self, head: Snapshot) -> bool:
+        """True if the commit of `head`, or one before it, still exists, as far as this checks."""
+        if self._storage.is_local:
+            return self._is_on_disk(head)
+        now_s = self._monotonic()
+        checked_s, version, commit_id = self._last_check or (now_s, head.version, head.commit_id)
+        if now_s - checked_s >= CHECK_S:
+            try:
+                first_bytes = self._storage.read(paths.commit_file(version), 0, _HEAD_BYTES)
+            except FileNotFoundError:
+                return False
+            if not self._is_of(first_bytes, version, commit_id):
+                return False
+            checked_s, version, commit_id = now_s, head.version, head.commit_id
+        self._last_check = checked_s, version, commit_id
+        return True
+
+    def _is_on_disk(self, head: Snapshot) -> bool:
+        name = paths.commit_file(head.version)
+        try:
+            status = os.stat(self._storage.local_path(name))
+            file = (head.commit_id, status.st_ino, status.st_mtime_ns)
+            if file == self._last_file:
+                return True
+            with self._storage.opened_file(name) as descriptor:
+                first_bytes = os.pread(descriptor, _HEAD_BYTES, 0)
+        except OSError:
+            return False
+        if not self._is_of(first_bytes, head.version, head.commit_id):
+            return False
+        self._last_file = file
+        return True
+
+    def _is_of(self, first_bytes: bytes, version: int, commit_id: str) -> bool:
+        """True if the commit of `version`, whose file starts with `first_bytes`, is the one of `commit_id`."""
+        if commit_id.encode() in first_bytes:
+            return True
+        commit = CommitFiles(self._storage).read(version)
+        return commit is not None and commit.id == commit_id
+
+    def forget(self) -> None:
+        """Start again: the version of the last check may be below the log retention horizon."""
+        self._last_check = None

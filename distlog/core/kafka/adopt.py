@@ -28,8 +28,7 @@ from distlog.core.commits.actions import (
     SetPartitions,
     without_tables,
 )
-from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.commit_log import CommitLog, CommitRace
 from distlog.core.commits.segment_table import UNKNOWN
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig

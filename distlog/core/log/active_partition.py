@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from distlog.core import paths
 from distlog.core.commits.actions import Action, Active, Add, Seal
-from distlog.core.commits.commit_log import CurrentSnapshot
-from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.commit_log import CommitRace, CurrentSnapshot
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot import PartitionDraft, PartitionState, Snapshot
 from distlog.core.errors import CommitConflictError, StorageError, StorageFullError, TransactionTooOldError

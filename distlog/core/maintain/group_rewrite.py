@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from distlog.core.commits.actions import MOST_ROWS, Action, Add, Cleaned, Remove
-from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.commit_log import CommitRace
 from distlog.core.commits.segment_table import SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig

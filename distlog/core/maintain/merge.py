@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from distlog.core.arrays import booleans, join, numbers_of, table_of_numbers
 from distlog.core.commits.actions import Action, replacing
-from distlog.core.commits.commit_log import TIMEOUT_S
-from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.commit_log import TIMEOUT_S, CommitRace
 from distlog.core.commits.segment_table import REMOVED_SCHEMA, SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig

@@ -16,8 +16,7 @@ from crc32c import crc32c
 
 from distlog.core.arrays import table_of_rows
 from distlog.core.commits.actions import Action, Add, Remove
-from distlog.core.commits.commit_log import CurrentSnapshot
-from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.commit_log import CommitRace, CurrentSnapshot
 from distlog.core.commits.segment_table import NOT_LOOKED, OWN_FILE, UNKNOWN, SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from distlog.core.arrays import table_of_numbers
 from distlog.core.commits.actions import MOST_ROWS, Action, Add, Cleaned, Remove, Restore, SetLogStartOffset
-from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.commit_log import CommitRace
 from distlog.core.commits.segment_table import SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.display import Shown, counted, sums_of

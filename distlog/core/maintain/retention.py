@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from distlog.core.arrays import table_of_numbers
 from distlog.core.commits.actions import MOST_ROWS, Action, Remove, SetLogStartOffset
-from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.commit_log import CommitRace
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig

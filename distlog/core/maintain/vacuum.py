@@ -24,8 +24,7 @@ from distlog.core.commits.actions import (
     SetLogStartOffset,
     without_tables,
 )
-from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.commit_log import CommitLog, CommitRace
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.display import Shown, counted
@@ -388,7 +387,7 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
         delete_locks(storage, locks)
         storage.abort_uploads(uploads)
         # last: these files are needed to find other garbage
-        if not old_commits or ensure_checkpoint(storage, head, folder, log.checkpoints.base):
+        if not old_commits or ensure_checkpoint(storage, head, folder, log.loader.full_checkpoint):
             delete_below(storage, obsolete)
             delete_below(storage, old_commits)
         else:

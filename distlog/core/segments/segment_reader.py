@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, islice
 from random import Random, SystemRandom
 from typing import Any
@@ -21,6 +21,7 @@ from crc32c import crc32c
 
 from distlog.core import VERSION, paths
 from distlog.core.commits.commit_log import CommitLog, trusted_ms
+from distlog.core.commits.pending_queue import PendingAppendQueue
 from distlog.core.commits.producer_table import EXPIRATION_MS
 from distlog.core.commits.segment_table import UNKNOWN, SegmentInfo
 from distlog.core.commits.snapshot_loader import NO_DEFAULTS
@@ -482,7 +483,7 @@ def new_id() -> str:
     return uuid.uuid4().hex
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class TopicHandle:
     """The topic called `name` in `storage`, with the tools for all work on it.
 
@@ -492,12 +493,11 @@ class TopicHandle:
 
     storage: Storage
     name: str
-    reader: SegmentReader
     log: CommitLog
     clock: Callable[[], int] = now_ms
     new_id: Callable[[], str] = new_id
     random: Random = field(default_factory=SystemRandom)
-    #: How long a silent producer is remembered: Kafka's `producer.id.expiration.ms`.
+    #: How long a silent producer is remembered, in ms: Kafka's `producer.id.expiration.ms`.
     producer_expiration_ms: int = EXPIRATION_MS
 
     @classmethod
@@ -511,10 +511,17 @@ class TopicHandle:
         producer_expiration_ms: int = EXPIRATION_MS,
         defaults: Mapping[str, object] = NO_DEFAULTS,
     ) -> TopicHandle:
-        """The handle of a topic, with a reader of its own, and a commit log of its own unless `log` is given."""
-        reader = SegmentReader(storage, name, IndexCache())
+        """The handle of a topic, with a commit log of its own unless `log` is given."""
         commit_log = log or topic_log(storage, clock, defaults=defaults)
-        return cls(storage, name, reader, commit_log, clock, new_id, producer_expiration_ms=producer_expiration_ms)
+        return cls(storage, name, commit_log, clock, new_id, producer_expiration_ms=producer_expiration_ms)
+
+    @cached_property
+    def reader(self) -> SegmentReader:
+        return SegmentReader(self.storage, self.name, IndexCache())
+
+    @cached_property
+    def append_queue(self) -> PendingAppendQueue:
+        return PendingAppendQueue(self.log)
 
     def trusted_ms(self) -> int:
         """Return the time in ms: this process's, or the store's if this process is far ahead. It takes a request."""

@@ -114,6 +114,8 @@ class Task(Generic[T]):
                 # an interrupt is for the thread that runs this
                 raise
         finally:
+            # it may hold much memory, and others may hold the task
+            del self._work
             self._end()
 
     @property

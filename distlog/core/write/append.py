@@ -26,9 +26,7 @@ from distlog.core import paths
 from distlog.core.arrays import BLOCK_BYTES, integers, join, numbers_of
 from distlog.core.commits import fields
 from distlog.core.commits.actions import RESERVED_APPS, TABLE_ROWS, Action, Add, AddTable, SetTransaction
-from distlog.core.commits.commit_log import CurrentSnapshot
-from distlog.core.commits.commit_race import CommitRace
-from distlog.core.commits.pending_queue import pending_append, segments_of_append
+from distlog.core.commits.commit_log import CommitRace, CurrentSnapshot
 from distlog.core.commits.segment_table import SegmentInfo, SegmentTable, moved
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
@@ -137,14 +135,13 @@ def commit_append(
     if len(segments) >= TABLE_ROWS and not isinstance(segments, SegmentTable):
         segments = SegmentTable.of(sorted(segments, key=lambda segment: segment.partition))
     batch = None if app_id is None or batch_id is None else SetTransaction(app_id, batch_id, {}, in_order)
-    pending = None
-    if write_id is None:
-        is_keyed = written_by is None or "compact" in written_by.cleanup_policy
-        pending = pending_append(handle.storage, snapshot, segments, batch, is_keyed=is_keyed)
     # before the commit: where warnings are errors, nothing is appended
     warn_of_times(handle.storage.name, snapshot, segments, handle.clock())
-    ticket = handle.log.queue.ticket(pending, snapshot)
-    race = CommitRace(handle.log, snapshot, "append", read_version=read_version, write_id=write_id, ticket=ticket)
+    if handle.storage.is_local or write_id is not None:
+        race = CommitRace(handle.log, snapshot, "append", read_version=read_version, write_id=write_id)
+    else:
+        is_keyed = written_by is None or "compact" in written_by.cleanup_policy
+        race = handle.append_queue.race(snapshot, segments, batch, read_version=read_version, is_keyed=is_keyed)
     placed: Sequence[SegmentInfo] = ()
     with race, ActiveSeals(handle, race) as seals:
         for head in race:
@@ -163,9 +160,7 @@ def commit_append(
                 return AppendResult(None), head
             race.put([*seals.actions, *actions])
     assert race.commit is not None
-    if ticket is not None and ticket.group_commit is not None:
-        placed = segments_of_append(ticket.group_commit, segments)
-    return AppendResult(race.commit.version, offsets_of(placed)), race.after
+    return AppendResult(race.commit.version, offsets_of(race.placed(placed))), race.after
 
 
 def _placed(head: Snapshot, segments: Sequence[SegmentInfo]) -> tuple[Sequence[SegmentInfo], list[Action]]:

@@ -20,9 +20,7 @@ import numpy.typing as npt
 
 from distlog.core import paths
 from distlog.core.commits.actions import Action, Add, ProducerBatches
-from distlog.core.commits.commit_log import CurrentSnapshot
-from distlog.core.commits.commit_race import CommitRace
-from distlog.core.commits.pending_queue import pending_append, segments_of_append
+from distlog.core.commits.commit_log import CommitRace, CurrentSnapshot
 from distlog.core.commits.producer_table import (
     NONE,
     PAUSE_MS,
@@ -525,14 +523,14 @@ def commit_batches(
     numbered = [number for number, batches in parts.items() if any(batch.has_producer for batch in batches)]
     open_transactions = {number: checked.producers_of(number)[0].open_transactions for number in numbered}
     written = write_bundle(handle, snapshot, parts, open_transactions)
-    segments, placed = [segment.info for segment in written], list[SegmentInfo]()
+    segments = [segment.info for segment in written]
+    placed: Sequence[SegmentInfo] = ()
     warn_of_times(handle.storage.name, snapshot, segments, handle.clock())
-    pending = None
-    if fence is None:
+    if handle.storage.is_local or fence is not None:
+        race = CommitRace(handle.log, snapshot, "append", read_version=snapshot.version)
+    else:
         is_keyed = "compact" in written_by.cleanup_policy
-        pending = pending_append(handle.storage, snapshot, segments, None, is_keyed=is_keyed)
-    ticket = handle.log.queue.ticket(pending, snapshot)
-    race = CommitRace(handle.log, snapshot, "append", read_version=snapshot.version, ticket=ticket)
+        race = handle.append_queue.race(snapshot, segments, None, read_version=snapshot.version, is_keyed=is_keyed)
     with race, ActiveSeals(handle, race) as seals:
         for head in race:
             sealed = seals.seal(head, parts)
@@ -545,9 +543,7 @@ def commit_batches(
             placed, actions = _with_producers(check, numbered, written, at_log_ends(sealed, segments))
             race.put([*seals.actions, *map(Add, placed), *actions])
     assert race.commit is not None
-    if ticket is not None and ticket.group_commit is not None:
-        placed = segments_of_append(ticket.group_commit, segments)
-    return AppendResult(race.commit.version, offsets_of(placed)), race.after
+    return AppendResult(race.commit.version, offsets_of(race.placed(placed))), race.after
 
 
 def _with_producers(

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from distlog.core.commits.actions import PRODUCER_APP, SetTransaction
-from distlog.core.commits.commit_log import CurrentSnapshot
-from distlog.core.commits.commit_race import CommitRace
+from distlog.core.commits.commit_log import CommitRace, CurrentSnapshot
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import (
