@@ -110,68 +110,27 @@ __all__ = [
 
 #: The public names of each module, which is imported when one is first used: `import distlog` stays quick.
 _MODULES = {
-    "distlog.core.config": ("TopicConfig",),
-    "distlog.core.errors": (
-        "CommitConflictError",
-        "CommitStateUnknownError",
-        "CorruptIndexError",
-        "CorruptionError",
-        "CorruptMetadataError",
-        "CorruptRecordError",
-        "DistlogError",
-        "FencedMemberError",
-        "GroupNotFoundError",
-        "InvalidConfigError",
-        "InvalidPartitionsError",
-        "InvalidRecordError",
-        "InvalidTopicError",
-        "OffsetOutOfRangeError",
-        "OutOfOrderSequenceError",
-        "ProducerFencedError",
-        "ReadOnlyTopicError",
-        "RetentionWarning",
-        "SchemaNotFoundError",
-        "SnapshotTooOldError",
-        "StorageDeniedError",
-        "StorageError",
-        "StorageFullError",
-        "TimestampWarning",
-        "TopicExistsError",
-        "TopicIdWarning",
-        "TopicNotFoundError",
-        "TransactionTooOldError",
-        "UnsupportedVersionError",
-    ),
-    "distlog.core.read.consumer": ("Consumer",),
-    "distlog.core.log_manager.log_manager": ("LogManager",),
-    "distlog.core.read.scan": ("Record",),
-    "distlog.core.read.lookup": (
-        "EARLIEST",
-        "LATEST",
-        "MAX_TIMESTAMP",
-    ),
-    "distlog.core.tiered.tiered_topic": ("open_tiered",),
-    "distlog.core.write.append": ("AppendResult",),
-    "distlog.core.write.writer": ("Delivery",),
-    "distlog.core.opening": (
-        "AdoptReport",
-        "adopt",
-        "create",
-        "open",
-        "open_or_create",
-        "topics",
-    ),
-    "distlog.core.topic": ("Topic",),
-    "distlog.core.schemas.registry": ("SchemaRegistry",),
-    "distlog.core.warm_up": ("warm_up",),
+    "config": ("TopicConfig",),
+    "log_manager.log_manager": ("LogManager",),
+    "opening": ("AdoptReport", "adopt", "create", "open", "open_or_create", "topics"),
+    "read.consumer": ("Consumer",),
+    "read.lookup": ("EARLIEST", "LATEST", "MAX_TIMESTAMP"),
+    "read.scan": ("Record",),
+    "schemas.registry": ("SchemaRegistry",),
+    "tiered.tiered_topic": ("open_tiered",),
+    "topic": ("Topic",),
+    "warm_up": ("warm_up",),
+    "write.append": ("AppendResult",),
+    "write.writer": ("Delivery",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_MODULE_OF[name]), name)
+    # the other names are errors and warnings
+    value = getattr(import_module(f"distlog.core.{_MODULE_OF.get(name, 'errors')}"), name)
     globals()[name] = value
     return value
 

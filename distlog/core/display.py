@@ -1,20 +1,29 @@
-"""The display of values, tables, reports and progress: on a terminal, in a notebook, as text."""
+"""The display of values, tables, reports and progress on terminals, in notebooks and as text; and plots."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import Field, fields
+from dataclasses import Field, dataclass, fields
 from html import escape
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TextIO
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from distlog.core import optional
-from distlog.core.times import iso
+from distlog.core import extra, optional
+from distlog.core.times import NO_TIMESTAMP, iso
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+#: The most characters of a cell of a table.
+LONGEST = 60
+#: The rows of a table in a notebook, and as text.
+HTML_ROWS, TEXT_ROWS = 20, 10
+#: Progress that was not asked for shows only for operations that take longer, in seconds.
+PATIENCE_S = 1.0
+_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {9: "\\t", 10: "\\n", 13: "\\r"}
 
 
 def size_text(size: float) -> str:
@@ -41,11 +50,6 @@ def duration_text(seconds: float) -> str:
 def counted(number: int, noun: str, nouns: str | None = None) -> str:
     """A number with its noun: `1 byte`, `2,000 bytes`; `nouns` is an irregular plural."""
     return f"{number:,} {noun if number == 1 else nouns or f'{noun}s'}"
-
-
-#: The longest text of a cell.
-LONGEST = 60
-_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {9: "\\t", 10: "\\n", 13: "\\r"}
 
 
 def sums_of(rows: Sequence[dict[str, int]], *names: str) -> dict[str, int]:
@@ -83,10 +87,6 @@ def _shown(column: pa.ChunkedArray, show: Callable[[Any], str]) -> list[str]:
 def short_text(value: object) -> str:
     line = text(value)
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
-
-
-#: Rows of a table in a notebook, and as text.
-HTML_ROWS, TEXT_ROWS = 20, 10
 
 
 def html(table: pa.Table, columns: Sequence[str] | None = None, most: int = HTML_ROWS) -> str:
@@ -179,10 +179,6 @@ def screen_of(shown: bool | None, stream: TextIO | None = None) -> Screen | None
     stream = sys.stderr if stream is None else stream
     # Python has no standard error where that was closed, as daemons do
     return Terminal(stream) if stream is not None and stream.isatty() else None
-
-
-#: Progress that was not asked for shows only for operations that take longer, in seconds.
-PATIENCE_S = 1.0
 
 
 class Progress:
@@ -373,3 +369,243 @@ class Listing:
         hidden = len(self._table.schema.names) - len(self._shown)
         more = f"; {hidden} more columns in to_pandas()" if hidden else ""
         return f"{self._nouns}: {self.num_rows:,}{more}"
+
+
+# --- plots
+
+INK, MUTED, GRID, BLUE, RED = "#24292f", "#6e7781", "#e3e6ea", "#3274b5", "#cf4a3c"
+#: The most bins of a histogram over time.
+MOST_BINS = 100
+_SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
+#: The widths of bins in ms, as people count time, with their names.
+_WIDTHS = (
+    *((number, f"{number} ms") for number in (1, 2, 5, 10, 20, 50, 100, 200, 500)),
+    *((number * _SECOND, counted(number, "second")) for number in (1, 2, 5, 10, 15, 30)),
+    *((number * _MINUTE, counted(number, "minute")) for number in (1, 2, 5, 10, 15, 30)),
+    *((number * _HOUR, counted(number, "hour")) for number in (1, 2, 3, 6, 12)),
+    *((number * _DAY, counted(number, "day")) for number in (1, 2, 7, 30, 90, 365, 3650, 36_500)),
+)
+#: The last time of a calendar, and so of an axis: the end of the year 9999.
+_LATEST_MS = 253_402_300_799_999
+#: Up to this many partitions, bars have gaps; and up to this many, each has its number.
+_GAPS, _ALL_NAMED = 60, 16
+_AGE_BINS = 40
+#: The limit of retention is drawn up to this many times the largest age.
+_NEAR = 3
+_AGE_UNITS = (("days", _DAY), ("hours", _HOUR), ("minutes", _MINUTE), ("seconds", _SECOND))
+
+Longs = npt.NDArray[np.int64]
+Times = Iterable[pa.RecordBatch]
+"""The times of all records, to count them exactly."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SegmentColumns:
+    """Columns of the segments, with times in ms or -1; `partitions` are the partitions that are shown, ascending."""
+
+    partitions: Longs
+    partition: Longs
+    records: Longs
+    bytes: Longs
+    first_ms: Longs
+    last_ms: Longs
+
+    def by_partition(self, amounts: Longs) -> Longs:
+        sums = np.zeros(len(self.partitions), np.int64)
+        np.add.at(sums, np.searchsorted(self.partitions, self.partition), amounts)
+        return sums
+
+    def with_times(self) -> SegmentColumns:
+        has_time = self.last_ms != NO_TIMESTAMP
+        columns = (self.partition, self.records, self.bytes, np.minimum(self.first_ms, self.last_ms), self.last_ms)
+        return SegmentColumns(self.partitions, *(column[has_time] for column in columns))
+
+
+@dataclass(frozen=True, slots=True)
+class TimeBins:
+    """Bins of equal width, whose label is the width as people write it."""
+
+    start_ms: int
+    width_ms: int
+    count: int
+    label: str
+
+    @classmethod
+    def over(cls, first_ms: int, last_ms: int) -> TimeBins:
+        room = _MINUTE // 2 if first_ms == last_ms else 0
+        latest_ms = _LATEST_MS - _WIDTHS[-1][0]
+        first, last = (min(max(time_ms, 0), latest_ms) for time_ms in (first_ms - room, last_ms + room))
+        width, label = next(bin for bin in _WIDTHS if last // bin[0] - first // bin[0] < MOST_BINS)
+        return cls(first - first % width, width, last // width - first // width + 1, label)
+
+    @property
+    def edges_ms(self) -> Longs:
+        return self.start_ms + self.width_ms * np.arange(self.count + 1, dtype=np.int64)
+
+    def spread(self, columns: SegmentColumns) -> npt.NDArray[np.float64]:
+        """The records in each bin, if those of a segment are spread evenly between its times."""
+        width = (columns.last_ms - columns.first_ms + 1).astype(np.float64)
+        below = [
+            float((columns.records * np.clip((edge - columns.first_ms) / width, 0.0, 1.0)).sum())
+            for edge in self.edges_ms.tolist()
+        ]
+        return np.diff(below)
+
+    def counted(self, batches: Times) -> npt.NDArray[np.float64]:
+        """The records in each bin, by their times."""
+        counts = np.zeros(self.count, np.int64)
+        for batch in batches:
+            times = batch.column("timestamp").cast(pa.int64()).drop_null().to_numpy(zero_copy_only=False)
+            bins = (times - self.start_ms) // self.width_ms
+            inside = bins[(times >= 0) & (bins >= 0) & (bins < self.count)]
+            counts += np.bincount(inside, minlength=self.count)
+        return counts.astype(np.float64)
+
+
+def topic_figure(
+    title: str, columns: SegmentColumns, now_ms: int, retention_ms: int, times: Times | None = None
+) -> Any:
+    """Draw records over time, estimated without `times`, bytes by partition, and ages against `retention_ms`."""
+    figure, axes = _figure(title, [["time", "time"], ["bytes", "ages"]], 7.0)
+    _draw_records_over_time(axes["time"], columns.with_times(), times)
+    _draw_bytes_by_partition(axes["bytes"], columns)
+    _draw_segment_ages(axes["ages"], columns.with_times(), now_ms, retention_ms)
+    return _without_second_display(figure)
+
+
+def scan_figure(title: str, columns: SegmentColumns, times: Times | None = None) -> Any:
+    """Draw records over time, estimated without `times`, and bytes by partition."""
+    figure, axes = _figure(title, [["time"], ["bytes"]], 6.0)
+    _draw_records_over_time(axes["time"], columns.with_times(), times)
+    _draw_bytes_by_partition(axes["bytes"], columns)
+    return _without_second_display(figure)
+
+
+def _figure(title: str, rooms: list[list[str]], height: float) -> tuple[Any, dict[str, Any]]:
+    pyplot = optional("matplotlib.pyplot", "plot()", extra("plot"))
+    figure = pyplot.figure(figsize=(10, height), layout="constrained", facecolor="white")
+    figure.get_layout_engine().set(h_pad=0.12, w_pad=0.1)
+    figure.suptitle(title, x=0.012, ha="left", fontsize=12, color=INK)
+    return figure, figure.subplot_mosaic(rooms)
+
+
+def _without_second_display(figure: Any) -> Any:
+    """The figure, closed in a notebook, which shows the result of a cell and also each open figure."""
+    pyplot = optional("matplotlib.pyplot", "plot()", extra("plot"))
+    if "inline" in pyplot.get_backend().lower():
+        pyplot.close(figure)
+    return figure
+
+
+def _draw_panel(axes: Any, title: str, note: str) -> None:
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK)
+    axes.set_title(note, loc="right", fontsize=8.5, color=MUTED)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(MUTED)
+    axes.tick_params(colors=MUTED, labelsize=9)
+    axes.grid(axis="y", color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def _draw_labels(axes: Any, x: str, y: str) -> None:
+    axes.set_xlabel(x, fontsize=9, color=MUTED)
+    axes.set_ylabel(y, fontsize=9, color=MUTED)
+
+
+def _draw_reason(axes: Any, reason: str) -> None:
+    """Draw the reason why a panel is empty."""
+    axes.text(0.5, 0.5, reason, transform=axes.transAxes, ha="center", va="center", fontsize=10, color=MUTED)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.grid(False)
+
+
+def _number_label(number: float, _position: object) -> str:
+    """A number on an axis: `950`, `1.5 k`, `20 M`."""
+    for factor, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if abs(number) >= factor:
+            return f"{number / factor:.3g}{unit}"
+    return f"{number:.3g}"
+
+
+def _size_label(size: float, _position: object) -> str:
+    """A size on an axis: `0`, `1.5 MB`, `20 MB`."""
+    return size_text(size).replace(".0 ", " ") if size else "0"
+
+
+def _draw_records_over_time(axes: Any, columns: SegmentColumns, times: Times | None) -> None:
+    is_estimate = times is None and len(columns.last_ms) > 0
+    note = "records of a segment spread evenly between its times" if is_estimate else ""
+    _draw_panel(axes, "Records over time", note)
+    if not len(columns.last_ms):
+        _draw_reason(axes, "no records with a time")
+        return
+    bins = TimeBins.over(int(columns.first_ms.min()), int(columns.last_ms.max()))
+    counts = bins.spread(columns) if times is None else bins.counted(times)
+    dates = optional("matplotlib.dates", "plot()", extra("plot"))
+    edges = bins.edges_ms.astype("datetime64[ms]")
+    axes.stairs(counts, dates.date2num(edges), fill=True, color=BLUE)
+    axes.xaxis_date("UTC")
+    locator = dates.AutoDateLocator(tz="UTC", maxticks=9)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator, tz="UTC"))
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.yaxis.set_major_formatter(_number_label)
+    axes.set_xlim(*dates.date2num(edges[[0, -1]]))
+    axes.set_ylim(bottom=0)
+    _draw_labels(axes, "time of the records, UTC", f"records per {bins.label.removeprefix('1 ')}")
+
+
+def _draw_bytes_by_partition(axes: Any, columns: SegmentColumns) -> None:
+    sizes = columns.by_partition(columns.bytes)
+    mean = float(sizes.mean()) if len(sizes) else 0.0
+    skew = f"the largest is {sizes.max() / mean:.2f} times the mean" if mean and len(sizes) > 1 else ""
+    _draw_panel(axes, "Bytes by partition", skew)
+    if not mean:
+        _draw_reason(axes, "no bytes")
+        return
+    width = 0.8 if len(sizes) <= _GAPS else 1.0
+    numbers = columns.partitions
+    axes.bar(numbers, sizes, width, color=BLUE)
+    if len(sizes) > 1:
+        axes.axhline(mean, color=INK, linewidth=1, linestyle=(0, (4, 3)))
+    room = 0.7 if len(sizes) > 1 else 2.0
+    axes.set_xlim(numbers[0] - room, numbers[-1] + room)
+    if len(sizes) <= _ALL_NAMED:
+        axes.set_xticks(numbers)
+    else:
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.yaxis.set_major_formatter(_size_label)
+    _draw_labels(axes, "partition", "bytes in the log")
+
+
+def _draw_segment_ages(axes: Any, columns: SegmentColumns, now_ms: int, retention_ms: int) -> None:
+    """Bytes by the age of their segment's newest record; bytes older than `retention_ms`, if not -1, are red."""
+    limit = duration_text(retention_ms / 1000) if retention_ms >= 0 else "-1: no limit"
+    _draw_panel(axes, "Segment ages", f"retention.ms = {limit}")
+    if not len(columns.last_ms):
+        _draw_reason(axes, "no segments with a time")
+        return
+    ages = np.maximum(now_ms - columns.last_ms, 0)
+    oldest = max(int(ages.max()), 1)
+    is_near = 0 <= retention_ms <= _NEAR * oldest
+    unit, unit_ms = next(((name, size) for name, size in _AGE_UNITS if oldest >= 2 * size), _AGE_UNITS[-1])
+    end = 1.05 * max(oldest, retention_ms if is_near else 0)
+    edges = np.linspace(0, end, _AGE_BINS + 1)
+    expired = (ages > retention_ms) & (retention_ms >= 0)
+    axes.hist(
+        [ages[~expired] / unit_ms, ages[expired] / unit_ms],
+        bins=edges / unit_ms,
+        weights=[columns.bytes[~expired], columns.bytes[expired]],
+        stacked=True,
+        color=[BLUE, RED],
+        label=["kept", "the next retention deletes it"],
+    )
+    if is_near:
+        axes.axvline(retention_ms / unit_ms, color=RED, linewidth=1.2, linestyle=(0, (4, 3)))
+    if expired.any():
+        axes.set_ylim(top=1.18 * axes.get_ylim()[1])  # room for the legend
+        axes.legend(frameon=False, fontsize=8.5, labelcolor=INK, loc="upper left", ncols=2)
+    axes.set_xlim(0, end / unit_ms)
+    axes.yaxis.set_major_formatter(_size_label)
+    _draw_labels(axes, f"age of the segment's newest record, {unit}", "bytes in segments")

@@ -1,37 +1,4 @@
-"""Every error that distlog raises on purpose.
-
-DistlogError                     the base; `details` has the values at the end of the message
-├── InvalidConfigError           a setting is unknown or out of range: correct it
-├── InvalidRecordError           a record or table cannot be appended: correct the input
-│   ├── RecordTooLargeError      a batch, or a set of batches, is too large for the topic: make it smaller
-│   └── RecordValidationError    the topic refuses records of a batch: see `record_errors`
-│       └── InvalidTimestampError    ... since their times are too old or too far ahead
-├── InvalidTopicError            a topic or file name breaks Kafka's rule: choose another
-├── TopicNotFoundError           the address has no topic: check it, or create the topic
-├── GroupNotFoundError           the group does not exist, or has no committed offset here: check the name
-├── SchemaNotFoundError          a registry does not have a schema: check the id, the subject and the registry
-├── TopicExistsError             the topic exists already: open it, or drop it first
-├── ReadOnlyTopicError           opened at a version or time (open it without them to change it), or in tiered storage
-├── OffsetOutOfRangeError        the offset is below the log start or above the log end
-├── SnapshotTooOldError          files of the version that is read were vacuumed: refresh the topic
-├── CommitConflictError          the commit did not happen: read the reason, decide again
-│   ├── TransactionTooOldError   its files may have been vacuumed: write them again
-│   ├── FencedMemberError        another member of the group has the partitions now: read on
-│   ├── LeaderFencedError        another process leads the partition now: ask it
-│   └── ProducerFencedError      a newer producer with the same transactional id took over: end this one
-├── OutOfOrderSequenceError      batches of a producer are missing before this one: start a new producer
-├── CommitStateUnknownError      the commit may have happened: keep the data files, check again later
-├── UnsupportedVersionError      written by a newer distlog or Kafka: upgrade
-├── StorageError                 the storage cannot hold a log, or failed
-│   ├── StorageFullError         no space is left, or a quota is used up: vacuum, or make room
-│   ├── StorageRefusedError      it refused, and a retry would not help: correct the address, options or permissions
-│   │   └── StorageDeniedError   ... this process lacks a permission
-│   └── LockHeldError            another process or thread holds a lock: find out why, or end it
-└── CorruptionError              bytes read are not the bytes written: verify, then rebuild or restore
-    ├── CorruptRecordError       ... a record batch in a log file
-    ├── CorruptIndexError        ... an index file (it can be rebuilt from the log)
-    └── CorruptMetadataError     ... a commit or a checkpoint
-"""
+"""Every error that distlog raises on purpose, and its warnings: each says what happened, and what to do."""
 
 from __future__ import annotations
 
@@ -71,7 +38,7 @@ def _restore(kind: type[DistlogError], message: str, details: dict[str, Any]) ->
 
 
 class InvalidConfigError(DistlogError, ValueError):
-    """A setting is unknown, malformed or out of its range."""
+    """A setting is unknown, malformed or out of its range: correct it."""
 
 
 class InvalidPartitionsError(InvalidConfigError):
@@ -79,11 +46,11 @@ class InvalidPartitionsError(InvalidConfigError):
 
 
 class InvalidRecordError(DistlogError, ValueError):
-    """A record, or a table of records, cannot be appended."""
+    """A record, or a table of records, cannot be appended: correct the input."""
 
 
 class RecordTooLargeError(InvalidRecordError):
-    """A batch is above max.message.bytes, or the batches appended at once are above segment.bytes."""
+    """A batch is above max.message.bytes, or the batches appended at once are above segment.bytes: append fewer."""
 
 
 class RecordErrors(tuple[tuple[int, str], ...]):
@@ -96,7 +63,7 @@ class RecordErrors(tuple[tuple[int, str], ...]):
 
 
 class RecordValidationError(InvalidRecordError):
-    """The topic refuses some records of a batch, so none was appended."""
+    """The topic refuses some records of a batch, so none was appended; `record_errors` names the records."""
 
     @property
     def record_errors(self) -> RecordErrors:
@@ -114,7 +81,7 @@ class InvalidTopicError(DistlogError, ValueError):
 
 
 class TopicNotFoundError(DistlogError, LookupError):
-    """The address has no topic."""
+    """The address has no topic: check it, or create the topic."""
 
 
 class GroupNotFoundError(DistlogError, LookupError):
@@ -122,11 +89,11 @@ class GroupNotFoundError(DistlogError, LookupError):
 
 
 class SchemaNotFoundError(DistlogError, LookupError):
-    """The schema registry does not have the schema."""
+    """The schema registry does not have the schema: check the id, the subject and the registry."""
 
 
 class TopicExistsError(DistlogError):
-    """The address has a topic already."""
+    """The address has a topic already: open it, or drop it first."""
 
 
 class ReadOnlyTopicError(DistlogError):
@@ -138,7 +105,7 @@ class OffsetOutOfRangeError(DistlogError, LookupError):
 
 
 class SnapshotTooOldError(DistlogError, FileNotFoundError):
-    """A file of the version was deleted, or its records were cut off before they were durable."""
+    """A file of the version was deleted, or its records were cut off before they were durable: refresh the topic."""
 
 
 class CommitConflictError(DistlogError):
@@ -154,23 +121,23 @@ class FencedMemberError(CommitConflictError):
 
 
 class ProducerFencedError(CommitConflictError):
-    """A newer epoch of the producer has started, so appends of this one are refused."""
+    """A newer epoch of the producer has started, so appends of this one are refused: end this one."""
 
 
 class LeaderFencedError(CommitConflictError):
-    """Another process leads the partition now, so appends of this one as its leader are refused."""
+    """Another process leads the partition now, so appends of this one as its leader are refused: ask that process."""
 
 
 class OutOfOrderSequenceError(DistlogError):
-    """A producer's batch does not follow its last one in the log: batches are missing, or came earlier."""
+    """A producer's batch does not follow its last one in the log, as batches are missing: start a new producer."""
 
 
 class CommitStateUnknownError(DistlogError):
-    """The commit may have happened: the storage did not answer. Its data files must be kept."""
+    """The commit may have happened, as the storage did not answer: keep the data files, and check again later."""
 
 
 class UnsupportedVersionError(DistlogError):
-    """The bytes were written by a version of the format that this library does not know."""
+    """A newer distlog or Kafka wrote the bytes, in a format that this library does not know: upgrade."""
 
 
 class StorageError(DistlogError, OSError):
@@ -178,7 +145,7 @@ class StorageError(DistlogError, OSError):
 
 
 class StorageFullError(StorageError):
-    """There is no space left on the disk, or a quota is used up; nothing was written."""
+    """There is no space left on the disk, or a quota is used up; nothing was written: vacuum, or make room."""
 
 
 class LockHeldError(StorageError):
@@ -186,7 +153,7 @@ class LockHeldError(StorageError):
 
 
 class StorageRefusedError(StorageError):
-    """The storage refused, and would again: the bucket does not exist, or this process has no access."""
+    """The storage refused, and would again: correct the address, the options or the permissions."""
 
 
 class StorageDeniedError(StorageRefusedError, PermissionError):
@@ -194,7 +161,7 @@ class StorageDeniedError(StorageRefusedError, PermissionError):
 
 
 class CorruptionError(DistlogError):
-    """Bytes read from storage are not the bytes that were written."""
+    """Bytes read from storage are not the bytes that were written: verify, then rebuild or restore."""
 
 
 class CorruptRecordError(CorruptionError):
@@ -202,7 +169,7 @@ class CorruptRecordError(CorruptionError):
 
 
 class CorruptIndexError(CorruptionError):
-    """An index file fails its sanity check."""
+    """An index file fails its sanity check; it can be rebuilt from the log."""
 
 
 class CorruptMetadataError(CorruptionError):

@@ -37,7 +37,7 @@ from distlog.core.commits.commit_log import (
 )
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.display import Listing, counted, size_text
+from distlog.core.display import Listing, SegmentColumns, counted, size_text, topic_figure
 from distlog.core.errors import InvalidPartitionsError, TopicNotFoundError
 from distlog.core.integers import MAX_LONG, count_of, whole_number
 from distlog.core.kafka.export import ExportReport, export_topic
@@ -65,7 +65,6 @@ from distlog.core.maintain.retention import (
 )
 from distlog.core.maintain.vacuum import VacuumReport, vacuum
 from distlog.core.maintain.verify import VerifyReport, verify
-from distlog.core.plots import SegmentColumns, topic_figure
 from distlog.core.read.consumer import LEASE_S, ConsumeOptions, Consumer, Start, reset_group
 from distlog.core.read.fetch import MAX_TIMEOUT_MS, FetchedBatches, fetch, fetch_committed
 from distlog.core.read.group_log import GroupLog, carry_over_groups, delete_group, group_table

@@ -15,7 +15,7 @@ from topics import NOW, topic_on
 
 import distlog
 from distlog.core.config import DAY_MS
-from distlog.core.plots import MOST_BINS, SegmentColumns, TimeBins
+from distlog.core.display import MOST_BINS, SegmentColumns, TimeBins
 from distlog.core.storage.storage import Storage
 
 matplotlib = pytest.importorskip("matplotlib")

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 #: Lowest first: modules and packages of distlog.core. A module imports its own layer and those below.
 CORE_LAYERS = (
     "errors config display integers paths times arrays",
-    "plots storage schemas",
+    "storage schemas",
     "format",
     "commits",
     "segments",

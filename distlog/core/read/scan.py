@@ -15,11 +15,10 @@ import pyarrow.compute as pc
 from distlog.core import display, extra, optional
 from distlog.core.arrays import integers, table_of_numbers
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.display import Progress, counted, size_text
+from distlog.core.display import Progress, SegmentColumns, counted, scan_figure, size_text
 from distlog.core.errors import InvalidConfigError, InvalidRecordError, OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.format.record_batch import COLUMNS, SCHEMA
 from distlog.core.integers import MAX_LONG, MIN_LONG, count_of, whole_number, whole_numbers
-from distlog.core.plots import SegmentColumns, scan_figure
 from distlog.core.read.lookup import EARLIEST, LATEST, first_records, start_by_index
 from distlog.core.schemas.avro import avro_table
 from distlog.core.schemas.decoding import NEEDED, OnError, check_on_error, without_headers
