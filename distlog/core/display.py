@@ -443,7 +443,7 @@ class TimeBins:
         return self.start_ms + self.width_ms * np.arange(self.count + 1, dtype=np.int64)
 
     def spread(self, columns: SegmentColumns) -> npt.NDArray[np.float64]:
-        """The records in each bin, if those of a segment are spread evenly between its times."""
+        """The records in each bin, if records are spread evenly over the time of their segment."""
         width = (columns.last_ms - columns.first_ms + 1).astype(np.float64)
         below = [
             float((columns.records * np.clip((edge - columns.first_ms) / width, 0.0, 1.0)).sum())
