@@ -52,13 +52,6 @@ def test_a_random_source_is_not_pickled(tmp_path: Path) -> None:
     assert len(drawn) == 3
 
 
-def test_a_stem_is_new_and_has_the_read_version(tmp_path: Path) -> None:
-    handle = handle_of(tmp_path)
-    stems = {handle.new_stem(7) for _ in range(3)}
-    assert len(stems) == 3
-    assert {stem[:22] for stem in stems} == {f"v{7:020d}-"}
-
-
 def test_a_clock_far_ahead_of_the_storage_is_ignored(tmp_path: Path) -> None:
     handle = handle_of(tmp_path)
     fast_handle = dataclasses.replace(handle, clock=lambda: 1 << 60)

@@ -44,8 +44,7 @@ from distlog.core.read.consumer import Consumer, Start, ends_of
 from distlog.core.read.lookup import EARLIEST
 from distlog.core.read.row_lines import csv_rows
 from distlog.core.read.scan import first, slices_of
-from distlog.core.segments.chunks import IsolationLevel
-from distlog.core.segments.slices import TimeRange
+from distlog.core.segments.chunks import IsolationLevel, TimeRange
 from distlog.core.storage.storage import InputStorage
 from distlog.core.times import now_ms
 from distlog.core.topic import Topic

@@ -29,6 +29,7 @@ hex>` is written to test the storage, and deleted at once.
 from __future__ import annotations
 
 import re
+import uuid
 from functools import lru_cache
 
 from distlog.core.errors import InvalidConfigError, InvalidTopicError
@@ -257,3 +258,7 @@ def is_lock_file(name: str) -> bool:
 def is_left_over(name: str) -> bool:
     """True if a file is temporary or a probe: it stays only if its writer died."""
     return _LEFT_OVER.fullmatch(last_part(name)) is not None
+
+
+def new_id() -> str:
+    return uuid.uuid4().hex

@@ -79,10 +79,9 @@ from distlog.core.read.scan import (
     records_of,
     time_bounds,
 )
-from distlog.core.segments.chunks import IsolationLevel
+from distlog.core.segments.chunks import IsolationLevel, OutOfRange
 from distlog.core.segments.producer_states import last_stable_offset
 from distlog.core.segments.segment_reader import SegmentReader, TopicHandle
-from distlog.core.segments.slices import OutOfRange
 from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, to_ms
 from distlog.core.write.append import Appender, AppendResult, BatchId, Transaction, check_batch, open_appender

@@ -34,7 +34,7 @@ from distlog.core.files.file_reader import (
 )
 from distlog.core.files.input_files import InputFile
 from distlog.core.files.splits import OPEN_BYTES, Run, pack
-from distlog.core.segments.segment_writer import codec_of
+from distlog.core.format.record_encoder import codec_of
 from distlog.core.write.append import AppendResult, check_room, replayed
 from distlog.spark.batch_source import check_writable
 from distlog.spark.executor import run_tasks

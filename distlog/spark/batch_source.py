@@ -41,9 +41,8 @@ from distlog.core.format.kernels.record_scan import to_microseconds
 from distlog.core.integers import MAX_LONG, MIN_LONG
 from distlog.core.log.live_snapshot import with_tails
 from distlog.core.read.scan import plan_slices
-from distlog.core.segments.chunks import Isolation
+from distlog.core.segments.chunks import ALWAYS, Isolation, SegmentSlice, TimeRange, split_by_bytes
 from distlog.core.segments.segment_reader import SegmentReader, TopicHandle, read_slices, topic_log
-from distlog.core.segments.slices import ALWAYS, SegmentSlice, TimeRange, split_by_bytes
 from distlog.core.storage.parallel import process_lock
 from distlog.core.storage.storage import Storage
 from distlog.core.tiered.tiered_storage import TieredStorage

@@ -28,8 +28,7 @@ from distlog.core.opening import open as open_topic
 from distlog.core.opening import topics
 from distlog.core.read.lookup import EARLIEST, LATEST
 from distlog.core.read.scan import Scan, names_of, offset_bounds, plan_slices, time_bounds
-from distlog.core.segments.chunks import IsolationLevel
-from distlog.core.segments.slices import OutOfRange, first_offsets
+from distlog.core.segments.chunks import IsolationLevel, OutOfRange, first_offsets
 from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, check_unit, to_ms
 from distlog.core.topic import Topic

@@ -15,9 +15,8 @@ from typing import Any, Literal, cast
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError
 from distlog.core.read.lookup import EARLIEST, LATEST, OffsetAndTime, offsets_for_times
-from distlog.core.segments.chunks import IsolationLevel
+from distlog.core.segments.chunks import ALWAYS, IsolationLevel, TimeRange
 from distlog.core.segments.segment_reader import SegmentReader
-from distlog.core.segments.slices import ALWAYS, TimeRange
 from distlog.core.storage.storage import Storage
 from distlog.core.tiered.tiered_storage import TieredStorage, find_topic
 from distlog.core.times import to_ms

@@ -23,9 +23,9 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.snapshot_loader import CommitFiles, SnapshotLoader
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitConflictError, CommitStateUnknownError, CorruptMetadataError, InvalidConfigError
+from distlog.core.format.record_encoder import codec_of
 from distlog.core.maintain.merge import merge_tails
 from distlog.core.segments.segment_reader import TopicHandle
-from distlog.core.segments.segment_writer import codec_of
 from distlog.core.storage.storage import Storage
 from distlog.core.times import check_unit, now_ms
 from distlog.core.write.append import (

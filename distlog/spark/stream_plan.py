@@ -30,10 +30,9 @@ from distlog.core.errors import (
 from distlog.core.log.live_snapshot import LiveSnapshot
 from distlog.core.read.lookup import LATEST, OffsetAndTime
 from distlog.core.read.scan import plan_slices
-from distlog.core.segments.chunks import Isolation
+from distlog.core.segments.chunks import Isolation, SegmentSlice
 from distlog.core.segments.producer_states import last_stable_offset
 from distlog.core.segments.segment_reader import SegmentReader, TopicHandle, topic_log
-from distlog.core.segments.slices import SegmentSlice
 from distlog.core.storage.storage import Storage
 from distlog.spark.batch_source import Split, SplitSize, split
 from distlog.spark.options import (

@@ -15,9 +15,9 @@ from raw_batches import batch, record
 from distlog.core.arrays import BLOCK_BYTES, lies_in_pages
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.format.compression import CODEC_NAMES, compress
-from distlog.core.format.record_batch import HEADERS_TYPE, BatchFormat, check_crcs, read_headers
+from distlog.core.format.record_batch import HEADERS_TYPE, check_crcs, read_headers
 from distlog.core.format.record_decoder import decode
-from distlog.core.format.record_encoder import EncodedBatches, RecordEncoder, RecordInput, encode
+from distlog.core.format.record_encoder import BatchFormat, EncodedBatches, RecordEncoder, RecordInput, encode
 
 
 @given(ROWS, st.integers(0, 4), st.integers(1, 300), st.integers(0, 2**40))

@@ -18,8 +18,8 @@ from raw_batches import batch, record
 from distlog.core.arrays import byte_array
 from distlog.core.errors import CorruptRecordError
 from distlog.core.format import record_batch
-from distlog.core.format.kernels import crc
-from distlog.core.format.kernels.crc import first_mismatch
+from distlog.core.format.kernels import batch_scan as crc
+from distlog.core.format.kernels.batch_scan import first_mismatch
 from distlog.core.format.kernels.native import HAS_INSTRUCTION
 from distlog.core.format.record_batch import BATCH, check_crcs, read_headers
 from distlog.core.integers import MAX_LONG

@@ -139,11 +139,11 @@ from distlog.core.format.record_decoder import BatchSelection
 from distlog.core.format.record_decoder import open_sections
 from distlog.core.format.record_batch import Source
 from distlog.core.arrays import byte_array
-from distlog.core.format.kernels.keys import count_keys
-from distlog.core.format.kernels.keys import scatter_keys
+from distlog.core.format.kernels.record_write import count_keys
+from distlog.core.format.kernels.record_write import scatter_keys
 from distlog.core.maintain.record_keys import hash_keys
-from distlog.core.format.kernels.keys import set_bits
-from distlog.core.format.kernels.keys import unset_bits
+from distlog.core.format.kernels.record_write import set_bits
+from distlog.core.format.kernels.record_write import unset_bits
 from distlog.core.maintain.record_keys import OffsetMap
 from distlog.core.format.kernels.record_write import RETAINED
 from distlog.core.format.kernels.record_write import RECORD_GROWTH

@@ -19,8 +19,7 @@ from distlog.core.commits.segment_table import NO_OFFSET
 from distlog.core.errors import OutOfOrderSequenceError, StorageFullError
 from distlog.core.format.record_batch import TRANSACTIONAL, read_headers
 from distlog.core.log.live_snapshot import tail
-from distlog.core.log.log_validator import BatchRun
-from distlog.core.log.partition_log import LostRecordsError
+from distlog.core.log.partition_log import BatchRun, LostRecordsError
 
 
 def in_transaction() -> BatchRun:

@@ -59,7 +59,7 @@ def test_overlapping_parts_are_reported_and_the_others_are_merged() -> None:
     first, second = (state.segments[0] for state in topic.snapshot.partitions)
     data = topic.storage.read(topic.reader.part(first).name)
     for _ in range(3):
-        stem = topic.handle.new_stem(topic.version)
+        stem = paths.new_stem(topic.version, topic.handle.new_id())
         topic.storage.put(paths.bundle_file(stem), data)
         long = {"log_bytes": 1_000_000, "time_index_bytes": 0, "time_index_crc32c": 0, "time_index_position": -1}
         for info, fields in ((first, long), (second, {})):

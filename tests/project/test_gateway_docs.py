@@ -17,7 +17,7 @@ from users_files import users_file
 
 from distlog.cli import app
 from distlog.core.kafka.transactions import TRANSACTIONS_TOPIC
-from distlog.core.log.log_validator import _MOST_EXPANSION, _SMALLEST_LIMIT
+from distlog.core.log.producers import _MOST_EXPANSION, _SMALLEST_LIMIT
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC
 from distlog.core.write.engine import REMEMBERED_MS
 from distlog.gateway.cluster import GATEWAYS_GROUP as GATEWAYS

@@ -22,9 +22,8 @@ from distlog.core.format.indexes import IndexCache
 from distlog.core.format.record_batch import COLUMNS
 from distlog.core.read import scan
 from distlog.core.segments import chunks, segment_parts, segment_reader
-from distlog.core.segments.chunks import READ_UNCOMMITTED, Chunk
+from distlog.core.segments.chunks import READ_UNCOMMITTED, Chunk, SegmentSlice, split_by_bytes
 from distlog.core.segments.segment_reader import SegmentReader
-from distlog.core.segments.slices import SegmentSlice, split_by_bytes
 
 GOLDEN = golden.partitions()
 MIB = 1 << 20

@@ -20,7 +20,7 @@ from distlog import Topic
 from distlog.core.format.record_batch import read_headers
 from distlog.core.format.record_encoder import encode
 from distlog.core.segments import segment_reader
-from distlog.core.segments.slices import SegmentSlice
+from distlog.core.segments.chunks import SegmentSlice
 
 LOGS: dict[str, Callable[[str], Topic]] = {
     "dense": lambda url: appended(url, 60),

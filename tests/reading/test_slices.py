@@ -14,7 +14,7 @@ import distlog
 from distlog.core.commits.segment_table import SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import OffsetOutOfRangeError
-from distlog.core.segments.slices import SegmentSlice, first_offsets, plan, split_by_bytes
+from distlog.core.segments.chunks import SegmentSlice, first_offsets, plan, split_by_bytes
 
 
 def segment(base: int, end: int, log_bytes: int = 1000) -> SegmentInfo:

@@ -31,7 +31,7 @@ from distlog.core.format.record_encoder import encode
 from distlog.core.read import scan as scan_module
 from distlog.core.read.scan import Scan
 from distlog.core.segments import segment_reader
-from distlog.core.segments.slices import split_by_bytes
+from distlog.core.segments.chunks import split_by_bytes
 
 GOLDEN = golden.partitions()
 

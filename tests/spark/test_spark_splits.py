@@ -16,8 +16,7 @@ from searches import examples
 
 import distlog
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
-from distlog.core.segments.chunks import READ_UNCOMMITTED
-from distlog.core.segments.slices import SegmentSlice
+from distlog.core.segments.chunks import READ_UNCOMMITTED, SegmentSlice
 from distlog.spark.batch_source import (
     MAX_BYTES,
     MIN_BYTES,

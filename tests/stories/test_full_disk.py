@@ -49,7 +49,7 @@ import tempfile
 tempfile._candidate_tempdir_list = lambda: [{disk!r}]
 
 import distlog
-from distlog.core.format.kernels.crc import first_mismatch
+from distlog.core.format.kernels.batch_scan import first_mismatch
 
 print(len(distlog.open({topic!r}).vacuum().files))
 """

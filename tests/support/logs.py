@@ -13,8 +13,7 @@ import distlog
 from distlog import Topic
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.format.record_batch import COLUMNS, SCHEMA, read_headers
-from distlog.core.segments.chunks import READ_UNCOMMITTED
-from distlog.core.segments.slices import SegmentSlice
+from distlog.core.segments.chunks import READ_UNCOMMITTED, SegmentSlice
 
 START = 1_700_000_000_000
 

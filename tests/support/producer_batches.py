@@ -11,7 +11,8 @@ from topics import NOW
 from distlog.core.config import TopicConfig
 from distlog.core.format.compression import CODEC_NAMES, compress, decompress
 from distlog.core.format.record_batch import HEADER_SIZE, check_crcs, read_headers
-from distlog.core.log.log_validator import ValidBatch, validate
+from distlog.core.format.record_encoder import ValidBatch
+from distlog.core.log.producers import validate
 
 CODECS = {name: codec for codec, name in enumerate(CODEC_NAMES)}
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from partition_logs import Process
 
 from distlog.core.format.record_encoder import encode
-from distlog.core.log.log_validator import marker, runs
+from distlog.core.log.partition_log import marker, runs
 from distlog.core.segments.chunks import IsolationLevel
 from distlog.core.topic import Topic
 from distlog.core.write.append import AppendResult

@@ -38,7 +38,7 @@ from distlog.gateway.transactions.transaction_log import own_batch
 NOW, TIMEOUT_MS, GROUP, ID = 1_700_000_000_000, 60_000, "billing", "payments"
 #: The steps of a gateway in a transaction, in order: direct appends, and commits.
 DIRECT_APPENDS = [(Partition, name) for name in ("append", "append_run", "end_transaction", "sync")]
-IN_COMMITS: list[tuple[Any, str]] = [(engine, name) for name in ("write_bundle", "CommitRace")]
+IN_COMMITS: list[tuple[Any, str]] = [(engine, name) for name in ("write_batches", "CommitRace")]
 
 
 class Killed(BaseException):

@@ -10,8 +10,8 @@ from compiled import compiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distlog.core.format.kernels import keys as routing
-from distlog.core.format.kernels.keys import first_out_of_range
+from distlog.core.format.kernels import record_write as routing
+from distlog.core.format.kernels.record_write import first_out_of_range
 from distlog.core.write.rows import StickyState, assign_partitions, group_by_partition
 
 FIRST = StickyState(0, 0)

@@ -32,7 +32,7 @@ from distlog.core.commits.segment_table import (
 )
 from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
 from distlog.core.format.indexes import TIME_ENTRY
-from distlog.core.format.kernels.crc import crcs_joined, crcs_of_rows
+from distlog.core.format.kernels.batch_scan import crcs_joined, crcs_of_rows
 from distlog.core.format.record_batch import LOG_OVERHEAD
 from distlog.core.integers import MAX_LONG
 from distlog.core.paths import NEW_STEM_PATTERN

@@ -14,7 +14,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from distlog.core.arrays import byte_array
-from distlog.core.errors import CorruptRecordError, InvalidRecordError, UnsupportedVersionError
+from distlog.core.errors import CorruptRecordError, UnsupportedVersionError
 from distlog.core.format import compression
 from distlog.core.format.kernels.batch_scan import APPEND_TIME as APPEND_TIME
 from distlog.core.format.kernels.batch_scan import (
@@ -26,7 +26,9 @@ from distlog.core.format.kernels.batch_scan import (
     LEGACY_ENTRY_SIZES,
     OK,
     count_batches,
+    first_mismatch,
     read_batches,
+    write_crcs,
 )
 from distlog.core.format.kernels.batch_scan import BATCH as BATCH
 from distlog.core.format.kernels.batch_scan import CODEC_MASK as CODEC_MASK
@@ -36,7 +38,6 @@ from distlog.core.format.kernels.batch_scan import DELETE_HORIZON as DELETE_HORI
 from distlog.core.format.kernels.batch_scan import HEADER_SIZE as HEADER_SIZE
 from distlog.core.format.kernels.batch_scan import LOG_OVERHEAD as LOG_OVERHEAD
 from distlog.core.format.kernels.batch_scan import TRANSACTIONAL as TRANSACTIONAL
-from distlog.core.format.kernels.crc import first_mismatch, write_crcs
 from distlog.core.format.kernels.native import HAS_INSTRUCTION
 from distlog.core.format.kernels.record_scan import count_entries
 from distlog.core.integers import MAX_INT, MAX_LONG
@@ -216,8 +217,8 @@ def read_headers(
     array = byte_array(data)
     if start < 0:
         raise ValueError("start must be a position in data")
-    source = Source(file, file_position)
-    status, position, count = count_batches(array, start, array.size if end is None else min(end, array.size))
+    source, stop = Source(file, file_position), array.size if end is None else min(end, array.size)
+    status, position, count = count_batches(array, start, stop, False)
     if status != OK:
         raise CorruptRecordError(_COMPLAINTS[status], file=file or None, position=file_position + position)
     batches = np.zeros(count, BATCH)
@@ -270,66 +271,6 @@ def _first_bad(data: Any, batches: np.ndarray, is_selected: np.ndarray) -> int:
 def increment_sequence(sequence: int, count: Any) -> Any:
     """The sequence number `count` records after `sequence`, or before it; 0 comes after 2^31 - 1."""
     return (sequence + count) & MAX_INT
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchFormat:
-    """The rules for batches of format 2. Raises InvalidRecordError for a combination that Kafka does not allow.
-
-    A batch ends before its uncompressed records would exceed `batch_bytes`, but has at least one record, and before a
-    record that is more than `window_ms` newer than the record that started the window. With `append_time`, which
-    returns the time in ms, the batches are LogAppendTime.
-    """
-
-    codec: int = compression.NONE
-    level: int | None = None
-    batch_bytes: int = 131_072
-    max_batch_bytes: int = 1_048_588
-    window_ms: int = MAX_LONG
-    append_time: Callable[[], int] | None = None
-    leader_epoch: int = -1
-    producer_id: int = -1
-    producer_epoch: int = -1
-    base_sequence: int = -1
-    transactional: bool = False
-    control: bool = False
-
-    def __post_init__(self) -> None:
-        if self.producer_id == -1:
-            if self.transactional:
-                raise InvalidRecordError("a transactional batch needs a producer id")
-        elif self.producer_epoch < 0:
-            raise InvalidRecordError("a producer id needs an epoch", producer_id=self.producer_id)
-        elif self.base_sequence < 0 and not self.control:
-            raise InvalidRecordError("a producer id needs a sequence number", producer_id=self.producer_id)
-        elif self.control and not self.transactional:
-            raise InvalidRecordError("an end marker needs a transactional batch", producer_id=self.producer_id)
-
-    @property
-    def largest(self) -> int:
-        """The most bytes of uncompressed records in any batch."""
-        if self.codec == compression.NONE:
-            return self.max_batch_bytes - HEADER_SIZE
-        return compression.MAX_RECORDS_BYTES
-
-    @property
-    def limit(self) -> int:
-        """The most bytes of uncompressed records in a batch of several records."""
-        room = self.max_batch_bytes - HEADER_SIZE
-        if self.codec != compression.NONE:
-            # incompressible data grows, by at most 10 bytes per 32 KiB (snappy)
-            room = min(room - (room >> 10) - 64, compression.MAX_RECORDS_BYTES)
-        return min(self.batch_bytes, room)
-
-    def headers(self, count: int) -> np.ndarray:
-        batches = np.zeros(count, BATCH)
-        batches["magic"], batches["leader_epoch"] = 2, self.leader_epoch
-        batches["producer_id"], batches["producer_epoch"] = self.producer_id, self.producer_epoch
-        by_append_time = self.append_time is not None
-        batches["attributes"] = (
-            self.codec | by_append_time * APPEND_TIME | self.transactional * TRANSACTIONAL | self.control * CONTROL
-        )
-        return batches
 
 
 Longs = npt.NDArray[np.int64]

@@ -1,15 +1,16 @@
-"""Encodes Arrow to record batches of format 2 without an intermediate copy, and rewrites batches of other batches.
+"""Encodes Arrow to record batches of format 2 by the rules of a topic, and rewrites existing batches.
 
-Kafka's `MemoryRecordsBuilder`, and its cleaner since 4.0, which upgrades formats 0 and 1.
+That is Kafka's `MemoryRecordsBuilder`, and its cleaner since 4.0, which upgrades formats 0 and 1.
 """
 
 from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from random import Random
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +18,11 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from distlog.core.arrays import BLOCK_BYTES, byte_array, flags_of, new_array, new_pages, numbers_of
-from distlog.core.errors import InvalidRecordError
+from distlog.core.config import TopicConfig
+from distlog.core.errors import InvalidConfigError, InvalidRecordError, RecordTooLargeError
 from distlog.core.format import compression
 from distlog.core.format.kernels import record_write
+from distlog.core.format.kernels.batch_scan import BATCH
 from distlog.core.format.kernels.record_write import (
     DRAFT,
     BatchLimits,
@@ -33,17 +36,18 @@ from distlog.core.format.kernels.record_write import (
 from distlog.core.format.record_batch import (
     APPEND_TIME,
     CODEC_MASK,
+    CONTROL,
     CRC_AT,
     CRC_START,
     HEADER,
     HEADER_SIZE,
     HEADERS_TYPE,
     LOG_OVERHEAD,
-    BatchFormat,
+    TRANSACTIONAL,
     increment_sequence,
 )
 from distlog.core.format.record_decoder import decode
-from distlog.core.integers import MAX_INT
+from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.times import NO_TIMESTAMP
 
 _FIRST_ROOM, _FIRST_DRAFTS = 1 << 16, 64
@@ -179,6 +183,136 @@ class RecordEncoder:
         for start, part in zip((batches["position"] + HEADER_SIZE).tolist(), packed, strict=True):
             data[start : start + len(part)] = np.frombuffer(part, np.uint8)
         return data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFormat:
+    """The rules for batches of format 2. Raises InvalidRecordError for a combination that Kafka does not allow.
+
+    A batch ends before its uncompressed records would exceed `batch_bytes`, but has at least one record, and before a
+    record that is more than `window_ms` newer than the record that started the window. With `append_time`, which
+    returns the time in ms, the batches are LogAppendTime.
+    """
+
+    codec: int = compression.NONE
+    level: int | None = None
+    batch_bytes: int = 131_072
+    max_batch_bytes: int = 1_048_588
+    window_ms: int = MAX_LONG
+    append_time: Callable[[], int] | None = None
+    leader_epoch: int = -1
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+    transactional: bool = False
+    control: bool = False
+
+    def __post_init__(self) -> None:
+        if self.producer_id == -1:
+            if self.transactional:
+                raise InvalidRecordError("a transactional batch needs a producer id")
+        elif self.producer_epoch < 0:
+            raise InvalidRecordError("a producer id needs an epoch", producer_id=self.producer_id)
+        elif self.base_sequence < 0 and not self.control:
+            raise InvalidRecordError("a producer id needs a sequence number", producer_id=self.producer_id)
+        elif self.control and not self.transactional:
+            raise InvalidRecordError("an end marker needs a transactional batch", producer_id=self.producer_id)
+
+    @property
+    def largest(self) -> int:
+        """The most bytes of uncompressed records in any batch."""
+        if self.codec == compression.NONE:
+            return self.max_batch_bytes - HEADER_SIZE
+        return compression.MAX_RECORDS_BYTES
+
+    @property
+    def limit(self) -> int:
+        """The most bytes of uncompressed records in a batch of several records."""
+        room = self.max_batch_bytes - HEADER_SIZE
+        if self.codec != compression.NONE:
+            # incompressible data grows, by at most 10 bytes per 32 KiB (snappy)
+            room = min(room - (room >> 10) - 64, compression.MAX_RECORDS_BYTES)
+        return min(self.batch_bytes, room)
+
+    def headers(self, count: int) -> np.ndarray:
+        batches = np.zeros(count, BATCH)
+        batches["magic"], batches["leader_epoch"] = 2, self.leader_epoch
+        batches["producer_id"], batches["producer_epoch"] = self.producer_id, self.producer_epoch
+        by_append_time = self.append_time is not None
+        batches["attributes"] = (
+            self.codec | by_append_time * APPEND_TIME | self.transactional * TRANSACTIONAL | self.control * CONTROL
+        )
+        return batches
+
+
+def time_span(config: TopicConfig) -> int:
+    """The time in ms that the records of one segment may span; also at most `max.compaction.lag.ms` if compacted."""
+    if "compact" in config.cleanup_policy:
+        return min(config.segment_ms, config.max_compaction_lag_ms)
+    return config.segment_ms
+
+
+def jittered(span_ms: int, config: TopicConfig, random: Random) -> int:
+    """`span_ms` less a random part of `segment.jitter.ms`, so that not all partitions roll at once; at least 0."""
+    jitter = min(config.segment_jitter_ms, span_ms)
+    return span_ms - (random.randrange(jitter) if jitter else 0)
+
+
+#: Bytes of a batch beyond its keys, values and headers: the header, and Kafka's MAX_RECORD_OVERHEAD for one record.
+BATCH_OVERHEAD = 61 + 21
+#: The name of the codec `none` in a topic's settings.
+_UNCOMPRESSED = "uncompressed"
+
+
+def batch_format(config: TopicConfig, codec: str, clock: Callable[[], int], random: Random) -> BatchFormat:
+    limit = largest_batch(config)
+    by_append_time = config.message_timestamp_type == "LogAppendTime"
+    return BatchFormat(
+        codec=compression.CODEC_NAMES.index(codec),
+        level=compression_level(config, codec),
+        batch_bytes=usual_batch(config),
+        max_batch_bytes=limit,
+        # with LogAppendTime all records of an append have the same time
+        window_ms=MAX_LONG if by_append_time else jittered(time_span(config), config, random),
+        append_time=clock if by_append_time else None,
+    )
+
+
+def usual_batch(config: TopicConfig) -> int:
+    """The number of bytes of uncompressed records that a batch of several records has at most."""
+    return max(1, min(config.batch_bytes, largest_batch(config) - BATCH_OVERHEAD))
+
+
+def largest_batch(config: TopicConfig) -> int:
+    return min(config.max_message_bytes, config.segment_size)
+
+
+def check_batch_size(largest: int, config: TopicConfig) -> None:
+    """Raise RecordTooLargeError if the largest batch has more bytes than `max.message.bytes`."""
+    if largest > config.max_message_bytes:
+        raise RecordTooLargeError(
+            "a batch is larger than max.message.bytes: make smaller batches",
+            size=largest,
+            limit=config.max_message_bytes,
+        )
+
+
+def codec_of(config: TopicConfig, producer_codec: str | None) -> str:
+    """The codec of new batches: the topic's own, or `producer_codec` if the topic leaves it to producers."""
+    names = compression.CODEC_NAMES
+    if producer_codec not in (None, _UNCOMPRESSED, *names):
+        raise InvalidConfigError(f"compression must be one of {', '.join(names)}", value=producer_codec)
+    codec = producer_codec or _UNCOMPRESSED if config.compression_type == "producer" else config.compression_type
+    return "none" if codec == _UNCOMPRESSED else codec
+
+
+def compression_level(config: TopicConfig, codec: str) -> int | None:
+    levels = {
+        "gzip": config.compression_gzip_level,
+        "lz4": config.compression_lz4_level,
+        "zstd": config.compression_zstd_level,
+    }
+    return levels.get(codec)
 
 
 _OFFSET_TYPES = {pa.binary(): np.int32, pa.string(): np.int32, pa.large_binary(): np.int64}
@@ -326,6 +460,28 @@ class EncodedBatches:
     batches: np.ndarray
     offsets_of_max_timestamp: np.ndarray
     min_timestamps: np.ndarray
+
+
+class ValidBatch(NamedTuple):
+    """A checked batch at offset 0, and its BATCH row, as `PartitionLog.append` takes them.
+
+    `newest_offset` is the offset of the first record with the largest timestamp, -1 without a timestamp;
+    `min_timestamp` is the smallest. The times are the producer's: the log gives LogAppendTime under its lock.
+    """
+
+    data: npt.NDArray[np.uint8]
+    rows: npt.NDArray[Any]
+    newest_offset: int
+    min_timestamp: int
+
+    @property
+    def offset_count(self) -> int:
+        return int(self.rows[0]["last_offset_delta"]) + 1
+
+    @property
+    def has_producer(self) -> bool:
+        """True if it is a producer's, or ends a producer's transaction."""
+        return bool(self.rows[0]["producer_id"] >= 0)
 
 
 def encode(records: pa.RecordBatch, base_offset: int = 0, **settings: Any) -> EncodedBatches:

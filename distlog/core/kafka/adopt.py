@@ -56,7 +56,7 @@ from distlog.core.kafka.partition_folder import (
     write_epochs,
 )
 from distlog.core.kafka.transactions import TransactionState, TransactionStatus
-from distlog.core.log.log_validator import marker
+from distlog.core.log.partition_log import marker
 from distlog.core.maintain.repair import complete_index
 from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
 from distlog.core.segments.producer_states import OpenTransactions, ProducerStates, read_producer_snapshot

@@ -29,10 +29,10 @@ from distlog.core.format.kernels.batch_scan import (
     LOG_OVERHEAD,
     OK,
     SMALLEST_LENGTH,
-    count_frames,
-    read_frames,
+    count_batches,
+    find_valid,
+    read_batches,
 )
-from distlog.core.format.kernels.crc import find_valid
 from distlog.core.format.record_batch import (
     CRC_START,
     LEGACY_CRC_START,
@@ -173,9 +173,9 @@ class DumpedFile:
 
     def _headers(self, data: memoryview, position: int) -> Headers:
         array = byte_array(data)
-        status, stop, count = count_frames(array)
+        status, stop, count = count_batches(array, 0, array.size, True)
         rows = np.zeros(count, BATCH)
-        read_frames(array, rows)
+        read_batches(array, 0, rows)
         if status == OK:
             return rows, None
         length = int.from_bytes(array[stop + 8 : stop + LOG_OVERHEAD].tobytes(), "big", signed=True)

@@ -56,12 +56,11 @@ from distlog.core.kafka.partition_folder import (
 )
 from distlog.core.log.live_snapshot import damage_of_tail, without_tails
 from distlog.core.log.producers import StoredProducers
-from distlog.core.log.segment_files import new_epochs
-from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
+from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX, new_id
 from distlog.core.segments.chunks import Chunk
 from distlog.core.segments.producer_states import ProducerStates, last_stable_offset, read_producer_snapshot
 from distlog.core.segments.segment_parts import checksum_error
-from distlog.core.segments.segment_reader import SegmentReader, TopicHandle, new_id, whole_log
+from distlog.core.segments.segment_reader import SegmentReader, TopicHandle, whole_log
 from distlog.core.segments.segment_state import LogDescription
 from distlog.core.storage.backend import byte_view
 from distlog.core.storage.local_files import failing_as
@@ -247,7 +246,7 @@ def export_segment(
             yield data
             log.add(data, rows)
             producers.observe(data, rows)
-            epochs.extend(new_epochs(rows, epochs[-1][0] if epochs else -1))
+            epochs.extend(_new_epochs(rows, epochs[-1][0] if epochs else -1))
 
     index_files: dict[str, Buffer] = {}
     if segment.log_bytes <= _SMALL_BYTES:
@@ -525,3 +524,11 @@ def _merge(target: Storage, name: str, topic: str, offsets: Mapping[int, int | N
             updated[PartitionName(topic, partition)] = offset
     if updated != previous:
         target.put(name, write_offsets(updated))
+
+
+def _new_epochs(rows: npt.NDArray[Any], latest: int) -> list[tuple[int, int]]:
+    """(leader epoch, start offset) of each epoch above `latest` that begins in these batches."""
+    highest = np.maximum.accumulate(np.concatenate([[latest], rows["leader_epoch"]]))
+    rises = np.flatnonzero(highest[1:] > highest[:-1])
+    epochs: list[int] = rows["leader_epoch"][rises].tolist()
+    return list(zip(epochs, rows["base_offset"][rises].tolist(), strict=True))

@@ -18,9 +18,9 @@ from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.display import Shown, counted
 from distlog.core.errors import CommitConflictError, CorruptRecordError, TopicNotFoundError
+from distlog.core.format.record_encoder import ValidBatch
 from distlog.core.log.live_snapshot import LiveSnapshot
-from distlog.core.log.log_validator import BatchRun, ValidBatch, marker
-from distlog.core.log.partition_log import PartitionLog
+from distlog.core.log.partition_log import BatchRun, PartitionLog, marker
 from distlog.core.read.consumer_offsets import FieldReader, text_field
 from distlog.core.read.fetch import MAX_TIMEOUT_MS, OpenTransaction, open_transactions
 from distlog.core.segments.chunks import READ_UNCOMMITTED

@@ -62,7 +62,6 @@ class ActivePartition:
         self.folder = active_folder(handle, partition)
         self._topic_id = snapshots.snapshot.topic_id
         self.lock = PartitionLock(self.folder, self._topic_id, timeout_s)
-        self._opener = SegmentOpener(handle, partition, self.folder, snapshots, calls)
         self._segment: LogSegment | None = None
         self._page_value: bytes | None = None
 
@@ -81,7 +80,7 @@ class ActivePartition:
                 self._release()
                 raise
         elif segment.config is not self.snapshots.snapshot.config:
-            reopened = self._opener.segment_of(segment.state)
+            reopened = self._segment_of(segment.state)
             with closed_on_error(reopened):
                 # before the other closes: the kernel may forget the error of a log that no process has open
                 reopened.open()
@@ -103,7 +102,8 @@ class ActivePartition:
 
     def create(self, stem: str) -> None:
         """Create the files of the segment `stem`, which a commit will make active; needs no lock."""
-        self._opener.create(stem)
+        config, clock = self.snapshots.snapshot.config, self.handle.clock
+        LogSegment.create(self.folder, stem, 0, config, clock=clock, calls=self.calls).close()
 
     def begin(self, created_ms: int) -> LogSegment:
         """Open the segment that a commit made active; its files were created at `created_ms`."""
@@ -111,7 +111,7 @@ class ActivePartition:
         assert state.active is not None
         begin = SegmentState.new(state.active.stem, state.active.base_offset, created_ms, state.first_unstable_offset)
         self.lock.recovery_point = NO_POINT
-        return self._use(self._opener.segment_of(begin))
+        return self._use(self._segment_of(begin))
 
     def begin_seal(self, status: PageStatus = PageStatus.CHANGING) -> SealedSegment:
         """Finish the active segment's files; the caller then commits, and calls `end_seal` or `reactivate`."""
@@ -123,7 +123,7 @@ class ActivePartition:
         self._segment = self._page_value = None
         began_ns = perf_counter_ns()
         try:
-            state = self._opener.sealed(segment, status)
+            state = self._sealed(segment, status)
         except StorageError:
             if segment.sync_failed:
                 self.lock.publish(PageStatus.FAILED, state_before)
@@ -145,7 +145,11 @@ class ActivePartition:
 
     def reactivate(self, state_before: SegmentState) -> None:
         """Make the segment active again as before its seal, which will not be committed."""
-        self._use(self._opener.reopened(state_before))
+        segment = self._segment_of(state_before)
+        with closed_on_error(segment):
+            self._rebuild_damaged_indexes(segment)
+            segment.drop_uncounted()
+        self._use(segment)
         # its log was closed, so the next use checks whether the kernel dropped unwritten pages
         self._release()
 
@@ -170,7 +174,7 @@ class ActivePartition:
         """Repeat a sync of this segment whose outcome is unknown; if its records are lost, `give_up`."""
         segment = self.recover()
         if segment is not None and segment.stem == stem:
-            is_whole = self._opener.write_again(segment, sync)
+            is_whole = self._write_again(segment, sync)
             self.publish_state() if is_whole else self.give_up()
 
     def publish_state(self) -> None:
@@ -200,9 +204,9 @@ class ActivePartition:
         if active is None:
             raise reason
         begin = SegmentState.new(active.stem, active.base_offset, self.handle.clock())
-        with closing(self._opener.segment_of(begin)) as segment:
-            state = segment.scan_tail(self._opener.transactions_before())
-        with closing(self._opener.segment_of(state)) as segment:
+        with closing(self._segment_of(begin)) as segment:
+            state = segment.scan_tail(self._transactions_before())
+        with closing(self._segment_of(state)) as segment:
             trailing, last_sound_offset = segment.trailing(), segment.last_sound_offset()
         size = trailing.end - trailing.position
         end = max(last_sound_offset, reason.details.get("end_offset") or 0)
@@ -242,12 +246,12 @@ class ActivePartition:
         if self._active is None:
             self.end_seal()
         elif record is None or state is None:
-            segment = self._opener.recovered(self._active, value)
+            segment = self._recovered(self._active, value)
             self.lock.recovery_point = segment.packed_state()  # the whole segment was synced
             self._use(segment)
         else:
             self.lock.recovery_point = record.recovery_point
-            resumed = self._opener.resumed(self._segment, state, record.status)
+            resumed = self._resumed(state, record.status)
             if resumed is None:
                 self._seal_flushed(state)
                 return
@@ -255,11 +259,119 @@ class ActivePartition:
                 self.lock.recovery_point = NO_POINT
             self._use(resumed)
 
+    def _resumed(self, state: SegmentState, status: PageStatus) -> LogSegment | None:
+        """The segment with this state and any batches that another process wrote before it died.
+
+        That is the open segment if it can take appends. None if a sync failed, or may have, and records are lost.
+        """
+        if status == PageStatus.FAILED:
+            return None
+        segment = self._segment
+        is_known = segment is not None and segment.stem == state.stem and status == PageStatus.ACTIVE
+        if segment is not None and is_known:
+            segment.resume(state)
+        else:
+            segment = self._segment_of(state)
+        with closed_on_error(segment):
+            try:
+                self._repair(segment, status, is_known=is_known)
+            except DamagedLogError:
+                # a device may lose unsynced records; without a failed sync, something else cut a short log
+                is_cut = segment.unknown_bytes() < 0 and not was_not_synced(self.folder, segment.stem)
+                if is_cut or not segment.has_lost_its_end():
+                    raise
+                segment.close()
+                return None
+            # the process that was sealing it may have died after a failed sync
+            if status == PageStatus.CHANGING:
+                is_whole = self._write_again(segment, FlushOutcome.STARTED)
+            else:
+                is_whole = self._is_trusted(segment) or self._write_again(segment, FlushOutcome.DOUBTED)
+            if not is_whole:
+                segment.close()
+                return None
+        return segment
+
+    def _repair(self, segment: LogSegment, status: PageStatus, *, is_known: bool) -> None:
+        """Make the files match the state, with any batches that another process wrote before it died."""
+        unknown = segment.unknown_bytes()
+        # what a page of this boot counts was written, and no crash loses it
+        is_other = not is_known and (unknown > 0 or segment.is_preallocated) and not segment.has_its_end()
+        if unknown < 0 or is_other:
+            # raises, unless it is another file with the same batches
+            segment.recover(self._transactions_before(), DurableEnd(segment.next_offset, segment.size))
+            segment.flush()
+            return
+        # the indexes of a healthy segment are not opened: a seal checks them
+        if unknown > 0 or status != PageStatus.ACTIVE or not (is_known or segment.seems_to_have_entries()):
+            self._rebuild_damaged_indexes(segment)
+        if status == PageStatus.TORN:
+            segment.drop_uncounted()
+        elif unknown > 0 or status != PageStatus.ACTIVE:
+            segment.recover_tail(self._transactions_before())
+
+    def _rebuild_damaged_indexes(self, segment: LogSegment) -> None:
+        """Rebuild indexes that were deleted, cut or changed; a log that is also damaged does not change."""
+        if not segment.has_its_bytes():
+            segment.make_indexes(self._transactions_before())
+
+    def _is_trusted(self, segment: LogSegment) -> bool:
+        """True if the next sync will report lost records.
+
+        If its writer was killed and no process had the file open, the kernel forgets failed writes, and the pages. So
+        a process that opens the file makes the next sync read them first.
+        """
+        if segment.is_open or not segment.unflushed.size:
+            return True
+        segment.open()
+        return mark_doubted(self.folder, segment.stem)
+
+    def _recovered(self, active: Active, value: bytes | None) -> LogSegment:
+        """The `active` segment with an unknown end, walked from the recovery point in `value`, and synced."""
+        topic_id = self._topic_id
+        point, durable = recovery_point(value, topic_id, active), durable_end(value, topic_id, active)
+        segment = self._segment_of(point or SegmentState.new(active.stem, active.base_offset, self.handle.clock()))
+        with closed_on_error(segment):
+            check_exists(segment.file, active)
+            if point is None or not segment.has_its_bytes():
+                segment.recover(self._transactions_before(), durable)
+            elif segment.unknown_bytes() or segment.size < durable.position or segment.trailing().end > segment.size:
+                segment.recover_tail(self._transactions_before(), durable)
+            else:
+                segment.drop_uncounted()
+            # the page does not record a failed sync, so everything is written again
+            if stored_mark(self.folder, segment.stem) in (FlushOutcome.STARTED, FlushOutcome.FAILED):
+                self._write_again(segment, FlushOutcome.STARTED)
+            # the durable part of the log is unknown
+            segment.flush()
+        return segment
+
+    def _sealed(self, segment: LogSegment, status: PageStatus) -> SegmentState:
+        """Seal the segment's files; with FAILED they hold only durable records."""
+        if status != PageStatus.FAILED:
+            # first, so that the kernel reports later write errors to this process too
+            segment.open()
+            sync = stored_mark(self.folder, segment.stem)
+            if sync == FlushOutcome.FAILED or (sync != FlushOutcome.ENDED and not self._write_again(segment, sync)):
+                raise segment.sync_error()
+            self._rebuild_damaged_indexes(segment)
+        return segment.seal()
+
+    def _segment_of(self, state: SegmentState) -> LogSegment:
+        config, clock = self.snapshots.snapshot.config, self.handle.clock
+        return LogSegment(self.folder, state, config, clock=clock, calls=self.calls)
+
+    def _write_again(self, segment: LogSegment, sync: FlushOutcome) -> bool:
+        return segment.write_again(self._transactions_before(), only_read=sync == FlushOutcome.DOUBTED)
+
+    def _transactions_before(self) -> OpenTransactions:
+        return transactions_before(self.handle, self.snapshots.refresh().partitions[self.partition])
+
     def _seal_flushed(self, state: SegmentState) -> None:
         self.lock.publish(PageStatus.FAILED, state)
         self._release()
-        segment = self._segment = self._opener.segment_of(state)
-        segment.drop_unflushed(self._opener.transactions_before())
+        segment = self._segment = self._segment_of(state)
+        segment.drop_unflushed(self._transactions_before())
         self._commit_seal(self.begin_seal(PageStatus.FAILED))
 
     def _commit_seal(self, sealed: SealedSegment) -> None:
@@ -304,135 +416,6 @@ def check_exists(path: str, active: Active) -> None:
             position=0,
             offset=active.base_offset,
         )
-
-
-class SegmentOpener:
-    """Opens the active segments of the partition in `folder`, with the settings of the newest of `snapshots`."""
-
-    def __init__(
-        self, handle: TopicHandle, partition: int, folder: str, snapshots: CurrentSnapshot, calls: FileCalls
-    ) -> None:
-        self._handle, self._partition, self._folder = handle, partition, folder
-        self._snapshots, self._calls = snapshots, calls
-
-    def create(self, stem: str) -> None:
-        config, clock = self._snapshots.snapshot.config, self._handle.clock
-        LogSegment.create(self._folder, stem, 0, config, clock=clock, calls=self._calls).close()
-
-    def segment_of(self, state: SegmentState) -> LogSegment:
-        config, clock = self._snapshots.snapshot.config, self._handle.clock
-        return LogSegment(self._folder, state, config, clock=clock, calls=self._calls)
-
-    def resumed(self, segment: LogSegment | None, state: SegmentState, status: PageStatus) -> LogSegment | None:
-        """The segment with this state and any batches that another process wrote before it died.
-
-        It is `segment` if that can take appends. None if a sync failed, or may have, and records are lost.
-        """
-        if status == PageStatus.FAILED:
-            return None
-        is_known = segment is not None and segment.stem == state.stem and status == PageStatus.ACTIVE
-        if segment is not None and is_known:
-            segment.resume(state)
-        else:
-            segment = self.segment_of(state)
-        with closed_on_error(segment):
-            try:
-                self._repair(segment, status, is_known=is_known)
-            except DamagedLogError:
-                # a device may lose unsynced records; without a failed sync, something else cut a short log
-                is_cut = segment.unknown_bytes() < 0 and not was_not_synced(self._folder, segment.stem)
-                if is_cut or not segment.has_lost_its_end():
-                    raise
-                segment.close()
-                return None
-            # the process that was sealing it may have died after a failed sync
-            if status == PageStatus.CHANGING:
-                is_whole = self.write_again(segment, FlushOutcome.STARTED)
-            else:
-                is_whole = self._is_trusted(segment) or self.write_again(segment, FlushOutcome.DOUBTED)
-            if not is_whole:
-                segment.close()
-                return None
-        return segment
-
-    def reopened(self, state: SegmentState) -> LogSegment:
-        """The segment cut to this state, since its seal was not committed."""
-        segment = self.segment_of(state)
-        with closed_on_error(segment):
-            self._rebuild_damaged_indexes(segment)
-            segment.drop_uncounted()
-        return segment
-
-    def _repair(self, segment: LogSegment, status: PageStatus, *, is_known: bool) -> None:
-        """Make the files match the state, with any batches that another process wrote before it died."""
-        unknown = segment.unknown_bytes()
-        # what a page of this boot counts was written, and no crash loses it
-        is_other = not is_known and (unknown > 0 or segment.is_preallocated) and not segment.has_its_end()
-        if unknown < 0 or is_other:
-            # raises, unless it is another file with the same batches
-            segment.recover(self.transactions_before(), DurableEnd(segment.next_offset, segment.size))
-            segment.flush()
-            return
-        # the indexes of a healthy segment are not opened: a seal checks them
-        if unknown > 0 or status != PageStatus.ACTIVE or not (is_known or segment.seems_to_have_entries()):
-            self._rebuild_damaged_indexes(segment)
-        if status == PageStatus.TORN:
-            segment.drop_uncounted()
-        elif unknown > 0 or status != PageStatus.ACTIVE:
-            segment.recover_tail(self.transactions_before())
-
-    def _rebuild_damaged_indexes(self, segment: LogSegment) -> None:
-        """Rebuild indexes that were deleted, cut or changed; a log that is also damaged does not change."""
-        if not segment.has_its_bytes():
-            segment.make_indexes(self.transactions_before())
-
-    def _is_trusted(self, segment: LogSegment) -> bool:
-        """True if the next sync will report lost records.
-
-        If its writer was killed and no process had the file open, the kernel forgets failed writes, and the pages. So
-        a process that opens the file makes the next sync read them first.
-        """
-        if segment.is_open or not segment.unflushed.size:
-            return True
-        segment.open()
-        return mark_doubted(self._folder, segment.stem)
-
-    def recovered(self, active: Active, value: bytes | None) -> LogSegment:
-        """The `active` segment with an unknown end, walked from the recovery point in `value`, and synced."""
-        topic_id = self._snapshots.snapshot.topic_id
-        point, durable = recovery_point(value, topic_id, active), durable_end(value, topic_id, active)
-        segment = self.segment_of(point or SegmentState.new(active.stem, active.base_offset, self._handle.clock()))
-        with closed_on_error(segment):
-            check_exists(segment.file, active)
-            if point is None or not segment.has_its_bytes():
-                segment.recover(self.transactions_before(), durable)
-            elif segment.unknown_bytes() or segment.size < durable.position or segment.trailing().end > segment.size:
-                segment.recover_tail(self.transactions_before(), durable)
-            else:
-                segment.drop_uncounted()
-            # the page does not record a failed sync, so everything is written again
-            if stored_mark(self._folder, segment.stem) in (FlushOutcome.STARTED, FlushOutcome.FAILED):
-                self.write_again(segment, FlushOutcome.STARTED)
-            # the durable part of the log is unknown
-            segment.flush()
-        return segment
-
-    def sealed(self, segment: LogSegment, status: PageStatus) -> SegmentState:
-        """Seal the segment's files; with FAILED they hold only durable records."""
-        if status != PageStatus.FAILED:
-            # first, so that the kernel reports later write errors to this process too
-            segment.open()
-            sync = stored_mark(self._folder, segment.stem)
-            if sync == FlushOutcome.FAILED or (sync != FlushOutcome.ENDED and not self.write_again(segment, sync)):
-                raise segment.sync_error()
-            self._rebuild_damaged_indexes(segment)
-        return segment.seal()
-
-    def write_again(self, segment: LogSegment, sync: FlushOutcome) -> bool:
-        return segment.write_again(self.transactions_before(), only_read=sync == FlushOutcome.DOUBTED)
-
-    def transactions_before(self) -> OpenTransactions:
-        return transactions_before(self._handle, self._snapshots.refresh().partitions[self._partition])
 
 
 # The commit log lists the segments. The page in the lock's file has the end of the active one, and is written after
@@ -535,7 +518,7 @@ def _begin(
     partitions: Sequence[ActivePartition], snapshot: Snapshot, operation: str, sealed: SealedSegment | None
 ) -> list[LogSegment]:
     handle, snapshots = partitions[0].handle, partitions[0].snapshots
-    stems, created_ms = [handle.new_stem(snapshot.version) for _ in partitions], handle.clock()
+    stems, created_ms = [paths.new_stem(snapshot.version, handle.new_id()) for _ in partitions], handle.clock()
     pairs = list(zip(partitions, stems, strict=True))
     in_parallel(lambda pair: pair[0].create(pair[1]), pairs)
 

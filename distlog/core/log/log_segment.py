@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -14,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core.arrays import numbers_of
-from distlog.core.commits.segment_table import NO_OFFSET
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptRecordError, StorageError
 from distlog.core.format.indexes import OFFSET_ENTRY, TIME_ENTRY, AbortedTransaction
@@ -29,10 +29,10 @@ from distlog.core.format.kernels.segments import (
     ROLL_TIMESTAMP,
     TRANSACTIONS,
 )
-from distlog.core.format.record_batch import Batches, check_crcs
+from distlog.core.format.record_batch import LOG_OVERHEAD, Batches, check_crcs
 from distlog.core.format.record_decoder import decode
+from distlog.core.format.record_encoder import jittered, time_span
 from distlog.core.integers import MAX_INT, MAX_LONG
-from distlog.core.log import segment_files
 from distlog.core.log.segment_files import (
     NOTHING_DURABLE,
     WALK_BYTES,
@@ -42,6 +42,8 @@ from distlog.core.log.segment_files import (
     SegmentFiles,
     TrailingBytes,
     batches_from,
+    inspect_tail,
+    next_offset_of,
     sound_batches,
 )
 from distlog.core.segments.producer_states import OpenTransactions
@@ -50,16 +52,19 @@ from distlog.core.segments.segment_state import (
     OFFSET_INDEX,
     TIME_INDEX,
     TXN_INDEX,
+    IndexEntries,
     Longs,
     Numbers,
     SegmentState,
+    UnfitBatchError,
     emptied,
     field_numbers,
     fold,
     fold_seal,
     pack_state,
 )
-from distlog.core.segments.segment_writer import jittered, time_span
+
+_log = logging.getLogger("distlog")
 
 
 class ReadableSegment:
@@ -150,7 +155,7 @@ class ReadableSegment:
             return walk
         with suppress(CorruptRecordError):
             first = next(walk, None)
-            if first is not None and segment_files.next_offset_of(first.rows[:1]) == self.base_offset + delta + 1:
+            if first is not None and next_offset_of(first.rows[:1]) == self.base_offset + delta + 1:
                 return chain([first], walk)
         # a recovery in another process may have dropped this entry or batch since
         return batches_from(self._files.log, 0, self.size, step)
@@ -159,17 +164,47 @@ class ReadableSegment:
         return batches_from(self._files.log, position, self.size, WALK_BYTES)
 
     def trailing(self) -> TrailingBytes:
-        return segment_files.trailing_bytes(self._files, self._numbers)
+        """Inspect the bytes after the state's end."""
+        return self._trailing(self._numbers)
+
+    def _trailing(self, numbers: Numbers) -> TrailingBytes:
+        size = self._files.log.size()
+        # a bad offset, which no checksum covers, may be higher than the offsets of later sound batches
+        trailing = inspect_tail(self._files.log, int(numbers[POSITION]), size, int(numbers[BASE_OFFSET]))
+        # only the end of preallocated space was never written
+        is_written = trailing.end > trailing.position and not self.is_preallocated
+        return trailing._replace(end=size) if is_written else trailing
 
     def damage(self, durable: DurableEnd, *, is_end_known: bool = False) -> DamagedLogError | None:
-        return segment_files.damage(self._files, self._numbers, self.trailing(), durable, is_end_known=is_end_known)
+        """Return the error of a log that lost records before `durable`, or has sound batches past the state's end."""
+        return self._damage(self._numbers, self.trailing(), durable, is_end_known=is_end_known)
+
+    def _damage(
+        self, numbers: Numbers, trailing: TrailingBytes, durable: DurableEnd, *, is_end_known: bool = False
+    ) -> DamagedLogError | None:
+        offset, position = int(numbers[NEXT_OFFSET]), int(numbers[POSITION])
+        location = {"file": self.file, "position": position, "offset": offset}
+        if position < durable.position or offset < durable.offset:
+            return DamagedLogError(
+                f"the active log lacks records that were acknowledged, from this offset on: {_REMEDY}",
+                **location,
+                end_offset=durable.offset,
+            )
+        if trailing.sound is None or trailing.is_hole or is_end_known:
+            return None
+        return DamagedLogError(
+            f"a batch of the active log is damaged, and sound ones follow it: {_REMEDY}",
+            **location,
+            sound_position=trailing.sound[0],
+            sound_offset=trailing.sound[1],
+        )
 
     def last_sound_offset(self) -> int:
         """Return the offset after the last sound batch past the state's end, or 0."""
         sound, end = self.trailing().sound, 0
         if sound is not None:
             for batches in sound_batches(self._files.log, sound[0], self._files.log.size(), sound[1]):
-                end = segment_files.next_offset_of(batches.rows)
+                end = next_offset_of(batches.rows)
         return end
 
     def has_its_end(self) -> bool:
@@ -184,9 +219,34 @@ class ReadableSegment:
 
     def scan_tail(self, transactions: OpenTransactions, end: int | None = None) -> SegmentState:
         """Return the state that `LogSegment.recover_tail` would make, up to the position `end`; cuts nothing."""
-        transactions_at_end = self._open_at_end(transactions)
-        numbers = segment_files.scan_tail(self._files, self._numbers, self._interval, transactions_at_end, end)
+        numbers, _ = self._walk(self._numbers, self._open_at_end(transactions), end)
         return SegmentState.of_numbers(self.stem, numbers)
+
+    def _walk(
+        self, numbers: Numbers, transactions: OpenTransactions, end: int | None = None
+    ) -> tuple[Numbers, list[tuple[Numbers, IndexEntries]]]:
+        """Fold the sound batches from `numbers` to the position `end`, by default of the whole log.
+
+        `transactions` are open where the walk begins. Returns the numbers after the walk, and the index entries of
+        each step with the numbers before the step.
+        """
+        steps = list[tuple[Numbers, IndexEntries]]()
+        numbers = _with_unstable(numbers, transactions)
+        end = self._files.log.size() if end is None else end
+        for batches in sound_batches(self._files.log, int(numbers[POSITION]), end, int(numbers[NEXT_OFFSET])):
+            aborted = transactions.observe(batches.data, batches.rows)
+            try:
+                folded = fold(numbers, batches.data, batches.rows, self._interval, aborted=aborted)
+            except UnfitBatchError as error:
+                # no checksum covers the offset of this batch, which is damaged: the walk ends before the batch
+                if error.row:
+                    sound_end = batches.position + batches.first(error.row).data.nbytes
+                    numbers, more_steps = self._walk(numbers, transactions, sound_end)
+                    steps += more_steps
+                break
+            steps.append((numbers, folded.entries))
+            numbers = _with_unstable(folded.numbers, transactions)
+        return numbers, steps
 
     def _open_at_end(self, transactions: OpenTransactions) -> OpenTransactions:
         """Advance `transactions` from the segment's begin to the known end."""
@@ -196,7 +256,16 @@ class ReadableSegment:
         return transactions
 
     def has_lost_its_end(self) -> bool:
-        return segment_files.has_lost_its_end(self._files, self._numbers)
+        """True if the log has its flushed part, but zeros or no bytes at its end: the kernel dropped pages."""
+        log, end = self._files.log, self.size
+        if log.was_replaced or not os.path.exists(log.path):
+            return False
+        sound = self._numbers.copy()
+        sound[_ENDS] = self.base_offset, 0
+        for batches in sound_batches(log, 0, end, self.base_offset):
+            sound[_ENDS] = next_offset_of(batches.rows), batches.end
+        durable = DurableEnd(*self._numbers[_FLUSHED].tolist())
+        return sound[POSITION] < end and self._damage(sound, self._trailing(sound), durable) is None
 
     def has_its_bytes(self) -> bool:
         """True if the log has the state's length, and the indexes its entries; does not read the log."""
@@ -206,7 +275,15 @@ class ReadableSegment:
         return self._files.seems_to_have_entries(self._numbers)
 
     def unknown_bytes(self) -> int:
-        return segment_files.unknown_bytes(self._files, self._numbers)
+        """Count the log's bytes after the state's end, without preallocated ones; negative if the log is shorter."""
+        log, position = self._files.log, self.size
+        trailing_bytes = log.size() - position
+        if log.was_replaced:
+            return -1
+        # no batch begins with LOG_OVERHEAD zeros
+        if trailing_bytes > 0 and self.is_preallocated and not any(log.read(position, position + LOG_OVERHEAD)):
+            return 0
+        return trailing_bytes
 
     def close(self) -> None:
         self._files.close()
@@ -243,11 +320,9 @@ class LogSegment(ReadableSegment):
         *,
         clock: Callable[[], int],
         calls: FileCalls = os,
-        first_unstable_offset: int = NO_OFFSET,
     ) -> LogSegment:
         """Create a segment with durable file names."""
-        state = SegmentState.new(stem, base_offset, clock(), first_unstable_offset)
-        segment = cls(folder, state, config, clock=clock, calls=calls)
+        segment = cls(folder, SegmentState.new(stem, base_offset, clock()), config, clock=clock, calls=calls)
         segment._files.create()
         return segment
 
@@ -320,18 +395,43 @@ class LogSegment(ReadableSegment):
     def write_again(self, transactions: OpenTransactions, *, only_read: bool = False) -> bool:
         """Write bytes that may not be durable again, or only read them; False if the kernel no longer has them.
 
-        After a failed sync, Linux keeps the bytes, but would not write them.
+        After a failed sync, Linux keeps the bytes, but would not write them. Damaged indexes are rebuilt;
+        `transactions` are open where the segment begins.
         """
-        numbers = self._usable()
-        written = segment_files.write_again(
-            self._files, numbers, self._interval, transactions, *numbers[_FLUSHED].tolist(), only_read=only_read
-        )
-        return self._use_numbers(written)
+        numbers, files = self._usable(), self._files
+        (offset, position), end = numbers[_FLUSHED].tolist(), self.size
+        for batches in sound_batches(files.log, position, end, offset):
+            if not only_read:
+                files.log.write(batches.data, batches.position)
+            offset, position = next_offset_of(batches.rows), batches.end
+        if position < end:
+            sound = numbers.copy()
+            sound[_ENDS] = offset, position
+            error = self._damage(sound, self._trailing(sound), NOTHING_DURABLE)
+            if error is not None:
+                raise error
+            return False
+        if not files.has_entries(numbers):
+            if not self.make_indexes(transactions):
+                return False
+        elif only_read:
+            return True
+        files.write_entries_again(self._numbers)
+        return files.has_entries(self._numbers)
 
     def make_indexes(self, transactions: OpenTransactions) -> bool:
-        """Rebuild the indexes; False, with nothing changed, if a batch is damaged."""
-        indexed = segment_files.with_new_indexes(self._files, self._usable(), self._interval, transactions)
-        return self._use_numbers(indexed)
+        """Rebuild the indexes from the log; False, with nothing changed, if a batch is damaged."""
+        numbers = self._usable()
+        rebuilt = emptied(self.stem, numbers)
+        rebuilt[_FLUSHED], rebuilt[_FLUSHED_MS] = numbers[_FLUSHED], numbers[_FLUSHED_MS]
+        rebuilt, steps = self._walk(rebuilt, transactions, self.size)
+        if rebuilt[POSITION] < self.size:
+            return False
+        for numbers_before, entries in steps:
+            self._files.write_entries(numbers_before, entries)
+        self._files.clear_after_entries(rebuilt)
+        self._numbers = rebuilt
+        return True
 
     def open(self) -> None:
         self._files.open()
@@ -343,9 +443,20 @@ class LogSegment(ReadableSegment):
 
     def drop_uncounted(self) -> None:
         """Cut off everything after the state's end: its append failed."""
-        segment_files.log_cut(self._files, self._numbers, self.trailing())
+        self._log_cut(self._numbers, self.trailing())
         self._files.cut(self._numbers)
         self._refusal = None
+
+    def _log_cut(self, numbers: Numbers, trailing: TrailingBytes) -> None:
+        if trailing.end > trailing.position:
+            _log.warning(
+                "%s: recovery cuts off %d bytes after position %d, the records from offset %d on%s",
+                self.file,
+                trailing.end - trailing.position,
+                trailing.position,
+                int(numbers[NEXT_OFFSET]),
+                "" if trailing.sound is None else f", with sound batches from offset {trailing.sound[1]} on",
+            )
 
     def recover(self, transactions: OpenTransactions, durable: DurableEnd = NOTHING_DURABLE) -> None:
         """Walk the whole log, rebuild its indexes, and cut off a torn write.
@@ -359,8 +470,13 @@ class LogSegment(ReadableSegment):
         counted, flushed = self._numbers, self._numbers[_FLUSHED]
         durable = DurableEnd(*flushed.tolist())
         self._recover(emptied(self.stem, counted), transactions, durable, durable.position)
-        segment_files.log_lost(self._files, self._numbers, counted)
-        self._numbers[_FLUSHED] = np.minimum(flushed, self._numbers[[NEXT_OFFSET, POSITION]])
+        if self.next_offset < counted[NEXT_OFFSET]:
+            _log.warning(
+                "%s: the disk lost records that were not synced: offsets %d to %d, between positions %d and %d",
+                self.file,
+                *(int(numbers[field]) for field in _ENDS for numbers in (self._numbers, counted)),
+            )
+        self._numbers[_FLUSHED] = np.minimum(flushed, self._numbers[_ENDS])
         self._numbers[_FLUSHED_MS] = counted[_FLUSHED_MS]
 
     def note_flushed(self, offset: int, position: int, since_ms: int) -> None:
@@ -371,7 +487,7 @@ class LogSegment(ReadableSegment):
 
     def flush(self) -> None:
         """Sync all appends. Don't repeat a failed sync: the second one would save nothing."""
-        (offset, position), since_ms = self._usable()[[NEXT_OFFSET, POSITION]].tolist(), self._clock()
+        (offset, position), since_ms = self._usable()[_ENDS].tolist(), self._clock()
         self._sync()
         self.note_flushed(offset, position, since_ms)
 
@@ -391,10 +507,6 @@ class LogSegment(ReadableSegment):
         self._refusal = "the segment is sealed"
         return self.state
 
-    def _use_numbers(self, numbers: Numbers | None) -> bool:
-        self._numbers = self._numbers if numbers is None else numbers
-        return numbers is not None
-
     def _usable(self) -> Numbers:
         if self._refusal:
             raise StorageError(f"cannot change the segment: {self._refusal}", file=self._files.log.path)
@@ -403,8 +515,17 @@ class LogSegment(ReadableSegment):
     def _recover(
         self, numbers: Numbers, transactions: OpenTransactions, durable: DurableEnd, end: int | None = None
     ) -> None:
-        self._numbers = segment_files.recover(self._files, numbers, self._interval, transactions, durable, end)
-        self._refusal = None
+        """Walk from `numbers` to `end`, write index entries, and cut all files after the last sound batch."""
+        numbers, steps = self._walk(numbers, transactions, end)
+        trailing = self._trailing(numbers)
+        error = self._damage(numbers, trailing, durable, is_end_known=end is not None)
+        if error is not None:
+            raise error
+        self._log_cut(numbers, trailing)
+        for numbers_before, entries in steps:
+            self._files.write_entries(numbers_before, entries)
+        self._files.cut(numbers)
+        self._numbers, self._refusal = numbers, None
 
     def _sync(self) -> None:
         # a failed open is not a failed sync: no records are lost
@@ -420,7 +541,9 @@ class LogSegment(ReadableSegment):
             raise
 
 
-_ends = itemgetter(*field_numbers(("next_offset", "position", "flushed_offset", "flushed_position", "flushed_ms")))
+_end_fields = itemgetter(
+    *field_numbers(("next_offset", "position", "flushed_offset", "flushed_position", "flushed_ms"))
+)
 
 
 class Unflushed(NamedTuple):
@@ -432,7 +555,7 @@ class Unflushed(NamedTuple):
 
     @classmethod
     def of(cls, numbers: Numbers) -> Unflushed:
-        end, position, flushed_end, flushed_position, flushed_ms = _ends(numbers.tolist())
+        end, position, flushed_end, flushed_position, flushed_ms = _end_fields(numbers.tolist())
         return cls(end - flushed_end, position - flushed_position, flushed_ms)
 
 
@@ -466,7 +589,22 @@ def closed_on_error(segment: ReadableSegment) -> Iterator[None]:
         raise
 
 
+def _with_unstable(numbers: Numbers, transactions: OpenTransactions) -> Numbers:
+    changed: Numbers = numbers.copy()
+    changed[_UNSTABLE] = transactions.first_offset
+    return changed
+
+
+# The walk folds headers as appends do, so it gets the same state and indexes (Kafka's `LogSegment.recover`). It
+# compares checksums, and decompresses nothing.
+#
+# Acknowledged records are never cut (`DurableEnd`). A log that ends below its flushed end, or a bad batch with sound
+# ones after it, was not caused by a crash: DamagedLogError. The exception is a page that the device did not write:
+# zeros, after a power loss or where the kernel dropped it. No sync covered that page or anything written after it, so
+# it is a torn write too, unless it was acknowledged.
+
 _CREATED, _UNSTABLE, _FLUSHED_MS = field_numbers(("created_ms", "first_unstable_offset", "flushed_ms"))
-_FLUSHED = list(field_numbers(("flushed_offset", "flushed_position")))
+_FLUSHED, _ENDS = list(field_numbers(("flushed_offset", "flushed_position"))), [NEXT_OFFSET, POSITION]
+_REMEDY = "restore the file, or run `distlog repair`, which cuts it and reports the lost records"
 _TORN = "a torn write could not be cut off: recover it"
 _SYNC_FAILED = "a sync failed, so the durable end is unknown: recover it"

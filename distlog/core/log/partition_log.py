@@ -4,38 +4,53 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable, Generator, Iterable, Sequence
+import struct
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
+from functools import cached_property
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from distlog.core import paths
+from distlog.core.arrays import column_of, integers
 from distlog.core.commits.actions import Add, Seal, without_tables
 from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.config import TopicConfig
 from distlog.core.errors import (
     DistlogError,
     InvalidRecordError,
     OffsetOutOfRangeError,
+    RecordTooLargeError,
     StorageError,
     StorageFullError,
 )
-from distlog.core.format.kernels.batch_scan import move_batches
-from distlog.core.format.record_batch import batch_fields, set_append_times, write_append_times
+from distlog.core.format.indexes import TIME_ENTRY
+from distlog.core.format.kernels.segments import ALL_FINE, BAD_FORMAT, NOT_ALL, inspect_batches, move_batches
+from distlog.core.format.record_batch import (
+    ABORT,
+    COMMIT,
+    CONTROL,
+    TRANSACTIONAL,
+    batch_fields,
+    set_append_times,
+    write_append_times,
+)
+from distlog.core.format.record_encoder import EncodedBatches, check_batch_size, encode, time_span
 from distlog.core.integers import MAX_LONG
 from distlog.core.log.active_partition import ActivePartition, begin_segments, open_segments, roll
 from distlog.core.log.log_segment import LogSegment, Unflushed, is_flush_due
-from distlog.core.log.log_validator import BatchRun, check_headers, validate
 from distlog.core.log.partition_lock import FlushOutcome, PageStatus, PartitionCounters, mark, marked
-from distlog.core.log.producers import NO_EFFECT, PartitionProducers, TransactionEffect
+from distlog.core.log.producers import NO_EFFECT, PartitionProducers, TransactionEffect, validate
 from distlog.core.log.segment_files import ActiveFile, DamagedLogError, FileCalls, SegmentFiles
 from distlog.core.segments.producer_states import FirstBatch, any_first
 from distlog.core.segments.segment_reader import TopicHandle
-from distlog.core.segments.segment_state import BY_HEADERS, Longs, SegmentState
+from distlog.core.segments.segment_state import BY_HEADERS, Longs, RollTime, SegmentState
 from distlog.core.storage.locks_and_pages import TIMEOUT_S, FileLock, LockGuard
 from distlog.core.storage.parallel import process_lock
 from distlog.core.times import NO_TIMESTAMP
@@ -64,7 +79,12 @@ class PartitionLog:
         self.partition, self._snapshots, self._clock = partition, snapshots, handle.clock
         self._active = ActivePartition(handle, partition, snapshots, calls=calls, timeout_s=timeout_s)
         self._flush = PartitionFlush(self._active, timeout_s)
-        self._producers = PartitionProducers(handle, partition, snapshots, first)
+        self._handle, self._first = handle, first
+
+    @cached_property
+    def _producers(self) -> PartitionProducers:
+        # most appends have no producer
+        return PartitionProducers(self._handle, self.partition, self._snapshots, self._first)
 
     def append(
         self,
@@ -289,6 +309,116 @@ class PartitionLog:
         """
         self._flush.close(flushed=flushed, timeout_s=timeout_s)
         self._active.close()
+
+
+_WRONG_RUN = {
+    NOT_ALL: "the batches do not fill their bytes without gaps",
+    BAD_FORMAT: "direct appends take batches of format 2, without transactions",
+}
+
+_BAD_OFFSETS = "batches must have the offsets from 0 on, without a gap"
+
+
+class BatchRun(NamedTuple):
+    """Batches from offset 0 on, as `PartitionLog.append` takes them.
+
+    `in_transaction`: they belong to an open transaction, or are its end marker. A caller that sets it must hold the
+    partition's lock since it read the commit log, or keep the transaction unchanged.
+    """
+
+    data: npt.NDArray[np.uint8]
+    rows: npt.NDArray[Any]
+    newest_offsets: Longs
+    min_timestamps: Longs
+    in_transaction: bool = False
+
+
+def runs(
+    batches: EncodedBatches, config: TopicConfig, now_ms: int, *, in_transaction: bool = False
+) -> Iterator[BatchRun]:
+    """Cut `batches` where a segment must end by size, time or a full index; usually into one run."""
+    data, rows = np.frombuffer(batches.data, np.uint8), batches.batches
+    first = 0
+    while first < len(rows):
+        end = first + _room(rows[first:], int(batches.min_timestamps[first]), config, now_ms)
+        run = rows[first:end].copy()
+        start, base_offset = int(run["position"][0]), int(run["base_offset"][0])
+        run["position"] -= start
+        run["base_offset"] -= base_offset
+        newest = batches.offsets_of_max_timestamp[first:end]
+        yield BatchRun(
+            data[start : start + int(run["size"].sum())],
+            run,
+            np.where(newest < 0, newest, newest - base_offset),
+            batches.min_timestamps[first:end],
+            in_transaction,
+        )
+        first = end
+
+
+def _room(rows: npt.NDArray[Any], smallest: int, config: TopicConfig, now_ms: int) -> int:
+    """The number of batches that fit an empty segment, at least one."""
+    time = RollTime(time_span(config))
+    time.open(rows[0], smallest, now_ms)
+    by_size = int(np.searchsorted(np.cumsum(rows["size"], dtype=np.int64), config.segment_size, side="right"))
+    # one entry of the time index is for the segment's end
+    by_index = config.segment_index_bytes // TIME_ENTRY.itemsize - 1
+    return max(1, min(by_size, by_index, time.room(rows, now_ms)))
+
+
+def check_headers(
+    rows: npt.NDArray[Any], config: TopicConfig, size: int, *, in_transaction: bool = False
+) -> tuple[int, int, bool]:
+    """Check batches before an append; returns their end, largest timestamp, and if a producer has any."""
+    if not len(rows):
+        raise InvalidRecordError("no batch to append: give at least one")
+    verdict, largest, end, newest, of_producers = inspect_batches(
+        rows, size, 0 if in_transaction else TRANSACTIONAL | CONTROL
+    )
+    check_batch_size(largest, config)
+    if size > config.segment_size:
+        raise RecordTooLargeError(
+            "the batches are larger than segment.bytes: append fewer at once", size=size, limit=config.segment_size
+        )
+    if verdict != ALL_FINE:
+        raise InvalidRecordError(_WRONG_RUN.get(verdict, _BAD_OFFSETS))
+    return end, newest, of_producers
+
+
+#: A control record's key is its version and type, its value the version and the coordinator's epoch.
+_KEY, _VALUE = struct.Struct(">hh"), struct.Struct(">hi")
+
+_VERSION = 0
+
+
+#: A coordinator holds a lock, or puts a commit first, so a replaced one can write no marker.
+_COORDINATOR_EPOCH = 0
+
+
+def marker(
+    producer_id: int,
+    producer_epoch: int,
+    now_ms: int,
+    *,
+    is_committed: bool,
+    coordinator_epoch: int = _COORDINATOR_EPOCH,
+) -> BatchRun:
+    kind = COMMIT if is_committed else ABORT
+    record = pa.record_batch(
+        {
+            "timestamp": integers([now_ms]),
+            "key": column_of([_KEY.pack(_VERSION, kind)], pa.binary()),
+            "value": column_of([_VALUE.pack(_VERSION, coordinator_epoch)], pa.binary()),
+        }
+    )
+    encoded = encode(record, producer_id=producer_id, producer_epoch=producer_epoch, transactional=True, control=True)
+    return BatchRun(
+        np.frombuffer(encoded.data, np.uint8),
+        encoded.batches,
+        encoded.offsets_of_max_timestamp,
+        encoded.min_timestamps,
+        in_transaction=True,
+    )
 
 
 def append_time(state: PartitionState, segment: LogSegment, now_ms: int) -> int:

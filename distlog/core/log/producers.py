@@ -1,28 +1,66 @@
-"""The states of producers in a partition's log and folder, as far as one process has read them."""
+"""Checks the batches of producers, and keeps the states of the producers in a partition's log and folder."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from crc32c import crc32c
 
 from distlog.core import paths
+from distlog.core.arrays import byte_array, new_array
 from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.producer_table import KnownBatch
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.config import TopicConfig
 from distlog.core.errors import (
     CorruptIndexError,
     CorruptRecordError,
     DistlogError,
+    InvalidRecordError,
+    InvalidTimestampError,
     OutOfOrderSequenceError,
+    RecordErrors,
+    RecordTooLargeError,
+    RecordValidationError,
     StorageError,
 )
+from distlog.core.format.compression import CODEC_NAMES, MAX_RECORDS_BYTES, NONE, Expander, compress
 from distlog.core.format.indexes import AbortedTransaction
-from distlog.core.format.record_batch import TRANSACTIONAL, BatchFields, increment_sequence
+from distlog.core.format.kernels.record_scan import (
+    BAD_TIME,
+    FINE,
+    NO_KEY,
+    OK,
+    SMALLEST_RECORD,
+    CheckedRecords,
+    TimeBounds,
+    check_records,
+)
+from distlog.core.format.record_batch import (
+    APPEND_TIME,
+    CODEC_MASK,
+    CONTROL,
+    CRC_START,
+    HEADER_SIZE,
+    TRANSACTIONAL,
+    BatchFields,
+    batch_fields,
+    increment_sequence,
+    read_headers,
+)
+from distlog.core.format.record_encoder import (
+    ValidBatch,
+    check_batch_size,
+    codec_of,
+    compression_level,
+    write_headers,
+)
+from distlog.core.integers import MAX_LONG, MIN_LONG
 from distlog.core.log.log_segment import LogSegment
 from distlog.core.log.segment_files import WALK_BYTES, ActiveFile, batches_from
 from distlog.core.segments.producer_states import (
@@ -36,6 +74,9 @@ from distlog.core.segments.producer_states import (
 from distlog.core.segments.segment_parts import part_of
 from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.storage.storage import Storage
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 # <stem>.snapshot          the states where this segment begins
 # <offset:020d>.snapshot   the states at this offset: where the log begins, or where a broker's log ended
@@ -302,3 +343,156 @@ class PartitionProducers:
         end = [(segments[-1].stem, segments[-1].next_offset)] if len(segments) else []
         position = self._read
         return end == [(position.stem, position.offset)] and segment.base_offset == position.offset
+
+
+# A kernel checks the records in the request's buffer, or in the decompressed copy. They do not change, unless the
+# topic has another codec. The log sets the base offset and the leader epoch, which the checksum does not cover, and
+# the timestamp type and the largest timestamp, after which the checksum is computed again.
+#
+# Different from Kafka: formats 0 and 1 are refused, as by Kafka's produce requests since 4.0; a batch with an append
+# time is refused with any timestamp type of the topic; and so are bytes after the batch, which Kafka drops silently.
+
+#: The expansion of compressed records that is tried first.
+_USUAL_EXPANSION = 4
+#: A decompressed batch may have this multiple of `max.message.bytes`, or this number of bytes if that is more.
+_MOST_EXPANSION, _SMALLEST_LIMIT = 32, 32 << 20
+#: The first records that an error lists: a batch of 32 MiB has millions, and a request thousands of batches.
+_MOST_ERRORS = 100
+_LEADER_EPOCH = slice(12, 16)
+_UNBOUNDED = TimeBounds(MIN_LONG, MAX_LONG)
+_WRONG = {
+    NO_KEY: "a record of a compacted topic needs a key",
+    BAD_TIME: "the timestamp is not within message.timestamp.before.max.ms and .after.max.ms of the time now",
+}
+
+
+def validate(data: Buffer, config: TopicConfig, now_ms: int) -> ValidBatch:
+    """Check the one batch in `data`, which does not change, against the topic's `config`.
+
+    Raises InvalidRecordError, RecordTooLargeError, RecordValidationError, InvalidTimestampError, CorruptRecordError.
+    """
+    rows = _one_batch(data)
+    (batch,) = batch_fields(rows)
+    _check_batch(data, batch, config)
+    records = _records(data, batch, config)
+    if batch.attributes & APPEND_TIME:
+        refused = range(min(batch.record_count, _MOST_ERRORS))
+        errors = RecordErrors((number, "a producer set the append time") for number in refused)
+        raise InvalidTimestampError("only the log sets the append time", record_errors=errors)
+    by_log = config.message_timestamp_type == "LogAppendTime"
+    verdicts = np.zeros(batch.record_count, np.uint8)
+    checked = check_records(
+        records.data,
+        records.start,
+        records.end,
+        batch.base_timestamp,
+        _UNBOUNDED if by_log else _bounds(config, now_ms),
+        "compact" in config.cleanup_policy,
+        verdicts,
+    )
+    _refuse(checked, verdicts)
+    codec = CODEC_NAMES.index(codec_of(config, CODEC_NAMES[records.codec]))
+    rows["leader_epoch"] = -1
+    if batch.max_timestamp == checked.max_timestamp and codec == records.codec:
+        # the checksum stays: it does not cover the leader epoch
+        written = new_array(batch.size, np.uint8)
+        written[:] = byte_array(data)
+        written[_LEADER_EPOCH] = 0xFF
+    else:
+        rows["max_timestamp"] = checked.max_timestamp
+        written = _written(records, rows, codec, config)
+    newest = checked.newest_record if checked.max_timestamp >= 0 else -1
+    return ValidBatch(written, rows, newest, checked.min_timestamp)
+
+
+class _Records(NamedTuple):
+    """The uncompressed records, [start, end) of `data`; they came as `section`, in `codec`."""
+
+    data: npt.NDArray[np.uint8]
+    start: int
+    end: int
+    section: npt.NDArray[np.uint8]
+    codec: int
+
+
+def _one_batch(data: Buffer) -> npt.NDArray[Any]:
+    view = memoryview(data).cast("B")
+    if view.nbytes > 16 and view[16] in (0, 1):
+        raise InvalidRecordError("batches of format 0 and 1 cannot be appended: use a newer client", magic=view[16])
+    rows = read_headers(view)
+    if len(rows) != 1 or int(rows[0]["size"]) != view.nbytes:
+        raise InvalidRecordError("exactly one whole batch must be appended at once", batches=len(rows))
+    return rows
+
+
+def _check_batch(data: Buffer, batch: BatchFields, config: TopicConfig) -> None:
+    if batch.base_offset != 0:
+        raise InvalidRecordError("a producer's batch must begin at offset 0", base_offset=batch.base_offset)
+    check_batch_size(batch.size, config)
+    if crc32c(memoryview(data).cast("B")[CRC_START:]) != batch.crc:
+        raise CorruptRecordError("a batch fails its checksum: it was changed in transit, so send it again")
+    count, offsets = batch.record_count, batch.last_offset_delta + 1
+    if count != offsets:
+        raise InvalidRecordError("a batch must have one offset per record", records=count, offsets=offsets)
+    if batch.attributes & CONTROL:
+        raise InvalidRecordError("a client cannot append control batches")
+    if batch.producer_id >= 0 and batch.base_sequence < 0:
+        raise InvalidRecordError("a producer id needs a sequence number", producer_id=batch.producer_id)
+
+
+def _records(data: Buffer, batch: BatchFields, config: TopicConfig) -> _Records:
+    array, codec, count = byte_array(data), batch.attributes & CODEC_MASK, batch.record_count
+    section = array[HEADER_SIZE:]
+    records = _Records(array, HEADER_SIZE, array.size, section, codec)
+    if codec != NONE:
+        limit = min(MAX_RECORDS_BYTES, max(_MOST_EXPANSION * config.max_message_bytes, _SMALLEST_LIMIT))
+        expander = Expander(min(_USUAL_EXPANSION * section.size, limit))
+        try:
+            expander.expand(codec, section, limit=limit)
+        except CorruptRecordError as error:
+            if "limit" not in error.details:
+                raise
+            raise RecordTooLargeError(
+                f"a batch expands to more than {_MOST_EXPANSION} times max.message.bytes: make smaller batches",
+                limit=limit,
+            ) from None
+        records = _Records(byte_array(expander.array), 0, expander.size, section, codec)
+    # before an array with an item per record is allocated
+    if count * SMALLEST_RECORD > records.end - records.start:
+        raise InvalidRecordError("a batch is too short for its number of records", records=count)
+    return records
+
+
+def _bounds(config: TopicConfig, now_ms: int) -> TimeBounds:
+    oldest = max(now_ms - config.message_timestamp_before_max_ms, 0)
+    return TimeBounds(oldest, min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG))
+
+
+def _refuse(checked: CheckedRecords, verdicts: npt.NDArray[np.uint8]) -> None:
+    if checked.status != OK:
+        raise InvalidRecordError(
+            "a record does not decode, or its offset is not the next one", record=int(checked.number)
+        )
+    if not checked.refused:
+        return
+    errors = RecordErrors(
+        (number, _WRONG[int(verdicts[number])]) for number in np.flatnonzero(verdicts != FINE)[:_MOST_ERRORS].tolist()
+    )
+    kind = InvalidTimestampError if (verdicts == BAD_TIME).any() else RecordValidationError
+    raise kind("the topic refuses some records of the batch", record_errors=errors)
+
+
+def _written(records: _Records, rows: npt.NDArray[Any], codec: int, config: TopicConfig) -> npt.NDArray[np.uint8]:
+    """The batch in `codec`, with the header in `rows`, which gets its size, codec and checksum."""
+    section: Any = records.section
+    if codec != records.codec:
+        level = compression_level(config, CODEC_NAMES[codec])
+        section = compress(codec, records.data[records.start : records.end], level)
+    size = HEADER_SIZE + len(section)
+    rows["size"] = size
+    rows["attributes"] = rows["attributes"] & ~CODEC_MASK | codec
+    check_batch_size(size, config)
+    data = new_array(size, np.uint8)
+    data[HEADER_SIZE:] = np.frombuffer(section, np.uint8)
+    write_headers(data.data, rows)
+    return data

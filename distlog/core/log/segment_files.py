@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptRecordError, DistlogError, StorageError
 from distlog.core.format.indexes import OFFSET_ENTRY, TIME_ENTRY, Column, floor_of_file
 from distlog.core.format.indexes import TRANSACTION_ENTRY as TXN_ENTRY
-from distlog.core.format.kernels.segments import BASE_OFFSET, NEXT_OFFSET, POSITION
+from distlog.core.format.kernels.segments import POSITION
 from distlog.core.format.record_batch import (
     CRC_AT,
     CRC_START,
@@ -29,17 +28,12 @@ from distlog.core.format.record_batch import (
     size_of_first,
 )
 from distlog.core.integers import MAX_INT
-from distlog.core.segments.producer_states import OpenTransactions
 from distlog.core.segments.segment_state import (
     OFFSET_INDEX,
     TIME_INDEX,
     TXN_INDEX,
-    Folded,
+    IndexEntries,
     Numbers,
-    UnfitBatchError,
-    emptied,
-    field_numbers,
-    fold,
 )
 from distlog.core.storage.backend import byte_view
 from distlog.core.storage.local_files import LOCAL_ERRORS, failing_as, make_folders, removed_on_error, sync_folder
@@ -94,7 +88,7 @@ class SegmentFiles(NamedTuple):
         if self.log.size() > MAX_INT:
             raise StorageError(f"a log file cannot have more than {MAX_INT} bytes", file=self.log.path)
 
-    def write_entries(self, numbers_before: Numbers, entries: tuple[bytes, bytes, bytes]) -> None:
+    def write_entries(self, numbers_before: Numbers, entries: IndexEntries) -> None:
         for (field, index), data in zip(self.indexes, entries, strict=True):
             if data:
                 index.file.write(data, int(numbers_before[field]))
@@ -474,20 +468,6 @@ def _is_hole(file: ActiveFile, position: int, end: int) -> bool:
     return False
 
 
-# The walk folds headers as appends do, so it gets the same state and indexes (Kafka's `LogSegment.recover`). It
-# compares checksums, and decompresses nothing.
-#
-# Acknowledged records are never cut (`DurableEnd`). A log that ends below its flushed end, or a bad batch with sound
-# ones after it, was not caused by a crash: DamagedLogError. The exception is a page that the device did not write:
-# zeros, after a power loss or where the kernel dropped it. No sync covered that page or anything written after it, so
-# it is a torn write too, unless it was acknowledged.
-
-(_UNSTABLE,) = field_numbers(("first_unstable_offset",))
-_FLUSHED = list(field_numbers(("flushed_offset", "flushed_position", "flushed_ms")))
-_log = logging.getLogger("distlog")
-_REMEDY = "restore the file, or run `distlog repair`, which cuts it and reports the lost records"
-
-
 class DamagedLogError(CorruptRecordError):
     """An active log lacks acknowledged records, and not by a crash: nothing is appended, cut or changed."""
 
@@ -504,212 +484,5 @@ class DurableEnd:
 NOTHING_DURABLE = DurableEnd()
 
 
-def recover(
-    files: SegmentFiles,
-    numbers: Numbers,
-    interval: int,
-    transactions: OpenTransactions,
-    durable: DurableEnd,
-    end: int | None = None,
-) -> Numbers:
-    """Walk the log from `numbers` to `end`, write index entries, and cut all files after the last sound batch.
-
-    `transactions` are open where the walk begins. Raises DamagedLogError, before any change, for a cut that `durable`
-    forbids.
-    """
-    entries = list[tuple[Numbers, Folded]]()
-    numbers = _with_unstable(numbers, transactions)
-    for numbers_before, folded in _folds(
-        files, numbers, interval, transactions, files.log.size() if end is None else end
-    ):
-        entries.append((numbers_before, folded))
-        numbers = folded.numbers
-    trailing = trailing_bytes(files, numbers)
-    error = damage(files, numbers, trailing, durable, is_end_known=end is not None)
-    if error is not None:
-        raise error
-    log_cut(files, numbers, trailing)
-    for numbers_before, folded in entries:
-        files.write_entries(numbers_before, folded.entries)
-    files.cut(numbers)
-    return numbers
-
-
-def trailing_bytes(files: SegmentFiles, numbers: Numbers) -> TrailingBytes:
-    size = files.log.size()
-    # a bad offset, which no checksum covers, may be higher than the offsets of later sound batches
-    trailing = inspect_tail(files.log, int(numbers[POSITION]), size, int(numbers[BASE_OFFSET]))
-    # only the end of preallocated space was never written
-    return trailing._replace(end=size) if trailing.end > trailing.position and not files.log_bytes else trailing
-
-
-def damage(
-    files: SegmentFiles, numbers: Numbers, trailing: TrailingBytes, durable: DurableEnd, *, is_end_known: bool = False
-) -> DamagedLogError | None:
-    """The error of a log with sound batches up to `numbers` that lost durable ones, or has later sound ones."""
-    offset, position = int(numbers[NEXT_OFFSET]), int(numbers[POSITION])
-    location = {"file": files.log.path, "position": position, "offset": offset}
-    if position < durable.position or offset < durable.offset:
-        return DamagedLogError(
-            f"the active log lacks records that were acknowledged, from this offset on: {_REMEDY}",
-            **location,
-            end_offset=durable.offset,
-        )
-    if trailing.sound is None or trailing.is_hole or is_end_known:
-        return None
-    return DamagedLogError(
-        f"a batch of the active log is damaged, and sound ones follow it: {_REMEDY}",
-        **location,
-        sound_position=trailing.sound[0],
-        sound_offset=trailing.sound[1],
-    )
-
-
-def log_cut(files: SegmentFiles, numbers: Numbers, trailing: TrailingBytes) -> None:
-    """Log the cut after the end in `numbers`, if it is more than zeros."""
-    if trailing.end > trailing.position:
-        _log.warning(
-            "%s: recovery cuts off %d bytes after position %d, the records from offset %d on%s",
-            files.log.path,
-            trailing.end - trailing.position,
-            trailing.position,
-            int(numbers[NEXT_OFFSET]),
-            "" if trailing.sound is None else f", with sound batches from offset {trailing.sound[1]} on",
-        )
-
-
-def log_lost(files: SegmentFiles, numbers: Numbers, counted: Numbers) -> None:
-    """Log the loss of the records in `counted` after the end in `numbers`."""
-    if counted[NEXT_OFFSET] > numbers[NEXT_OFFSET]:
-        _log.warning(
-            "%s: the disk lost records that were not synced: offsets %d to %d, between positions %d and %d",
-            files.log.path,
-            *(int(state[field]) for field in (NEXT_OFFSET, POSITION) for state in (numbers, counted)),
-        )
-
-
-def has_lost_its_end(files: SegmentFiles, numbers: Numbers) -> bool:
-    """True if the log has its flushed part, but zeros or no bytes at its end: the kernel could not write pages."""
-    if files.log.was_replaced or not os.path.exists(files.log.path):
-        return False
-    sound, end = numbers.copy(), int(numbers[POSITION])
-    sound[[POSITION, NEXT_OFFSET]] = 0, numbers[BASE_OFFSET]
-    for batches in sound_batches(files.log, 0, end, int(numbers[BASE_OFFSET])):
-        sound[[POSITION, NEXT_OFFSET]] = batches.end, next_offset_of(batches.rows)
-    flushed_offset, flushed_position, _ = numbers[_FLUSHED].tolist()
-    durable = DurableEnd(flushed_offset, flushed_position)
-    return sound[POSITION] < end and damage(files, sound, trailing_bytes(files, sound), durable) is None
-
-
-def write_again(
-    files: SegmentFiles,
-    numbers: Numbers,
-    interval: int,
-    transactions: OpenTransactions,
-    flushed_offset: int,
-    flushed_position: int,
-    *,
-    only_read: bool,
-) -> Numbers | None:
-    """Write the log after `flushed_position`, and the indexes, again; None if batches are damaged.
-
-    With `only_read` they are only checked. Damaged indexes are rebuilt. `transactions` are open where the segment
-    begins.
-    """
-    position, end = flushed_position, int(numbers[POSITION])
-    for batches in sound_batches(files.log, position, end, flushed_offset):
-        if not only_read:
-            files.log.write(batches.data, batches.position)
-        position, flushed_offset = batches.end, next_offset_of(batches.rows)
-    if position < end:
-        sound = numbers.copy()
-        sound[[POSITION, NEXT_OFFSET]] = position, flushed_offset
-        error = damage(files, sound, trailing_bytes(files, sound), NOTHING_DURABLE)
-        if error is not None:
-            raise error
-        return None
-    if not files.has_entries(numbers):
-        rebuilt = with_new_indexes(files, numbers, interval, transactions)
-        if rebuilt is None:
-            return None
-        numbers = rebuilt
-    elif only_read:
-        return numbers
-    files.write_entries_again(numbers)
-    return numbers if files.has_entries(numbers) else None
-
-
-def with_new_indexes(
-    files: SegmentFiles, numbers: Numbers, interval: int, transactions: OpenTransactions
-) -> Numbers | None:
-    """Rebuild the indexes from the log; returns the new numbers, or None, with nothing changed, after damage."""
-    end, rebuilt, entries = int(numbers[POSITION]), emptied(files.stem, numbers), list[tuple[Numbers, Folded]]()
-    rebuilt[_FLUSHED] = numbers[_FLUSHED]
-    for numbers_before, folded in _folds(files, rebuilt, interval, transactions, end):
-        entries.append((numbers_before, folded))
-        rebuilt = folded.numbers
-    if rebuilt[POSITION] < end:
-        return None
-    for numbers_before, folded in entries:
-        files.write_entries(numbers_before, folded.entries)
-    files.clear_after_entries(rebuilt)
-    return rebuilt
-
-
-def scan_tail(
-    files: SegmentFiles, numbers: Numbers, interval: int, transactions: OpenTransactions, end: int | None = None
-) -> Numbers:
-    """Return the numbers that `recover` would return; writes and cuts nothing."""
-    numbers = _with_unstable(numbers, transactions)
-    for _, folded in _folds(files, numbers, interval, transactions, files.log.size() if end is None else end):
-        numbers = folded.numbers
-    return numbers
-
-
-def unknown_bytes(files: SegmentFiles, numbers: Numbers) -> int:
-    """Count the log's bytes after the end in `numbers`, without preallocated ones; negative if it is shorter."""
-    position = int(numbers[POSITION])
-    trailing = files.log.size() - position
-    if files.log.was_replaced:
-        return -1
-    # no batch begins with LOG_OVERHEAD zeros
-    if trailing > 0 and files.log_bytes and not any(files.log.read(position, position + LOG_OVERHEAD)):
-        return 0
-    return trailing
-
-
-def _folds(
-    files: SegmentFiles, numbers: Numbers, interval: int, transactions: OpenTransactions, end: int
-) -> Iterator[tuple[Numbers, Folded]]:
-    for batches in sound_batches(files.log, int(numbers[POSITION]), end, int(numbers[NEXT_OFFSET])):
-        aborted = transactions.observe(batches.data, batches.rows)
-        try:
-            folded = fold(numbers, batches.data, batches.rows, interval, aborted=aborted)
-        except UnfitBatchError as error:
-            # no checksum covers its offset, which is damaged: the walk ends before it
-            if error.row:
-                yield from _folds(
-                    files, numbers, interval, transactions, batches.position + batches.first(error.row).data.nbytes
-                )
-            return
-        after = _with_unstable(folded.numbers, transactions)
-        yield numbers, Folded(after, folded.entries)
-        numbers = after
-
-
-def _with_unstable(numbers: Numbers, transactions: OpenTransactions) -> Numbers:
-    changed: Numbers = numbers.copy()
-    changed[_UNSTABLE] = transactions.first_offset
-    return changed
-
-
 def next_offset_of(rows: npt.NDArray[Any]) -> int:
     return int(rows["base_offset"][-1]) + int(rows["last_offset_delta"][-1]) + 1
-
-
-def new_epochs(rows: npt.NDArray[Any], latest: int) -> list[tuple[int, int]]:
-    """(leader epoch, start offset) of each epoch above `latest` that begins in these batches."""
-    highest = np.maximum.accumulate(np.concatenate([[latest], rows["leader_epoch"]]))
-    rises = np.flatnonzero(highest[1:] > highest[:-1])
-    epochs: list[int] = rows["leader_epoch"][rises].tolist()
-    return list(zip(epochs, rows["base_offset"][rises].tolist(), strict=True))

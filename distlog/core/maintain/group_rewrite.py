@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from distlog.core import paths
 from distlog.core.commits.actions import MOST_ROWS, Action, Add, Cleaned, Remove
 from distlog.core.commits.commit_log import CommitRace
 from distlog.core.commits.segment_table import SegmentInfo, SegmentTable
@@ -240,7 +241,7 @@ class _Output:
             self._file = None
 
     def _open(self) -> SegmentFile:
-        handle, stem = self._handle, self._handle.new_stem(self._read_version)
+        handle, stem = self._handle, paths.new_stem(self._read_version, self._handle.new_id())
         partition, part_bytes = self._group.partition, self._part_bytes
         return SegmentFile(handle.storage, handle.name, partition, stem, self._config, part_bytes=part_bytes)
 

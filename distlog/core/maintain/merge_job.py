@@ -32,12 +32,20 @@ from distlog.core.errors import CorruptRecordError, StorageError
 from distlog.core.format import record_batch
 from distlog.core.format.compression import CODEC_NAMES
 from distlog.core.format.indexes import AbortedTransaction, encode_transactions
-from distlog.core.format.kernels.batch_scan import RUN, cut_runs, first_misplaced
-from distlog.core.format.kernels.crc import crcs_of_slices
+from distlog.core.format.kernels.batch_scan import RUN, crcs_of_slices, cut_runs, first_misplaced
 from distlog.core.format.kernels.record_write import copy_slices
 from distlog.core.format.record_batch import CODEC_MASK, HEADER_SIZE
 from distlog.core.format.record_decoder import BatchSelection
-from distlog.core.format.record_encoder import Bytes, Flags, Longs, RecordBytes, lay_out
+from distlog.core.format.record_encoder import (
+    Bytes,
+    Flags,
+    Longs,
+    RecordBytes,
+    compression_level,
+    largest_batch,
+    lay_out,
+    usual_batch,
+)
 from distlog.core.integers import MAX_LONG
 from distlog.core.maintain.group_rewrite import (
     FILE_ERRORS,
@@ -52,15 +60,7 @@ from distlog.core.read.lookup import first_in
 from distlog.core.segments.chunks import Chunk
 from distlog.core.segments.segment_reader import SegmentReader, TopicHandle, whole_logs
 from distlog.core.segments.segment_state import FoldedSegments, UnfitBatchError, fold_all
-from distlog.core.segments.segment_writer import (
-    LARGEST_BUNDLE,
-    LARGEST_PART,
-    compression_level,
-    largest_batch,
-    usual_batch,
-    write_bundle,
-    write_files,
-)
+from distlog.core.segments.segment_writer import LARGEST_BUNDLE, LARGEST_PART, write_bundle, write_files
 from distlog.core.storage.backend import MAX_GAP_BYTES, MAX_MERGED_BYTES
 from distlog.core.storage.storage import Storage
 
@@ -430,7 +430,7 @@ class _Writing:
         folded = fold_all(data, rows, counts, oldest, self.config.index_interval_bytes)
         if max(int(folded.fields[f"{name}_bytes"].max()) for name in _INDEXES) > self.config.segment_index_bytes:
             raise UnfitBatchError("a group has more index entries than one segment takes", start)
-        stem = self.handle.new_stem(self.read_version)
+        stem = paths.new_stem(self.read_version, self.handle.new_id())
         positions = self._stored(stem, data, folded, start)
         fields = {**folded.fields, **positions, **self._described(start, end), **self._aborted(stem, start, end)}
         return of_numbers(fields, stem, folded.compression)

@@ -16,8 +16,9 @@ from distlog.core.commits.producer_table import EXPIRATION_MS
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.errors import InvalidConfigError
 from distlog.core.format.indexes import AbortedTransaction
-from distlog.core.format.kernels.keys import (
+from distlog.core.format.kernels.record_write import (
     HASH_WORDS,
+    RECORD_GROWTH,
     ROW_BYTES,
     ROW_WORDS,
     SLOT_WORDS,
@@ -27,18 +28,17 @@ from distlog.core.format.kernels.keys import (
     hash_all,
     put_all,
     put_rows,
+    rewrite_records,
     scatter_keys,
     set_bits,
     unset_bits,
 )
-from distlog.core.format.kernels.record_write import RECORD_GROWTH, rewrite_records
 from distlog.core.format.record_batch import ABORT, COMMIT, CONTROL, DELETE_HORIZON, TRANSACTIONAL
 from distlog.core.format.record_decoder import BatchSelection, RecordFields, open_sections, scan_sections
 from distlog.core.format.record_encoder import Bytes, Flags, Longs, upgraded
 from distlog.core.integers import MAX_LONG
-from distlog.core.segments.chunks import Chunk
+from distlog.core.segments.chunks import Chunk, SegmentSlice
 from distlog.core.segments.segment_reader import SegmentReader, whole_log
-from distlog.core.segments.slices import SegmentSlice
 
 # Keys are compared by their hashes, as Kafka compares their MD5. A writer that finds two keys with one hash could
 # make compaction delete another writer's record, but without the secret it cannot search for them. Among 10^9 keys,

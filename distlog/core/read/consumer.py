@@ -38,10 +38,9 @@ from distlog.core.read.lookup import EARLIEST, LATEST, offsets_for_times
 from distlog.core.read.membership import FREQUENT, RARE, Membership
 from distlog.core.read.scan import check_choice, check_columns, checked_workers, plan_slices
 from distlog.core.segments import segment_reader
-from distlog.core.segments.chunks import IsolationLevel
+from distlog.core.segments.chunks import IsolationLevel, OutOfRange, bounded_start
 from distlog.core.segments.producer_states import last_stable_offset, transactional_segments
 from distlog.core.segments.segment_reader import SegmentReader, TopicHandle
-from distlog.core.segments.slices import OutOfRange, bounded_start
 from distlog.core.times import Time, elapsed_s, to_ms
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from distlog.core.errors import CorruptRecordError, InvalidConfigError
 from distlog.core.format.indexes import AbortedTransaction
 from distlog.core.format.record_batch import header_offsets, read_headers, write_base_offsets
 from distlog.core.integers import whole_number
-from distlog.core.segments.chunks import Chunk, Sending, SentPart, StoredBatches
+from distlog.core.segments.chunks import Chunk, SegmentSlice, Sending, SentPart, StoredBatches, bounded_start
 from distlog.core.segments.producer_states import (
     ProducerStates,
     aborted_between,
@@ -25,7 +25,6 @@ from distlog.core.segments.producer_states import (
     transactional_segments,
 )
 from distlog.core.segments.segment_reader import CHUNK_BYTES, SegmentReader, whole_log
-from distlog.core.segments.slices import SegmentSlice, bounded_start
 
 
 def fetch(

@@ -53,10 +53,9 @@ from distlog.core.format.record_batch import (
 )
 from distlog.core.integers import MIN_LONG
 from distlog.core.paths import stem_read_version
-from distlog.core.segments.chunks import READ_UNCOMMITTED, Chunk
+from distlog.core.segments.chunks import READ_UNCOMMITTED, Chunk, SegmentSlice
 from distlog.core.segments.segment_parts import OpenLog
 from distlog.core.segments.segment_reader import INDEX_WORTH_BYTES, SegmentReader, spare_bytes
-from distlog.core.segments.slices import SegmentSlice
 from distlog.core.storage.parallel import in_parallel
 
 #: Special times, with the numbers of Kafka's ListOffsets request.

@@ -24,12 +24,11 @@ from distlog.core.schemas.avro import avro_table
 from distlog.core.schemas.decoding import NEEDED, OnError, check_on_error, without_headers
 from distlog.core.schemas.protobuf import protobuf_table
 from distlog.core.schemas.registry import SchemaRegistry, SchemaTopic, registry_of
-from distlog.core.segments.chunks import READ_UNCOMMITTED, Isolation, IsolationLevel
-from distlog.core.segments.producer_states import aborted_transactions, last_stable_offset
-from distlog.core.segments.segment_parts import DEPTH
-from distlog.core.segments.segment_reader import INDEX_WORTH_BYTES, SegmentReader, read_slices
-from distlog.core.segments.slices import (
+from distlog.core.segments.chunks import (
     ALWAYS,
+    READ_UNCOMMITTED,
+    Isolation,
+    IsolationLevel,
     OutOfRange,
     SegmentSlice,
     TimeRange,
@@ -38,6 +37,9 @@ from distlog.core.segments.slices import (
     windows,
     windows_from_end,
 )
+from distlog.core.segments.producer_states import aborted_transactions, last_stable_offset
+from distlog.core.segments.segment_parts import DEPTH
+from distlog.core.segments.segment_reader import INDEX_WORTH_BYTES, SegmentReader, read_slices
 from distlog.core.storage.parallel import cores, in_order
 from distlog.core.times import Time
 

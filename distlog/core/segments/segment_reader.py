@@ -6,7 +6,6 @@ import itertools
 import logging
 import os
 import platform
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -45,7 +44,9 @@ from distlog.core.segments.chunks import (
     Chunk,
     Isolation,
     LogRange,
+    SegmentSlice,
     StoredBatches,
+    bounds_by,
     chunk_of_batches,
     chunk_of_files,
     cut_short,
@@ -61,7 +62,6 @@ from distlog.core.segments.segment_parts import (
     missing_log,
     part_of,
 )
-from distlog.core.segments.slices import SegmentSlice, bounds_by
 from distlog.core.storage.backend import Part
 from distlog.core.storage.parallel import in_order, prefetched
 from distlog.core.storage.storage import Storage
@@ -479,10 +479,6 @@ def _compare(reader: SegmentReader, segment: SegmentInfo, size: int, checksum: i
         )
 
 
-def new_id() -> str:
-    return uuid.uuid4().hex
-
-
 @dataclass(frozen=True, eq=False)
 class TopicHandle:
     """The topic called `name` in `storage`, with the tools for all work on it.
@@ -495,7 +491,7 @@ class TopicHandle:
     name: str
     log: CommitLog
     clock: Callable[[], int] = now_ms
-    new_id: Callable[[], str] = new_id
+    new_id: Callable[[], str] = paths.new_id
     random: Random = field(default_factory=SystemRandom)
     #: How long a silent producer is remembered, in ms: Kafka's `producer.id.expiration.ms`.
     producer_expiration_ms: int = EXPIRATION_MS
@@ -507,7 +503,7 @@ class TopicHandle:
         name: str,
         log: CommitLog | None = None,
         clock: Callable[[], int] = now_ms,
-        new_id: Callable[[], str] = new_id,
+        new_id: Callable[[], str] = paths.new_id,
         producer_expiration_ms: int = EXPIRATION_MS,
         defaults: Mapping[str, object] = NO_DEFAULTS,
     ) -> TopicHandle:
@@ -526,9 +522,6 @@ class TopicHandle:
     def trusted_ms(self) -> int:
         """Return the time in ms: this process's, or the store's if this process is far ahead. It takes a request."""
         return trusted_ms(self.clock(), self.storage)
-
-    def new_stem(self, read_version: int) -> str:
-        return paths.new_stem(read_version, self.new_id())
 
     def __reduce__(self) -> tuple[Any, ...]:
         arguments = self.storage, self.name, None, self.clock, self.new_id, self.producer_expiration_ms

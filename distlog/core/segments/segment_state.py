@@ -21,7 +21,7 @@ from distlog.core.errors import CorruptRecordError
 from distlog.core.format.compression import CODEC_NAMES
 from distlog.core.format.indexes import OFFSET_ENTRY, TIME_ENTRY, AbortedTransaction, encode_transactions
 from distlog.core.format.indexes import TRANSACTION_ENTRY as TXN_ENTRY
-from distlog.core.format.kernels.crc import crcs_of_slices
+from distlog.core.format.kernels.batch_scan import crcs_of_slices
 from distlog.core.format.kernels.segments import (
     BAD_OFFSET,
     BAD_POSITION,
@@ -264,11 +264,15 @@ BY_HEADERS: Longs = np.empty(0, np.int64)
 OFFSET_INDEX, TIME_INDEX, TXN_INDEX = field_numbers(("offset_index_bytes", "time_index_bytes", "txn_index_bytes"))
 
 
+#: The bytes that batches add to the offset, time and transaction index.
+IndexEntries = tuple[bytes, bytes, bytes]
+
+
 class Folded(NamedTuple):
-    """The numbers after some batches, and the bytes that these add to the offset, time and transaction index."""
+    """The numbers after some batches, and their index entries."""
 
     numbers: Numbers
-    entries: tuple[bytes, bytes, bytes]
+    entries: IndexEntries
 
 
 _NO_ENTRIES = (b"", b"", b"")
@@ -403,7 +407,7 @@ def room(numbers: Numbers, batches: Batches, interval: int, index_bytes: int) ->
     )
 
 
-def _with_entries(numbers: Numbers, entries: tuple[bytes, bytes, bytes]) -> Folded:
+def _with_entries(numbers: Numbers, entries: IndexEntries) -> Folded:
     for field, data in zip((OFFSET_INDEX, TIME_INDEX, TXN_INDEX), entries, strict=True):
         if data:
             # the checksum of an index follows its size
@@ -418,6 +422,28 @@ def _refused(status: int, batches: Batches, row: int) -> UnfitBatchError:
     first = int(batches["base_offset"][row])
     last = first + int(batches["last_offset_delta"][row])
     return UnfitBatchError(f"offsets {first} to {last} {_COMPLAINTS[status]}", row)
+
+
+class RollTime:
+    """Finds the batches that come too late for the open segment; times in ms."""
+
+    def __init__(self, span_ms: int) -> None:
+        self.span_ms = span_ms
+        self._begin = NO_TIMESTAMP
+        self._opened_ms = 0
+
+    def open(self, batch: npt.NDArray[Any], smallest: int, now_ms: int) -> None:
+        first, largest = int(batch["base_timestamp"]), int(batch["max_timestamp"])
+        is_in_order = 0 <= first == smallest and largest - first <= self.span_ms
+        self._begin = first if is_in_order else largest
+        self._opened_ms = now_ms
+
+    def room(self, batches: npt.NDArray[Any], now_ms: int) -> int:
+        """The number of next `batches` that may join; without record times, none if the clock is past the span."""
+        if self._begin < 0:
+            return 0 if now_ms - self._opened_ms > self.span_ms else len(batches)
+        late = batches["max_timestamp"] - self._begin > self.span_ms
+        return int(np.argmax(late)) if late.any() else len(batches)
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,19 +15,29 @@ from crc32c import crc32c
 from distlog.core import paths
 from distlog.core.arrays import BLOCK_BYTES, PAGE_BYTES, byte_array
 from distlog.core.commits.segment_table import BY_COMMIT, NO_OFFSET, OWN_FILE, SegmentInfo, SegmentTable, of_numbers
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError
+from distlog.core.errors import InvalidRecordError, StorageError
 from distlog.core.format.compression import CODEC_NAMES
 from distlog.core.format.indexes import TIME_ENTRY, AbortedTransaction, encode_transactions
-from distlog.core.format.kernels.crc import crcs_of_rows
+from distlog.core.format.kernels.batch_scan import crcs_of_rows
 from distlog.core.format.kernels.record_write import copy_slices
-from distlog.core.format.record_batch import BatchFormat, header_offsets, write_base_offsets
-from distlog.core.format.record_encoder import EncodedBatches, RecordEncoder, RecordInput
-from distlog.core.integers import MAX_INT, MAX_LONG
+from distlog.core.format.record_batch import header_offsets, write_base_offsets
+from distlog.core.format.record_encoder import (
+    BatchFormat,
+    EncodedBatches,
+    RecordEncoder,
+    RecordInput,
+    ValidBatch,
+    batch_format,
+    time_span,
+)
+from distlog.core.integers import MAX_INT
+from distlog.core.segments.producer_states import OpenTransactions
 from distlog.core.segments.segment_parts import INDEX_FIELDS, index_fields_of
-from distlog.core.segments.segment_state import LogDescription
+from distlog.core.segments.segment_reader import TopicHandle
+from distlog.core.segments.segment_state import LogDescription, RollTime
 from distlog.core.storage.storage import ObjectWriter, Storage
-from distlog.core.times import NO_TIMESTAMP
 
 # A bundle is an object with the small segments of many partitions, one per task of an append, since each file costs a
 # request or a sync. It has the logs, by partition, and then their indexes, with the bytes of the files. On a disk
@@ -340,41 +350,6 @@ def with_aborted(
 # the first batch is not in the order of time, its time is its largest timestamp, as in Kafka.
 
 
-def time_span(config: TopicConfig) -> int:
-    """The time in ms that the records of one segment may span; also at most `max.compaction.lag.ms` if compacted."""
-    if "compact" in config.cleanup_policy:
-        return min(config.segment_ms, config.max_compaction_lag_ms)
-    return config.segment_ms
-
-
-def jittered(span_ms: int, config: TopicConfig, random: Random) -> int:
-    """`span_ms` less a random part of `segment.jitter.ms`, so that not all partitions roll at once; at least 0."""
-    jitter = min(config.segment_jitter_ms, span_ms)
-    return span_ms - (random.randrange(jitter) if jitter else 0)
-
-
-class RollTime:
-    """Finds the batches that come too late for the open segment; times in ms."""
-
-    def __init__(self, span_ms: int) -> None:
-        self.span_ms = span_ms
-        self._begin = NO_TIMESTAMP
-        self._opened_ms = 0
-
-    def open(self, batch: npt.NDArray[Any], smallest: int, now_ms: int) -> None:
-        first, largest = int(batch["base_timestamp"]), int(batch["max_timestamp"])
-        is_in_order = 0 <= first == smallest and largest - first <= self.span_ms
-        self._begin = first if is_in_order else largest
-        self._opened_ms = now_ms
-
-    def room(self, batches: npt.NDArray[Any], now_ms: int) -> int:
-        """The number of next `batches` that may join; without record times, none if the clock is past the span."""
-        if self._begin < 0:
-            return 0 if now_ms - self._opened_ms > self.span_ms else len(batches)
-        late = batches["max_timestamp"] - self._begin > self.span_ms
-        return int(np.argmax(late)) if late.any() else len(batches)
-
-
 #: A log file up to this size is held in memory, and put with its index files; a larger one is streamed.
 HELD_BYTES = 1 << 20
 #: A buffer from this size on is held for a bundle without a copy. A smaller one is copied, since it may be a view
@@ -490,51 +465,6 @@ class SegmentFile:
         return paths.segment_file(self._topic, self._partition, self._stem, suffix)
 
 
-BATCH_OVERHEAD = 61 + 21
-#: The name of the codec `none` in a topic's settings.
-_UNCOMPRESSED = "uncompressed"
-
-
-def batch_format(config: TopicConfig, codec: str, clock: Callable[[], int], random: Random) -> BatchFormat:
-    limit = largest_batch(config)
-    by_append_time = config.message_timestamp_type == "LogAppendTime"
-    return BatchFormat(
-        codec=CODEC_NAMES.index(codec),
-        level=compression_level(config, codec),
-        batch_bytes=usual_batch(config),
-        max_batch_bytes=limit,
-        # with LogAppendTime all records of an append have the same time
-        window_ms=MAX_LONG if by_append_time else jittered(time_span(config), config, random),
-        append_time=clock if by_append_time else None,
-    )
-
-
-def usual_batch(config: TopicConfig) -> int:
-    """The number of bytes of uncompressed records that a batch of several records has at most."""
-    return max(1, min(config.batch_bytes, largest_batch(config) - BATCH_OVERHEAD))
-
-
-def largest_batch(config: TopicConfig) -> int:
-    return min(config.max_message_bytes, config.segment_size)
-
-
-def codec_of(config: TopicConfig, compression: str | None) -> str:
-    """The codec of new batches: the topic's own, or, if the topic leaves it to producers, `compression`."""
-    if compression not in (None, _UNCOMPRESSED, *CODEC_NAMES):
-        raise InvalidConfigError(f"compression must be one of {', '.join(CODEC_NAMES)}", value=compression)
-    codec = compression or _UNCOMPRESSED if config.compression_type == "producer" else config.compression_type
-    return "none" if codec == _UNCOMPRESSED else codec
-
-
-def compression_level(config: TopicConfig, codec: str) -> int | None:
-    levels = {
-        "gzip": config.compression_gzip_level,
-        "lz4": config.compression_lz4_level,
-        "zstd": config.compression_zstd_level,
-    }
-    return levels.get(codec)
-
-
 #: Roughly the most bytes that a record takes in a batch beyond its bytes in Arrow, and a batch beyond its records.
 _RECORD_SPARE, _BATCH_SPARE = 32, 64
 
@@ -602,3 +532,96 @@ class SmallSegments:
             "time_index_position": all_positions[1],
         }
         return SegmentTable(of_numbers(numbers, stem, CODEC_NAMES[self.form.codec]))
+
+
+#: Batches by partition.
+Parts = Mapping[int, Sequence[ValidBatch]]
+
+
+class WrittenSegment(NamedTuple):
+    """A segment without a commit, and its batches; valid only if it aborts these transactions."""
+
+    info: SegmentInfo
+    batches: Sequence[ValidBatch]
+    aborted: Sequence[AbortedTransaction] = ()
+
+
+def write_batches(
+    handle: TopicHandle, snapshot: Snapshot, batches: Parts, open_transactions: Mapping[int, Mapping[int, int]]
+) -> list[WrittenSegment]:
+    """Write durable segments of the batches, by partition, in their order; overwrites the batches' base offsets.
+
+    `open_transactions` are open at the ends of the partitions in `snapshot`.
+    """
+    bundles = Bundles(handle.storage, lambda: paths.new_stem(snapshot.version, handle.new_id()))
+    for partition in batches:
+        bundles.join(partition)
+    sealed = [
+        segment
+        for partition, parts in sorted(batches.items())
+        for segment in _segments(handle, snapshot, partition, parts, bundles)
+    ]
+    bundles.close()
+    placed = [segment._replace(info=bundles.placed(segment.info)) for segment in sealed]
+    ends = {number: snapshot.partitions[number].log_end_offset for number in batches}
+    return list(_with_aborted(handle, placed, ends, open_transactions))
+
+
+def effect(
+    written: WrittenSegment, base_offset: int, transactions: OpenTransactions
+) -> tuple[list[AbortedTransaction], int]:
+    """The `transactions` that a segment at `base_offset` aborts, and the first unstable offset after it."""
+    aborted, offset = list[AbortedTransaction](), base_offset
+    for batch in written.batches:
+        aborted += transactions.observe(batch.data, batch.rows, offset - int(batch.rows[0]["base_offset"]))
+        offset += batch.offset_count
+    return aborted, transactions.first_offset
+
+
+def _with_aborted(
+    handle: TopicHandle,
+    segments: Sequence[WrittenSegment],
+    ends: dict[int, int],
+    open_transactions: Mapping[int, Mapping[int, int]],
+) -> Iterator[WrittenSegment]:
+    """The segments with transaction indexes for their final offsets."""
+    open_now = {number: OpenTransactions(open_transactions.get(number)) for number in ends}
+    for written in segments:
+        info, base = written.info, ends[written.info.partition]
+        ends[info.partition] += info.next_offset
+        aborted, _ = effect(written, base, open_now[info.partition])
+        if not aborted:
+            yield written
+            continue
+        info = with_aborted(handle.storage, handle.name, info, aborted, base)
+        yield WrittenSegment(info, written.batches, aborted)
+
+
+def _segments(
+    handle: TopicHandle, snapshot: Snapshot, partition: int, batches: Sequence[ValidBatch], bundles: Bundles
+) -> Iterator[WrittenSegment]:
+    segment: SegmentFile | None = None
+    held: list[ValidBatch] = []
+    time, now_ms = RollTime(time_span(snapshot.config)), handle.clock()
+    for valid in batches:
+        if segment is not None and not (
+            segment.room(valid.rows, np.array([segment.next_offset])) and time.room(valid.rows, now_ms)
+        ):
+            yield WrittenSegment(_sealed_info(handle, snapshot, segment), held)
+            segment, held = None, []
+        if segment is None:
+            stem = paths.new_stem(snapshot.version, handle.new_id())
+            segment = SegmentFile(handle.storage, handle.name, partition, stem, snapshot.config, bundles)
+            time.open(valid.rows[0], valid.min_timestamp, now_ms)
+        base = np.array([segment.next_offset])
+        newest = base + valid.newest_offset if valid.newest_offset >= 0 else np.array([valid.newest_offset])
+        segment.write(valid.data, valid.rows, base, newest, np.array([valid.min_timestamp]))
+        held.append(valid)
+    if segment is not None:
+        yield WrittenSegment(_sealed_info(handle, snapshot, segment), held)
+
+
+def _sealed_info(handle: TopicHandle, snapshot: Snapshot, segment: SegmentFile) -> SegmentInfo:
+    sealed = segment.seal(handle.clock())
+    waits = snapshot.config.message_timestamp_type == "LogAppendTime"
+    return dataclasses.replace(sealed, append_time_ms=BY_COMMIT) if waits else sealed

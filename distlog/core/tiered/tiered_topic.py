@@ -24,9 +24,9 @@ from distlog.core.format.indexes import IndexCache
 from distlog.core.integers import MAX_LONG
 from distlog.core.maintain.executor import Executor
 from distlog.core.maintain.verify import VerifyReport
+from distlog.core.segments.chunks import SegmentSlice
 from distlog.core.segments.producer_states import read_producer_snapshot
 from distlog.core.segments.segment_reader import SegmentReader, TopicHandle
-from distlog.core.segments.slices import SegmentSlice
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.tiered.tiered_storage import (
     INDEXES,

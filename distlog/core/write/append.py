@@ -39,10 +39,10 @@ from distlog.core.errors import (
     StorageFullError,
     TimestampWarning,
 )
-from distlog.core.format.record_encoder import RecordInput
+from distlog.core.format.record_encoder import RecordInput, batch_format, codec_of
 from distlog.core.log.active_partition import ActiveSeals
 from distlog.core.segments.segment_reader import TopicHandle
-from distlog.core.segments.segment_writer import Bundles, SegmentWriter, SmallSegments, batch_format, codec_of
+from distlog.core.segments.segment_writer import Bundles, SegmentWriter, SmallSegments
 from distlog.core.storage.parallel import Task, WorkerThreads, cores, in_order
 from distlog.core.storage.storage import Storage
 from distlog.core.times import NO_TIMESTAMP, check_unit, in_ms, iso, wrong_unit

@@ -8,7 +8,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -43,16 +43,16 @@ from distlog.core.errors import (
     TopicNotFoundError,
     TransactionTooOldError,
 )
-from distlog.core.format.record_batch import BatchFormat, batch_fields
-from distlog.core.format.record_encoder import EncodedBatches, RecordEncoder, RecordInput
+from distlog.core.format.record_batch import batch_fields
+from distlog.core.format.record_encoder import BatchFormat, EncodedBatches, RecordEncoder, RecordInput, ValidBatch
 from distlog.core.log.active_partition import ActiveSeals
-from distlog.core.log.log_validator import ValidBatch, WrittenSegment, effect, runs, write_bundle
 from distlog.core.log.partition_log import (
     Appended,
     LostRecordsError,
     PartitionLog,
     most_open_logs,
     open_together,
+    runs,
     without_open_logs,
 )
 from distlog.core.segments.producer_states import (
@@ -64,6 +64,7 @@ from distlog.core.segments.producer_states import (
     producer_batches,
 )
 from distlog.core.segments.segment_reader import TopicHandle, whole_log
+from distlog.core.segments.segment_writer import Parts, WrittenSegment, effect, write_batches
 from distlog.core.storage.backend import Deadline
 from distlog.core.storage.parallel import cores, in_order, in_parallel
 from distlog.core.write.append import AppendResult, at_log_ends, check_keyed, offsets_of, warn_of_times
@@ -522,7 +523,7 @@ def commit_batches(
     handle, snapshot = checked.handle, checked.snapshot
     numbered = [number for number, batches in parts.items() if any(batch.has_producer for batch in batches)]
     open_transactions = {number: checked.producers_of(number)[0].open_transactions for number in numbered}
-    written = write_bundle(handle, snapshot, parts, open_transactions)
+    written = write_batches(handle, snapshot, parts, open_transactions)
     segments = [segment.info for segment in written]
     placed: Sequence[SegmentInfo] = ()
     warn_of_times(handle.storage.name, snapshot, segments, handle.clock())
@@ -573,9 +574,6 @@ def _with_producers(
     }
     return segments, [ProducerBatches(batches)] if batches else []
 
-
-#: Batches by partition.
-Parts = Mapping[int, Sequence[ValidBatch]]
 
 #: The largest age of segments that are read for producers, if no commit names them, as after active segments.
 REMEMBERED_MS = 15 * 60_000

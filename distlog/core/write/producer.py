@@ -24,7 +24,8 @@ from distlog.core.errors import (
     ProducerFencedError,
     StorageError,
 )
-from distlog.core.format.record_batch import BatchFormat, increment_sequence
+from distlog.core.format.record_batch import increment_sequence
+from distlog.core.format.record_encoder import BatchFormat
 from distlog.core.integers import MAX_LONG
 from distlog.core.log.active_partition import wait_for_appends
 from distlog.core.segments.segment_reader import TopicHandle

@@ -17,12 +17,10 @@ import pyarrow.compute as pc
 from distlog.core.arrays import column_of, flags_of, integers, numbers_of
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidRecordError
-from distlog.core.format.kernels import keys as kernels
-from distlog.core.format.kernels.keys import first_out_of_range
+from distlog.core.format.kernels.record_write import fill_partitions, first_out_of_range, group_rows
 from distlog.core.format.record_batch import HEADER_SIZE, HEADERS_TYPE
-from distlog.core.format.record_encoder import unfit
+from distlog.core.format.record_encoder import largest_batch, unfit
 from distlog.core.integers import MAX_INT, MAX_LONG, MIN_LONG
-from distlog.core.segments.segment_writer import largest_batch
 from distlog.core.times import NO_TIMESTAMP, WHOLE_TIME, in_ms, scale, to_ms, wrong_unit
 
 _NUMBERS = (pa.types.is_timestamp, pa.types.is_integer, pa.types.is_null)
@@ -580,7 +578,7 @@ def assign_partitions(
     key_offsets, key_data, valid = _buffers(keys)
     value_offsets, _, _ = _buffers(values)
     assigned = np.empty(len(keys), np.int32)
-    partition, used_bytes = kernels.assign(
+    partition, used_bytes = fill_partitions(
         key_offsets, key_data, valid, keys.offset, value_offsets, partitions, *sticky, run_bytes, assigned
     )
     if partition < 0:
@@ -592,7 +590,7 @@ def group_by_partition(partitions: Ints, count: int) -> tuple[Longs, Longs]:
     """(the row numbers, grouped by partition and in order within each; the number of rows of each partition)."""
     order = np.empty(len(partitions), np.int64)
     counts = np.zeros(count, np.int64)
-    if kernels.group(partitions, order, counts, np.empty(count, np.int64)) >= 0:
+    if group_rows(partitions, order, counts, np.empty(count, np.int64)) >= 0:
         raise ValueError(f"a partition is not between 0 and {count - 1}")
     return order, counts
 

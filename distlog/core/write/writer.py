@@ -19,11 +19,9 @@ import pyarrow as pa
 from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitStateUnknownError, DistlogError, InvalidConfigError, InvalidRecordError
-from distlog.core.format.record_batch import BatchFormat
-from distlog.core.format.record_encoder import RecordInput
+from distlog.core.format.record_encoder import BatchFormat, RecordInput, batch_format, codec_of
 from distlog.core.integers import whole_number
 from distlog.core.segments.segment_reader import TopicHandle
-from distlog.core.segments.segment_writer import batch_format, codec_of
 from distlog.core.times import check_unit, fastest
 from distlog.core.write.append import AppendResult, is_early, warn_of_early
 from distlog.core.write.engine import CommitEngine, DirectEngine, Engine, Failure, Fence, PartitionBatches

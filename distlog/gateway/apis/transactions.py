@@ -10,7 +10,7 @@ from typing import Any
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import DistlogError, LeaderFencedError
 from distlog.core.kafka.transactions import ProducerId, TransactionState, TransactionStatus
-from distlog.core.log.log_validator import marker
+from distlog.core.log.partition_log import marker
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, encode_position
 from distlog.gateway.apis.groups import RequestedOffsets, partition_code
 from distlog.gateway.broker import Api, Broker, Handlers

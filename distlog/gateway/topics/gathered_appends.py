@@ -19,8 +19,9 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidRecordError, StorageError, TopicNotFoundError
 from distlog.core.format.record_batch import TRANSACTIONAL
-from distlog.core.log.log_validator import BatchRun, ValidBatch, validate
-from distlog.core.log.partition_log import SEALED, Appended, AppendInfo
+from distlog.core.format.record_encoder import ValidBatch
+from distlog.core.log.partition_log import SEALED, Appended, AppendInfo, BatchRun
+from distlog.core.log.producers import validate
 from distlog.core.segments.producer_states import FirstBatch
 from distlog.core.times import NO_TIMESTAMP
 from distlog.core.write.engine import ConcurrentAppendError, ProducerCheck, commit_batches

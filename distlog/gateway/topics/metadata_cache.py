@@ -27,8 +27,7 @@ from distlog.core.errors import (
 )
 from distlog.core.format.record_batch import BatchFields
 from distlog.core.kafka.transactions import TRANSACTIONS_TOPIC
-from distlog.core.log.log_validator import BatchRun
-from distlog.core.log.partition_log import Appended, AppendInfo
+from distlog.core.log.partition_log import Appended, AppendInfo, BatchRun
 from distlog.core.opening import copy_text
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC
 from distlog.core.segments.producer_states import FirstBatch

@@ -32,8 +32,14 @@ from distlog.core.format.record_batch import CONTROL, BatchFields, check_crcs, r
 from distlog.core.format.record_decoder import decode
 from distlog.core.kafka.partition_folder import read_epochs
 from distlog.core.log.live_snapshot import with_tail
-from distlog.core.log.log_validator import BatchRun
-from distlog.core.log.partition_log import Appended, AppendInfo, PartitionLog, WouldWaitError, most_open_logs
+from distlog.core.log.partition_log import (
+    Appended,
+    AppendInfo,
+    BatchRun,
+    PartitionLog,
+    WouldWaitError,
+    most_open_logs,
+)
 from distlog.core.maintain.group_rewrite import first_dirty_offset
 from distlog.core.read.fetch import FetchedBatches, fetch, fetch_committed, fetch_stored
 from distlog.core.segments.chunks import StoredBatches

@@ -23,8 +23,8 @@ from distlog.core.kafka.transactions import (
     TransactionState,
     TransactionStatus,
 )
-from distlog.core.log.log_validator import marker
-from distlog.core.segments.segment_reader import new_id
+from distlog.core.log.partition_log import marker
+from distlog.core.paths import new_id
 from distlog.core.storage.parallel import in_parallel
 from distlog.gateway.cluster import GatewayLease
 from distlog.gateway.event_log import FAILURES

@@ -27,8 +27,7 @@ from distlog.core.kafka.transactions import (
     encode_key,
     encode_state,
 )
-from distlog.core.log.log_validator import BatchRun
-from distlog.core.log.partition_log import AppendInfo
+from distlog.core.log.partition_log import AppendInfo, BatchRun
 from distlog.core.read.consumer_offsets import offsets_partition
 from distlog.core.segments.chunks import READ_UNCOMMITTED
 from distlog.core.segments.segment_reader import whole_logs

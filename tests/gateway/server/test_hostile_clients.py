@@ -42,7 +42,7 @@ from tls_certificates import Authority
 from distlog.core.config import TopicConfig
 from distlog.core.errors import RecordTooLargeError
 from distlog.core.format.compression import GZIP, LZ4, SNAPPY, ZSTD, compress
-from distlog.core.log.log_validator import validate
+from distlog.core.log.producers import validate
 from distlog.core.storage.locks_and_pages import FileLock
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer

@@ -12,9 +12,10 @@ from distlog.core.format.kernels.batch_scan import (
     HEADER_SIZE,
     LEGACY_ENTRY_SIZES,
     LOG_OVERHEAD,
+    NO_BYTES,
     SMALLEST_PREFIX,
+    crc32c_of,
 )
-from distlog.core.format.kernels.crc import NO_BYTES, crc32c_of
 from distlog.core.format.kernels.native import (
     called,
     copy_bytes,

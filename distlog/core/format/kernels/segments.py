@@ -11,9 +11,10 @@ from distlog.core.format.kernels.batch_scan import (
     CONTROL,
     CRC_START,
     DELETE_HORIZON,
+    HEADER_SIZE,
     TRANSACTIONAL,
+    crc_with_batch,
 )
-from distlog.core.format.kernels.crc import crc_with_batch
 from distlog.core.format.kernels.native import fill_kernel, inlined, kernel, put_int_at
 from distlog.core.integers import MAX_INT
 
@@ -100,6 +101,52 @@ def count_until_full(
         room[0] -= offset_due
         room[1] -= time_due
     return sizes.size
+
+
+#: The faults of batches: none; they do not fill their bytes; they have another format than 2, or refused attributes;
+#: their offsets do not count from 0.
+ALL_FINE, NOT_ALL, BAD_FORMAT, UNFIT_OFFSETS = range(4)
+
+_FORMAT = 2
+
+
+@fill_kernel
+def inspect_batches(batches: np.ndarray, size: int, refused: int) -> tuple[int, int, int, int, bool]:
+    """Check that `batches` (BATCH rows) fill `size` bytes, with offsets from 0 and without the attributes `refused`.
+
+    Returns the fault, the size of the largest batch, the next offset, the largest timestamp, and whether any batch
+    has a producer id. `batches` must not be empty.
+    """
+    fault = ALL_FINE
+    position = 0
+    end_offset = 0
+    largest = 0
+    newest = batches[0]["max_timestamp"]
+    has_producers = False
+    for row in range(batches.size):
+        batch = batches[row]
+        if batch["position"] != position or not HEADER_SIZE <= batch["size"] <= size - position:
+            return NOT_ALL, largest, end_offset, newest, has_producers
+        if batch["magic"] != _FORMAT or batch["attributes"] & refused:
+            fault = BAD_FORMAT
+        elif batch["base_offset"] != end_offset and fault == ALL_FINE:
+            fault = UNFIT_OFFSETS
+        position += batch["size"]
+        end_offset = batch["base_offset"] + batch["last_offset_delta"] + 1
+        largest = max(largest, batch["size"])
+        newest = max(newest, batch["max_timestamp"])
+        has_producers |= batch["producer_id"] >= 0
+    return (fault if position == size else NOT_ALL), largest, end_offset, newest, has_producers
+
+
+@fill_kernel
+def move_batches(data: np.ndarray, batches: np.ndarray, first_offset: int, moved: np.ndarray) -> None:
+    """Fill `moved` with `batches`, which `inspect_batches` checked, at offsets from `first_offset`."""
+    for row in range(batches.size):
+        moved[row] = batches[row]
+        base_offset = batches[row]["base_offset"] + first_offset
+        moved[row]["base_offset"] = base_offset
+        put_int_at(data, batches[row]["position"], 8, base_offset)
 
 
 # A *column* is one field of every entry, given as three integers: `stride`, the size of an entry; `start`, the
