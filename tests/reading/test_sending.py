@@ -15,8 +15,7 @@ from open_files import open_below
 import distlog
 from distlog import CorruptRecordError
 from distlog.core.format.record_batch import read_headers
-from distlog.core.read.fetch import FetchedBatches
-from distlog.core.segments.chunks import Sending, SentPart
+from distlog.core.read.fetch import FetchedBatches, Sending, SentPart
 
 
 @pytest.fixture

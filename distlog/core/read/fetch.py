@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from distlog.core.errors import CorruptRecordError, InvalidConfigError
 from distlog.core.format.indexes import AbortedTransaction
 from distlog.core.format.record_batch import header_offsets, read_headers, write_base_offsets
 from distlog.core.integers import whole_number
-from distlog.core.segments.chunks import Chunk, SegmentSlice, Sending, SentPart, StoredBatches, bounded_start
+from distlog.core.segments.chunks import Chunk, SegmentSlice, StoredBatches, bounded_start
 from distlog.core.segments.producer_states import (
     ProducerStates,
     aborted_between,
@@ -128,6 +129,80 @@ class FetchedBatches:
         ends = [*self.positions[1:].tolist(), len(self.data)]
         for start, end, base in zip(self.positions.tolist(), ends, self.base_offsets.tolist(), strict=True):
             yield SentPart(base.to_bytes(8, "big"), start + 8, end)
+
+
+class SentPart(NamedTuple):
+    """The bytes to send: first `prefix`, then the bytes from `start` (in) to `end` (out) of the fetched data.
+
+    A run of batches stored with the offsets that readers see is one part. Another offset of a batch is its prefix.
+    """
+
+    prefix: bytes
+    start: int
+    end: int
+
+
+class Sending:
+    """The parts of a fetch on their way to a socket; the local file `path` holds `data` from `file_position` on."""
+
+    def __init__(self, parts: Iterable[SentPart], data: memoryview, path: str | None, file_position: int) -> None:
+        self._parts, self._data = iter(parts), data
+        self._file = -1 if path is None else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._file_position = file_position
+        self._prefix = memoryview(b"")
+        self._start = self._end = self.sent = 0
+
+    def __enter__(self) -> Sending:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+    def send(self, receiver: socket.socket) -> bool:
+        """Send what a socket takes now.
+
+        Args:
+            receiver: A socket without encryption.
+
+        Returns:
+            Whether all is sent.
+        """
+        try:
+            while self._has_more():
+                self.sent += self._send_prefix(receiver) if self._prefix else self._send_slice(receiver)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _has_more(self) -> bool:
+        while not self._prefix and self._start == self._end:
+            part = next(self._parts, None)
+            if part is None:
+                return False
+            self._prefix, self._start, self._end = memoryview(part.prefix), part.start, part.end
+        return True
+
+    def _send_prefix(self, receiver: socket.socket) -> int:
+        # what follows is sent at once, in one packet with the prefix
+        count = receiver.send(self._prefix, socket.MSG_MORE if self._start < self._end else 0)
+        self._prefix = self._prefix[count:]
+        return count
+
+    def _send_slice(self, receiver: socket.socket) -> int:
+        if self._file < 0:
+            count = receiver.send(self._data[self._start : self._end])
+        else:
+            position, size = self._file_position + self._start, self._end - self._start
+            count = os.sendfile(receiver.fileno(), self._file, position, size)
+            if count == 0:
+                raise OSError("the log file ended while it was sent")
+        self._start += count
+        return count
 
 
 def fetch_committed(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -536,80 +535,6 @@ def _checked(chunk: Chunk) -> Chunk:
     if max(times, default=-1) >= 0:
         set_append_times(chunk.batches, np.array(times, np.int64)[chunk.owner])
     return chunk
-
-
-class SentPart(NamedTuple):
-    """The bytes to send: first `prefix`, then the bytes from `start` (in) to `end` (out) of the fetched data.
-
-    A run of batches stored with the offsets that readers see is one part. Another offset of a batch is its prefix.
-    """
-
-    prefix: bytes
-    start: int
-    end: int
-
-
-class Sending:
-    """The parts of a fetch on their way to a socket; the local file `path` holds `data` from `file_position` on."""
-
-    def __init__(self, parts: Iterable[SentPart], data: memoryview, path: str | None, file_position: int) -> None:
-        self._parts, self._data = iter(parts), data
-        self._file = -1 if path is None else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._file_position = file_position
-        self._prefix = memoryview(b"")
-        self._start = self._end = self.sent = 0
-
-    def __enter__(self) -> Sending:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        file, self._file = self._file, -1
-        if file >= 0:
-            os.close(file)
-
-    def send(self, receiver: socket.socket) -> bool:
-        """Send what a socket takes now.
-
-        Args:
-            receiver: A socket without encryption.
-
-        Returns:
-            Whether all is sent.
-        """
-        try:
-            while self._has_more():
-                self.sent += self._send_prefix(receiver) if self._prefix else self._send_slice(receiver)
-        except BlockingIOError:
-            return False
-        return True
-
-    def _has_more(self) -> bool:
-        while not self._prefix and self._start == self._end:
-            part = next(self._parts, None)
-            if part is None:
-                return False
-            self._prefix, self._start, self._end = memoryview(part.prefix), part.start, part.end
-        return True
-
-    def _send_prefix(self, receiver: socket.socket) -> int:
-        # what follows is sent at once, in one packet with the prefix
-        count = receiver.send(self._prefix, socket.MSG_MORE if self._start < self._end else 0)
-        self._prefix = self._prefix[count:]
-        return count
-
-    def _send_slice(self, receiver: socket.socket) -> int:
-        if self._file < 0:
-            count = receiver.send(self._data[self._start : self._end])
-        else:
-            position, size = self._file_position + self._start, self._end - self._start
-            count = os.sendfile(receiver.fileno(), self._file, position, size)
-            if count == 0:
-                raise OSError("the log file ended while it was sent")
-        self._start += count
-        return count
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,17 @@ from distlog.core.write.writer import RecordSender, SendResult, Writer, deliver,
 
 
 class Producer(Writer):
-    """A Writer without duplicates. With a transactional id, it has transactions.
+    """Append records without duplicates and, with a transactional id, in transactions. Made by `Topic.producer`.
 
-    The records of a transaction become visible to all readers by one commit, in all partitions at once, or never.
+    A producer is a Writer that numbers its batches, so the log drops a batch that is sent again. The records of a
+    transaction become visible to all readers by one commit, in all partitions at once, or never.
+
+    Examples:
+        >>> with topic.producer("billing") as producer, producer.begin():
+        ...     producer.append(b"{}", partition=0)
+        ...     producer.append(b"{}", partition=1)
+        >>> producer.result.offsets
+        {0: (2, 3), 1: (1, 2)}
     """
 
     def begin_empty(self) -> None:

@@ -1,4 +1,4 @@
-"""Appends record by record: a buffer is sent by size, by time, on flush, on close, or at exit."""
+"""Appends records one by one: they are buffered, and a buffer is sent by size, by time, by a flush, or at exit."""
 
 from __future__ import annotations
 
@@ -45,25 +45,32 @@ BUFFER_BYTES = 16 << 20
 
 
 class Writer:
-    """Buffers records, and sends them when it has `buffer_bytes`, or after `linger_ms`. Safe to share between
-    threads.
+    """Append records one by one, and send them in buffers from a background thread. Made by `Topic.writer`.
 
-    On a local disk a buffer is appended directly, each partition alone; elsewhere it becomes one commit. One
-    background thread sends, in order. `append` waits for it only if the writer holds two full buffers: 32 MiB of
-    records, at their largest size in a batch. Small records take several times as much as Python objects.
+    A buffer is sent after `linger_ms`, or when its records may fill 16 MiB of batches; a small record takes several
+    times as much memory as a Python object. On a local disk each partition of a buffer is appended directly;
+    elsewhere a buffer is one commit. While one full buffer is sent and the next is full, `append` waits. Threads may
+    share a writer.
 
-    A record is durable when `flush` or `close` has returned, or, by default (`flush.messages`), when `on_delivery` is
-    called with its Delivery. A direct append is visible sooner, and may exist after a crash without an
-    acknowledgement. A `with` block closes the writer, and sends its records, however the block ends, as Kafka's
-    producer does. `append` refuses a record that does not fit, and keeps the others. After an error of the storage,
-    each call raises it. Its records and later ones are not committed: the error has their number, their partitions,
-    and the number of records that may have been committed nevertheless.
+    A record is durable when `flush` or `close` has returned and, by default (`flush.messages`), when `on_delivery`
+    gets its Delivery. Direct appends are visible earlier, and may survive a crash without an acknowledgement.
 
-    `on_delivery` is called in the background once per buffer and partition. It may append, but not flush or close;
-    its errors are logged. The next buffer waits for it, and so do `flush` and `close`.
+    `append` raises for a record that the topic refuses, and the writer stays usable. After an error of the storage,
+    every call raises that error, and later records are not committed. The error has the number of records that were
+    not committed, the number in doubt, and their partitions.
 
-    At exit, an unclosed writer sends its records, with a ResourceWarning; an error is logged. A killed process sends
-    nothing more. In a forked child the writer is empty.
+    `on_delivery` runs in the background, once per buffer and partition. It may call `append`, but neither `flush` nor
+    `close`, and its errors are logged. The next buffer, `flush` and `close` wait until it returns.
+
+    A `with` block closes the writer, and so sends its records, however the block ends, as Kafka's producer does. At
+    exit an unclosed writer sends its records and warns (ResourceWarning). In a forked child the writer is empty.
+
+    Examples:
+        >>> with topic.writer() as writer:
+        ...     for number in range(3):
+        ...         writer.append(str(number), partition=1)
+        >>> topic.refresh().end_offsets()
+        {0: 2, 1: 4}
     """
 
     def __init__(
@@ -294,7 +301,7 @@ class Writer:
 
     @property
     def is_closed(self) -> bool:
-        """True if it takes no more records."""
+        """True after `close`: the writer takes no more records."""
         return self._closed
 
     def __repr__(self) -> str:
