@@ -59,8 +59,8 @@ class Writer:
     every call raises that error, and later records are not committed. The error has the number of records that were
     not committed, the number in doubt, and their partitions.
 
-    `on_delivery` runs in the background, once per buffer and partition. It may call `append`, but neither `flush` nor
-    `close`, and its errors are logged. The next buffer, `flush` and `close` wait until it returns.
+    `on_delivery` runs in the background, once per buffer and partition, and its errors are logged. It may call
+    `append`; `flush` and `close` raise in it, since they wait for it. The next buffer waits, too.
 
     A `with` block closes the writer, and so sends its records, however the block ends, as Kafka's producer does. At
     exit an unclosed writer sends its records and warns (ResourceWarning). In a forked child the writer is empty.
