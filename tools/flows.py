@@ -1,7 +1,8 @@
 """Traces the main flows and counts what a reader must follow: `python -m tools.flows [--write]`.
 
-A flow is run once to warm up, and then traced in all threads: the files of distlog that it crosses, its functions,
-its calls into another file, the deepest stack, and the calls into a higher layer. `--write` puts the table into
+A flow is run once to warm up, and then traced in all threads (Produce: in those of the network and of handlers): the
+files of distlog that it crosses, its functions, its calls into another file, the deepest stack, and the calls into a
+higher layer. `--write` puts the table into
 CONTRIBUTING.md.
 """
 
@@ -9,9 +10,12 @@ from __future__ import annotations
 
 import argparse
 import ast
+import socket
+import struct
 import sys
 import tempfile
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -22,18 +26,27 @@ from typing import Any
 import pyarrow as pa
 
 import distlog
+from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.protocol.messages import ChunkWriter, message_writer, request_schema
 
 ROOT = Path(__file__).parents[1]
 LIBRARY = f"{ROOT / 'distlog'}/"
 PAGE = ROOT / "CONTRIBUTING.md"
+#: The API and the version of the request that is traced.
+_PRODUCE, _PRODUCE_VERSION = 0, 9
+_REST_S = 0.2
 START, END = "<!-- flows -->\n", "<!-- end of flows -->\n"
 ROWS = pa.table({"key": [b"a", b"b"] * 50, "value": [b"x" * 100] * 100})
 
 
 class Trace:
-    """The layers that the traced calls cross; `layer_of` returns the layer of a module."""
+    """The layers that the traced calls cross; `layer_of` returns the layer of a module.
 
-    def __init__(self, layer_of: Callable[[str], int]) -> None:
+    Only threads whose names start with `thread_prefix` are traced, while `is_on`.
+    """
+
+    def __init__(self, layer_of: Callable[[str], int], thread_prefix: str = "") -> None:
+        self.is_on, self._thread_prefix = True, thread_prefix
         self.files, self.functions = set[str](), set[tuple[str, str]]()
         self.crossings, self.depth = 0, 0
         self.upward = set[tuple[str, str]]()
@@ -41,7 +54,9 @@ class Trace:
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
         file = frame.f_code.co_filename
-        if event != "call" or not file.startswith(LIBRARY) or frame.f_code.co_name == "<module>":
+        if event != "call" or not self.is_on or not file.startswith(LIBRARY) or frame.f_code.co_name == "<module>":
+            return
+        if not threading.current_thread().name.startswith(self._thread_prefix):
             return
         self.files.add(file)
         self.functions.add((file, frame.f_code.co_qualname if sys.version_info >= (3, 11) else frame.f_code.co_name))
@@ -99,7 +114,38 @@ FLOWS: dict[str, tuple[Callable[[distlog.Topic], object], bool]] = {
 }
 
 
-def row(name: str, layer_of: Callable[[str], int]) -> list[str]:
+def produce_trace(layer_of: Callable[[str], int]) -> Trace:
+    """Trace a Produce request of one batch in a gateway of this process."""
+    trace = Trace(layer_of, "kafka-")
+    trace.is_on = False
+    with tempfile.TemporaryDirectory() as folder:
+        topic = distlog.create(f"{folder}/clicks", partitions=2)
+        topic.append(ROWS)
+        part = {"index": 0, "records": bytes(topic.read(0, 0))}
+        fields = {"acks": -1, "timeout": 30_000, "topic_data": [{"name": "clicks", "partition_data": [part]}]}
+        schema, writer = request_schema(_PRODUCE, _PRODUCE_VERSION), ChunkWriter()
+        message_writer(schema.body, schema.body.names())(writer, fields)
+        # the head: API, version, correlation id, no client id, no tags
+        head = struct.pack(">hhihx", _PRODUCE, _PRODUCE_VERSION, 1, -1)
+        frame = head + writer.joined()
+        # the threads of the gateway are traced from their start on
+        threading.setprofile(trace)
+        try:
+            with GatewayServer(folder, port=0) as gateway, socket.socket() as client:
+                client.connect(("127.0.0.1", gateway.port))
+                for is_traced in (False, False, True):
+                    trace.is_on = is_traced
+                    client.sendall(struct.pack(">i", len(frame)) + frame)
+                    client.recv(1 << 16)
+                    # the network's thread ends the request after it has sent the response
+                    time.sleep(_REST_S)
+                trace.is_on = False
+        finally:
+            threading.setprofile(None)
+    return trace
+
+
+def flow_trace(name: str, layer_of: Callable[[str], int]) -> Trace:
     flow, is_remote = FLOWS[name]
     with tempfile.TemporaryDirectory() as folder:
         root = f"memory://{uuid.uuid4().hex}" if is_remote else folder
@@ -110,6 +156,10 @@ def row(name: str, layer_of: Callable[[str], int]) -> list[str]:
         topic.append(ROWS)
         with traced(layer_of) as trace:
             flow(topic)
+    return trace
+
+
+def row(name: str, trace: Trace) -> list[str]:
     numbers = len(trace.files), len(trace.functions), trace.crossings, trace.depth, len(trace.upward)
     return [name, *(f"{number:,}" for number in numbers)]
 
@@ -138,7 +188,8 @@ def layers() -> Callable[[str], int]:
 def table() -> str:
     layer_of = layers()
     rows = [["flow", "files", "functions", "calls into another file", "depth", "calls up a layer"], ["---"] * 6]
-    rows += [row(name, layer_of) for name in FLOWS]
+    rows += [row(name, flow_trace(name, layer_of)) for name in FLOWS]
+    rows.append(row("Produce, local", produce_trace(layer_of)))
     return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
 
 

@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 from kio.index import load_request_schema, load_response_schema
 
-from distlog.gateway.kafka_apis import APIS
+from distlog.gateway.apis import APIS
 from distlog.gateway.protocol.messages import EMPTY_VALUES, FIXED, empty_value
 
 FILE = Path(__file__).parents[1] / "distlog" / "gateway" / "protocol" / "messages.txt"

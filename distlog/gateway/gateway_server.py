@@ -26,21 +26,20 @@ from distlog.core.read.fetch import fetch_stored
 from distlog.core.storage.parallel import begin
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
-from distlog.gateway.broker import Broker
+from distlog.gateway.apis import APIS
 from distlog.gateway.cluster import COMPACTION_PERIOD_MS, GatewayLease, advertised, this_machine
 from distlog.gateway.config import AclSettings, GatewayConfig, with_settings
+from distlog.gateway.groups.consumer_group import SubscribedTopics
 from distlog.gateway.groups.coordinator import DroppedTopics, GroupServices
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
-from distlog.gateway.groups.subscribed_topics import SubscribedTopics
-from distlog.gateway.kafka_apis import APIS, KafkaApis, supports
-from distlog.gateway.protocol.frames import error_code
+from distlog.gateway.kafka_apis import Broker, KafkaApis
+from distlog.gateway.protocol.error_codes import error_code
 from distlog.gateway.root_records import DynamicConfigs, RootAcls, RootUsers
 from distlog.gateway.security.authentication import Authentication
 from distlog.gateway.security.tls import TlsContext, TlsFiles
-from distlog.gateway.server.acceptor import Acceptor
-from distlog.gateway.server.connection import Processor
 from distlog.gateway.server.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
 from distlog.gateway.server.fairness import CpuUses, Quotas
+from distlog.gateway.server.socket_server import SocketServer
 from distlog.gateway.topics.metadata_cache import MetadataCache
 from distlog.gateway.transactions.transaction_coordinator import TransactionServices
 
@@ -88,11 +87,17 @@ class GatewayServer:
         defaults = BrokerConfig.parse(settings or {}).topic_defaults
         self._loop = asyncio.new_event_loop()
         shares, quotas = CpuUses(time.monotonic), Quotas(time.monotonic)
-        self._apis = KafkaApis(shares, config.num_io_threads)
-        self._processor = Processor(
-            config, self._loop, shares, quotas, self._apis.offer_new, supports, authentication
+        self._apis = KafkaApis(APIS, shares, config.num_io_threads)
+        self._sockets = SocketServer(
+            config,
+            self._loop,
+            shares,
+            quotas,
+            self._apis.offer_new,
+            self._apis.supports,
+            authentication,
+            TlsContext(tls) if tls else None,
         )
-        self._acceptor = Acceptor(self._processor, TlsContext(tls) if tls else None)
         metadata = MetadataCache(Storage(root, storage_options), defaults, clock, config)
         fetches = DelayedFetches(self._apis.offer, config.metadata_max_age_ms)
         appends = DelayedAppends(self._apis.offer)
@@ -152,12 +157,12 @@ class GatewayServer:
                 )
 
     def _log_events(self, *, is_last: bool = False) -> None:
-        self._processor.unreadable.log(is_last=is_last)
+        self._sockets.unreadable.log(is_last=is_last)
         if self.broker.acls is not None:
             self.broker.acls.denials.log(is_last=is_last)
-        if self._processor.authentication is not None:
-            self._processor.authentication.failures.log.log(is_last=is_last)
-        self._processor.failures.log(is_last=is_last)
+        if self._sockets.authentication is not None:
+            self._sockets.authentication.failures.log.log(is_last=is_last)
+        self._sockets.failures.log(is_last=is_last)
 
     @property
     def _refreshes(self) -> dict[str, Callable[[], None]]:
@@ -176,7 +181,7 @@ class GatewayServer:
 
     @property
     def port(self) -> int:
-        return self._acceptor.port
+        return self._sockets.port
 
     @property
     def root(self) -> str:
@@ -190,11 +195,11 @@ class GatewayServer:
 
     @property
     def connections(self) -> int:
-        return len(self._processor.connections)
+        return len(self._sockets.connections)
 
     def metrics(self) -> list[Metric]:
         waiting = sum(len(pool.channel) for pool in self._apis.pools.values())
-        return [*server_metrics(self._processor, self.broker, waiting), *self._apis.metrics()]
+        return [*server_metrics(self._sockets, self.broker, waiting), *self._apis.metrics()]
 
     @property
     def address(self) -> str:
@@ -210,7 +215,7 @@ class GatewayServer:
         """
         self._thread.start()
         try:
-            self._in_loop(self._acceptor.listen(self.host, self._wanted_port)).result()
+            self._in_loop(self._sockets.listen(self.host, self._wanted_port)).result()
             host, port = self.broker.config.advertised or advertised(self.host, self.port)
             self._lease.set_address(host, port, this_machine())
             self._groups.join()
@@ -221,7 +226,7 @@ class GatewayServer:
             self._wait_for_others(is_to_stop)
         except BaseException:
             # also after an interrupt: other gateways would send clients to one that does not answer
-            self._in_loop(self._acceptor.stop(0)).result()
+            self._in_loop(self._sockets.stop(0)).result()
             ShutdownDeadline(STOP_TIMEOUT_S).run(self._groups.stop)
             self._end_loop(STOP_TIMEOUT_S)
             raise
@@ -249,7 +254,7 @@ class GatewayServer:
         if self._loop.is_closed():
             return True
         end, drained = ShutdownDeadline(timeout_s), ShutdownDeadline((1 - _CLOSING_SHARE) * timeout_s)
-        stopping = self._in_loop(self._acceptor.stop(drained.left_s))
+        stopping = self._in_loop(self._sockets.stop(drained.left_s))
         self.broker.fetches.stop()
         self.broker.appends.stop()
         self._groups.release_members()
@@ -308,11 +313,11 @@ def warm_up() -> None:
         _log.warning("the first requests may wait for kernels, since no temporary topic could be used: %s", error)
 
 
-def server_metrics(processor: Processor, broker: Broker, waiting: int) -> list[Metric]:
+def server_metrics(sockets: SocketServer, broker: Broker, waiting: int) -> list[Metric]:
     gauges = {
-        "connections": ("open connections", len(processor.connections)),
+        "connections": ("open connections", len(sockets.connections)),
         "request_queue_size": ("requests that wait for a handler", waiting),
-        "request_memory_bytes": ("bytes of requests that are received or handled", processor.memory.used),
+        "request_memory_bytes": ("bytes of requests that are received or handled", sockets.memory.used),
         "fetch_memory_bytes": ("bytes of records in responses that clients have not taken", broker.fetch_memory.used),
         "node_id": ("the id of this broker", broker.cluster.node.id),
         "brokers": ("gateways of the root that live, as far as this one knows", len(broker.cluster.nodes)),
@@ -324,24 +329,24 @@ def server_metrics(processor: Processor, broker: Broker, waiting: int) -> list[M
         "delayed_appends": ("produce requests that wait for a partition's lock", len(broker.appends)),
     }
     counters = {
-        "connections_accepted": ("connections that were accepted", processor.accepted),
+        "connections_accepted": ("connections that were accepted", sockets.accepted),
         "connections_refused": (
             "connections that were refused: there were too many, in all or from one address",
-            processor.refused,
+            sockets.refused,
         ),
-        "tls_handshakes_failed": ("connections that ended in TLS's handshake", processor.tls_failed),
+        "tls_handshakes_failed": ("connections that ended in TLS's handshake", sockets.tls_failed),
         "connections_hung_up": (
             "connections that the gateway ended: no request, not allowed, too slow, or idle",
-            processor.hung_up,
+            sockets.hung_up,
         ),
         "unreadable_files": (
             "responses that end in a file of a log that cannot be read: check the disk",
-            processor.unreadable.total,
+            sockets.unreadable.total,
         ),
     }
     if broker.acls is not None:
         counters["denials"] = ("rights that clients asked for, and no ACL gave them", broker.acls.denials.total)
-    authentication = processor.authentication
+    authentication = sockets.authentication
     return [
         *(_metric(name, "gauge", *metric) for name, metric in gauges.items()),
         *(_metric(name, "counter", *metric) for name, metric in counters.items()),

@@ -1,28 +1,51 @@
-"""The table of APIs, and the threads that handle their requests: Kafka's KafkaApis. To add an API, add its module."""
+"""Finds the handler of a request, and runs it in a thread: Kafka's KafkaApis and its request channel."""
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import queue
 import threading
 import time
+from base64 import urlsafe_b64encode
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
 
+from distlog.core.log.partition_log import WouldWaitError
 from distlog.core.log_manager.log_manager import Metric
-from distlog.gateway.apis import cluster, configs, fetch, groups, produce, security, topics, transactions
-from distlog.gateway.broker import Api, Broker, Handlers
-from distlog.gateway.protocol.frames import RequestHead
-from distlog.gateway.protocol.messages import InvalidRequestError
-from distlog.gateway.server.fairness import CpuUses, owner_of
-from distlog.gateway.server.request import PRODUCE_KEY, ClientSession, KafkaRequestHandlerPool, Request, Rights
+from distlog.gateway.cluster import GatewayLease, Node
+from distlog.gateway.config import GatewayConfig
+from distlog.gateway.groups.coordinator import GroupServices
+from distlog.gateway.protocol.messages import (
+    API_VERSIONS_KEY,
+    MAX_ITEMS,
+    PRODUCE_KEY,
+    Fields,
+    InvalidRequestError,
+    RequestHead,
+)
+from distlog.gateway.root_records import DynamicConfigs, RootAcls, RootUsers
+from distlog.gateway.server.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
+from distlog.gateway.server.fairness import REQUEST_PERCENTAGE, CpuUse, CpuUses, FairQueue, owner_of
+from distlog.gateway.server.request import ClientSession, Request, Rights
+from distlog.gateway.topics.metadata_cache import MetadataCache
+from distlog.gateway.transactions.transaction_coordinator import TransactionServices
+
+_log = logging.getLogger("distlog.gateway")
+#: The largest Produce request, in bytes and in topics and partitions, that the network's thread may handle itself.
+_SMALL_BYTES, _FEW_PARTITIONS = 128 << 10, 9
 
 
 class KafkaApis:
-    """Handles requests, from many threads, and counts them. The `broker` is set before the first one."""
+    """Handles requests from many threads, and counts them. `broker` is set before the first request."""
 
     broker: Broker
 
-    def __init__(self, shares: CpuUses, io_threads: int) -> None:
-        self._shares, self._lock = shares, threading.Lock()
+    def __init__(self, apis: Mapping[int, Api], shares: CpuUses, io_threads: int) -> None:
+        self._apis, self._shares, self._lock = apis, shares, threading.Lock()
         self._count, self._seconds = Counter[str](), Counter[str]()
         sizes = {**_THREADS, Handlers.RECORDS: io_threads, Handlers.TRANSACTIONS: io_threads}
         self.pools = {
@@ -30,20 +53,37 @@ class KafkaApis:
             for handlers, size in sizes.items()
         }
 
-    def offer_new(self, request: Request, has_time: Callable[[], bool]) -> bool:
-        """Have a received request handled; True if that was done here, as for small ones while there is time."""
-        is_handled = (
-            request.head.api_key == PRODUCE_KEY
-            and len(request.frame or b"") <= _SMALL_BYTES
-            and has_time()
-            and self.pools[Handlers.RECORDS].handle_without_waiting(request, self._handle_without_waiting)
+    def supports(self, head: RequestHead, session: ClientSession) -> bool:
+        """Return True if a request's body can be read, False for an unknown version of ApiVersions.
+
+        Raises InvalidRequestError for a request that the gateway doesn't have, or that this client may not send yet.
+        """
+        api = self._apis.get(head.api_key)
+        if session.principal is None and not (
+            head.api_key == API_VERSIONS_KEY or (api is not None and api.handlers is Handlers.SASL)
+        ):
+            raise InvalidRequestError("the client has not authenticated", api_key=head.api_key)
+        if api is not None and api.oldest <= head.api_version <= api.newest:
+            return True
+        if head.api_key == API_VERSIONS_KEY:
+            return False
+        raise InvalidRequestError(
+            "the gateway does not support this API or version", api_key=head.api_key, version=head.api_version
         )
-        if not is_handled:
-            self.offer(request)
-        return is_handled
+
+    def offer_new(self, request: Request, has_time: Callable[[], bool]) -> bool:
+        """Handle a small Produce request in the network's thread while it `has_time`; queue all other requests.
+
+        Returns True if the request was handled here.
+        """
+        is_small = request.head.api_key == PRODUCE_KEY and len(request.frame or b"") <= _SMALL_BYTES
+        if is_small and has_time() and self.pools[Handlers.RECORDS].has_handled_at_once(request):
+            return True
+        self.offer(request)
+        return False
 
     def offer(self, request: Request) -> None:
-        self.pools[APIS[request.head.api_key].handlers].channel.offer(request)
+        self.pools[self._apis[request.head.api_key].handlers].channel.offer(request)
 
     def offer_password(self, request: Request) -> None:
         """Queue a password check: addresses take turns, and at each address the names of users."""
@@ -51,45 +91,31 @@ class KafkaApis:
         request.share = self._shares.share(owner, f"password of {request.delayed}")
         self.pools[Handlers.PASSWORDS].channel.offer(request)
 
-    def _handle(self, request: Request) -> None:
-        """Handle one request, and send its response unless its handler does that itself."""
-        api, start_s = APIS[request.head.api_key], time.perf_counter()
+    def _handle(self, request: Request) -> bool:
+        """Handle a request, and respond unless its handler does that itself; False if it would wait and may not."""
+        api, start_s = self._apis[request.head.api_key], time.perf_counter()
         try:
-            request.read()
-            self._grant(request)
+            request.read(MAX_ITEMS if request.may_wait else _FEW_PARTITIONS)
+            if request.granted is None:
+                # a request that was put off keeps the rights that it had
+                lists, session = self.broker.acls, request.session
+                request.granted = Rights() if lists is None else lists.rights(request.user, session.address[0])
             fields = api.handle(request, self.broker)
             if fields is not None:
                 request.respond(fields)
-        except InvalidRequestError as error:
+        except (WouldWaitError, InvalidRequestError) as error:
+            if not request.may_wait:
+                # a handler's thread reads a large or invalid request again
+                return False
             request.hang_up(str(error))
-        finally:
-            self._note(api.name, time.perf_counter() - start_s)
-
-    def _handle_without_waiting(self, request: Request) -> bool:
-        """Handle a small Produce request unless it must wait; then `_handle` continues."""
-        start_s = time.perf_counter()
-        try:
-            request.read(_FEW_PARTITIONS)
-        except InvalidRequestError:
-            # it is large, or no request: a handler reads it again, and says so
-            return False
-        self._grant(request)
-        is_handled = produce.produce_without_waiting(request, self.broker)
-        if is_handled:
-            self._note(APIS[PRODUCE_KEY].name, time.perf_counter() - start_s)
-        return is_handled
-
-    def _grant(self, request: Request) -> None:
-        """Give a request the rights of its client; one that was put off keeps those that it had."""
-        lists, session = self.broker.acls, request.session
-        if request.granted is None:
-            user, host = session.principal or "", session.address[0]
-            request.granted = Rights() if lists is None else lists.rights(user, host)
-
-    def _note(self, api: str, seconds: float) -> None:
+        except Exception:
+            # handlers answer with their own errors; after any other the connection ends
+            _log.exception("a request failed (api_key=%d)", request.head.api_key)
+            request.hang_up("the request failed")
         with self._lock:
-            self._count[api] += 1
-            self._seconds[api] += seconds  # type: ignore[assignment]
+            self._count[api.name] += 1
+            self._seconds[api.name] += time.perf_counter() - start_s  # type: ignore[assignment]
+        return True
 
     @property
     def total(self) -> int:
@@ -108,29 +134,194 @@ class KafkaApis:
         ]
 
 
-#: All APIs, by their keys.
-APIS: dict[int, Api] = {
-    api.key: api
-    for module in (produce, fetch, topics, configs, cluster, groups, transactions, security)
-    for api in module.APIS
-}
-_BEFORE_AUTHENTICATION = {cluster.KEY, *(key for key, api in APIS.items() if api.handlers is Handlers.SASL)}
-#: The largest Produce request that the network's thread may handle itself, and its most topics and partitions.
-_SMALL_BYTES, _FEW_PARTITIONS = 128 << 10, 9
-#: Two threads for members, so that none loses its session while the storage is slow. A thread of topics may wait for
-#: a lock that a stopped process holds. Guessing clients get one core at most.
+class Handlers(Enum):
+    """The threads that handle an API, by their name: no kind of work waits for another kind."""
+
+    RECORDS = "request"
+    #: For members of groups: they use the storage of groups alone.
+    MEMBERS = "group"
+    #: For steps of transactions, each of which waits for the storage.
+    TRANSACTIONS = "transaction"
+    #: For deletions and changes of topics: they wait for locks, which a stopped process may hold.
+    TOPICS = "topics"
+    SASL = "sasl"
+    #: For checks of passwords, which take time on purpose.
+    PASSWORDS = "password"
+
+
+#: How many threads. Two for members, so that none loses its session while the storage is slow. A thread of topics may
+#: wait for a lock that a stopped process holds. Guessing clients get one core at most.
 _THREADS = {Handlers.MEMBERS: 2, Handlers.TOPICS: 4, Handlers.SASL: 1, Handlers.PASSWORDS: 1}
 
 
-def supports(head: RequestHead, session: ClientSession) -> bool:
-    """True if a request's body can be read; False for an unknown version of ApiVersions."""
-    if session.principal is None and head.api_key not in _BEFORE_AUTHENTICATION:
-        raise InvalidRequestError("the client has not authenticated", api_key=head.api_key)
-    api = APIS.get(head.api_key)
-    if api is not None and api.oldest <= head.api_version <= api.newest:
-        return True
-    if head.api_key == cluster.KEY:
-        return False
-    raise InvalidRequestError(
-        "the gateway does not support this API or version", api_key=head.api_key, version=head.api_version
-    )
+class Api(NamedTuple):
+    """An API in the versions from `oldest` to `newest`; `handle` returns the response, None if it comes later."""
+
+    key: int
+    name: str
+    oldest: int
+    newest: int
+    handle: Callable[[Request, Broker], Fields | None]
+    #: The rights that its handler checks, as the documentation has them.
+    rights: str
+    handlers: Handlers = Handlers.RECORDS
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """The gateway as its handlers see it.
+
+    Without `acls` every client may do everything. With `acls` clients may also change the `users` of the root.
+    `check_password` queues a request for the thread of passwords.
+    """
+
+    config: GatewayConfig
+    metadata: MetadataCache
+    fetches: DelayedFetches
+    appends: DelayedAppends
+    clock: Callable[[], int]
+    apis: Mapping[int, Api]
+    fetch_memory: FetchMemory
+    cluster: GatewayLease
+    groups: GroupServices
+    transactions: TransactionServices
+    configs: DynamicConfigs
+    security_protocol: str = "PLAINTEXT"
+    acls: RootAcls | None = None
+    users: RootUsers | None = None
+    check_password: Callable[[Request], None] | None = None
+
+    @property
+    def cluster_id(self) -> str:
+        """An id of the root, the same for all its gateways: 16 bytes in URL-safe base 64."""
+        digest = hashlib.sha256(self.metadata.root.url.encode()).digest()
+        return urlsafe_b64encode(digest[:16]).decode().rstrip("=")
+
+    def address(self, request: Request, node: Node) -> tuple[str, int]:
+        """The host and port at which the client of a request finds a gateway."""
+        if node.id == self.cluster.node.id:
+            return self.config.advertised or request.session.local
+        return node.host, node.port
+
+
+#: How often clients are checked that have used their part of the time.
+_PAUSE_S = 0.005
+
+
+class RequestChannel:
+    """The requests that wait for one of `handlers` threads, in fair order; for many threads."""
+
+    def __init__(self, shares: CpuUses, handlers: int) -> None:
+        self._shares, self._handlers = shares, handlers
+        self._queue = FairQueue[Request](shares, handlers)
+        # True has a thread check for a request that may be handled now, False ends it
+        self._wakeups: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._is_watched = False
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def offer(self, request: Request) -> None:
+        with self._shares.lock:
+            self._queue.put(request.share, request)
+        self._wake(1)
+
+    def receive(self) -> Request | None:
+        """The next request; waits for one. None ends a handler."""
+        waits_for_time = False
+        while True:
+            is_running = self._poll_again() if waits_for_time else self._wakeups.get()
+            with self._shares.lock:
+                request = self._queue.next(limited=is_running)
+                # one thread polls again after a pause, for all threads
+                if waits_for_time:
+                    self._is_watched, waits_for_time = False, False
+                if request is None and is_running and len(self._queue) and not self._is_watched:
+                    self._is_watched = waits_for_time = True
+                is_left_alone = request is not None and len(self._queue) and not self._is_watched
+            if not is_running and request is not None:
+                self._wakeups.put(False)
+            elif is_left_alone:
+                self._wake(1)
+            if request is not None or not is_running:
+                return request
+
+    def _poll_again(self) -> bool:
+        # no `get` with a timeout: one waited forever while other threads removed items (CPython 3.11)
+        time.sleep(_PAUSE_S)
+        try:
+            return self._wakeups.get_nowait()
+        except queue.Empty:
+            return True
+
+    def used(self, share: CpuUse, used_s: float) -> None:
+        with self._shares.lock:
+            share.note(used_s, self._shares.clock_s())
+
+    def finish(self, share: CpuUse, used_s: float) -> None:
+        with self._shares.lock:
+            self._queue.end(share, used_s)
+            waiting = len(self._queue)
+        # two, so that more threads work again when the other clients have ended
+        self._wake(min(waiting, 2))
+
+    def end(self) -> None:
+        for _ in range(self._handlers):
+            self._wakeups.put(False)
+
+    def _wake(self, times: int) -> None:
+        for _ in range(times):
+            if self._wakeups.qsize() < self._handlers:
+                self._wakeups.put(True)
+
+
+#: The time that the network's thread takes for a request and its response.
+_NETWORK_S = 0.0006
+#: How many times its time of the CPU a request may count, since its thread waited for its turn.
+_MOST_WAITING = 3
+
+
+class KafkaRequestHandlerPool:
+    """`size` threads with a `name`, each of which calls `handle` with one request after the other."""
+
+    def __init__(self, shares: CpuUses, handle: Callable[[Request], bool], size: int, name: str) -> None:
+        self.channel, self._shares, self._handle = RequestChannel(shares, size), shares, handle
+        self._threads = [
+            threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True) for number in range(size)
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        self.channel.end()
+        end = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(end - time.monotonic(), 0))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def has_handled_at_once(self, request: Request) -> bool:
+        """Handle a request in the network's thread; False if others wait for handlers, or it would have to wait."""
+        if len(self.channel) or not self._shares.leaves_room(request.share):
+            return False
+        started_s, started_cpu_s = time.monotonic(), time.thread_time()
+        request.may_wait = False
+        is_handled = self._handle(request)
+        request.may_wait = True
+        # also for an attempt alone, which must cost its client something
+        cpu_s, duration_s = time.thread_time() - started_cpu_s, time.monotonic() - started_s
+        self.channel.used(request.share, min(_MOST_WAITING * cpu_s, duration_s) + _NETWORK_S * is_handled)
+        request.count(REQUEST_PERCENTAGE, duration_s)
+        return is_handled
+
+    def _run(self) -> None:
+        while (request := self.channel.receive()) is not None:
+            # a request that is put off may be of another share in the next line
+            share, started_s, started_cpu_s = request.share, time.monotonic(), time.thread_time()
+            self._handle(request)
+            cpu_s = time.thread_time() - started_cpu_s
+            # a thread that waits for storage uses nothing; one that computes waits for the others that do
+            used_s = min(_MOST_WAITING * cpu_s, time.monotonic() - started_s)
+            self.channel.finish(share, used_s + _NETWORK_S)
+            request.count(REQUEST_PERCENTAGE, time.monotonic() - started_s)

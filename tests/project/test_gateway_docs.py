@@ -20,18 +20,17 @@ from distlog.core.kafka.transactions import TRANSACTIONS_TOPIC
 from distlog.core.log.producers import _MOST_EXPANSION, _SMALLEST_LIMIT
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC
 from distlog.core.write.engine import REMEMBERED_MS
+from distlog.gateway.apis import APIS
 from distlog.gateway.cluster import GATEWAYS_GROUP as GATEWAYS
 from distlog.gateway.cluster import LEASE_S, ROOT_ID
 from distlog.gateway.cluster import MAINTENANCE_GROUP as MAINTENANCE
 from distlog.gateway.config import STANDARD_AUTHORIZER, AclSettings, GatewayConfig, gateway_settings
 from distlog.gateway.gateway_server import STOP_TIMEOUT_S
 from distlog.gateway.groups.offsets_topic import PARTITIONS
-from distlog.gateway.kafka_apis import APIS
-from distlog.gateway.protocol.frames import LARGEST_OTHER_BYTES
-from distlog.gateway.protocol.messages import MAX_ITEMS
+from distlog.gateway.protocol.messages import LARGEST_OTHER_BYTES, MAX_ITEMS
 from distlog.gateway.security.authentication import Authentication
 from distlog.gateway.security.users_file import UsersFile
-from distlog.gateway.server.connection import BYTES_PER_S
+from distlog.gateway.server.socket_server import BYTES_PER_S
 from distlog.gateway.transactions.transaction_coordinator import EXPIRATION_MS
 
 PAGES = ("gateway.md", "gateway-operations.md", "gateway-security.md")

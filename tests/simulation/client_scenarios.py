@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import distlog
 from distlog.core.errors import DistlogError
 from distlog.core.storage.storage import Storage
-from distlog.gateway.groups.classic_group import GroupRefusedError
-from distlog.gateway.transactions.transaction_log import TransactionRefusedError
+from distlog.gateway.protocol.error_codes import CoordinatorError
 from simulation import gateways
 from simulation.gateways import Gateway, NoAnswerError, Numbers
 from simulation.scenario import Scenario, StoreScenario
@@ -96,7 +95,7 @@ class TransactionTimeout(StoreScenario):
     def transact(self) -> None:
         process = living().process
         self.world.pause(3.0)
-        with suppress(NoAnswerError, DistlogError, TransactionRefusedError, GroupRefusedError):
+        with suppress(NoAnswerError, DistlogError, CoordinatorError):
             producer = gateways.call(
                 self.stage,
                 process,

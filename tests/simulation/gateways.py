@@ -26,13 +26,13 @@ from distlog.core.read.consumer_offsets import Position
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 from distlog.gateway.apis.produce import produce
-from distlog.gateway.broker import Broker
 from distlog.gateway.cluster import GatewayLease
 from distlog.gateway.config import GatewayConfig
-from distlog.gateway.groups.classic_group import GroupRefusedError
+from distlog.gateway.groups.consumer_group import SubscribedTopics
 from distlog.gateway.groups.coordinator import GroupServices
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
-from distlog.gateway.groups.subscribed_topics import SubscribedTopics
+from distlog.gateway.kafka_apis import Broker
+from distlog.gateway.protocol.error_codes import CoordinatorError
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.root_records import DynamicConfigs
 from distlog.gateway.server.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
@@ -41,7 +41,6 @@ from distlog.gateway.server.request import Rights
 from distlog.gateway.topics.metadata_cache import MetadataCache
 from distlog.gateway.topics.partition import FetchedData
 from distlog.gateway.transactions.transaction_coordinator import TransactionServices
-from distlog.gateway.transactions.transaction_log import TransactionRefusedError
 from simulation.oracle import Batch
 from simulation.record_log import rows_of_client
 from simulation.threads import SimQueue
@@ -402,7 +401,7 @@ def _coordinated(stage: Stage, process: Process, work: Callable[[Gateway], T], s
 def _asked_once(stage: Stage, process: Process, work: Callable[[Gateway], T]) -> T:
     try:
         return call(stage, process, _any_gateway(stage, process), work)
-    except (TransactionRefusedError, GroupRefusedError) as refused:
+    except CoordinatorError as refused:
         error = NoAnswerError if refused.code in _RETRIABLE else RefusedError
         raise error(refused.code.name) from None
 
@@ -542,7 +541,7 @@ def _commit_of(group: str, key: tuple[str, int], offset: int) -> Callable[[Gatew
         gateway.broker.groups.offsets.commit(group, {key: Position(offset, commit_ms=now_ms())}, codes.put)
         code = codes.get()
         if code is not ErrorCode.none:
-            raise GroupRefusedError(code)
+            raise CoordinatorError(code)
 
     return commit
 

@@ -24,9 +24,9 @@ from raw_batches import batch, record, with_right_crc
 import distlog
 from distlog.core.format.compression import CODEC_NAMES, compress
 from distlog.core.format.record_batch import APPEND_TIME, CONTROL, TRANSACTIONAL
+from distlog.gateway.apis import APIS
 from distlog.gateway.config import GatewayConfig, GroupSettings
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.kafka_apis import APIS
 from distlog.gateway.protocol.messages import FIXED, MessageSchema, SchemaField, request_schema, uvarint
 from distlog.gateway.server.request import Request
 from soak.gateway_process import GatewayProcess

@@ -9,10 +9,9 @@ from typing import Any
 from consumer_groups import GROUP, Gateway, MemoryStore
 from kio.schema.errors import ErrorCode
 
-from distlog.gateway.groups.consumer_group import ConsumerGroup, ConsumerHeartbeat, HeartbeatReply
+from distlog.gateway.groups.consumer_group import ConsumerGroup, ConsumerHeartbeat, HeartbeatReply, matches
 from distlog.gateway.groups.coordinator import ConsumerCoordinator
 from distlog.gateway.groups.offsets_format import TopicIdPartition
-from distlog.gateway.groups.subscribed_topics import matches
 from distlog.gateway.topics.topic_index import TopicSummary
 
 CLICKS = uuid.UUID(int=1)

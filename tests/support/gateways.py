@@ -24,7 +24,7 @@ from distlog.gateway import cluster, gateway_server
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.protocol.messages import ChunkWriter, message_writer, request_schema
-from distlog.gateway.server import acceptor
+from distlog.gateway.server import socket_server
 from distlog.gateway.topics import gathered_appends
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, INIT_PRODUCER_ID = 0, 1, 2, 3, 18, 22
@@ -51,7 +51,7 @@ def lingers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def frequent_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the intervals at which gateways poll: times of clients, files, changes of other gateways."""
-    monkeypatch.setattr(acceptor, "_CHECK_S", 0.02)
+    monkeypatch.setattr(socket_server, "_CHECK_S", 0.02)
     # of a lease of nine seconds
     monkeypatch.setattr(cluster, "FREQUENT", dataclasses.replace(cluster.FREQUENT, refresh=1 / 400))
     monkeypatch.setattr(gateway_server, "_LOOK_MS", {True: 20, False: 20})

@@ -20,13 +20,13 @@ from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, Position, encode_p
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 from distlog.core.write import engine
-from distlog.gateway.broker import Broker
 from distlog.gateway.cluster import GatewayLease
 from distlog.gateway.config import GatewayConfig, GroupSettings
+from distlog.gateway.groups.consumer_group import SubscribedTopics
 from distlog.gateway.groups.coordinator import GroupServices
 from distlog.gateway.groups.offsets_format import encode_key
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
-from distlog.gateway.groups.subscribed_topics import SubscribedTopics
+from distlog.gateway.kafka_apis import Broker
 from distlog.gateway.root_records import DynamicConfigs
 from distlog.gateway.server.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
 from distlog.gateway.server.fairness import Quotas
@@ -71,7 +71,7 @@ class Parts:
         lease = self.lease = GatewayLease(metadata.root, None, 9.0, clock=lambda: 0.0)
         lease.set_address("127.0.0.1", port, "a")
         self._store = OffsetsTopic(self.address.url, linger_ms=0, storage_options=self.address.options)
-        topics = SubscribedTopics(lambda name: metadata.fresh_topic(name).facts, list)
+        topics = SubscribedTopics(lambda name: metadata.fresh_topic(name).summary, list)
         self.groups = GroupServices(self._store, lease, GroupSettings(), topics, retention_ms=retention_ms)
         self.services = TransactionServices(metadata, fetches, lease, self.groups, lambda: self.now_ms)
         memory = FetchMemory(1 << 20)

@@ -377,7 +377,7 @@ class Transaction:
 
 
 #: 1990: seconds that are taken for milliseconds are before it.
-_USUAL_MS = 631_152_000_000
+USUAL_MS = 631_152_000_000
 _warned = set[tuple[str, type[Warning]]]()
 
 
@@ -404,7 +404,7 @@ def warn_of_early(topic: str, topic_id: str, early_ms: int) -> None:
 
 
 def is_early(timestamp: int) -> bool:
-    return NO_TIMESTAMP < timestamp < _USUAL_MS
+    return NO_TIMESTAMP < timestamp < USUAL_MS
 
 
 def _warn(topic: str, topic_id: str, text: str, category: type[Warning]) -> None:

@@ -1,1 +1,11 @@
-"""The functions of the APIs, from a request to the fields of its response: a module for each group of APIs."""
+"""The APIs that the gateway has. To add an API, write its handler and add it to the `APIS` of its module."""
+
+from distlog.gateway.apis import configs, fetch, groups, produce, security, topics, transactions
+from distlog.gateway.kafka_apis import Api
+
+#: All APIs, by their keys.
+APIS: dict[int, Api] = {
+    api.key: api
+    for module in (produce, fetch, topics, configs, groups, transactions, security)
+    for api in module.APIS
+}

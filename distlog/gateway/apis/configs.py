@@ -9,23 +9,20 @@ from typing import Any, NamedTuple
 
 from distlog.core.config import TopicConfig, settings
 from distlog.core.errors import InvalidConfigError
-from distlog.gateway.broker import Api, Broker, Handlers
 from distlog.gateway.config import ShownSetting, gateway_settings, setting_text, topic_default_settings
-from distlog.gateway.protocol.frames import (
+from distlog.gateway.kafka_apis import Api, Broker, Handlers
+from distlog.gateway.protocol.error_codes import (
     AccessDeniedError,
-    Fields,
     UnsupportedRequestError,
     attempted,
-    attempted_once,
     client_text,
     error_code,
-    grouped,
 )
-from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.protocol.messages import ErrorCode, Fields
 from distlog.gateway.root_records import check_change
 from distlog.gateway.security.acls import CLUSTER_NAME, Operation, ResourceType
 from distlog.gateway.server.fairness import CLIENT_ID, USER, Entity
-from distlog.gateway.server.request import Request
+from distlog.gateway.server.request import Request, attempted_once, grouped
 
 #: Kafka's settings of topics about replicas, tiers and old formats: they are accepted, and have no effect here.
 _IGNORED = frozenset(

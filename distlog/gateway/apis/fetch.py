@@ -12,22 +12,13 @@ from distlog.core.errors import OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.read.lookup import EARLIEST, LATEST, MAX_TIMESTAMP, offset_for_time
 from distlog.core.segments.chunks import StoredBatches
 from distlog.core.storage.parallel import in_parallel
-from distlog.gateway.broker import Api, Broker, Handlers
-from distlog.gateway.protocol.frames import (
-    Fields,
-    ResponseChunk,
-    attempted,
-    by_topic,
-    error_code,
-    grouped,
-    topic_error_code,
-    topic_key,
-)
-from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.kafka_apis import Api, Broker, Handlers
+from distlog.gateway.protocol.error_codes import attempted, error_code, topic_error_code
+from distlog.gateway.protocol.messages import ErrorCode, Fields, ResponseChunk
 from distlog.gateway.security.acls import Operation, ResourceType
 from distlog.gateway.server.delayed_operations import DelayedFetch
 from distlog.gateway.server.fairness import CONSUMER_BYTE_RATE
-from distlog.gateway.server.request import Request
+from distlog.gateway.server.request import Request, by_topic, grouped, topic_key
 from distlog.gateway.topics.metadata_cache import HostedTopic
 from distlog.gateway.topics.partition import FetchedData, LogOffsets, Partition
 
@@ -109,7 +100,7 @@ def _read(
 ) -> _FetchedPartition:
     partition = None
     try:
-        request.rights.check_topic(Operation.READ, topic, broker.metadata.topic_of_id)
+        request.rights.check_topic(Operation.READ, topic, broker.metadata)
         partition = broker.metadata.readable_topic(topic).partition(requested.partition)
         max_bytes = max(min(requested.partition_max_bytes, room), 0)
         data = partition.fetch(requested.fetch_offset, max_bytes, committed=committed)

@@ -13,24 +13,16 @@ from uuid import UUID
 from distlog.core.errors import DistlogError, StorageError
 from distlog.core.kafka.transactions import TopicPartition
 from distlog.core.read.consumer_offsets import Position
-from distlog.gateway.broker import Api, Broker, Handlers
 from distlog.gateway.event_log import FAILURES
-from distlog.gateway.groups.classic_group import (
-    GroupPhase,
-    GroupRefusedError,
-    Join,
-    JoinReply,
-    SyncReply,
-    SyncRequest,
-)
-from distlog.gateway.groups.consumer_group import ConsumerHeartbeat, HeartbeatReply
+from distlog.gateway.groups.classic_group import GroupPhase, Join, JoinReply, SyncReply, SyncRequest
+from distlog.gateway.groups.consumer_group import ConsumerHeartbeat, HeartbeatReply, matches
 from distlog.gateway.groups.coordinator import GroupDescription
 from distlog.gateway.groups.offsets_format import TopicIdPartition, numbers_by_topic_id
-from distlog.gateway.groups.subscribed_topics import matches
-from distlog.gateway.protocol.frames import AccessDeniedError, Fields, attempted, by_topic, error_code, grouped
-from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.kafka_apis import Api, Broker, Handlers
+from distlog.gateway.protocol.error_codes import AccessDeniedError, CoordinatorError, attempted, error_code
+from distlog.gateway.protocol.messages import ErrorCode, Fields
 from distlog.gateway.security.acls import CLUSTER_NAME, Operation, ResourceType
-from distlog.gateway.server.request import NO_OPERATIONS, Request
+from distlog.gateway.server.request import NO_OPERATIONS, Request, by_topic, grouped
 from distlog.gateway.topics.metadata_cache import HostedTopic
 from distlog.gateway.topics.topic_index import TopicSummary
 
@@ -290,13 +282,13 @@ def _group_offsets(
     member_id, epoch = getattr(requested_group, "member_id", None), getattr(requested_group, "member_epoch", -1)
     try:
         if code := rights.denied(Operation.DESCRIBE, ResourceType.GROUP, group):
-            raise GroupRefusedError(code)
+            raise CoordinatorError(code)
         codes = {topic: rights.denied(Operation.DESCRIBE, ResourceType.TOPIC, topic) for topic in topics}
         allowed = None if requested is None else [partition for partition in requested if not codes[partition[0]]]
         positions: Mapping[TopicPartition, PositionOrCode] = broker.groups.offsets.fetch(
             group, allowed, stable=stable, member_id=member_id, epoch=epoch
         )
-    except GroupRefusedError as refused:
+    except CoordinatorError as refused:
         # version 1 has the code only per partition; without it, a client would start again
         return {"error_code": refused.code, "topics": _offset_topics(dict.fromkeys(requested or (), refused.code))}
     if requested is None:
@@ -344,7 +336,7 @@ def offset_delete(request: Request, broker: Broker) -> None:
     topics = dict.fromkeys(topic for topic, _ in partitions)
     try:
         if code := rights.denied(Operation.DELETE, ResourceType.GROUP, group):
-            raise GroupRefusedError(code)
+            raise CoordinatorError(code)
         codes = {topic: rights.denied(Operation.READ, ResourceType.TOPIC, topic) for topic in topics}
         results: dict[TopicPartition, ErrorCode] = {
             partition: codes[partition[0]] for partition in partitions if codes[partition[0]]
@@ -354,7 +346,7 @@ def offset_delete(request: Request, broker: Broker) -> None:
             _respond_to_deletion(request, results, ErrorCode.none)
         else:
             broker.groups.offsets.delete(group, allowed, results, partial(_respond_to_deletion, request, results))
-    except GroupRefusedError as refused:
+    except CoordinatorError as refused:
         _respond_to_deletion(request, {}, refused.code)
 
 
@@ -449,7 +441,7 @@ def _described_consumers(request: Request, broker: Broker, group: str, names: di
         group_state = broker.groups.consumers.describe(group)
     except AccessDeniedError as error:
         return {**fields, "error_code": error_code(error), "error_message": error.message}
-    except GroupRefusedError as refused:
+    except CoordinatorError as refused:
         return {**fields, "error_code": refused.code, "group_state": "Dead"}
     if any(current.assigned or target for _, _, current, target in group_state.members) and not names:
         summaries = broker.metadata.summaries_or_errors().values()

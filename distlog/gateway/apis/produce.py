@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from distlog.core.errors import DistlogError, InvalidRecordError, LockHeldError, RecordValidationError
@@ -21,32 +22,28 @@ from distlog.core.log.partition_log import AppendInfo, WouldWaitError
 from distlog.core.storage.locks_and_pages import TIMEOUT_S
 from distlog.core.storage.parallel import PARALLEL_REQUESTS, in_parallel
 from distlog.core.times import NO_TIMESTAMP
-from distlog.core.write.append import is_early, warn_of_early
-from distlog.gateway.broker import Api, Broker
-from distlog.gateway.protocol.frames import (
-    Fields,
-    by_topic,
-    client_text,
-    error_code,
-    grouped,
-    topic_error_code,
-    topic_key,
-)
-from distlog.gateway.protocol.messages import ErrorCode
+from distlog.core.write.append import USUAL_MS, is_early, warn_of_early
+from distlog.gateway.kafka_apis import Api, Broker
+from distlog.gateway.protocol.error_codes import CoordinatorError, client_text, error_code, topic_error_code
+from distlog.gateway.protocol.messages import PRODUCE_KEY, ErrorCode, Fields
 from distlog.gateway.security.acls import Operation, ResourceType
 from distlog.gateway.server.delayed_operations import DelayedAppend
 from distlog.gateway.server.fairness import PRODUCER_BYTE_RATE
-from distlog.gateway.server.request import PRODUCE_KEY, Request
+from distlog.gateway.server.request import Request, by_topic, grouped, topic_key
 from distlog.gateway.topics.metadata_cache import HostedTopic
 from distlog.gateway.topics.partition import Fence, Partition
-from distlog.gateway.transactions.transaction_log import TransactionRefusedError
 
 
 def produce(request: Request, broker: Broker) -> None:
-    """Append the batch of each partition; respond when all are durable, or have failed."""
+    """Append the batch of each partition; respond when all are durable, or have failed.
+
+    A request that is put off comes again, and continues. Raises WouldWaitError if it has to wait and may not.
+    """
     if request.delayed is None:
+        if not request.may_wait and not _is_only_written(request, broker):
+            raise WouldWaitError
         request.delayed = ProduceRequest(request, broker)
-    request.delayed.step(may_wait=True)
+    request.delayed.step()
 
 
 _log = logging.getLogger("distlog.gateway")
@@ -78,10 +75,13 @@ class PartState(Enum):
 
 
 _FINAL = (PartState.DURABLE, PartState.FAILED)
+_TOPIC = attrgetter("topic")
 
 
 @dataclass(slots=True, eq=False)
 class ProducedPart:
+    """The batch of one partition; `topic` is a name or an id."""
+
     topic: str | uuid.UUID
     number: int
     records: bytes | None
@@ -93,7 +93,11 @@ class ProducedPart:
 
 
 class ProduceRequest(DelayedAppend):
-    """A Produce request: Kafka's DelayedProduce. Any thread calls `step` until it is answered."""
+    """A Produce request: Kafka's DelayedProduce.
+
+    The network's thread, a handler's thread, and again a handler's thread after a wait for locks call `step`, until
+    the request is answered.
+    """
 
     def __init__(self, request: Request, broker: Broker) -> None:
         body = request.body
@@ -101,47 +105,47 @@ class ProduceRequest(DelayedAppend):
         # a client that wants no response may be gone before the append
         super().__init__(request, time.monotonic() + wait_s, is_needed=body.acks == 0)
         self._broker, self._parts = broker, list(_parts(body))
+        # the commits that are awaited
         self._commits, self._lock = 0, threading.Lock()
         request.count(PRODUCER_BYTE_RATE, sum(len(part.records or b"") for part in self._parts))
         self._check_requested()
 
-    def step(self, *, may_wait: bool) -> bool:
-        """Advance all parts; returns False if, without `may_wait`, another thread has to continue."""
+    def step(self) -> None:
+        """Advance all parts. Raises WouldWaitError if the request may not wait, and has to."""
         if self.is_dropped:
             self._fail(self._of(PartState.LOCKED))
-        commits = self._append(may_wait=may_wait)
-        if not may_wait and any(part.state not in _FINAL for part in self._parts):
-            return False
+        commits = self._append()
+        if not self.request.may_wait and any(part.state not in _FINAL for part in self._parts):
+            raise WouldWaitError
         if not self._of(PartState.LOCKED) and self._of(PartState.APPENDED, PartState.COMMITTING):
             # the client's next batches share a sync or a commit with these
             self.request.let_next()
         self._flush()
         if commits:
             for part, result in commits:
-                result.add_done_callback(partial(self._committed, part))
+                result.add_done_callback(partial(self._on_committed, part))
         else:
             self._wait_or_respond()
-        return True
 
     def _of(self, *states: PartState) -> list[ProducedPart]:
         return [part for part in self._parts if part.state in states]
 
     def _check_requested(self) -> None:
         request, id_ = self.request, self.request.body.transactional_id
-        for topic, parts in _by_topic(self._of(PartState.WAITING)):
+        for topic, parts in grouped(self._of(PartState.WAITING), _TOPIC).items():
             try:
                 if id_ is not None:
                     request.rights.check(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, id_)
-                request.rights.check_topic(Operation.WRITE, topic, self._broker.metadata.topic_of_id)
+                request.rights.check_topic(Operation.WRITE, topic, self._broker.metadata)
             except DistlogError as error:  # noqa: PERF203 - the other topics are appended to
                 self._fail(parts, error, error_code(error))
         if request.body.acks not in _ACKS:
             refusal = InvalidRecordError("acks must be 0, 1 or -1")
             self._fail(self._parts, refusal, ErrorCode.invalid_required_acks)
 
-    def _append(self, *, may_wait: bool) -> list[tuple[ProducedPart, Future[AppendInfo]]]:
+    def _append(self) -> list[tuple[ProducedPart, Future[AppendInfo]]]:
         commits = list[tuple[ProducedPart, Future[AppendInfo]]]()
-        for topic, parts in _by_topic(self._of(PartState.WAITING, PartState.LOCKED)):
+        for topic, parts in grouped(self._of(PartState.WAITING, PartState.LOCKED), _TOPIC).items():
             try:
                 hosted = self._broker.metadata.clients_topic(topic)
             except Exception as error:
@@ -149,18 +153,18 @@ class ProduceRequest(DelayedAppend):
                 continue
             if hosted.is_local:
                 for part in parts:
-                    self._append_locally(hosted, part, may_wait=may_wait)
+                    self._append_locally(hosted, part)
             else:
                 commits += self._append_later(hosted, parts)
         self._commits = len(commits)
         return commits
 
-    def _append_locally(self, hosted: HostedTopic, part: ProducedPart, *, may_wait: bool) -> None:
+    def _append_locally(self, hosted: HostedTopic, part: ProducedPart) -> None:
         try:
             records, fence = self._checked(hosted, part)
             part.partition = hosted.partition(part.number)
             wait_s = self._broker.appends.max_wait_s(part.partition)
-            part.info = part.partition.append(records, fence, timeout_s=wait_s, may_wait=may_wait)
+            part.info = part.partition.append(records, fence, timeout_s=wait_s, may_wait=self.request.may_wait)
         except WouldWaitError:
             part.state = PartState.WAITING
         except LockHeldError as error:
@@ -207,7 +211,7 @@ class ProduceRequest(DelayedAppend):
         producer = ProducerId(*_PRODUCER.unpack_from(records, _PRODUCER_AT))
         return records, self._broker.transactions.fence(id_, producer, (hosted.name, part.number))
 
-    def _committed(self, part: ProducedPart, result: Future[AppendInfo]) -> None:
+    def _on_committed(self, part: ProducedPart, result: Future[AppendInfo]) -> None:
         """End a part, before its producer's next batch is checked; after the last part, wait for locks or respond."""
         if (error := result.exception()) is not None:
             self._fail([part], error)
@@ -274,7 +278,10 @@ class ProduceRequest(DelayedAppend):
         for part in parts:
             part.state, part.error = PartState.FAILED, error or part.error
             assert part.error is not None
-            part.code = _error_code(part.error, part.topic) if code is None else code
+            part.code = topic_error_code(part.error, part.topic) if code is None else code
+            if part.code is ErrorCode.producer_fenced:
+                # Produce has the older code for it
+                part.code = ErrorCode.invalid_producer_epoch
             _drop_tracebacks(part.error)
             if part.code.retriable and part.records:
                 # the topic may not have been found: its name and its id are two keys, and the log checks both
@@ -294,14 +301,6 @@ class ProduceRequest(DelayedAppend):
             results.append((part.topic, _part_fields(part, errors_left)))
             errors_left -= len(results[-1][1].get("record_errors", ()))
         request.respond({"responses": by_topic(results, "partition_responses")})
-
-
-def produce_without_waiting(request: Request, broker: Broker) -> bool:
-    """Do as `produce`, unless it must wait; returns False if `produce` has to continue."""
-    if not _is_only_written(request, broker):
-        return False
-    request.delayed = produce_request = ProduceRequest(request, broker)
-    return produce_request.step(may_wait=False)
 
 
 def _is_only_written(request: Request, broker: Broker) -> bool:
@@ -327,16 +326,12 @@ def _parts(body: Any) -> Iterator[ProducedPart]:
         yield part
 
 
-def _by_topic(parts: Sequence[ProducedPart]) -> Iterable[tuple[str | uuid.UUID, list[ProducedPart]]]:
-    return grouped(parts, lambda part: part.topic).items()
-
-
 def _warn_of_early_times(part: ProducedPart, partition: Partition) -> None:
     """Warn of records before 1990 that a client appends: its seconds count as milliseconds."""
     if part.info is None or not part.records or part.info.appended.append_time_ms != NO_TIMESTAMP:
         return
-    early_ms = next(filter(is_early, _TIMES.unpack_from(part.records, _TIMES_AT)), None)
-    if early_ms is not None:
+    times_ms = _TIMES.unpack_from(part.records, _TIMES_AT)
+    if min(times_ms) < USUAL_MS and (early_ms := next(filter(is_early, times_ms), None)) is not None:
         warn_of_early(partition.fresh.name, partition.fresh.snapshot.topic_id, early_ms)
 
 
@@ -352,18 +347,12 @@ def _drop_tracebacks(error: BaseException) -> None:
             causes += filter(None, (cause.__cause__, cause.__context__))
 
 
-def _error_code(error: BaseException, topic: str | uuid.UUID) -> ErrorCode:
-    if isinstance(error, TransactionRefusedError):
-        return ErrorCode.invalid_producer_epoch if error.code is ErrorCode.producer_fenced else error.code
-    return topic_error_code(error, topic)
-
-
 def _part_fields(part: ProducedPart, most_errors: int) -> Fields:
     fields: dict[str, Any] = {"index": part.number, "error_code": part.code}
     if part.state is PartState.FAILED:
         errors = part.error.record_errors if isinstance(part.error, RecordValidationError) else ()
         # as at a broker: clients have texts of their own for the codes of transactions
-        error = None if isinstance(part.error, TransactionRefusedError) else part.error
+        error = None if isinstance(part.error, CoordinatorError) else part.error
         return {
             **fields,
             "base_offset": _NO_OFFSET,

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from distlog.core.errors import InvalidConfigError
-from distlog.gateway.broker import Api, Broker, Handlers
-from distlog.gateway.protocol.frames import Fields, UnsupportedRequestError, attempted, grouped
-from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.kafka_apis import Api, Broker, Handlers
+from distlog.gateway.protocol.error_codes import UnsupportedRequestError, attempted
+from distlog.gateway.protocol.messages import ErrorCode, Fields
 from distlog.gateway.root_records import Credential, RootUsers
 from distlog.gateway.security.acls import (
     Acl,
@@ -33,7 +33,7 @@ from distlog.gateway.security.users_file import (
     secret_of_salted,
 )
 from distlog.gateway.server.fairness import owner_of
-from distlog.gateway.server.request import Request
+from distlog.gateway.server.request import Request, grouped
 
 
 def sasl_handshake(request: Request, broker: Broker) -> Fields | None:

@@ -1,34 +1,291 @@
-"""The APIs of topics: creation, deletion, partitions, and replicas, which the storage keeps."""
+"""The APIs of the cluster and its topics: versions, metadata, creation, deletion, partitions and replicas."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from distlog.core.commits.commit_log import check_partition_count
 from distlog.core.config import TopicConfig
-from distlog.core.errors import DistlogError, InvalidConfigError
+from distlog.core.errors import (
+    DistlogError,
+    InvalidConfigError,
+    InvalidTopicError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
 from distlog.core.topic import check_grows
-from distlog.gateway.apis.cluster import TopicIds, check_create
 from distlog.gateway.apis.configs import described, without_ignored
-from distlog.gateway.broker import Api, Broker, Handlers
-from distlog.gateway.protocol.frames import (
-    Fields,
+from distlog.gateway.kafka_apis import Api, Broker, Handlers
+from distlog.gateway.protocol.error_codes import (
     InvalidAssignmentError,
     InvalidReplicationError,
+    UnknownTopicIdError,
     UnsupportedRequestError,
     attempted,
-    attempted_once,
-    by_topic,
     client_text,
     error_code,
 )
-from distlog.gateway.protocol.messages import ErrorCode
-from distlog.gateway.security.acls import Operation, ResourceType
-from distlog.gateway.server.request import Request
+from distlog.gateway.protocol.messages import API_VERSIONS_KEY, ErrorCode, Fields
+from distlog.gateway.security.acls import CLUSTER_NAME, Operation, ResourceType
+from distlog.gateway.server.request import NO_OPERATIONS, Request, attempted_once, by_topic, grouped
+from distlog.gateway.topics.metadata_cache import OWN_TOPICS, HostedTopic
+from distlog.gateway.topics.topic_index import TopicSummary
+
+#: The features of the cluster by which clients know what groups there are (KIP-584, KIP-848), with their versions.
+_FEATURES = {"group.version": 1}
+_NO_ZERO = 3
+
+
+def api_versions(request: Request, broker: Broker) -> Fields:
+    error = ErrorCode.unsupported_version if request.body is None else ErrorCode.none
+    keys = [
+        {"api_key": api.key, "min_version": api.oldest, "max_version": api.newest} for api in broker.apis.values()
+    ]
+    supported = [{"name": name, "min_version": 0, "max_version": level} for name, level in _FEATURES.items()]
+    finalized = [
+        {"name": name, "max_version_level": level, "min_version_level": level} for name, level in _FEATURES.items()
+    ]
+    return {
+        "error_code": error,
+        "api_keys": keys,
+        # before version 4 a client does not expect the least version 0
+        "supported_features": supported if request.api_version > _NO_ZERO else [],
+        "finalized_features_epoch": 0,
+        "finalized_features": finalized,
+    }
+
+
+#: No leader epoch: there is no election. Clients then check no epochs.
+NO_EPOCH = -1
+_NULL_NAME = 12
+
+
+def metadata(request: Request, broker: Broker) -> Fields:
+    brokers = [
+        {"node_id": number, "host": host, "port": port, "rack": None}
+        for number, host, port in _nodes(request, broker)
+    ]
+    return {"brokers": brokers, "topics": list(_topics(request, broker)), **_cluster_fields(request, broker)}
+
+
+def _nodes(request: Request, broker: Broker) -> list[tuple[int, str, int]]:
+    return [(node.id, *broker.address(request, node)) for node in broker.cluster.nodes]
+
+
+def _cluster_fields(request: Request, broker: Broker) -> Fields:
+    fields = {"error_code": ErrorCode.none, "cluster_id": broker.cluster_id, "controller_id": broker.cluster.node.id}
+    if request.get("include_cluster_authorized_operations", False):
+        fields["cluster_authorized_operations"] = request.rights.operations(ResourceType.CLUSTER)
+    return fields
+
+
+def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
+    topics = request.body.topics
+    # in version 0, an empty list means all
+    if topics is None or (request.api_version == 0 and not topics):
+        for name, summary_or_error in broker.metadata.summaries_or_errors().items():
+            if request.rights.describes(name):
+                if isinstance(summary_or_error, TopicSummary):
+                    yield _topic_fields(summary_or_error, request, broker)
+                else:
+                    code = error_code(summary_or_error)
+                    yield {"error_code": code, "name": name, "is_internal": name in OWN_TOPICS, "partitions": ()}
+        return
+    may_create = broker.config.auto_create_topics and request.get("allow_auto_topic_creation", True)
+    # each once: a small request for one large topic, again and again, would have a response of gigabytes
+    ids = TopicIds(broker)
+    for topic in {_key(topic): topic for topic in topics}.values():
+        topic_id, requested = getattr(topic, "topic_id", None), requested_name(topic)
+        work = partial(_requested_topic, request, broker, ids, requested, topic_id, may_create=may_create)
+        # before version 12 a response has no place for an unknown name
+        shown = requested if request.api_version >= _NULL_NAME else requested or ""
+        yield attempted(work, name=shown, topic_id=topic_id, partitions=())
+
+
+def _key(topic: Any) -> object:
+    name = requested_name(topic)
+    return topic.topic_id if name is None else name
+
+
+def requested_name(topic: Any) -> str | None:
+    """The name of a topic in Metadata, or None if it has an id: with an id the Java client sends an empty name."""
+    return topic.name or None if getattr(topic, "topic_id", None) else topic.name
+
+
+def _requested_topic(
+    request: Request, broker: Broker, ids: TopicIds, name: str | None, topic_id: uuid.UUID | None, *, may_create: bool
+) -> Fields:
+    is_by_name, name, rights = name is not None, ids.name_of(name, topic_id), request.rights
+    rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
+    try:
+        return _topic_fields(broker.metadata.fresh_topic(name).summary, request, broker)
+    except TopicNotFoundError:
+        if not (may_create and is_by_name):
+            raise
+    check_create(request, name)
+    with suppress(TopicExistsError):
+        broker.metadata.create(name, broker.config.num_partitions, TopicConfig())
+    return _topic_fields(broker.metadata.fresh_topic(name).summary, request, broker)
+
+
+def check_create(request: Request, name: str) -> None:
+    if not request.rights.might(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME):
+        request.rights.check(Operation.CREATE, ResourceType.TOPIC, name)
+
+
+class TopicIds:
+    """The ids of all topics for one request, which lists the topics at most once."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._names: dict[uuid.UUID, str] | None = None
+
+    def name_of(self, name: str | None, topic_id: uuid.UUID | None) -> str:
+        """The name of the topic that a client gives by name or id. Raises UnknownTopicIdError."""
+        if name is not None:
+            return name
+        if self._names is None and topic_id is not None:
+            summaries = self._broker.metadata.summaries_or_errors().values()
+            self._names = {
+                uuid.UUID(summary.topic_id): summary.name
+                for summary in summaries
+                if isinstance(summary, TopicSummary)
+            }
+        if topic_id is None or self._names is None or topic_id not in self._names:
+            raise UnknownTopicIdError("there is no topic with this id", topic_id=topic_id)
+        return self._names[topic_id]
+
+
+def _topic_fields(summary: TopicSummary, request: Request, broker: Broker) -> Fields:
+    operations = NO_OPERATIONS
+    if request.get("include_topic_authorized_operations", False):
+        operations = request.rights.operations(ResourceType.TOPIC, summary.name)
+    return {
+        "error_code": ErrorCode.none,
+        "name": summary.name,
+        "topic_id": uuid.UUID(summary.topic_id),
+        "is_internal": summary.name in OWN_TOPICS,
+        "topic_authorized_operations": operations,
+        "partitions": _partition_fields(summary, range(summary.partitions), broker),
+    }
+
+
+def _partition_fields(summary: TopicSummary, numbers: range, broker: Broker) -> list[Fields]:
+    leaders = broker.cluster.leaders(summary.topic_id, summary.partitions)
+    return [
+        {
+            "error_code": ErrorCode.none,
+            "partition_index": number,
+            "leader_id": leaders[number],
+            "leader_epoch": NO_EPOCH,
+            "replica_nodes": (leaders[number],),
+            "isr_nodes": (leaders[number],),
+            "offline_replicas": (),
+        }
+        for number in numbers
+    ]
+
+
+#: Kafka's `max.request.partition.size.limit`.
+_MOST_PARTITIONS = 2000
+
+
+def describe_topic_partitions(request: Request, broker: Broker) -> Fields:
+    body, remaining = request.body, _MOST_PARTITIONS
+    cursor = ("", 0) if body.cursor is None else (body.cursor.topic_name, max(0, body.cursor.partition_index))
+    if 0 < body.response_partition_limit < remaining:
+        remaining = body.response_partition_limit
+    topics, next_cursor = list[Fields](), None
+    names = sorted(
+        {topic.name for topic in body.topics}
+        or filter(request.rights.describes, broker.metadata.summaries_or_errors())
+    )
+    for name in (name for name in names if name >= cursor[0]):
+        if not remaining:
+            next_cursor = {"topic_name": name, "partition_index": 0}
+            break
+        first = cursor[1] if name == cursor[0] else 0
+        work = partial(_partitions_from, request, broker, name, first, remaining)
+        fields = dict(
+            attempted(work, name=name, topic_id=None, partitions=(), topic_authorized_operations=NO_OPERATIONS)
+        )
+        is_whole = fields.pop("is_whole", True)
+        topics.append(fields)
+        remaining -= len(fields["partitions"])
+        if not is_whole:
+            next_cursor = {"topic_name": name, "partition_index": first + len(fields["partitions"])}
+            break
+    return {"topics": topics, "next_cursor": next_cursor}
+
+
+def _partitions_from(request: Request, broker: Broker, name: str, first: int, most: int) -> Fields:
+    """A topic with at most `most` partitions, and whether these are all."""
+    request.rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
+    summary = broker.metadata.fresh_topic(name).summary
+    end = min(summary.partitions, first + most)
+    # an empty list, as a broker has it: the Java client takes no null, though the protocol has one
+    no_elr = {"eligible_leader_replicas": (), "last_known_elr": ()}
+    partitions = [{**partition, **no_elr} for partition in _partition_fields(summary, range(first, end), broker)]
+    fields = _topic_fields(summary._replace(partitions=0), request, broker)
+    return {**fields, "partitions": partitions, "is_whole": end >= summary.partitions}
+
+
+def describe_cluster(request: Request, broker: Broker) -> Fields:
+    brokers = [{"broker_id": number, "host": host, "port": port} for number, host, port in _nodes(request, broker)]
+    return {"brokers": brokers, **_cluster_fields(request, broker)}
+
+
+def describe_log_dirs(request: Request, broker: Broker) -> Fields:
+    if code := request.rights.denied(Operation.DESCRIBE, ResourceType.CLUSTER):
+        return {"error_code": code, "results": ()}
+    result = {
+        "error_code": ErrorCode.none,
+        "log_dir": broker.metadata.root.url,
+        "topics": list(_topics_of_log_dir(request, broker)),
+        "total_bytes": -1,
+        "usable_bytes": -1,
+    }
+    return {"error_code": ErrorCode.none, "results": [result]}
+
+
+def _topics_of_log_dir(request: Request, broker: Broker) -> Iterator[Fields]:
+    if request.body.topics is None:
+        for hosted in broker.metadata.all_topics().values():
+            yield _sizes(hosted, range(len(hosted.snapshot.partitions)))
+        return
+    partitions = dict.fromkeys((topic.topic, number) for topic in request.body.topics for number in topic.partitions)
+    for name, requested in grouped(partitions, itemgetter(0)).items():
+        # as Kafka does: missing topics are left out, and so are topics that cannot be read
+        try:
+            hosted = broker.metadata.fresh_topic(name)
+        except (TopicNotFoundError, InvalidTopicError):
+            continue
+        except Exception as error:
+            error_code(error, f"topic {name}")
+            continue
+        yield _sizes(hosted, [number for _, number in requested])
+
+
+def _sizes(hosted: HostedTopic, numbers: Iterable[int]) -> Fields:
+    partitions = list[Fields]()
+    for number in numbers:
+        if not 0 <= number < len(hosted.snapshot.partitions):
+            continue
+        try:
+            size = hosted.partition(number).visible_end(committed=False).log_bytes
+        except Exception as error:
+            error_code(error, f"partition {number} of topic {hosted.name}")
+            continue
+        partitions.append(
+            {"partition_index": number, "partition_size": size, "offset_lag": 0, "is_future_key": False}
+        )
+    return {"name": hosted.name, "partitions": partitions}
+
 
 _DEFAULT_COUNT = -1
 #: The fields of a setting in CreateTopics; DescribeConfigs has more.
@@ -186,6 +443,11 @@ def describe_quorum(request: Request, broker: Broker) -> Fields:
 _api = partial(Api, handlers=Handlers.TOPICS)
 _CREATES = "CREATE of the topic or of the cluster; DESCRIBE_CONFIGS for its settings in the response"
 APIS = (
+    Api(API_VERSIONS_KEY, "ApiVersions", 0, 4, api_versions, ""),
+    Api(3, "Metadata", 0, 12, metadata, "DESCRIBE of the topic; to create it, CREATE of the topic or the cluster"),
+    Api(75, "DescribeTopicPartitions", 0, 0, describe_topic_partitions, "DESCRIBE of the topic"),
+    Api(60, "DescribeCluster", 0, 1, describe_cluster, ""),
+    Api(35, "DescribeLogDirs", 1, 4, describe_log_dirs, "DESCRIBE of the cluster"),
     _api(19, "CreateTopics", 2, 7, create_topics, _CREATES),
     _api(20, "DeleteTopics", 1, 6, delete_topics, "DELETE of the topic"),
     _api(37, "CreatePartitions", 0, 3, create_partitions, "ALTER of the topic"),

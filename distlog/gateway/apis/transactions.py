@@ -13,30 +13,27 @@ from distlog.core.kafka.transactions import ProducerId, TransactionState, Transa
 from distlog.core.log.partition_log import marker
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, encode_position
 from distlog.gateway.apis.groups import RequestedOffsets, partition_code
-from distlog.gateway.broker import Api, Broker, Handlers
 from distlog.gateway.event_log import FAILURES
-from distlog.gateway.groups.classic_group import GroupRefusedError
 from distlog.gateway.groups.committed_offsets import GroupChanges
+from distlog.gateway.groups.consumer_group import matches
 from distlog.gateway.groups.offsets_format import encode_key
 from distlog.gateway.groups.registry import MAX_TEXT_BYTES
-from distlog.gateway.groups.subscribed_topics import matches
-from distlog.gateway.protocol.frames import Fields, attempted, by_topic, error_code, grouped
-from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.kafka_apis import Api, Broker, Handlers
+from distlog.gateway.protocol.error_codes import CoordinatorError, attempted, error_code
+from distlog.gateway.protocol.messages import ErrorCode, Fields
 from distlog.gateway.security.acls import Operation, ResourceType
-from distlog.gateway.server.request import Request
+from distlog.gateway.server.request import Request, by_topic, grouped
 from distlog.gateway.topics.partition import OWN_WAIT_S
 from distlog.gateway.transactions.transaction_coordinator import new_producer_id
-from distlog.gateway.transactions.transaction_log import TransactionRefusedError, own_batch
+from distlog.gateway.transactions.transaction_log import own_batch
 
 
 def code_of(work: Callable[[], object], *, fenced: ErrorCode) -> ErrorCode:
     """Do `work`, and return its code; `fenced` is this API's code for a fenced producer."""
     try:
         work()
-    except TransactionRefusedError as refused:
+    except CoordinatorError as refused:
         return fenced if refused.code is ErrorCode.producer_fenced else refused.code
-    except GroupRefusedError as refused:
-        return refused.code
     except LeaderFencedError:
         return ErrorCode.not_coordinator
     except DistlogError as error:
@@ -198,8 +195,6 @@ def _marker_code(request: Request, broker: Broker, requested: Any, topic: str, n
     try:
         request.rights.check_cluster(Operation.ALTER, Operation.CLUSTER_ACTION)
         return _write(broker, requested, topic, number)
-    except TransactionRefusedError as refused:
-        return refused.code
     except Exception as error:
         return error_code(error)
 

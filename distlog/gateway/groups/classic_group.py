@@ -10,6 +10,7 @@ from math import inf
 from typing import Any
 
 from distlog.gateway.config import GroupSettings
+from distlog.gateway.protocol.error_codes import CoordinatorError
 from distlog.gateway.protocol.messages import ErrorCode
 
 
@@ -136,10 +137,10 @@ class ClassicGroup:
         self._save(record, on_stored)
 
     def member_of(self, member_id: str, instance_id: str | None, generation: int) -> ClassicMember:
-        """The member with these ids, if it is of this generation; raises GroupRefusedError if not."""
+        """The member with these ids, if it is of this generation; raises CoordinatorError if not."""
         member = self.members.check(member_id, instance_id)
         if generation != self.generation:
-            raise GroupRefusedError(ErrorCode.illegal_generation)
+            raise CoordinatorError(ErrorCode.illegal_generation)
         return member
 
     def renew(self, member: ClassicMember) -> None:
@@ -184,14 +185,6 @@ class ClassicGroup:
 
 #: The names of a member's protocols, the preferred one first, with its subscription under each.
 Protocols = tuple[tuple[str, bytes], ...]
-
-
-class GroupRefusedError(Exception):
-    """The coordinator refuses a member's request, with this code of Kafka's."""
-
-    def __init__(self, code: ErrorCode, member_id: str = "") -> None:
-        super().__init__(code.name)
-        self.code, self.member_id = code, member_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,15 +375,15 @@ class Members:
         self._instances[str(old.instance_id)] = new_id
 
     def check(self, member_id: str, instance_id: str | None) -> ClassicMember:
-        """The member with these ids; raises GroupRefusedError if there is none, or it was fenced."""
+        """The member with these ids; raises CoordinatorError if there is none, or it was fenced."""
         if instance_id is not None:
             current = self._instances.get(instance_id)
             if current is None:
-                raise GroupRefusedError(ErrorCode.unknown_member_id)
+                raise CoordinatorError(ErrorCode.unknown_member_id)
             if current != member_id:
-                raise GroupRefusedError(ErrorCode.fenced_instance_id)
+                raise CoordinatorError(ErrorCode.fenced_instance_id)
         if member_id not in self._by_id:
-            raise GroupRefusedError(ErrorCode.unknown_member_id)
+            raise CoordinatorError(ErrorCode.unknown_member_id)
         return self._by_id[member_id]
 
     def can_speak(self, protocol_type: str, protocols: Protocols) -> bool:
@@ -501,7 +494,7 @@ def join(group: ClassicGroup, request: Join, answer: AnswerJoin) -> None:
             _join_known(group, request, answer)
         else:
             _join_new(group, request, answer)
-    except GroupRefusedError as refused:
+    except CoordinatorError as refused:
         answer(JoinReply(error=refused.code, member_id=refused.member_id or request.member_id))
         return
     group.complete_if_all_joined()
@@ -510,14 +503,14 @@ def join(group: ClassicGroup, request: Join, answer: AnswerJoin) -> None:
 def _check(group: ClassicGroup, request: Join) -> None:
     settings = group.settings
     if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
-        raise GroupRefusedError(ErrorCode.invalid_session_timeout)
+        raise CoordinatorError(ErrorCode.invalid_session_timeout)
     if group.phase is GroupPhase.DEAD:
-        raise GroupRefusedError(ErrorCode.coordinator_not_available)
+        raise CoordinatorError(ErrorCode.coordinator_not_available)
     if not group.members.can_speak(request.protocol_type, request.protocols):
-        raise GroupRefusedError(ErrorCode.inconsistent_group_protocol)
+        raise CoordinatorError(ErrorCode.inconsistent_group_protocol)
     is_member = request.member_id in group.members or group.members.static(request.instance_id) is not None
     if not is_member and len(group.members) >= settings.max_size:
-        raise GroupRefusedError(ErrorCode.group_max_size_reached)
+        raise CoordinatorError(ErrorCode.group_max_size_reached)
 
 
 def _join_new(group: ClassicGroup, request: Join, answer: AnswerJoin) -> None:
@@ -527,7 +520,7 @@ def _join_new(group: ClassicGroup, request: Join, answer: AnswerJoin) -> None:
         _replace(group, static, new_id, request, answer)
     elif request.must_know_id and request.instance_id is None:
         group.promised[new_id] = group.clock() + request.session_timeout_ms
-        raise GroupRefusedError(ErrorCode.member_id_required, new_id)
+        raise CoordinatorError(ErrorCode.member_id_required, new_id)
     else:
         _add(group, new_id, request, answer)
 
@@ -599,10 +592,10 @@ def sync(group: ClassicGroup, request: SyncRequest, answer: AnswerSync) -> None:
         member = group.member_of(request.member_id, request.instance_id, request.generation)
         pairs = (request.protocol_type, group.members.protocol_type), (request.protocol, group.protocol)
         if any(name is not None and name != expected for name, expected in pairs):
-            raise GroupRefusedError(ErrorCode.inconsistent_group_protocol)
+            raise CoordinatorError(ErrorCode.inconsistent_group_protocol)
         if group.phase is GroupPhase.PREPARING:
-            raise GroupRefusedError(ErrorCode.rebalance_in_progress)
-    except GroupRefusedError as refused:
+            raise CoordinatorError(ErrorCode.rebalance_in_progress)
+    except CoordinatorError as refused:
         answer(SyncReply(error=refused.code))
         return
     group.note_synced(member)
@@ -633,13 +626,13 @@ def _assign(group: ClassicGroup, request: SyncRequest) -> None:
 
 
 def heartbeat(group: ClassicGroup, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-    """Renew a member's session; the returned code asks it to join again if it must. Raises GroupRefusedError."""
+    """Renew a member's session; the returned code asks it to join again if it must. Raises CoordinatorError."""
     group.renew(group.member_of(member_id, instance_id, generation))
     return ErrorCode.rebalance_in_progress if group.phase is GroupPhase.PREPARING else ErrorCode.none
 
 
 def leave(group: ClassicGroup, member_id: str, instance_id: str | None) -> ErrorCode:
-    """Remove a member; a static one may be removed by its instance alone. Raises GroupRefusedError."""
+    """Remove a member; a static one may be removed by its instance alone. Raises CoordinatorError."""
     if group.promised.pop(member_id, None) is not None:
         group.complete_if_all_joined()
         return ErrorCode.none
@@ -649,9 +642,9 @@ def leave(group: ClassicGroup, member_id: str, instance_id: str | None) -> Error
 
 
 def check_commit(group: ClassicGroup, member_id: str, instance_id: str | None, generation: int) -> None:
-    """Raise GroupRefusedError unless a member commits, or any client while there is none."""
+    """Raise CoordinatorError unless a member commits, or any client while there is none."""
     if group.phase is GroupPhase.EMPTY and generation < 0:
         return
     group.renew(group.member_of(member_id, instance_id, generation))
     if group.phase is GroupPhase.COMPLETING:
-        raise GroupRefusedError(ErrorCode.rebalance_in_progress)
+        raise CoordinatorError(ErrorCode.rebalance_in_progress)

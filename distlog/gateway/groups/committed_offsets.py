@@ -16,10 +16,11 @@ from distlog.core.storage.storage import Storage
 from distlog.gateway.cluster import GATEWAYS_GROUP, ROOT_ID
 from distlog.gateway.config import GroupSettings
 from distlog.gateway.event_log import FAILURES
-from distlog.gateway.groups.classic_group import ClassicGroup, GroupPhase, GroupRefusedError, Stored, check_commit
+from distlog.gateway.groups.classic_group import ClassicGroup, GroupPhase, Stored, check_commit
 from distlog.gateway.groups.consumer_group import ConsumerGroup
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.registry import Group, GroupRegistry, read_topics
+from distlog.gateway.protocol.error_codes import CoordinatorError
 from distlog.gateway.protocol.messages import ErrorCode
 
 
@@ -52,7 +53,7 @@ class CommittedOffsets:
                 else:
                     check_commit(entry.membership, member_id, instance_id, generation)
                 self._store(entry, positions, on_stored)
-        except GroupRefusedError as refused:
+        except CoordinatorError as refused:
             on_stored(refused.code)
 
     def commit_in_transaction(
@@ -79,7 +80,7 @@ class CommittedOffsets:
                     entry.membership.renew(entry.membership.member_of(member_id, instance_id, generation))
             if not entry.offsets.storing.isdisjoint(positions):
                 # the order of both in the log decides, and is not known yet
-                raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
+                raise CoordinatorError(ErrorCode.coordinator_load_in_progress)
             first_end = entry.offsets.begin_joining(positions)
         # heartbeats need the group's lock, and an append may take long
         try:
@@ -99,7 +100,7 @@ class CommittedOffsets:
         member_id: str | None = None,
         epoch: int = -1,
     ) -> dict[TopicPartition, Position | ErrorCode | None]:
-        """Return the offsets in `partitions`, or all; the group may be unknown. Raises GroupRefusedError.
+        """Return the offsets in `partitions`, or all; the group may be unknown. Raises CoordinatorError.
 
         With `stable`, an offset that an open transaction may replace is a code: the client retries (KIP-447). A
         member of the newer protocol sends its epoch.
@@ -117,7 +118,7 @@ class CommittedOffsets:
                     partition: ErrorCode.unstable_offset_commit if partition in pending else positions.get(*partition)
                     for partition in partitions
                 }
-        except GroupRefusedError as refused:
+        except CoordinatorError as refused:
             if refused.code is not ErrorCode.group_id_not_found:
                 raise
         return dict.fromkeys(partitions or ())
@@ -133,7 +134,7 @@ class CommittedOffsets:
         with self._groups.locked(group, missing=ErrorCode.group_id_not_found) as entry:
             topics = read_topics(entry.membership)
             if topics is None:
-                raise GroupRefusedError(ErrorCode.non_empty_group)
+                raise CoordinatorError(ErrorCode.non_empty_group)
             for partition in partitions:
                 results[partition] = ErrorCode.group_subscribed_to_topic if partition[0] in topics else ErrorCode.none
             self._store(
@@ -155,7 +156,7 @@ class CommittedOffsets:
                 failed()
 
         for name in self._groups.names():
-            with suppress(GroupRefusedError), self._groups.locked(name) as group:
+            with suppress(CoordinatorError), self._groups.locked(name) as group:
                 partitions = [partition for partition in group.offsets.partitions if partition[0] == topic]
                 self._store(group, dict.fromkeys(partitions), stored)
 
@@ -165,13 +166,13 @@ class CommittedOffsets:
             with group.lock:
                 is_older = bool(group.offsets.older(times_ms))
             if is_older:
-                with suppress(GroupRefusedError), self._groups.locked(group.membership.id) as group:
+                with suppress(CoordinatorError), self._groups.locked(group.membership.id) as group:
                     self._forget_old(group, group.offsets.older(times_ms))
 
     def expire(self) -> None:
         """Delete offsets that were unused for the retention time, and groups that have nothing left."""
         for name in self._groups.names():
-            with suppress(GroupRefusedError), self._groups.locked(name) as group:
+            with suppress(CoordinatorError), self._groups.locked(name) as group:
                 membership = group.membership
                 expired = group.offsets.expired(membership, self._groups.wall_clock(), self._retention_ms)
                 self._forget_old(group, expired)
@@ -223,12 +224,12 @@ class EndedOffsets:
                     self._groups.check(group)
                     for name in self._groups.names_with_pending():
                         if self._markers.partition_of(name) == number:
-                            with suppress(GroupRefusedError), self._groups.locked(name) as entry:
+                            with suppress(CoordinatorError), self._groups.locked(name) as entry:
                                 entry.offsets.end_transaction(ended.producer_id, is_committed=ended.is_committed)
             except DistlogError as error:
                 FAILURES.note("reading ends of transactions", error)
                 # at other codes librdkafka reads the partitions no more
-                raise GroupRefusedError(ErrorCode.coordinator_load_in_progress) from error
+                raise CoordinatorError(ErrorCode.coordinator_load_in_progress) from error
 
 
 #: Kafka's `offset.metadata.max.bytes`.
@@ -239,7 +240,7 @@ GroupChanges = Sequence[tuple[OffsetKey, Position | None]]
 
 def _check_metadata(positions: Mapping[TopicPartition, Position]) -> None:
     if any(len(position.metadata.encode("utf-8", "replace")) > MAX_METADATA_BYTES for position in positions.values()):
-        raise GroupRefusedError(ErrorCode.offset_metadata_too_large)
+        raise CoordinatorError(ErrorCode.offset_metadata_too_large)
 
 
 def commit_positions(topic: Storage, group: str, positions: Mapping[int, int], *, since_ms: int = 0) -> None:

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import heapq
+import logging
+import queue
+import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from math import inf
+from operator import itemgetter
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distlog.core.errors import InvalidTopicError, TopicNotFoundError
+from distlog.core.storage.parallel import in_parallel
 from distlog.gateway.config import GroupConfigs, GroupSettings
-from distlog.gateway.groups.assignors import ASSIGNORS, Subscriber
-from distlog.gateway.groups.classic_group import GroupPhase, GroupRefusedError, Stored
+from distlog.gateway.groups.classic_group import GroupPhase, Stored
 from distlog.gateway.groups.offsets_format import (
     OF_MEMBERS,
     ConsumerKey,
@@ -22,9 +32,11 @@ from distlog.gateway.groups.offsets_format import (
     RecordKind,
     TopicIdPartition,
 )
-from distlog.gateway.groups.subscribed_topics import SubscribedTopics
+from distlog.gateway.protocol.error_codes import CoordinatorError
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.topics.topic_index import TopicSummary
+
+_log = logging.getLogger("distlog.gateway")
 
 # After Kafka's GroupMetadataManager, ConsumerGroup and CurrentAssignmentBuilder. The group's epoch grows when
 # members, subscriptions or subscribed topics change. Then an assignor gives each member a target. A member that must
@@ -103,14 +115,14 @@ class ConsumerGroup:
         return None if instance_id is None else next(members, None)
 
     def check(self, member_id: str, epoch: int, stale: ErrorCode = ErrorCode.stale_member_epoch) -> None:
-        """Raise GroupRefusedError unless a member has this epoch; without members, any client may use offsets."""
+        """Raise CoordinatorError unless a member has this epoch; without members, any client may use offsets."""
         if not self.members and epoch < 0:
             return
         member = self.members.get(member_id)
         if member is None:
-            raise GroupRefusedError(ErrorCode.unknown_member_id)
+            raise CoordinatorError(ErrorCode.unknown_member_id)
         if member.current.epoch != epoch:
-            raise GroupRefusedError(stale)
+            raise CoordinatorError(stale)
 
     def heartbeat(self, request: ConsumerHeartbeat, topics: SubscribedTopics, answer: AnswerHeartbeat) -> None:
         try:
@@ -119,7 +131,7 @@ class ConsumerGroup:
                 reply = HeartbeatReply(member_id=request.member_id, epoch=request.epoch)
             else:
                 reply = self._continue_member(request, topics)
-        except GroupRefusedError as refused:
+        except CoordinatorError as refused:
             reply = HeartbeatReply(error=refused.code)
         self._store(lambda code: answer(reply if code is ErrorCode.none else HeartbeatReply(error=code)))
 
@@ -127,7 +139,7 @@ class ConsumerGroup:
         subscribes = request.epoch == JOINS or (request.topics, request.pattern) != (None, None)
         if subscribes and not topics.has_read(request.topics or (), (request.pattern,) if request.pattern else ()):
             # the storage does not answer: the client asks again
-            raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
+            raise CoordinatorError(ErrorCode.coordinator_load_in_progress)
         member, is_new = self._member(request)
         previous, metadata = member.current.assigned, _updated(member.metadata, request)
         has_changed = is_new or (metadata.topics, metadata.pattern) != (
@@ -154,37 +166,37 @@ class ConsumerGroup:
         return HeartbeatReply(member_id=member.id, epoch=member.current.epoch, assigned=assigned)
 
     def _member(self, request: ConsumerHeartbeat) -> tuple[ConsumerMember, bool]:
-        """Return the member of a heartbeat, and whether it is new. Raises GroupRefusedError."""
+        """Return the member of a heartbeat, and whether it is new. Raises CoordinatorError."""
         joins = request.epoch == JOINS
         member = self.members.get(request.member_id)
         static = self.static(request.instance_id)
         if joins and static is not None and static.id != request.member_id:
             if static.current.epoch != LEAVES_FOR_A_WHILE:
-                raise GroupRefusedError(ErrorCode.unreleased_instance_id)
+                raise CoordinatorError(ErrorCode.unreleased_instance_id)
             return self._replaced(static, request.member_id or self._new_id()), False
         if joins and member is None:
             if len(self.members) >= self.settings.max_size:
-                raise GroupRefusedError(ErrorCode.group_max_size_reached)
+                raise CoordinatorError(ErrorCode.group_max_size_reached)
             member = ConsumerMember(request.member_id or self._new_id(), MemberMetadata(), _NOTHING)
             self.members[member.id] = member
             return member, True
         if not joins and request.instance_id is not None:
             member = self._checked(static, request.member_id)
         if member is None:
-            raise GroupRefusedError(ErrorCode.unknown_member_id)
+            raise CoordinatorError(ErrorCode.unknown_member_id)
         current, owned = member.current, request.owned
         if not joins and request.epoch != current.epoch:
             # the answer with the newest epoch may have been lost
             is_repeated = request.epoch == current.previous_epoch and owned is not None and owned <= current.assigned
             if request.epoch > current.epoch or not is_repeated:
-                raise GroupRefusedError(ErrorCode.fenced_member_epoch)
+                raise CoordinatorError(ErrorCode.fenced_member_epoch)
         return member, False
 
     def _checked(self, static: ConsumerMember | None, member_id: str) -> ConsumerMember:
         if static is None:
-            raise GroupRefusedError(ErrorCode.unknown_member_id)
+            raise CoordinatorError(ErrorCode.unknown_member_id)
         if static.id != member_id:
-            raise GroupRefusedError(ErrorCode.fenced_instance_id)
+            raise CoordinatorError(ErrorCode.fenced_instance_id)
         return static
 
     def _replaced(self, old: ConsumerMember, new_id: str) -> ConsumerMember:
@@ -203,7 +215,7 @@ class ConsumerGroup:
         else:
             member = self._checked(self.static(request.instance_id), request.member_id)
         if member is None:
-            raise GroupRefusedError(ErrorCode.unknown_member_id)
+            raise CoordinatorError(ErrorCode.unknown_member_id)
         if request.epoch == LEAVES_FOR_A_WHILE:
             epochs, assigned = (request.epoch, member.current.epoch), member.current.assigned
             self._move(member, CurrentAssignment(*epochs, MemberState.STABLE, assigned, frozenset()))
@@ -475,6 +487,211 @@ def check_heartbeat(request: ConsumerHeartbeat, version: int) -> None:
         or (request.epoch == JOINS and names_nothing)
     )
     if is_wrong:
-        raise GroupRefusedError(ErrorCode.invalid_request)
+        raise CoordinatorError(ErrorCode.invalid_request)
     if request.assignor is not None and request.assignor not in ASSIGNORS:
-        raise GroupRefusedError(ErrorCode.unsupported_assignor)
+        raise CoordinatorError(ErrorCode.unsupported_assignor)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscriber:
+    """A member: the name by which it is ordered, the topics that it wants, and the partitions that it had."""
+
+    name: str
+    topics: frozenset[uuid.UUID]
+    previous: frozenset[TopicIdPartition] = frozenset()
+
+
+#: The partitions of each member, by the members' ids, from the members and the numbers of partitions.
+Assignor = Callable[[Mapping[str, Subscriber], Mapping[uuid.UUID, int]], dict[str, frozenset[TopicIdPartition]]]
+
+
+def assign_ranges(
+    members: Mapping[str, Subscriber], topics: Mapping[uuid.UUID, int]
+) -> dict[str, frozenset[TopicIdPartition]]:
+    """Give each subscriber a range of each topic, so that topics of equal size are divided alike."""
+    partitions_of: dict[str, set[TopicIdPartition]] = {member: set() for member in members}
+    ordered = sorted(members, key=lambda member: (members[member].name, member))
+    for topic, count in topics.items():
+        readers = [member for member in ordered if topic in members[member].topics]
+        for index, reader in enumerate(readers):
+            start, end = (count * edge // len(readers) for edge in (index, index + 1))
+            partitions_of[reader].update((topic, number) for number in range(start, end))
+    return {member: frozenset(partitions) for member, partitions in partitions_of.items()}
+
+
+def assign_uniformly(
+    members: Mapping[str, Subscriber], topics: Mapping[uuid.UUID, int]
+) -> dict[str, frozenset[TopicIdPartition]]:
+    """Give members numbers of partitions as equal as their topics allow, and let them keep what they had."""
+    sharing = _Sharing(members, topics)
+    sharing.keep()
+    sharing.give_rest()
+    sharing.balance()
+    return {member: frozenset(partitions) for member, partitions in sharing.partitions.items()}
+
+
+class _Sharing:
+    """The partitions of each member while `assign_uniformly` shares them out."""
+
+    def __init__(self, members: Mapping[str, Subscriber], topics: Mapping[uuid.UUID, int]) -> None:
+        self._members, self._topics = members, topics
+        self.partitions: dict[str, set[TopicIdPartition]] = {member: set() for member in sorted(members)}
+        self._readers = {
+            topic: [member for member in self.partitions if topic in members[member].topics] for topic in topics
+        }
+        self._unassigned = {(topic, number) for topic, count in topics.items() for number in range(count)}
+
+    def keep(self) -> None:
+        """Let each member keep what it had, up to an equal part."""
+        total = sum(count for topic, count in self._topics.items() if self._readers[topic])
+        least, more = divmod(total, len(self.partitions) or 1)
+        had = {
+            name: {
+                partition
+                for partition in member.previous
+                if partition in self._unassigned and partition[0] in member.topics
+            }
+            for name, member in self._members.items()
+        }
+        for name in sorted(self.partitions, key=lambda name: -len(had[name])):
+            size = least + (more > 0)
+            retained = sorted(had[name] & self._unassigned)[:size]
+            more -= len(retained) > least
+            self.partitions[name].update(retained)
+            self._unassigned.difference_update(retained)
+
+    def give_rest(self) -> None:
+        """Give each partition that is left to the reader of its topic with the fewest."""
+        for topic, partitions in groupby(sorted(self._unassigned), itemgetter(0)):
+            heap = [(len(self.partitions[member]), member) for member in self._readers[topic]]
+            heapq.heapify(heap)
+            for partition in partitions if heap else ():
+                count, member = heap[0]
+                self.partitions[member].add(partition)
+                heapq.heapreplace(heap, (count + 1, member))
+
+    def balance(self) -> None:
+        """Move partitions from members with two more than another reader of the topic, until there is none."""
+        moves = sum(self._topics.values())
+        while moves and self._has_moved():
+            moves -= 1
+
+    def _has_moved(self) -> bool:
+        order = sorted(self.partitions, key=lambda member: -len(self.partitions[member]))
+        for giver in order:
+            for topic in {topic for topic, _ in self.partitions[giver]}:
+                taker = min(self._readers[topic], key=lambda member: len(self.partitions[member]))
+                if len(self.partitions[giver]) >= len(self.partitions[taker]) + 2:
+                    partition = max(partition for partition in self.partitions[giver] if partition[0] == topic)
+                    self.partitions[giver].remove(partition)
+                    self.partitions[taker].add(partition)
+                    return True
+        return False
+
+
+#: The assignors by name; the first one is for members that name none.
+ASSIGNORS: Mapping[str, Assignor] = {"uniform": assign_uniformly, "range": assign_ranges}
+
+
+class SubscribedTopics:
+    """Topics by name, as of the last look. `find` returns a topic or raises TopicNotFoundError."""
+
+    def __init__(self, find: Callable[[str], TopicSummary], names: Callable[[], Iterable[str]]) -> None:
+        self._find, self._names = find, names
+        self._summaries: dict[str, TopicSummary | None] = {}
+        self._matching: dict[str, frozenset[str]] = {}
+        self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._is_refreshing = False
+
+    def summary(self, name: str) -> TopicSummary | None:
+        return self._summaries.get(name)
+
+    def matching(self, pattern: str) -> Iterable[str]:
+        return self._matching.get(pattern, ())
+
+    def has_read(self, names: Collection[str], patterns: Collection[str]) -> bool:
+        """True if all names and patterns were read, including missing topics."""
+        summaries, matching = self._summaries, self._matching
+        if not all(pattern in matching for pattern in patterns):
+            return False
+        return all(name in summaries for name in names) and all(
+            name in summaries for pattern in patterns for name in matching[pattern]
+        )
+
+    def when_known(self, names: Collection[str], patterns: Collection[str], work: Callable[[], None]) -> None:
+        """Do `work` when these topics are known, or cannot be read: now, or later in another thread."""
+        if self.has_read(names, patterns):
+            work()
+            return
+
+        def later() -> None:
+            self._read([*names], [*patterns], is_new=True)
+            work()
+
+        self._begin(later)
+
+    def refresh(self, names: Collection[str], patterns: Collection[str]) -> None:
+        """Read these topics again in a thread, and forget all others; at most one refresh is queued."""
+
+        def again() -> None:
+            self._is_refreshing = False
+            self._read([*names], [*patterns], is_new=False)
+            used = {*names, *(name for pattern in patterns for name in self.matching(pattern))}
+            self._summaries = {name: summary for name, summary in self._summaries.items() if name in used}
+            self._matching = {pattern: self._matching[pattern] for pattern in patterns if pattern in self._matching}
+
+        if (names or patterns or self._summaries or self._matching) and not self._is_refreshing:
+            self._is_refreshing = True
+            self._begin(again)
+
+    def _read(self, names: Collection[str], patterns: Collection[str], *, is_new: bool) -> None:
+        """Read topics; one that cannot be read keeps its former summary."""
+        topics = set(names)
+        try:
+            if not (is_new and self._matching.keys() >= set(patterns)):
+                listed = sorted(self._names()) if patterns else []
+                self._matching.update({pattern: matches(pattern, listed) for pattern in patterns})
+        except Exception as error:
+            # no error may end the refreshes
+            _log.warning("the topics of groups cannot be listed: %s", error)
+        topics.update(name for pattern in patterns for name in self.matching(pattern))
+        in_parallel(self._read_topic, sorted(topics - self._summaries.keys() if is_new else topics))
+
+    def _read_topic(self, name: str) -> None:
+        try:
+            self._summaries[name] = self._find(name)
+        except (InvalidTopicError, TopicNotFoundError):
+            self._summaries[name] = None
+        except Exception as error:
+            _log.debug("cannot read topic %s of a group: %s", name, error)
+
+    def stop(self) -> None:
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            self._waiting.put(None)
+            thread.join()
+
+    def _begin(self, work: Callable[[], None]) -> None:
+        self._waiting.put(work)
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="group-topics", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while (work := self._waiting.get()) is not None:
+            try:
+                work()
+            except Exception:  # noqa: PERF203 - the next read runs, too
+                _log.exception("reading the topics of groups failed")
+
+
+def matches(pattern: str, names: Iterable[str]) -> frozenset[str]:
+    """Match whole names with a regular expression of RE2, Kafka's choice too; ValueError if it is none."""
+    # without any value the expression would not be looked at
+    listed = pa.array(["", *names], pa.string())
+    matching = listed.filter(pc.match_substring_regex(listed, pattern=f"^(?:{pattern})$"))
+    return frozenset(matching.to_pylist()) - {""}

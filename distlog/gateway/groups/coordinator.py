@@ -20,7 +20,6 @@ from distlog.gateway.groups.classic_group import (
     AnswerJoin,
     AnswerSync,
     GroupPhase,
-    GroupRefusedError,
     Join,
     JoinReply,
     MemberRecord,
@@ -39,13 +38,15 @@ from distlog.gateway.groups.consumer_group import (
     ConsumerGroup,
     ConsumerHeartbeat,
     HeartbeatReply,
+    SubscribedTopics,
     Subscriptions,
     check_heartbeat,
+    matches,
 )
 from distlog.gateway.groups.offsets_format import CurrentAssignment, MemberMetadata, TopicIdPartition
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.registry import MAX_TEXT_BYTES, Group, GroupRegistry
-from distlog.gateway.groups.subscribed_topics import SubscribedTopics, matches
+from distlog.gateway.protocol.error_codes import CoordinatorError
 from distlog.gateway.protocol.messages import ErrorCode
 
 #: The size of the suffix that makes a name an id: a hyphen and a UUID.
@@ -65,37 +66,37 @@ class GroupCoordinator:
             parts = request.client_id, request.instance_id or ""
             texts = request.client_host, request.protocol_type, *(name for name, _ in request.protocols)
             if _longest(parts) > MAX_TEXT_BYTES - _OWN_ID_BYTES or _longest(texts) > MAX_TEXT_BYTES:
-                raise GroupRefusedError(ErrorCode.invalid_request)
+                raise CoordinatorError(ErrorCode.invalid_request)
             # a member with an id has it from an existing group
             with self._groups.locked(group, make=not request.member_id) as entry:
                 join(self._groups.classic(entry, joins=True), request, answer)
-        except GroupRefusedError as refused:
+        except CoordinatorError as refused:
             answer(JoinReply(error=refused.code, member_id=request.member_id))
 
     def sync(self, group: str, request: SyncRequest, answer: AnswerSync) -> None:
         try:
             with self._groups.locked(group) as entry:
                 sync(self._groups.classic(entry), request, answer)
-        except GroupRefusedError as refused:
+        except CoordinatorError as refused:
             answer(SyncReply(error=refused.code))
 
     def heartbeat(self, group: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         try:
             with self._groups.locked(group) as entry:
                 return heartbeat(self._groups.classic(entry), member_id, instance_id, generation)
-        except GroupRefusedError as refused:
+        except CoordinatorError as refused:
             return refused.code
 
     def leave(self, group: str, member_id: str, instance_id: str | None = None) -> ErrorCode:
         try:
             with self._groups.locked(group) as entry:
                 return leave(self._groups.classic(entry), member_id, instance_id)
-        except GroupRefusedError as refused:
+        except CoordinatorError as refused:
             return refused.code
 
     def descriptions(self) -> Iterator[GroupDescription]:
         for name in self._groups.names():
-            with suppress(GroupRefusedError), self._groups.locked(name) as entry:
+            with suppress(CoordinatorError), self._groups.locked(name) as entry:
                 if entry.membership.phase is not GroupPhase.DEAD:
                     yield _description(entry)
 
@@ -104,9 +105,9 @@ class GroupCoordinator:
         try:
             with self._groups.locked(group, missing=ErrorCode.none) as entry:
                 if isinstance(entry.membership, ConsumerGroup):
-                    raise GroupRefusedError(ErrorCode.none)
+                    raise CoordinatorError(ErrorCode.none)
                 return _description(entry)
-        except GroupRefusedError as refused:
+        except CoordinatorError as refused:
             code = ErrorCode.none if refused.code is ErrorCode.invalid_group_id else refused.code
             return GroupDescription(group, GroupPhase.DEAD, "", "", (), code)
 
@@ -115,12 +116,12 @@ class GroupCoordinator:
         try:
             with self._groups.locked(group, missing=ErrorCode.group_id_not_found) as entry:
                 if entry.membership.phase is not GroupPhase.EMPTY:
-                    raise GroupRefusedError(ErrorCode.non_empty_group)
+                    raise CoordinatorError(ErrorCode.non_empty_group)
                 if entry.offsets.is_joining():
                     # the offsets would be stored after their deletion
-                    raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
+                    raise CoordinatorError(ErrorCode.coordinator_load_in_progress)
                 self._groups.forget(entry, on_stored)
-        except GroupRefusedError as refused:
+        except CoordinatorError as refused:
             on_stored(refused.code)
 
 
@@ -140,11 +141,11 @@ class ConsumerCoordinator:
             check_heartbeat(request, version)
             texts = request.member_id, request.instance_id, request.rack_id, request.client_id, request.client_host
             if _longest(text or "" for text in (*texts, request.pattern, *(request.topics or ()))) > MAX_TEXT_BYTES:
-                raise GroupRefusedError(ErrorCode.invalid_request)
+                raise CoordinatorError(ErrorCode.invalid_request)
             if request.pattern:
                 matches(request.pattern, ())
             subscribed = self._subscribed(group)
-        except GroupRefusedError as refused:
+        except CoordinatorError as refused:
             answer(HeartbeatReply(error=refused.code))
             return
         except ValueError as error:
@@ -155,7 +156,7 @@ class ConsumerCoordinator:
         self._topics.when_known(names, patterns, lambda: self._heartbeat(group, request, answer))
 
     def _subscribed(self, group: str) -> Subscriptions:
-        with suppress(GroupRefusedError), self._groups.locked(group) as entry:
+        with suppress(CoordinatorError), self._groups.locked(group) as entry:
             if isinstance(entry.membership, ConsumerGroup):
                 return entry.membership.subscriptions
         return Subscriptions()
@@ -165,14 +166,14 @@ class ConsumerCoordinator:
         try:
             with self._groups.locked(group, make=joins) as entry:
                 self._groups.consumers(entry, joins=joins).heartbeat(request, self._topics, answer)
-        except GroupRefusedError as refused:
+        except CoordinatorError as refused:
             answer(HeartbeatReply(error=refused.code))
 
     def describe(self, group: str) -> ConsumerDescription:
         with self._groups.locked(group, missing=ErrorCode.group_id_not_found) as entry:
             membership = entry.membership
             if not isinstance(membership, ConsumerGroup):
-                raise GroupRefusedError(ErrorCode.group_id_not_found)
+                raise CoordinatorError(ErrorCode.group_id_not_found)
             members = tuple(
                 (member.id, member.metadata, member.current, membership.target.get(member.id, frozenset()))
                 for member in membership.members.values()
@@ -411,7 +412,7 @@ class GroupServices:
         """Do `work`; False if it failed. Repeated failures are logged once. Raises errors of `but`."""
         try:
             work()
-        except GroupRefusedError:
+        except CoordinatorError:
             # the lease was changed concurrently
             return False
         except Exception as error:
@@ -457,12 +458,12 @@ class Coordination:
         return frozenset(number for number in self._lease.held_partitions if number < self._store.partitions)
 
     def check(self, key: str) -> None:
-        """Raise GroupRefusedError unless this gateway coordinates the group, or transactional id, now."""
+        """Raise CoordinatorError unless this gateway coordinates the group, or transactional id, now."""
         number, lease = self._store.partition_of(key), self._lease
         if number not in lease.held_partitions:
-            raise GroupRefusedError(ErrorCode.not_coordinator)
+            raise CoordinatorError(ErrorCode.not_coordinator)
         if self._loaded.get(number) != lease.term:
-            raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
+            raise CoordinatorError(ErrorCode.coordinator_load_in_progress)
 
     def step(self, registry: Registry) -> None:
         """Unload lost partitions, and load new ones. Raises DistlogError: step again later."""
@@ -506,7 +507,7 @@ class Coordination:
     def _load_together(self, partitions: frozenset[int], term: int, registry: Registry) -> None:
         def may_lead() -> None:
             if self._lease.term != term or not partitions <= self._lease.held_partitions:
-                raise GroupRefusedError(ErrorCode.not_coordinator)
+                raise CoordinatorError(ErrorCode.not_coordinator)
 
         self._store.begin(partitions, may_lead)
         registry.load(self._store.load(partitions))

@@ -17,14 +17,7 @@ from typing import Any
 from distlog.core.kafka.transactions import TopicPartition as TopicPartition
 from distlog.core.read.consumer_offsets import OffsetKey, Position, WaitingChanges
 from distlog.gateway.config import GroupConfigs, GroupSettings
-from distlog.gateway.groups.classic_group import (
-    ClassicGroup,
-    ClassicMember,
-    GroupPhase,
-    GroupRecord,
-    GroupRefusedError,
-    Stored,
-)
+from distlog.gateway.groups.classic_group import ClassicGroup, ClassicMember, GroupPhase, GroupRecord, Stored
 from distlog.gateway.groups.consumer_group import ConsumerGroup
 from distlog.gateway.groups.offsets_format import (
     ConsumerKey,
@@ -35,6 +28,7 @@ from distlog.gateway.groups.offsets_format import (
     RecordKind,
 )
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
+from distlog.gateway.protocol.error_codes import CoordinatorError
 from distlog.gateway.protocol.messages import ErrorCode
 
 
@@ -61,7 +55,7 @@ _LOAD_LOOK_MS = 1000
 class GroupRegistry:
     """The groups by name; for many threads. `clock` gives ms that never go back; `wall_clock` ms since 1970.
 
-    `check` raises GroupRefusedError for a group that this gateway does not coordinate, or not yet.
+    `check` raises CoordinatorError for a group that this gateway does not coordinate, or not yet.
     """
 
     def __init__(
@@ -101,20 +95,20 @@ class GroupRegistry:
                 records[key] = value
         for key, value in values.items():
             # Kafka has a group without a name, which no client can ask for here
-            with suppress(GroupRefusedError), self._locked(key.group, make=True) as group:
+            with suppress(CoordinatorError), self._locked(key.group, make=True) as group:
                 if isinstance(key, OffsetKey) and isinstance(value, Position):
                     group.offsets.apply({(key.topic, key.partition): value})
                 elif isinstance(value, GroupRecord) and isinstance(group.membership, ClassicGroup):
                     _restore(group.membership, value)
         for name, records in consumers.items():
             has_members = any(key.kind is RecordKind.MEMBER for key in records)
-            with suppress(GroupRefusedError), self._locked(name, make=bool(records)) as group:
+            with suppress(CoordinatorError), self._locked(name, make=bool(records)) as group:
                 # a group that became a classic one, while the deletion of the other records failed, has members
                 if records and (has_members or group.membership.phase is GroupPhase.EMPTY):
                     group.membership = self._new_consumers(name)
                     group.membership.restore(records)
         for position in pending:
-            with suppress(GroupRefusedError), self._locked(position.key.group, make=True) as group:
+            with suppress(CoordinatorError), self._locked(position.key.group, make=True) as group:
                 group.offsets.wait_for(
                     position.producer_id, {(position.key.topic, position.key.partition): position.position}
                 )
@@ -134,12 +128,12 @@ class GroupRegistry:
     def locked(
         self, name: str, *, make: bool = False, missing: ErrorCode = ErrorCode.unknown_member_id
     ) -> Iterator[Group]:
-        """Lock a group; a missing one is made, or GroupRefusedError has the code `missing`.
+        """Lock a group; a missing one is made, or CoordinatorError has the code `missing`.
 
         A group that is being unloaded is not missing: its members would give up their partitions.
         """
         if not name or len(name.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:
-            raise GroupRefusedError(ErrorCode.invalid_group_id)
+            raise CoordinatorError(ErrorCode.invalid_group_id)
         with self._locked(name, make, missing, self.check) as group:
             # it may have been made while `unload` was running
             self.check(name)
@@ -157,7 +151,7 @@ class GroupRegistry:
             unloads = self._unloads
             check(name)
             if self._is_over:
-                raise GroupRefusedError(ErrorCode.not_coordinator)
+                raise CoordinatorError(ErrorCode.not_coordinator)
             with self._lock:
                 if name not in self._groups and make:
                     self._groups[name] = Group(self._new_classic(name), GroupOffsets(name))
@@ -165,7 +159,7 @@ class GroupRegistry:
             if group is None:
                 if unloads != self._unloads:
                     continue
-                raise GroupRefusedError(missing)
+                raise CoordinatorError(missing)
             with group.lock:
                 if group.is_gone or self._is_over:
                     continue
@@ -213,9 +207,9 @@ class GroupRegistry:
         if isinstance(membership, ClassicGroup):
             return membership
         if not joins:
-            raise GroupRefusedError(ErrorCode.unknown_member_id)
+            raise CoordinatorError(ErrorCode.unknown_member_id)
         if membership.members:
-            raise GroupRefusedError(ErrorCode.inconsistent_group_protocol)
+            raise CoordinatorError(ErrorCode.inconsistent_group_protocol)
         self.store.store(membership.id, membership.records_to_delete(), lambda code: None)
         classic = group.membership = self._new_classic(membership.id)
         return classic
@@ -226,9 +220,9 @@ class GroupRegistry:
         if isinstance(membership, ConsumerGroup):
             return membership
         if membership.phase is not GroupPhase.EMPTY:
-            raise GroupRefusedError(ErrorCode.group_id_not_found)
+            raise CoordinatorError(ErrorCode.group_id_not_found)
         if not joins:
-            raise GroupRefusedError(ErrorCode.unknown_member_id)
+            raise CoordinatorError(ErrorCode.unknown_member_id)
         self.store.store(membership.id, [(GroupKey(membership.id), None)], lambda code: None)
         consumers = group.membership = self._new_consumers(membership.id)
         return consumers
@@ -283,7 +277,7 @@ class GroupRegistry:
                     if deadline == group.wakes_at:
                         group.wakes_at = inf
                         group.membership.expire()
-            except GroupRefusedError:
+            except CoordinatorError:
                 self._put_off(name, deadline)
 
     def _due(self) -> tuple[float, str] | None:

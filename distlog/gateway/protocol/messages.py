@@ -12,7 +12,7 @@ from functools import cache, partial
 from importlib.resources import files
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from kio.schema.errors import ErrorCode as ErrorCode
 
@@ -44,7 +44,7 @@ FIXED = {
 }
 #: The other kinds of plain fields, and their values where Kafka's message files have no default.
 EMPTY_VALUES: dict[str, Any] = {"string": "", "bytes": b"", "records": b"", "uuid": None}
-_API_VERSIONS = 18
+API_VERSIONS_KEY = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def _schema(direction: str, api_key: int, version: int) -> BodySchema:
         raise InvalidRequestError("unsupported API version", api_key=api_key, version=version)
     body = _message(name, deque(lines), 0, version, version >= flexible)
     # a client that does not know the gateway's versions yet must be able to read this head (KIP-511)
-    return BodySchema(body, body.is_flexible and (direction, api_key) != ("response", _API_VERSIONS))
+    return BodySchema(body, body.is_flexible and (direction, api_key) != ("response", API_VERSIONS_KEY))
 
 
 def _message(name: str, lines: deque[str], depth: int, version: int, is_flexible: bool) -> MessageSchema:
@@ -661,3 +661,86 @@ def uvarint(value: int) -> bytes:
         value >>= 7
     data.append(value)
     return bytes(data)
+
+
+_HEAD = struct.Struct(">hhi")
+#: The API whose requests carry records.
+PRODUCE_KEY = 0
+#: The largest request that carries no records: many small fields cost thirty times their size, and seconds.
+LARGEST_OTHER_BYTES = 4 << 20
+
+
+class RequestHead(NamedTuple):
+    """The start of every request's header; the response has the same correlation id."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+
+
+class ParsedRequest(NamedTuple):
+    """A request's client id, and its body: a named tuple of the fields of this version."""
+
+    client_id: str
+    body: Any
+
+
+def read_head(frame: memoryview) -> RequestHead:
+    if len(frame) < _HEAD.size:
+        raise InvalidRequestError("a request is too short to have a header", size=len(frame))
+    return RequestHead(*_HEAD.unpack_from(frame))
+
+
+def read_client_id(frame: memoryview) -> str:
+    return read_text(frame, _HEAD.size)[0] or ""
+
+
+def read_request(frame: memoryview, head: RequestHead, most_items: int = MAX_ITEMS) -> ParsedRequest:
+    """Parse a request; InvalidRequestError also for more items. As in Kafka, bytes after its end are ignored."""
+    if len(frame) > LARGEST_OTHER_BYTES and head.api_key != PRODUCE_KEY:
+        raise InvalidRequestError("a request without records is too large", api_key=head.api_key, size=len(frame))
+    is_head_flexible, read_body = _reader(head.api_key, head.api_version)
+    items = Items(most_items)
+    try:
+        client_id, position = read_text(frame, _HEAD.size)
+        if is_head_flexible:
+            position = skip_tags(frame, position, items)
+        body, _ = read_body(frame, position, items)
+    except InvalidRequestError as error:
+        error.details.update(api_key=head.api_key, version=head.api_version)
+        raise
+    return ParsedRequest(client_id or "", body)
+
+
+@cache
+def _reader(api_key: int, version: int) -> tuple[bool, MessageReader]:
+    schema = request_schema(api_key, version)
+    return schema.is_head_flexible, message_reader(schema.body)
+
+
+_RESPONSE_HEAD = struct.Struct(">ii")
+_CORRELATION_ID = struct.Struct(">i")
+
+
+def write_response(api_key: int, version: int, correlation_id: int, fields: Fields) -> list[ResponseChunk]:
+    """The chunks of a response with its length and head: without fields that the version does not have."""
+    header, write = _writer(api_key, version)
+    writer = ChunkWriter()
+    writer.small += bytes(_RESPONSE_HEAD.size) + header
+    write(writer, fields)
+    writer.end()
+    size = sum(map(len, writer.chunks))
+    first = (
+        _RESPONSE_HEAD.pack(size - _RESPONSE_HEAD.size + _CORRELATION_ID.size, correlation_id)
+        + bytes(writer.chunks[0])[_RESPONSE_HEAD.size :]
+    )
+    return [first, *writer.chunks[1:]]
+
+
+@cache
+def _writer(api_key: int, version: int) -> tuple[bytes, MessageWriter]:
+    """The response's header after the correlation id, and the writer of the body."""
+    schema = response_schema(api_key, version)
+    # a response's header of version 1 ends with its tagged fields: none
+    header = b"\0" if schema.is_head_flexible else b""
+    return header, message_writer(schema.body, response_fields(api_key))

@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 import logging
-import queue
-import threading
-import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import ceil
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
 
 from distlog.gateway.event_log import EventLog
-from distlog.gateway.protocol.frames import (
+from distlog.gateway.protocol.error_codes import (
     AccessDeniedError,
     ClusterAccessDeniedError,
-    Fields,
     GroupAccessDeniedError,
-    RequestHead,
-    ResponseChunk,
     TransactionalIdAccessDeniedError,
     UnknownTopicIdError,
+    UnsupportedRequestError,
+    attempted,
     error_code,
+)
+from distlog.gateway.protocol.messages import (
+    MAX_ITEMS,
+    PRODUCE_KEY,
+    ErrorCode,
+    Fields,
+    InvalidRequestError,
+    RequestHead,
+    ResponseChunk,
     read_request,
+    response_fields,
     write_response,
 )
-from distlog.gateway.protocol.messages import MAX_ITEMS, ErrorCode, response_fields
 from distlog.gateway.security.acls import CLUSTER_NAME, OPERATIONS, AccessLists, Operation, ResourceType
 from distlog.gateway.security.authentication import SaslExchange
-from distlog.gateway.server.fairness import REQUEST_PERCENTAGE, CpuUse, CpuUses, FairQueue, Quotas
-
-if TYPE_CHECKING:
-    from distlog.gateway.topics.metadata_cache import HostedTopic
+from distlog.gateway.server.fairness import CpuUse, Quotas
+from distlog.gateway.topics.metadata_cache import MetadataCache
 
 
 @dataclass(slots=True, eq=False)
@@ -56,6 +62,8 @@ class Request:
     #: The handler's state of a request that it has put off.
     delayed: Any = None
     granted: Rights | None = None
+    #: False in the network's thread: a handler that would have to wait raises WouldWaitError.
+    may_wait: bool = True
     #: For the connection: the unsent chunks of the response, the memory, and whether the next request may be handled.
     unsent: list[ResponseChunk] | None = None
     memory: int = 0
@@ -194,14 +202,12 @@ class Rights:
                 self.denials.note(f"{self.principal} at {self.host}", f"{operation.name} of {kind.name} {name!r}")
             raise type(_DENIALS[kind])(_DENIALS[kind].message)
 
-    def check_topic(
-        self, operation: Operation, topic: str | uuid.UUID, topic_of_id: Callable[[uuid.UUID], HostedTopic]
-    ) -> None:
+    def check_topic(self, operation: Operation, topic: str | uuid.UUID, metadata: MetadataCache) -> None:
         """Check the rights to a topic by its name or id. Raises AccessDeniedError, UnknownTopicIdError."""
         if self.lists is None:
             return
         try:
-            name = topic if isinstance(topic, str) else topic_of_id(topic).name
+            name = topic if isinstance(topic, str) else metadata.topic_of_id(topic).name
         except Exception:
             # a topic that cannot be found now is not for the client
             raise UnknownTopicIdError("there is no topic with this id", topic_id=topic) from None
@@ -227,7 +233,6 @@ class Rights:
 
 #: The fields of a request as objects: this factor times the bytes, up to a limit for the most items of a request.
 _OBJECTS, _MOST_OBJECT_BYTES = 16, 256 * MAX_ITEMS
-PRODUCE_KEY = 0
 
 
 def parsed_size(request: Request) -> int:
@@ -256,134 +261,128 @@ class TokenRequest(Request):
         return () if fields["error_code"] else (len(token).to_bytes(4, "big") + token,)
 
 
-#: How often clients are looked at that have used their part of the time.
-_PAUSE_S = 0.005
+# Received bytes go into a buffer that all connections share; only a larger or incomplete frame has its own memory,
+# which is requested as the frame comes. So an idle connection has none, and a length without its bytes costs none.
+
+_LENGTH = 4
+#: The first request for memory; later ones double the frame's.
+_STEP = 64 << 10
+#: Other protocols that begin with these bytes instead of a length: the usual faults of a client's settings.
+_OTHER_PROTOCOLS = {
+    b"\x16\x03": ": it is TLS, and this listener has none",
+    b"GE": ": it is HTTP",
+    b"PO": ": it is HTTP",
+    b"HE": ": it is HTTP",
+}
 
 
-class RequestChannel:
-    """The requests that wait for one of `handlers` threads, in fair order; for many threads."""
+class FrameReader:
+    """The frames of one connection. `largest` bounds their length, and may change between frames."""
 
-    def __init__(self, shares: CpuUses, handlers: int) -> None:
-        self._shares, self._handlers = shares, handlers
-        self._queue = FairQueue[Request](shares, handlers)
-        # each has a thread look for a request that may be handled now, or end
-        self._wakeups: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._is_watched = False
+    def __init__(self, shared: memoryview, largest: int) -> None:
+        self._shared, self.largest = shared, largest
+        # received bytes; those from `_position` on are in no frame yet. Taking a frame out copies only that frame
+        self._unread, self._position = b"", 0
+        self._frame: memoryview | None = None
+        self._filled = self._granted = 0
 
-    def __len__(self) -> int:
-        return len(self._queue)
+    @property
+    def wanted_bytes(self) -> int:
+        """The bytes of memory that the started frame needs now."""
+        if self._frame is None or self._filled < self._granted:
+            return 0
+        return min(max(2 * self._filled, _STEP), len(self._frame)) - self._granted
 
-    def offer(self, request: Request) -> None:
-        with self._shares.lock:
-            self._queue.put(request.share, request)
-        self._wake(1)
+    @property
+    def missing(self) -> int:
+        return 0 if self._frame is None else len(self._frame) - self._filled
 
-    def receive(self) -> Request | None:
-        """The next request; waits for one. None ends a handler."""
-        waits_for_time = False
-        while True:
-            is_running = self._poll_again() if waits_for_time else self._wakeups.get()
-            with self._shares.lock:
-                request = self._queue.next(limited=is_running)
-                # one thread polls again after a pause, for all threads
-                if waits_for_time:
-                    self._is_watched, waits_for_time = False, False
-                if request is None and is_running and len(self._queue) and not self._is_watched:
-                    self._is_watched = waits_for_time = True
-                is_left_alone = request is not None and len(self._queue) and not self._is_watched
-            if not is_running and request is not None:
-                self._wakeups.put(False)
-            elif is_left_alone:
-                self._wake(1)
-            if request is not None or not is_running:
-                return request
+    @property
+    def is_started(self) -> bool:
+        return self._frame is not None or self.unframed > 0
 
-    def _poll_again(self) -> bool:
-        # no `get` with a timeout: one waited forever while other threads removed items (CPython 3.11)
-        time.sleep(_PAUSE_S)
-        try:
-            return self._wakeups.get_nowait()
-        except queue.Empty:
-            return True
+    @property
+    def unframed(self) -> int:
+        return len(self._unread) - self._position
 
-    def used(self, share: CpuUse, used_s: float) -> None:
-        with self._shares.lock:
-            share.note(used_s, self._shares.clock_s())
+    def room(self) -> memoryview:
+        return self._shared if self._frame is None else self._frame[self._filled : self._granted]
 
-    def finish(self, share: CpuUse, used_s: float) -> None:
-        with self._shares.lock:
-            self._queue.end(share, used_s)
-            waiting = len(self._queue)
-        # two, so that more threads work again when the other clients have ended
-        self._wake(min(waiting, 2))
+    def grant(self, size: int) -> None:
+        self._granted += size
 
-    def end(self) -> None:
-        for _ in range(self._handlers):
-            self._wakeups.put(False)
+    def received(self, count: int) -> None:
+        if self._frame is None:
+            self._unread, self._position = self._unread[self._position :] + self._shared[:count], 0
+        else:
+            self._filled += count
 
-    def _wake(self, times: int) -> None:
-        for _ in range(times):
-            if self._wakeups.qsize() < self._handlers:
-                self._wakeups.put(True)
+    def begin(self) -> int:
+        """Start the next frame if its length was received; returns the length, or 0."""
+        start = self._position + _LENGTH
+        if self._frame is not None or len(self._unread) < start:
+            return 0
+        length = int.from_bytes(self._unread[self._position : start], "big", signed=True)
+        if not 0 < length <= self.largest:
+            hint = _OTHER_PROTOCOLS.get(self._unread[self._position : self._position + 2], "")
+            raise InvalidRequestError(
+                f"a request has an impossible length{hint}", length=length, largest=self.largest
+            )
+        part, self._position = self._unread[start : start + length], start + length
+        if self.unframed < _LENGTH:
+            self._unread, self._position = self._unread[self._position :], 0
+        self._filled, self._granted = len(part), 0
+        if self._filled == length:
+            self._frame = memoryview(part)
+        else:
+            self._frame = np.empty(length, np.uint8).data
+            self._frame[: self._filled] = part
+        return length
 
-
-Result = TypeVar("Result")
-
-#: The time that the network's thread takes for a request and its response.
-_NETWORK_S = 0.0006
-#: How many times its time of the CPU a request may count, since its thread waited for its turn.
-_MOST_WAITING = 3
+    def next(self) -> memoryview | None:
+        if self._frame is None or self._filled < len(self._frame):
+            return None
+        frame, self._frame, self._filled = self._frame.toreadonly(), None, 0
+        return frame
 
 
-class KafkaRequestHandlerPool:
-    """`size` threads with a `name`, each of which calls `handle` with one request after the other."""
-
-    def __init__(self, shares: CpuUses, handle: Callable[[Request], None], size: int, name: str) -> None:
-        self.channel, self._shares, self._handle = RequestChannel(shares, size), shares, handle
-        self._threads = [
-            threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True) for number in range(size)
-        ]
-
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
-
-    def stop(self, timeout_s: float) -> bool:
-        self.channel.end()
-        end = time.monotonic() + timeout_s
-        for thread in self._threads:
-            thread.join(max(end - time.monotonic(), 0))
-        return not any(thread.is_alive() for thread in self._threads)
-
-    def handle_without_waiting(self, request: Request, work: Callable[[Request], bool]) -> bool:
-        """Handle a request in the network's thread; False if others wait, or `work` would have to."""
-        if len(self.channel) or not self._shares.leaves_room(request.share):
-            return False
-        started_s, started_cpu_s = time.monotonic(), time.thread_time()
-        is_handled = _guarded(work, request, failed=True)
-        # also for an attempt alone, which must cost its client something
-        cpu_s, duration_s = time.thread_time() - started_cpu_s, time.monotonic() - started_s
-        self.channel.used(request.share, min(_MOST_WAITING * cpu_s, duration_s) + _NETWORK_S * is_handled)
-        request.count(REQUEST_PERCENTAGE, duration_s)
-        return is_handled
-
-    def _run(self) -> None:
-        while (request := self.channel.receive()) is not None:
-            # a request that is put off may be of another share in the next line
-            share, started_s, started_cpu_s = request.share, time.monotonic(), time.thread_time()
-            _guarded(self._handle, request, failed=None)
-            cpu_s = time.thread_time() - started_cpu_s
-            # a thread that waits for storage uses nothing; one that computes waits for the others that do
-            used_s = min(_MOST_WAITING * cpu_s, time.monotonic() - started_s)
-            self.channel.finish(share, used_s + _NETWORK_S)
-            request.count(REQUEST_PERCENTAGE, time.monotonic() - started_s)
+Topic = TypeVar("Topic", bound=str | uuid.UUID)
 
 
-def _guarded(work: Callable[[Request], Result], request: Request, failed: Result) -> Result:
-    try:
-        return work(request)
-    except Exception:
-        # handlers answer with their own errors; after any other the connection ends
-        _log.exception("a request failed (api_key=%d)", request.head.api_key)
-        request.hang_up("the request failed")
-        return failed
+def topic_key(topic: Any, field: str) -> str | uuid.UUID:
+    """The name of a requested topic; from version 13 of Produce and Fetch on its id (KIP-516)."""
+    name: str | None = getattr(topic, field, None)
+    return name if name is not None else topic.topic_id or uuid.UUID(int=0)
+
+
+def by_topic(parts: Iterable[tuple[Topic, Fields]], field: str = "partitions", name: str = "name") -> list[Fields]:
+    """The topics of a response, by name or id, each with its parts in `field`."""
+    topics: dict[Topic, list[Fields]] = {}
+    for topic, part in parts:
+        topics.setdefault(topic, []).append(part)
+    return [
+        {name if isinstance(topic, str) else "topic_id": topic, field: fields} for topic, fields in topics.items()
+    ]
+
+
+def attempted_once(
+    work: Callable[[Any], Fields | None],
+    items: Iterable[Any],
+    key: Callable[[Any], Any],
+    fields_of: Callable[[Any], Fields],
+) -> list[Fields]:
+    """The results of `attempted` for each item; as in Kafka, an item whose `key` comes twice is refused."""
+
+    def only(same: Sequence[Any]) -> Fields | None:
+        if len(same) > 1:
+            raise UnsupportedRequestError("a request names this item twice")
+        return work(same[0])
+
+    return [attempted(partial(only, same), **fields_of(same[0])) for same in grouped(items, key).values()]
+
+
+def grouped(items: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list[Any]]:
+    groups: dict[Any, list[Any]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups

@@ -36,7 +36,7 @@ from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 from distlog.gateway.config import GatewayConfig
-from distlog.gateway.protocol.frames import AccessDeniedError, UnknownTopicIdError, error_code
+from distlog.gateway.protocol.error_codes import AccessDeniedError, UnknownTopicIdError, error_code
 from distlog.gateway.topics.gathered_appends import GatheredAppends, RequestedBatches, Results
 from distlog.gateway.topics.partition import (
     SHORT_WAIT_S,

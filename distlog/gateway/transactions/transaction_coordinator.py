@@ -28,24 +28,19 @@ from distlog.core.paths import new_id
 from distlog.core.storage.parallel import in_parallel
 from distlog.gateway.cluster import GatewayLease
 from distlog.gateway.event_log import FAILURES
-from distlog.gateway.groups.classic_group import GroupRefusedError
 from distlog.gateway.groups.coordinator import Coordination, GroupServices
+from distlog.gateway.protocol.error_codes import CoordinatorError
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.server.delayed_operations import DelayedFetches
 from distlog.gateway.topics.metadata_cache import MetadataCache
 from distlog.gateway.topics.partition import OWN_WAIT_S, Fence, Partition
-from distlog.gateway.transactions.transaction_log import (
-    TransactionLog,
-    TransactionRefusedError,
-    check_open,
-    check_producer,
-)
+from distlog.gateway.transactions.transaction_log import TransactionLog, check_open, check_producer
 
 
 class TransactionCoordinator:
     """The transactions by their ids, for many threads; `clock` returns ms since 1970.
 
-    `check` raises TransactionRefusedError for an id that this gateway does not coordinate now. Methods raise that,
+    `check` raises CoordinatorError for an id that this gateway does not coordinate now. Methods raise that,
     and DistlogError when the storage fails: then the outcome is unknown, and the same call may be repeated.
     """
 
@@ -106,7 +101,7 @@ class TransactionCoordinator:
                     # a repeated call, whose first answer was lost; or its transaction has timed out
                     return self._finished(transaction).producer
                 if expected not in (None, state.producer):
-                    raise TransactionRefusedError(ErrorCode.producer_fenced)
+                    raise CoordinatorError(ErrorCode.producer_fenced)
                 if state.status is TransactionStatus.ONGOING:
                     self._decide(transaction, state.decided(now_ms, is_committed=False, fences=True))
                 state = self._finished(transaction)
@@ -134,7 +129,7 @@ class TransactionCoordinator:
                 self._decide(transaction, state.decided(self._clock(), is_committed=is_committed))
                 # the decision stands, even if its markers fail now
             elif self._finished(transaction).status is not status:
-                raise TransactionRefusedError(ErrorCode.invalid_txn_state)
+                raise CoordinatorError(ErrorCode.invalid_txn_state)
 
     def tick(self) -> None:
         """Abort transactions that timed out, finish decided ones, forget unused ids. Logs errors."""
@@ -144,7 +139,7 @@ class TransactionCoordinator:
             # after one has waited for a lock in vain, the others do not wait as long
             timeout_s = 0 if is_locked.is_set() else OWN_WAIT_S
             try:  # an id that was forgotten concurrently is done
-                with suppress(TransactionRefusedError), self._locked(id_, make=False) as transaction:
+                with suppress(CoordinatorError), self._locked(id_, make=False) as transaction:
                     self._tick(id_, transaction, timeout_s)
             except DistlogError as error:
                 FAILURES.note(f"ending the transaction of {id_!r}, which is retried,", error)
@@ -203,7 +198,7 @@ class TransactionCoordinator:
             with suppress(DistlogError):
                 self._finish(transaction, state)
         if transaction.state is None or transaction.state.is_decided:
-            raise TransactionRefusedError(ErrorCode.concurrent_transactions)
+            raise CoordinatorError(ErrorCode.concurrent_transactions)
         return transaction.state
 
     @contextmanager
@@ -224,7 +219,7 @@ class TransactionCoordinator:
                     if unloads != self._unloads:
                         # it is not missing: it was unloaded since the check
                         continue
-                    raise TransactionRefusedError(ErrorCode.invalid_producer_id_mapping)
+                    raise CoordinatorError(ErrorCode.invalid_producer_id_mapping)
                 self._transactions.setdefault(id_, transaction)
             with transaction.lock:
                 if not transaction.is_gone:
@@ -392,10 +387,10 @@ class TransactionServices:
         return lambda snapshot: check_open(self._log.newest(transactional_id), producer, partition)
 
     def check_hangs(self, producer_id: int, partition: TopicPartition) -> None:
-        """Raise TransactionRefusedError if the producer's transaction in a partition has a coordinator."""
+        """Raise CoordinatorError if the producer's transaction in a partition has a coordinator."""
         for state in self._log.of_producer(producer_id):
             if partition in state.partitions and not state.is_over:
-                raise TransactionRefusedError(ErrorCode.invalid_txn_state)
+                raise CoordinatorError(ErrorCode.invalid_txn_state)
 
     def tick(self) -> None:
         """Load and unload by the lease, and run the timers. Raises nothing."""
@@ -408,7 +403,7 @@ class TransactionServices:
                     self._unloaded.set()
             self.coordinator.tick()
             self._has_failed = False
-        except GroupRefusedError:
+        except CoordinatorError:
             # the lease was changed concurrently
             return
         except Exception as error:
@@ -431,11 +426,8 @@ class TransactionServices:
 
     def _check(self, transactional_id: str) -> None:
         if self._is_over:
-            raise TransactionRefusedError(ErrorCode.not_coordinator)
-        try:
-            self.coordination.check(transactional_id)
-        except GroupRefusedError as refused:
-            raise TransactionRefusedError(refused.code) from refused
+            raise CoordinatorError(ErrorCode.not_coordinator)
+        self.coordination.check(transactional_id)
 
 
 def new_producer_id() -> int:

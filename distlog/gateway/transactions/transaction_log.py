@@ -34,6 +34,7 @@ from distlog.core.segments.segment_reader import whole_logs
 from distlog.core.storage.parallel import in_parallel
 from distlog.gateway.cluster import Leadership, OwnCompaction
 from distlog.gateway.event_log import FAILURES
+from distlog.gateway.protocol.error_codes import CoordinatorError
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.topics.metadata_cache import HostedTopic, MetadataCache
 from distlog.gateway.topics.partition import RECORD_COLUMNS, Fence, PartitionTail
@@ -182,26 +183,18 @@ class TransactionLog:
             return self._state_topic
 
 
-class TransactionRefusedError(Exception):
-    """The coordinator refuses a producer's request, with this code of Kafka's."""
-
-    def __init__(self, code: ErrorCode) -> None:
-        super().__init__(code.name)
-        self.code = code
-
-
 def check_producer(state: TransactionState | None, producer: ProducerId) -> None:
     if state is None or state.producer.id != producer.id:
-        raise TransactionRefusedError(ErrorCode.invalid_producer_id_mapping)
+        raise CoordinatorError(ErrorCode.invalid_producer_id_mapping)
     if state.producer.epoch != producer.epoch:
-        raise TransactionRefusedError(ErrorCode.producer_fenced)
+        raise CoordinatorError(ErrorCode.producer_fenced)
 
 
 def check_open(state: TransactionState | None, producer: ProducerId, partition: TopicPartition) -> None:
-    """Raise TransactionRefusedError unless the producer's transaction is open, and has the partition."""
+    """Raise CoordinatorError unless the producer's transaction is open, and has the partition."""
     check_producer(state, producer)
     if state is None or state.status is not TransactionStatus.ONGOING or partition not in state.partitions:
-        raise TransactionRefusedError(ErrorCode.invalid_txn_state)
+        raise CoordinatorError(ErrorCode.invalid_txn_state)
 
 
 #: `max.message.bytes` of the topics that hold them. Requests that lead to large batches are smaller.

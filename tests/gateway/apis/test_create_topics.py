@@ -13,8 +13,8 @@ from gateways import gateway as gateway
 from kio.schema.errors import ErrorCode
 
 import distlog
+from distlog.gateway.apis import APIS
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.kafka_apis import APIS
 
 CREATE_TOPICS, CREATE_PARTITIONS = APIS[19], APIS[37]
 

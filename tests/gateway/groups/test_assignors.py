@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distlog.gateway.groups.assignors import ASSIGNORS, Subscriber, assign_ranges, assign_uniformly
+from distlog.gateway.groups.consumer_group import ASSIGNORS, Subscriber, assign_ranges, assign_uniformly
 from distlog.gateway.groups.offsets_format import TopicIdPartition
 
 TOPICS = [uuid.UUID(int=number) for number in range(1, 4)]

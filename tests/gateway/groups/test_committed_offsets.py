@@ -8,7 +8,8 @@ from kio.schema.errors import ErrorCode
 
 from distlog.core.kafka.transactions import TopicPartition
 from distlog.core.read.consumer_offsets import OffsetKey, Position
-from distlog.gateway.groups.classic_group import GroupPhase, GroupRefusedError
+from distlog.gateway.groups.classic_group import GroupPhase
+from distlog.gateway.protocol.error_codes import CoordinatorError
 
 CLICKS, VIEWS = ("clicks", 0), ("views", 1)
 SUBSCRIBED = b"\0\0" + b"\0\0\0\1" + b"\0\6clicks" + b"\xff\xff\xff\xff"
@@ -160,14 +161,14 @@ def test_positions_are_deleted_but_in_topics_that_members_read() -> None:
     assert codes == {CLICKS: ErrorCode.group_subscribed_to_topic, VIEWS: ErrorCode.none}
     assert reply == [ErrorCode.none]
     assert (position(gateway, CLICKS), position(gateway, VIEWS)) == (7, None)
-    with pytest.raises(GroupRefusedError, match="group_id_not_found"):
+    with pytest.raises(CoordinatorError, match="group_id_not_found"):
         gateway.offsets.delete("no-group", [CLICKS], {}, reply)
 
 
 def test_offsets_of_members_with_unknown_topics_are_not_deleted() -> None:
     gateway = Gateway()
     stable(gateway, gateway.member("a"))
-    with pytest.raises(GroupRefusedError, match="non_empty_group"):
+    with pytest.raises(CoordinatorError, match="non_empty_group"):
         gateway.offsets.delete(GROUP, [CLICKS], {}, Codes())
 
 
@@ -241,7 +242,7 @@ def test_a_stopping_gateway_answers_waiting_members() -> None:
     # a member that joins now is refused, too: its response would never come
     assert gateway.member("c").join().join_error is ErrorCode.not_coordinator
     assert commit(gateway) is ErrorCode.not_coordinator
-    with pytest.raises(GroupRefusedError, match="not_coordinator"):
+    with pytest.raises(CoordinatorError, match="not_coordinator"):
         gateway.offsets.fetch(GROUP, [CLICKS])
 
 

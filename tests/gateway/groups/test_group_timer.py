@@ -16,12 +16,13 @@ from distlog.core.storage.storage import Storage
 from distlog.gateway import gateway_server
 from distlog.gateway.cluster import GatewayLease
 from distlog.gateway.config import GroupSettings
-from distlog.gateway.groups.classic_group import GroupRefusedError, Join
+from distlog.gateway.groups.classic_group import Join
 from distlog.gateway.groups.committed_offsets import CommittedOffsets
+from distlog.gateway.groups.consumer_group import SubscribedTopics
 from distlog.gateway.groups.coordinator import GroupServices
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
-from distlog.gateway.groups.subscribed_topics import SubscribedTopics
-from distlog.gateway.protocol.frames import RequestHead
+from distlog.gateway.protocol.error_codes import CoordinatorError
+from distlog.gateway.protocol.messages import RequestHead
 from distlog.gateway.server.fairness import CpuUses, Quotas
 from distlog.gateway.server.request import ClientSession, Request
 from distlog.gateway.topics.topic_index import TopicSummary
@@ -96,7 +97,7 @@ def test_a_session_that_ends_while_its_group_is_loaded_ends_after_that() -> None
     stable(gateway, member)
 
     def is_loading(name: str) -> None:
-        raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
+        raise CoordinatorError(ErrorCode.coordinator_load_in_progress)
 
     always = gateway.groups.check
     gateway.groups.check = is_loading

@@ -7,7 +7,7 @@ import threading
 from waiting import until
 
 from distlog.core.errors import InvalidTopicError, StorageError, TopicNotFoundError
-from distlog.gateway.groups.subscribed_topics import SubscribedTopics
+from distlog.gateway.groups.consumer_group import SubscribedTopics
 from distlog.gateway.topics.topic_index import TopicSummary
 
 

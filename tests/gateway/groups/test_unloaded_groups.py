@@ -15,11 +15,11 @@ from waiting import until
 from distlog.core.read.consumer_offsets import Position
 from distlog.core.storage.storage import Storage
 from distlog.gateway.config import GatewayConfig
-from distlog.gateway.groups.classic_group import GroupRefusedError
+from distlog.gateway.protocol.error_codes import CoordinatorError
 from distlog.gateway.server.delayed_operations import DelayedFetches
 from distlog.gateway.topics.metadata_cache import MetadataCache
 from distlog.gateway.transactions.transaction_coordinator import TransactionCoordinator, TransactionEnds
-from distlog.gateway.transactions.transaction_log import TransactionLog, TransactionRefusedError
+from distlog.gateway.transactions.transaction_log import TransactionLog
 
 
 class Loader:
@@ -36,7 +36,7 @@ class Loader:
             if self._loads_again:
                 self._gateway.groups.load(self._gateway.store.load())
         elif self.checks > self._passed and not self._loads_again:
-            raise GroupRefusedError(ErrorCode.not_coordinator)
+            raise CoordinatorError(ErrorCode.not_coordinator)
 
 
 def committed(member: Client) -> ErrorCode | None:
@@ -49,7 +49,7 @@ def committed(member: Client) -> ErrorCode | None:
 def fetched(member: Client) -> ErrorCode:
     try:
         member.gateway.offsets.fetch(GROUP, [("clicks", 0)])
-    except GroupRefusedError as refused:
+    except CoordinatorError as refused:
         return refused.code
     return ErrorCode.none
 
@@ -93,7 +93,7 @@ def test_a_member_that_waits_for_the_lock_of_a_group_that_is_unloaded_is_sent_to
     def check(name: str) -> None:
         checks.append(name)
         if refused:
-            raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
+            raise CoordinatorError(ErrorCode.coordinator_load_in_progress)
 
     with gateway.groups.locked(GROUP):
         gateway.groups.check = check
@@ -124,12 +124,12 @@ def test_a_producer_whose_transaction_is_unloaded_concurrently_is_sent_to_the_co
         if len(checks) == 3:
             coordinator.unload(lambda id_: True)
         elif len(checks) > 3:
-            raise TransactionRefusedError(ErrorCode.not_coordinator)
+            raise CoordinatorError(ErrorCode.not_coordinator)
 
     ends = TransactionEnds(metadata, DelayedFetches(lambda request: None, 1000), log, lambda: 0)
     coordinator = TransactionCoordinator(log, ends, lambda: 0, lambda: 7, check)
     producer = coordinator.begin_producer("payments", 60_000)
-    with pytest.raises(TransactionRefusedError) as refused:
+    with pytest.raises(CoordinatorError) as refused:
         coordinator.add_partitions("payments", producer, [("clicks", 0)])
     assert refused.value.code is ErrorCode.not_coordinator
     metadata.close()

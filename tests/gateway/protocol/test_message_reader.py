@@ -21,8 +21,7 @@ from gateways import FETCH, METADATA, PRODUCE, encode
 from kio.index import api_key_map, load_request_schema
 from kio.serial import entity_reader
 
-from distlog.gateway.kafka_apis import APIS
-from distlog.gateway.protocol.frames import read_head, read_request
+from distlog.gateway.apis import APIS
 from distlog.gateway.protocol.messages import (
     FIXED,
     MAX_ITEMS,
@@ -32,6 +31,8 @@ from distlog.gateway.protocol.messages import (
     MessageSchema,
     SchemaField,
     message_reader,
+    read_head,
+    read_request,
     request_schema,
     response_schema,
     uvarint,
@@ -139,8 +140,8 @@ def _newest(api_key: int) -> int:
 LOADED = """
 import sys
 
-from distlog.gateway.kafka_apis import APIS
-from distlog.gateway.protocol.frames import _reader, _writer
+from distlog.gateway.apis import APIS
+from distlog.gateway.protocol.messages import _reader, _writer
 
 for api in APIS.values():
     for version in range(api.oldest, api.newest + 1):

@@ -14,9 +14,8 @@ from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 
-from distlog.gateway.kafka_apis import APIS
-from distlog.gateway.protocol.frames import _writer, write_response
-from distlog.gateway.protocol.messages import ChunkWriter
+from distlog.gateway.apis import APIS
+from distlog.gateway.protocol.messages import ChunkWriter, _writer, write_response
 
 VERSIONS = [(api.key, version) for api in APIS.values() for version in range(api.oldest, api.newest + 1)]
 NUMBERS = {"int8": 7, "int16": 15, "uint16": 15, "int32": 31, "uint32": 31, "int64": 63}

@@ -30,10 +30,10 @@ from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
 
 from distlog import StorageError
+from distlog.gateway.apis import APIS
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.kafka_apis import APIS
-from distlog.gateway.protocol.frames import LARGEST_OTHER_BYTES
-from distlog.gateway.server.acceptor import listening_sockets
+from distlog.gateway.protocol.messages import LARGEST_OTHER_BYTES
+from distlog.gateway.server.socket_server import listening_sockets
 
 REACHABLE, UNREACHABLE = (
     (socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 0)) for host in ("127.0.0.1", "192.0.2.1")

@@ -25,7 +25,7 @@ from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
 
 import distlog
-from distlog.gateway.kafka_apis import APIS
+from distlog.gateway.apis import APIS
 from distlog.gateway.server.fairness import CpuUse, CpuUses, FairQueue, MemoryShare, RequestMemory, owner_of
 
 ALL_TOPICS = {

@@ -44,11 +44,11 @@ from distlog.core.errors import RecordTooLargeError
 from distlog.core.format.compression import GZIP, LZ4, SNAPPY, ZSTD, compress
 from distlog.core.log.producers import validate
 from distlog.core.storage.locks_and_pages import FileLock
+from distlog.gateway.apis import APIS
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.kafka_apis import APIS
 from distlog.gateway.security.tls import TlsFiles
-from distlog.gateway.server.connection import ConnectionTimeouts, Processor
+from distlog.gateway.server.socket_server import ConnectionTimeouts, SocketServer
 
 LARGE = batch([record(0, 0, None, b"x" * 700_000)])
 
@@ -160,14 +160,14 @@ def test_the_connections_of_one_address_are_bounded(root: Path) -> None:
 
 def test_a_network_of_ipv6_addresses_has_the_connections_of_one_address() -> None:
     nothing: Any = None
-    processor = Processor(GatewayConfig(max_connections_per_ip=2), *[nothing] * 6)
+    server = SocketServer(GatewayConfig(max_connections_per_ip=2), *[nothing] * 7)
     local = "::1", 9092
-    sessions = [processor.joined((f"2001:db8::{number}", 1), local) for number in range(3)]
+    sessions = [server.joined((f"2001:db8::{number}", 1), local) for number in range(3)]
     assert [session is not None for session in sessions] == [True, True, False]
-    assert processor.joined(("2001:db8:0:1::1", 1), local) is not None
+    assert server.joined(("2001:db8:0:1::1", 1), local) is not None
     assert sessions[0] is not None
-    processor.disconnected(sessions[0])
-    assert processor.joined(("2001:db8::9", 1), local) is not None
+    server.disconnected(sessions[0])
+    assert server.joined(("2001:db8::9", 1), local) is not None
 
 
 def test_short_connections_leave_nothing(root: Path) -> None:

@@ -29,9 +29,9 @@ import distlog
 from distlog.core.log.partition_log import PartitionLog, WouldWaitError
 from distlog.core.storage.locks_and_pages import FileLock
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.protocol.frames import FrameReader
 from distlog.gateway.server import delayed_operations
 from distlog.gateway.server.fairness import CpuUses
+from distlog.gateway.server.request import FrameReader
 
 NO_SYNC = {"flush.messages": 1 << 40}
 NETWORK, HANDLER = "kafka-network-thread", "kafka-request-handler"

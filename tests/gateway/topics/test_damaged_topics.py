@@ -22,7 +22,7 @@ from distlog.core.storage.storage import Storage
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.event_log import FailureLog
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.protocol.frames import client_text, error_code
+from distlog.gateway.protocol.error_codes import client_text, error_code
 
 DESCRIBE_LOG_DIRS, CREATE_TOPICS = 35, 19
 

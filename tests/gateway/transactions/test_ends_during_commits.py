@@ -13,8 +13,8 @@ from transaction_parts import GROUP, ID, Parts
 import distlog
 from distlog.core.kafka.transactions import ProducerId
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, Position
-from distlog.gateway.groups.classic_group import GroupRefusedError
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
+from distlog.gateway.protocol.error_codes import CoordinatorError
 from distlog.gateway.topics.metadata_cache import HostedTopic
 
 
@@ -77,7 +77,7 @@ def test_an_end_during_the_load_of_groups_is_applied_after_it(parts: Parts, monk
             gateway_parts.groups.offsets.commit_in_transaction(
                 GROUP, {("clicks", 1): Position(1)}, producer.id, never
             )
-        except GroupRefusedError as error:
+        except CoordinatorError as error:
             refused.append(error.code)
         return actual
 

@@ -15,10 +15,10 @@ from transaction_parts import ID, TIMEOUT_MS, Parts
 import distlog
 from distlog.core.errors import StorageError
 from distlog.core.kafka.transactions import LAST_EPOCH, ProducerId, TransactionStatus
+from distlog.gateway.protocol.error_codes import CoordinatorError
 from distlog.gateway.topics.metadata_cache import HostedTopic
 from distlog.gateway.topics.partition import Partition
 from distlog.gateway.transactions.transaction_coordinator import EXPIRATION_MS
-from distlog.gateway.transactions.transaction_log import TransactionRefusedError
 
 NOTHING = ([], [], None)
 
@@ -75,7 +75,7 @@ def test_a_transaction_that_is_open_for_too_long_is_aborted_and_its_producer_fen
     parts.now_ms += 1
     parts.coordinator.tick()
     assert status(parts) is TransactionStatus.COMPLETE_ABORT
-    with pytest.raises(TransactionRefusedError, match="producer_fenced"):
+    with pytest.raises(CoordinatorError, match="producer_fenced"):
         parts.coordinator.end(ID, producer, is_committed=True)
     assert parts.values() == NOTHING
     parts.topic("clicks").append([{"value": b"c"}])
@@ -87,7 +87,7 @@ def test_a_producer_whose_transaction_has_timed_out_may_ask_for_the_next_epoch_a
     producer = begin_and_append(parts)
     parts.now_ms += TIMEOUT_MS
     parts.coordinator.tick()
-    with pytest.raises(TransactionRefusedError, match="producer_fenced"):
+    with pytest.raises(CoordinatorError, match="producer_fenced"):
         parts.coordinator.end(ID, producer, is_committed=False)
     for _ in range(2):
         after = parts.coordinator.begin_producer(ID, TIMEOUT_MS, producer)
@@ -103,7 +103,7 @@ def test_a_producer_whose_transaction_has_timed_out_stays_fenced_when_another_on
     parts.now_ms += TIMEOUT_MS
     parts.coordinator.tick()
     other = parts.begin()
-    with pytest.raises(TransactionRefusedError, match="producer_fenced"):
+    with pytest.raises(CoordinatorError, match="producer_fenced"):
         parts.coordinator.begin_producer(ID, TIMEOUT_MS, producer)
     parts.coordinator.add_partitions(ID, other, [("clicks", 0)])
 
@@ -182,7 +182,7 @@ def test_a_marker_that_cannot_be_written_is_written_later_and_the_id_waits(
             lambda: parts.coordinator.end(ID, producer, is_committed=True),
             parts.begin,
         ):
-            with pytest.raises(TransactionRefusedError, match="concurrent_transactions"):
+            with pytest.raises(CoordinatorError, match="concurrent_transactions"):
                 again()
         assert status(parts) is TransactionStatus.PREPARE_COMMIT
         parts.coordinator.tick()

@@ -19,8 +19,8 @@ import distlog
 from distlog.core.errors import StorageError
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, Position
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.groups.classic_group import GroupRefusedError
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
+from distlog.gateway.protocol.error_codes import CoordinatorError
 
 FINE, UNSTABLE = ErrorCode.none, ErrorCode.unstable_offset_commit
 
@@ -106,7 +106,7 @@ def test_a_commit_that_is_on_its_way_makes_a_transaction_wait() -> None:
     gateway.store.held = True
     gateway.offsets.commit(GROUP, {("clicks", 0): Position(3)}, codes.append)
     in_transaction = partial(gateway.offsets.commit_in_transaction, GROUP, {("clicks", 0): Position(7)}, 1)
-    with pytest.raises(GroupRefusedError, match="coordinator_load_in_progress"):
+    with pytest.raises(CoordinatorError, match="coordinator_load_in_progress"):
         in_transaction(appended.append)
     assert (codes, appended) == ([], [])
     gateway.store.release()
@@ -136,7 +136,7 @@ def test_a_fetch_of_an_unreadable_transactional_offset_is_retried(
     parts.coordinator.end(ID, producer, is_committed=True)
     with monkeypatch.context() as patches:
         patches.setattr(OffsetsTopic, "ended", fail)
-        with pytest.raises(GroupRefusedError, match="coordinator_load_in_progress"):
+        with pytest.raises(CoordinatorError, match="coordinator_load_in_progress"):
             fetched(parts)
     assert fetched(parts) == 7
     assert f"reading ends of transactions failed: {error}" in caplog.messages

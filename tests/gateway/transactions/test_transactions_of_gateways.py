@@ -19,9 +19,10 @@ from transactional_clients import RawProducer, position
 import distlog
 from distlog.core.errors import StorageError
 from distlog.core.times import now_ms
+from distlog.gateway.protocol.error_codes import CoordinatorError
 from distlog.gateway.topics.metadata_cache import HostedTopic
 from distlog.gateway.transactions.transaction_coordinator import TransactionEnds
-from distlog.gateway.transactions.transaction_log import TransactionLog, TransactionRefusedError
+from distlog.gateway.transactions.transaction_log import TransactionLog
 
 FINE, UNSTABLE = ErrorCode.none, ErrorCode.unstable_offset_commit
 
@@ -144,7 +145,7 @@ def test_a_batch_that_was_checked_before_the_decision_and_comes_after_it_is_refu
         return checked
 
     other.services.fence = overtaken  # type: ignore[method-assign]
-    with pytest.raises(TransactionRefusedError, match="invalid_txn_state"):
+    with pytest.raises(CoordinatorError, match="invalid_txn_state"):
         other.send(producer, b"late")
     parts.topic("clicks").append([{"value": b"plain"}])
     assert parts.values()[0] == [b"plain"]
@@ -162,5 +163,5 @@ def test_transactions_are_listed_by_the_gateway_that_coordinates_them(begin: Any
             [id_],
             [],
         ]
-        with pytest.raises(TransactionRefusedError, match="not_coordinator"):
+        with pytest.raises(CoordinatorError, match="not_coordinator"):
             two.broker.transactions.coordinator.states([id_])

@@ -1,9 +1,11 @@
-"""Connections: limited, cut into frames, and answered in the order of requests (Kafka's Acceptor, Processor)."""
+"""The listener and its connections: limited, cut into requests, and answered in order (Kafka's SocketServer)."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import socket
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -15,56 +17,316 @@ from distlog.core.errors import StorageError
 from distlog.core.segments.chunks import StoredBatches
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.event_log import EventLog
-from distlog.gateway.protocol.frames import FrameReader, RequestHead, ResponseChunk, read_client_id, read_head
-from distlog.gateway.protocol.messages import InvalidRequestError
+from distlog.gateway.protocol.messages import (
+    PRODUCE_KEY,
+    InvalidRequestError,
+    RequestHead,
+    ResponseChunk,
+    read_client_id,
+    read_head,
+)
 from distlog.gateway.security.authentication import Authentication, SaslExchange
-from distlog.gateway.security.tls import PrincipalMapper, subject_name
+from distlog.gateway.security.tls import PrincipalMapper, TlsContext, subject_name
 from distlog.gateway.security.users_file import Users
 from distlog.gateway.server.fairness import CpuUses, MemoryShare, Quotas, RequestMemory, owner_of
 from distlog.gateway.server.request import (
-    PRODUCE_KEY,
     TOKEN_HEAD,
     ClientSession,
+    FrameReader,
     Request,
     SaslToken,
     TokenRequest,
     parsed_size,
 )
 
+_log = logging.getLogger("distlog.gateway")
+#: The principal of clients that need not authenticate.
+ANONYMOUS = "ANONYMOUS"
+#: The bytes received in one step, except of a larger request.
+_SHARED_BYTES = 64 << 10
+#: How long a turn of the event loop, which serves all connections, may handle requests by itself.
+_TURN_S = 0.005
+#: The pause between checks for idle, slow and revoked clients, and for a new certificate.
+_CHECK_S = 1.0
+#: The pause in accepting when the system has no more sockets.
+_NO_SOCKETS_S = 0.5
+_NO_SOCKETS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class SocketServer:
+    """The listening sockets and their connections, in the event loop `loop`. Methods run in the loop's thread.
+
+    `offer` gets the requests, and returns True if it handled one. `supports` returns whether a request's body can be
+    read, False for a version that is answered without it; it raises InvalidRequestError for a request that this
+    client may not send now.
+    """
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        loop: asyncio.AbstractEventLoop,
+        shares: CpuUses,
+        quotas: Quotas,
+        offer: Callable[[Request, Callable[[], bool]], bool],
+        supports: Callable[[RequestHead, ClientSession], bool],
+        authentication: Authentication | None,
+        tls: TlsContext | None,
+    ) -> None:
+        self.principals = PrincipalMapper(config.principal_mapping_rules)
+        self.config, self.loop, self.offer, self.supports = config, loop, offer, supports
+        self.authentication, self.shares, self.quotas, self._tls = authentication, shares, quotas, tls
+        self.memory = RequestMemory(config.request_memory_limit)
+        self.shared_buffer = memoryview(bytearray(_SHARED_BYTES))
+        self._sockets: list[socket.socket] = []
+        self._connecting = set[asyncio.Task[None]]()
+        self.connections = set[Connection]()
+        self.is_open, self.port = False, 0
+        # the clients that are connected or connect, and their number by host
+        self._sessions, self._of = set[ClientSession](), Counter[str]()
+        self._thread = 0
+        self._turn_end_s: float | None = None
+        self._due, self._is_woken = deque[Callable[[], None]](), False
+        #: The numbers of connections that were accepted, refused, failed in TLS, and were ended by the gateway.
+        self.accepted = self.refused = self.tls_failed = self.hung_up = 0
+        self.failures = EventLog("connections that failed")
+        self.unreadable = EventLog("responses that end in a file that cannot be read", level=logging.ERROR)
+
+    async def listen(self, host: str, port: int) -> None:
+        """Begin to accept connections; `port` 0 takes a free one. Raises StorageError if it is taken."""
+        self._sockets = listening_sockets(host, port)
+        self.is_open, self._thread = True, threading.get_ident()
+        self.port = self._sockets[0].getsockname()[1]
+        for listening in self._sockets:
+            self._resume(listening)
+        self.loop.call_later(_CHECK_S, self._check_clients)
+
+    async def stop(self, timeout_s: float) -> bool:
+        """Accept no more, answer the requests in flight, and close all connections; returns whether all ended."""
+        self.is_open = False
+        while self._sockets:
+            listening = self._sockets.pop()
+            self.loop.remove_reader(listening)
+            listening.close()
+        for task in list(self._connecting):
+            task.cancel()
+        await asyncio.gather(*self._connecting, return_exceptions=True)
+        for connection in list(self.connections):
+            connection.stop()
+        end = self.loop.time() + timeout_s
+        while self.connections and self.loop.time() < end:
+            await asyncio.sleep(0.01)
+        finished = not self.connections
+        for connection in list(self.connections):
+            connection.hang_up("the gateway is stopping", is_routine=True)
+        return finished
+
+    def _accept(self, listening: socket.socket) -> None:
+        try:
+            client, address = listening.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            _log.warning("cannot accept a connection: %s", error.strerror or error)
+            # a client that has disconnected must not delay the next one
+            if error.errno in _NO_SOCKETS:
+                self.loop.remove_reader(listening)
+                self.loop.call_later(_NO_SOCKETS_S, self._resume, listening)
+            return
+        try:
+            client.setblocking(False)
+            # else the system delays a response until the client has acknowledged the one before, for up to 40 ms
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            session = self.joined(_address(address), _address(client.getsockname()))
+        except OSError:
+            session = None
+        if session is None:
+            client.close()
+            return
+        task = self.loop.create_task(self._connect(client, session))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    def _resume(self, listening: socket.socket) -> None:
+        if self.is_open:
+            self.loop.add_reader(listening, self._accept, listening)
+
+    async def _connect(self, client: socket.socket, session: ClientSession) -> None:
+        """Do the TLS handshake, if there is a context; then asyncio serves the connection."""
+        handshake_s = self.config.authentication_timeout_ms / 1000
+        timeout = {} if self._tls is None else {"ssl_handshake_timeout": handshake_s}
+        connection = Connection(self, session)
+        try:
+            tls = None if self._tls is None else self._tls.current
+            await self.loop.connect_accepted_socket(lambda: connection, client, ssl=tls, **timeout)
+        except OSError as error:
+            # a probe of a load balancer connects, and says nothing
+            if not isinstance(error, ConnectionResetError):
+                words = (getattr(error, name, None) for name in ("verify_message", "reason"))
+                reason = next(filter(None, words), str(error) or type(error).__name__)
+                self.failures.note(f"a client at {session.address[0]}", f"TLS: {reason}")
+            self.tls_failed += 1
+        finally:
+            if not connection.is_made:
+                self.disconnected(session)
+                client.close()
+
+    def _check_clients(self) -> None:
+        if not self.is_open:
+            return
+        self.loop.call_later(_CHECK_S, self._check_clients)
+        if self._tls is not None:
+            self._tls.refresh()
+        users = self.authentication.current() if self.authentication else None
+        for connection in list(self.connections):
+            connection.check_client(users)
+
+    def has_time(self) -> bool:
+        """True while this turn of the event loop may handle another request itself."""
+        now_s = self.loop.time()
+        if self._turn_end_s is None:
+            self._turn_end_s = now_s + _TURN_S
+            self.loop.call_soon(self._end_turn)
+        return now_s < self._turn_end_s
+
+    def _end_turn(self) -> None:
+        self._turn_end_s = None
+
+    def later(self, work: Callable[[], None]) -> None:
+        """Run work in the event loop, from any thread; nothing if the loop has ended."""
+        self._due.append(work)
+        if not self._is_woken and not self.loop.is_closed():
+            self._is_woken = True
+            is_own = threading.get_ident() == self._thread
+            (self.loop.call_soon if is_own else self.loop.call_soon_threadsafe)(self._do_due)
+
+    def in_turn(self, work: Callable[[], None]) -> None:
+        """Run the work of a connection, and the work that it adds, in this turn of the event loop."""
+        self._is_woken = True
+        try:
+            work()
+        finally:
+            self._do_due()
+
+    def _do_due(self) -> None:
+        # first noted, then done: work that comes from now on wakes the loop again
+        self._is_woken = False
+        for _ in range(len(self._due)):
+            try:
+                self._due.popleft()()
+            except Exception:  # noqa: PERF203 - other connections have work, too
+                _log.exception("the work of a connection failed")
+
+    def joined(self, address: tuple[str, int], local: tuple[str, int]) -> ClientSession | None:
+        """Take a new connection; None if there are too many, in all or from its host."""
+        host, config = owner_of(None, address[0]), self.config
+        if len(self._sessions) >= config.connection_limit or self._of[host] >= config.max_connections_per_ip:
+            self.refused += 1
+            self.failures.note(f"a client at {address[0]}", "max.connections or max.connections.per.ip is reached")
+            return None
+        self.accepted += 1
+        sasl = SaslExchange(self.authentication) if self.authentication else None
+        session = ClientSession(address, local, None if sasl else ANONYMOUS, sasl)
+        self._sessions.add(session)
+        self._of[host] += 1
+        return session
+
+    def disconnected(self, session: ClientSession) -> None:
+        if session in self._sessions:
+            self._sessions.remove(session)
+            host = owner_of(None, session.address[0])
+            self._of[host] -= 1
+            if not self._of[host]:
+                del self._of[host]
+
+
+#: The connections that the system holds until they are accepted.
+_BACKLOG = 512
+#: The errors of an address that this machine does not have.
+_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+
+def listening_sockets(host: str, port: int) -> list[socket.socket]:
+    """Open a socket for each address of `host`, all at one port; 0 takes a free one. Raises StorageError.
+
+    Addresses that this machine does not have are skipped if it has another one: without IPv6, `localhost` may still
+    be ::1, too.
+    """
+    sockets: list[socket.socket] = []
+    not_here: OSError | None = None
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, *_, address in dict.fromkeys(addresses):
+            number = sockets[0].getsockname()[1] if sockets else port
+            try:
+                bind_address = address[0], number, *address[2:]
+                # an IPv6 socket of create_server takes no IPv4 by default
+                sockets.append(socket.create_server(bind_address, family=family, backlog=_BACKLOG))
+            except OSError as error:
+                if error.errno not in _NOT_HERE:
+                    raise
+                not_here = error
+        if not_here is not None and not sockets:
+            raise not_here
+        for listening in sockets:
+            listening.setblocking(False)
+    except OSError as error:
+        for listening in sockets:
+            listening.close()
+        raise StorageError(f"cannot listen: {error.strerror or error}", host=host, port=port) from None
+    return sockets
+
+
+def _address(name: Any) -> tuple[str, int]:
+    return (str(name[0]), int(name[1])) if isinstance(name, tuple) else ("", 0)
+
+
+#: The most unsent bytes before the rest of a response waits.
+_WRITE_BUFFER_BYTES = 64 << 10
+_WRITTEN_BYTES = 256 << 10
+#: The most responses that go out together. A response wakes its client, which costs both sides more than a request.
+_MOST_TOGETHER = 4
+#: The most bytes that a client may send while no further request of the client is read.
+_UNFRAMED_BYTES = 64 << 10
+#: How long a client may take to receive the last bytes, and to say goodbye as TLS has it.
+_GOODBYE_S = 3.0
+#: The most requests of a connection that wait for commits, and what each takes besides its bytes.
+_MOST_UNDER_WAY = 256
+_WAITING_BYTES = 4 << 10
+
 
 class Connection(asyncio.BufferedProtocol):
-    """One client's connection. Methods run in the event loop's thread, except `send` to `let_next`.
+    """One client's connection. Methods run in the event loop's thread, except `send` to `let_next`: in any thread.
 
     A request is handled when the request before it was answered, as in Kafka. Produce requests may follow each other
     while they wait for a sync or a commit that they share. Responses keep the order of requests.
     """
 
-    def __init__(self, processor: Processor, session: ClientSession) -> None:
-        self._processor, self.session = processor, session
+    def __init__(self, server: SocketServer, session: ClientSession) -> None:
+        self._server, self.session = server, session
         self._owned: tuple[str | None, str] | None = None
         # requests without a response yet; the newest may not be handled yet, or lets a next one follow it
         self._under_way = deque[Request]()
         self._is_held = self._lets_next = self._has_ended = False
-        self._memory, self._frame_bytes = MemoryShare(processor.memory, self._owner), 0
+        self._memory, self._frame_bytes = MemoryShare(server.memory, self._owner), 0
         self._waits_for_memory = False
         self._transport: Any = None
         self._is_paused = self._is_stopping = False
         self._is_lost, self._reads, self._throttles = False, True, 0
         # responses that go out with the next one, which comes in the next turn
         self._held, self._is_next_handled = list[ResponseChunk](), False
-        self._frames = FrameReader(processor.shared_buffer, self._largest())
-        self._timeouts = ConnectionTimeouts(processor.loop.time, processor.config)
+        self._frames = FrameReader(server.shared_buffer, self._largest())
+        self._timeouts = ConnectionTimeouts(server.loop.time, server.config)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
         self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES, low=0)
-        self._processor.connections.add(self)
-        if not self._processor.is_open:
+        self._server.connections.add(self)
+        if not self._server.is_open:
             self._transport.abort()
         elif self.session.principal == ANONYMOUS and (certificate := transport.get_extra_info("peercert")):
             # where it does not authenticate by SASL, its certificate names the client
             subject = subject_name(certificate)
-            name = self._processor.principals.name(subject)
+            name = self._server.principals.name(subject)
             self.session.principal = ANONYMOUS if name == "" else name
             self._memory.owner = self._owner
             if name is None:
@@ -100,7 +362,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timeouts.touched()
         self._frames.received(nbytes)
         if self._can_read_next:
-            self._processor.in_turn(self._next)
+            self._server.in_turn(self._next)
         elif self._frames.unframed >= _UNFRAMED_BYTES:
             # until then it is read on, to learn of a client that goes away while it waits
             self._read_on(False)
@@ -185,7 +447,7 @@ class Connection(asyncio.BufferedProtocol):
     def _offer(self, request: Request, size: int) -> None:
         self._waits_for_memory = self._is_held = False
         request.memory += size
-        self._is_next_handled = self._processor.offer(request, self._processor.has_time)
+        self._is_next_handled = self._server.offer(request, self._server.has_time)
 
     def _read_on(self, whether: bool) -> None:
         if whether != self._reads and not self._is_lost:
@@ -195,13 +457,13 @@ class Connection(asyncio.BufferedProtocol):
     def _new_request(self, frame: memoryview) -> Request:
         session = self.session
         if session.sasl is not None and session.sasl.takes_tokens:
-            token, share = SaslToken(bytes(frame)), self._processor.shares.share(self._owner, "")
-            return TokenRequest(TOKEN_HEAD, None, session, share, self._processor.quotas, self, body=token)
+            token, share = SaslToken(bytes(frame)), self._server.shares.share(self._owner, "")
+            return TokenRequest(TOKEN_HEAD, None, session, share, self._server.quotas, self, body=token)
         head = read_head(frame)
-        body = frame if self._processor.supports(head, session) else None
+        body = frame if self._server.supports(head, session) else None
         client_id = "" if body is None else read_client_id(body)
-        share = self._processor.shares.share(self._owner, client_id)
-        return Request(head, body, session, share, self._processor.quotas, self, client_id)
+        share = self._server.shares.share(self._owner, client_id)
+        return Request(head, body, session, share, self._server.quotas, self, client_id)
 
     @property
     def _owner(self) -> str:
@@ -214,18 +476,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def send(self, request: Request, chunks: Sequence[ResponseChunk]) -> None:
         """Send the response after the responses to earlier requests; without chunks, send nothing."""
-        self._processor.later(partial(self._answered, request, chunks))
+        self._server.later(partial(self._answered, request, chunks))
 
     def send_last(self, request: Request, chunks: Sequence[ResponseChunk], after_s: float) -> None:
         """Send the response after some seconds, and then close the connection."""
-        self._processor.later(partial(self._answered_last, request, chunks, after_s))
+        self._server.later(partial(self._answered_last, request, chunks, after_s))
 
     def fail(self, request: Request, reason: str) -> None:
-        self._processor.later(partial(self._failed, request, reason))
+        self._server.later(partial(self._failed, request, reason))
 
     def let_next(self, request: Request) -> None:
         """Have the next request handled before this one is answered, if its API allows that."""
-        self._processor.later(partial(self._let_next, request))
+        self._server.later(partial(self._let_next, request))
 
     def _let_next(self, request: Request) -> None:
         if self._under_way and self._under_way[-1] is request and not request.has_passed:
@@ -254,8 +516,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _answered_last(self, request: Request, chunks: Sequence[ResponseChunk], after_s: float) -> None:
         self._is_stopping = True
-        wait_s = after_s if self._processor.is_open else 0
-        self._processor.loop.call_later(wait_s, self._answered, request, chunks)
+        wait_s = after_s if self._server.is_open else 0
+        self._server.loop.call_later(wait_s, self._answered, request, chunks)
 
     def _failed(self, request: Request, reason: str) -> None:
         self.hang_up(reason)
@@ -278,7 +540,7 @@ class Connection(asyncio.BufferedProtocol):
                         details = dict(error.details)
                         file = str(details.pop("file", None))
                         reason = ", ".join([error.message, *(f"{name}={value}" for name, value in details.items())])
-                        self._processor.unreadable.note(file, reason)
+                        self._server.unreadable.note(file, reason)
                     # a client may have disconnected; unreadable records were logged already
                     self.hang_up(f"the response cannot be sent: {error}", is_routine=True)
                     return
@@ -325,7 +587,7 @@ class Connection(asyncio.BufferedProtocol):
         if request.throttled_s and not self._is_stopping and not self._is_lost:
             self._throttles += 1
             self._read_on(False)
-            self._processor.loop.call_later(request.throttled_s, self._end_throttle)
+            self._server.loop.call_later(request.throttled_s, self._end_throttle)
 
     def _give_back(self, request: Request) -> None:
         size, request.memory = request.memory, 0
@@ -372,8 +634,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _forget(self) -> None:
         self._has_ended = False
-        self._processor.connections.discard(self)
-        self._processor.disconnected(self.session)
+        self._server.connections.discard(self)
+        self._server.disconnected(self.session)
         self._memory.give_up()
         self._memory.give_back(self._frame_bytes)
         self._frame_bytes = 0
@@ -405,8 +667,8 @@ class Connection(asyncio.BufferedProtocol):
             if is_routine:
                 _log.info("closing the connection of %s:%d: %s", host, port, reason)
             else:
-                self._processor.failures.note(f"{self.session.principal or 'a client'} at {host}", reason)
-            self._processor.hung_up += 1
+                self._server.failures.note(f"{self.session.principal or 'a client'} at {host}", reason)
+            self._server.hung_up += 1
         if self._is_lost:
             self._forget()
             return
@@ -425,10 +687,10 @@ class Connection(asyncio.BufferedProtocol):
         self._abort_soon()
 
     def _abort_soon(self) -> None:
-        self._processor.loop.call_later(_GOODBYE_S, self._transport.abort)
+        self._server.loop.call_later(_GOODBYE_S, self._transport.abort)
 
     def _largest(self) -> int:
-        config, largest = self._processor.config, self._processor.config.socket_request_max_bytes
+        config, largest = self._server.config, self._server.config.socket_request_max_bytes
         return min(largest, config.sasl_server_max_receive_size) if self.session.principal is None else largest
 
 
@@ -479,121 +741,3 @@ class ConnectionTimeouts:
         if is_idle and silent_ms > config.connections_max_idle_ms:
             return _IDLE
         return None
-
-
-#: The principal of clients that need not authenticate.
-ANONYMOUS = "ANONYMOUS"
-#: The bytes received in one step, except of a larger request.
-_SHARED_BYTES = 64 << 10
-#: How long a turn of the event loop, which serves all connections, may handle requests by itself.
-_TURN_S = 0.005
-
-
-class Processor:
-    """The event loop `loop` and its connections; `offer` gets their requests, and returns True if it handled one.
-
-    `supports` returns whether a request's body can be read, False for a version that is answered without it; it
-    raises InvalidRequestError for a request that this client may not send now.
-    """
-
-    def __init__(
-        self,
-        config: GatewayConfig,
-        loop: asyncio.AbstractEventLoop,
-        shares: CpuUses,
-        quotas: Quotas,
-        offer: Callable[[Request, Callable[[], bool]], bool],
-        supports: Callable[[RequestHead, ClientSession], bool],
-        authentication: Authentication | None,
-    ) -> None:
-        self.principals = PrincipalMapper(config.principal_mapping_rules)
-        self.config, self.loop, self.offer, self.supports = config, loop, offer, supports
-        self.authentication, self.shares, self.quotas = authentication, shares, quotas
-        self.memory = RequestMemory(config.request_memory_limit)
-        self.shared_buffer = memoryview(bytearray(_SHARED_BYTES))
-        self.connections = set[Any]()
-        self.is_open = False
-        self._sessions, self._of = set[ClientSession](), Counter[str]()
-        self._thread = 0
-        self._turn_end_s: float | None = None
-        self._due, self._is_woken = deque[Callable[[], None]](), False
-        #: The numbers of connections that were accepted, refused, failed in TLS, and were ended by the gateway.
-        self.accepted = self.refused = self.tls_failed = self.hung_up = 0
-        self.failures = EventLog("connections that failed")
-        self.unreadable = EventLog("responses that end in a file that cannot be read", level=logging.ERROR)
-
-    def open(self) -> None:
-        self.is_open, self._thread = True, threading.get_ident()
-
-    def has_time(self) -> bool:
-        """True while this turn of the event loop may handle another request itself."""
-        now_s = self.loop.time()
-        if self._turn_end_s is None:
-            self._turn_end_s = now_s + _TURN_S
-            self.loop.call_soon(self._end_turn)
-        return now_s < self._turn_end_s
-
-    def _end_turn(self) -> None:
-        self._turn_end_s = None
-
-    def later(self, work: Callable[[], None]) -> None:
-        """Run work in the event loop, from any thread; nothing if the loop has ended."""
-        self._due.append(work)
-        if not self._is_woken and not self.loop.is_closed():
-            self._is_woken = True
-            is_own = threading.get_ident() == self._thread
-            (self.loop.call_soon if is_own else self.loop.call_soon_threadsafe)(self._do_due)
-
-    def in_turn(self, work: Callable[[], None]) -> None:
-        """Run the work of a connection, and the work that it adds, in this turn of the event loop."""
-        self._is_woken = True
-        try:
-            work()
-        finally:
-            self._do_due()
-
-    def _do_due(self) -> None:
-        # first noted, then done: work that comes from now on wakes the loop again
-        self._is_woken = False
-        for _ in range(len(self._due)):
-            try:
-                self._due.popleft()()
-            except Exception:  # noqa: PERF203 - other connections have work, too
-                _log.exception("the work of a connection failed")
-
-    def joined(self, address: tuple[str, int], local: tuple[str, int]) -> ClientSession | None:
-        """Take a new connection; None if there are too many, in all or from its host."""
-        host, config = owner_of(None, address[0]), self.config
-        if len(self._sessions) >= config.connection_limit or self._of[host] >= config.max_connections_per_ip:
-            self.refused += 1
-            self.failures.note(f"a client at {address[0]}", "max.connections or max.connections.per.ip is reached")
-            return None
-        self.accepted += 1
-        sasl = SaslExchange(self.authentication) if self.authentication else None
-        session = ClientSession(address, local, None if sasl else ANONYMOUS, sasl)
-        self._sessions.add(session)
-        self._of[host] += 1
-        return session
-
-    def disconnected(self, session: ClientSession) -> None:
-        if session in self._sessions:
-            self._sessions.remove(session)
-            host = owner_of(None, session.address[0])
-            self._of[host] -= 1
-            if not self._of[host]:
-                del self._of[host]
-
-
-_log = logging.getLogger("distlog.gateway")
-#: The most unsent bytes before the rest of a response waits.
-_WRITE_BUFFER_BYTES = 64 << 10
-_WRITTEN_BYTES = 256 << 10
-#: The most responses that go out together. A response wakes its client, which costs both sides more than a request.
-_MOST_TOGETHER = 4
-#: The most bytes that a client may send while no further request of the client is read.
-_UNFRAMED_BYTES = 64 << 10
-#: How long a client may take to receive the last bytes, and to say goodbye as TLS has it.
-_GOODBYE_S = 3.0
-#: The most requests of a connection that wait for commits, and what each takes besides its bytes.
-_MOST_UNDER_WAY = 256
-_WAITING_BYTES = 4 << 10

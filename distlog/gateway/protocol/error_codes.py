@@ -1,0 +1,148 @@
+"""Kafka's error codes for our errors, and what clients may read of an error."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from distlog.core import errors
+from distlog.core.log.segment_files import DamagedLogError
+from distlog.gateway.event_log import FAILURES
+from distlog.gateway.protocol.messages import ErrorCode, Fields
+
+
+class CoordinatorError(Exception):
+    """The coordinator of a group or of a transaction refuses a request, with this code of Kafka's."""
+
+    def __init__(self, code: ErrorCode, member_id: str = "") -> None:
+        super().__init__(code.name)
+        #: `member_id` is the id that a joining member must send the next time (KIP-394).
+        self.code, self.member_id = code, member_id
+
+
+class UnknownTopicIdError(errors.TopicNotFoundError):
+    """No topic of the root has this id."""
+
+
+class UnsupportedRequestError(errors.InvalidConfigError):
+    """A request that makes no sense, or that the gateway does not support."""
+
+
+class InvalidAssignmentError(UnsupportedRequestError):
+    """A manual assignment of replicas that Kafka refuses."""
+
+
+class InvalidReplicationError(UnsupportedRequestError):
+    """A number of replicas that Kafka refuses."""
+
+
+class AccessDeniedError(errors.DistlogError):
+    """The client may not do this with the topic, or no client may."""
+
+
+class GroupAccessDeniedError(AccessDeniedError):
+    """The client may not do this with the group."""
+
+
+class ClusterAccessDeniedError(AccessDeniedError):
+    """The client may not do this with the cluster."""
+
+
+class TransactionalIdAccessDeniedError(AccessDeniedError):
+    """The client may not do this with the transactional id."""
+
+
+#: By class of error; the first class in an error's `__mro__` that is here counts.
+CODES: dict[type[BaseException], ErrorCode] = {
+    errors.InvalidConfigError: ErrorCode.invalid_config,
+    errors.InvalidPartitionsError: ErrorCode.invalid_partitions,
+    errors.InvalidRecordError: ErrorCode.invalid_record,
+    errors.RecordTooLargeError: ErrorCode.message_too_large,
+    errors.InvalidTimestampError: ErrorCode.invalid_timestamp,
+    errors.InvalidTopicError: ErrorCode.invalid_topic_exception,
+    errors.TopicNotFoundError: ErrorCode.unknown_topic_or_partition,
+    errors.TopicExistsError: ErrorCode.topic_already_exists,
+    errors.ReadOnlyTopicError: ErrorCode.policy_violation,
+    errors.OffsetOutOfRangeError: ErrorCode.offset_out_of_range,
+    # the version is too old: a client that retries reads the newest
+    errors.SnapshotTooOldError: ErrorCode.not_leader_or_follower,
+    errors.CommitConflictError: ErrorCode.not_leader_or_follower,
+    errors.ProducerFencedError: ErrorCode.invalid_producer_epoch,
+    errors.OutOfOrderSequenceError: ErrorCode.out_of_order_sequence_number,
+    # the outcome is unknown; an idempotent client sends the batch again
+    errors.CommitStateUnknownError: ErrorCode.request_timed_out,
+    errors.UnsupportedVersionError: ErrorCode.unsupported_for_message_format,
+    errors.StorageError: ErrorCode.kafka_storage_error,
+    UnknownTopicIdError: ErrorCode.unknown_topic_id,
+    UnsupportedRequestError: ErrorCode.invalid_request,
+    InvalidAssignmentError: ErrorCode.invalid_replica_assignment,
+    InvalidReplicationError: ErrorCode.invalid_replication_factor,
+    AccessDeniedError: ErrorCode.topic_authorization_failed,
+    GroupAccessDeniedError: ErrorCode.group_authorization_failed,
+    ClusterAccessDeniedError: ErrorCode.cluster_authorization_failed,
+    TransactionalIdAccessDeniedError: ErrorCode.transactional_id_authorization_failed,
+    DamagedLogError: ErrorCode.kafka_storage_error,
+    errors.CorruptionError: ErrorCode.kafka_storage_error,
+    errors.CorruptRecordError: ErrorCode.corrupt_message,
+}
+
+
+#: Errors about a request: the client gets their text. The text of all others goes to the log.
+_ABOUT_REQUESTS = (
+    errors.InvalidConfigError,
+    errors.InvalidRecordError,
+    errors.InvalidTopicError,
+    errors.TopicNotFoundError,
+    errors.TopicExistsError,
+    errors.ReadOnlyTopicError,
+    errors.OffsetOutOfRangeError,
+    errors.ProducerFencedError,
+    errors.OutOfOrderSequenceError,
+    errors.CorruptRecordError,
+    AccessDeniedError,
+)
+#: Details of errors that show locations on the server. A batch of a client has no file.
+_LOCATIONS = frozenset({"url", "file", "path", "directory", "root"})
+_NO_TOPIC = "This server does not host this topic-partition."
+_HIDDEN_TEXT = "the request failed in the gateway: see its log"
+
+
+def error_code(error: BaseException, subject: str = "a request") -> ErrorCode:
+    """Return Kafka's code for `error`; log an error that clients do not get, as a failure of `subject`."""
+    if isinstance(error, CoordinatorError):
+        return error.code
+    if not _is_for_clients(error):
+        FAILURES.note(subject, error)
+    return next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), ErrorCode.unknown_server_error)
+
+
+def client_text(error: BaseException) -> str:
+    """The text of `error` for clients: without the server's folders and unexpected errors."""
+    if not isinstance(error, errors.DistlogError) or not _is_for_clients(error):
+        return _HIDDEN_TEXT
+    # the library's text is about an address, which clients do not have
+    message = _NO_TOPIC if type(error) is errors.TopicNotFoundError else error.message
+    return str(type(error)(message, **{n: detail for n, detail in error.details.items() if n not in _LOCATIONS}))
+
+
+def _is_for_clients(error: BaseException) -> bool:
+    if isinstance(error, errors.CorruptRecordError) and error.details.get("file") is not None:
+        # a record on storage: one in a request has no file
+        return False
+    return isinstance(error, _ABOUT_REQUESTS)
+
+
+def topic_error_code(error: BaseException, topic: str | uuid.UUID) -> ErrorCode:
+    """The code of a partition's error; a topic that was requested by its id, and was dropped, has an unknown id."""
+    is_missing = isinstance(error, errors.TopicNotFoundError) and "partition" not in error.details
+    return ErrorCode.unknown_topic_id if is_missing and isinstance(topic, uuid.UUID) else error_code(error)
+
+
+def attempted(work: Callable[[], Fields | None], **fields: Any) -> Fields:
+    """Return `fields` with what `work` returns, or with the code and the text of its error."""
+    try:
+        result = work()
+    except Exception as error:
+        return {**fields, "error_code": error_code(error), "error_message": client_text(error)}
+    return {**fields, "error_code": ErrorCode.none, "error_message": None, **(result or {})}
