@@ -43,9 +43,10 @@ from distlog.gateway.server.socket_server import SocketServer
 from distlog.gateway.topics.metadata_cache import MetadataCache
 from distlog.gateway.transactions.transaction_coordinator import TransactionServices
 
+_log = logging.getLogger("distlog.gateway")
 #: How long a stop may take.
 STOP_TIMEOUT_S = 8.0
-#: The share of that which is reserved for syncing and closing files: clients cannot use it up.
+#: The share of STOP_TIMEOUT_S that clients cannot use up: files are synced and closed in it.
 _CLOSING_SHARE = 0.25
 #: How much longer the end of the network thread may take.
 _THREAD_END_S = 0.5
@@ -56,8 +57,8 @@ _FLUSH_MS = 500
 #: How often denials and failures are logged.
 _LOG_MS = 5000
 #: How often settings, users, ACLs, and dropped topics are read again: on a local disk (True), or elsewhere.
-_LOOK_MS = {True: 1000, False: 5000}
-#: How often it closes what was not used since.
+_REFRESH_MS = {True: 1000, False: 5000}
+#: How often logs and topics without a use since the last time are closed.
 _CLOSE_MS = 600_000
 #: How often offsets are checked for expiry: Kafka's `offsets.retention.check.interval.ms`.
 _EXPIRY_MS = 600_000
@@ -135,26 +136,27 @@ class GatewayServer:
         self._thread = threading.Thread(target=self._run_loop, name="kafka-network-thread", daemon=True)
 
     def _schedule(self, store: OffsetsTopic) -> None:
-        metadata, scheduler = self.broker.metadata, self._scheduler
-        scheduler.schedule("log-flusher", metadata.flush_due, delay_ms=_FLUSH_MS, period_ms=_FLUSH_MS)
-        dropped = DroppedTopics(self._groups.offsets, lambda name: metadata.fresh_topic(name).snapshot)
-        look_ms = _LOOK_MS[metadata.root.is_local_disk]
+        metadata, groups, scheduler = self.broker.metadata, self._groups, self._scheduler
+        refresh_ms = _REFRESH_MS[metadata.root.is_local_disk]
         for name, refresh in self._refreshes.items():
-            scheduler.schedule(name, refresh, delay_ms=0, period_ms=look_ms)
-        scheduler.schedule("event-logs", self._log_events, delay_ms=_LOG_MS, period_ms=_LOG_MS)
-        scheduler.schedule("dropped-topics", dropped.check, delay_ms=look_ms, period_ms=look_ms)
+            scheduler.schedule(name, refresh, delay_ms=0, period_ms=refresh_ms)
+        dropped = DroppedTopics(groups.offsets, lambda name: metadata.fresh_topic(name).snapshot)
         # not in the thread that ends members' sessions: the offsets of thousands of groups may expire at a time, and
         # each group is written
-        expire = partial(_run_logged, self._groups.offsets.expire, "expiring committed offsets")
-        scheduler.schedule("expired-offsets", expire, delay_ms=_EXPIRY_MS, period_ms=_EXPIRY_MS)
-        close_unused = partial(metadata.close_unused, lambda: scheduler.is_stopping)
-        scheduler.schedule("close-unused", close_unused, delay_ms=_CLOSE_MS, period_ms=_CLOSE_MS)
-        scheduler.schedule("group-topics", self._groups.consumers.refresh, delay_ms=look_ms, period_ms=look_ms)
+        expire = partial(_run_logged, groups.offsets.expire, "expiring committed offsets")
+        tasks: list[tuple[str, Callable[[], None], int]] = [
+            ("log-flusher", metadata.flush_due, _FLUSH_MS),
+            ("event-logs", self._log_events, _LOG_MS),
+            ("dropped-topics", dropped.check, refresh_ms),
+            ("expired-offsets", expire, _EXPIRY_MS),
+            ("close-unused", partial(metadata.close_unused, lambda: scheduler.is_stopping), _CLOSE_MS),
+            ("group-topics", groups.consumers.refresh, refresh_ms),
+        ]
         if not metadata.root.is_local_disk:
-            for name, work in (("groups", store.compact), ("transactions", self._transactions.compact)):
-                scheduler.schedule(
-                    f"{name}-compaction", work, delay_ms=COMPACTION_PERIOD_MS, period_ms=COMPACTION_PERIOD_MS
-                )
+            tasks.append(("groups-compaction", store.compact, COMPACTION_PERIOD_MS))
+            tasks.append(("transactions-compaction", self._transactions.compact, COMPACTION_PERIOD_MS))
+        for name, work, period_ms in tasks:
+            scheduler.schedule(name, work, delay_ms=period_ms, period_ms=period_ms)
 
     def _log_events(self, *, is_last: bool = False) -> None:
         self._sockets.unreadable.log(is_last=is_last)
@@ -166,18 +168,18 @@ class GatewayServer:
 
     @property
     def _refreshes(self) -> dict[str, Callable[[], None]]:
-        refreshes: dict[str, Callable[[], None]] = {
-            "dynamic-configs": partial(
-                _run_logged, self.broker.configs.refresh, "reading quotas and settings of groups"
-            )
+        """The tasks, by name, that read again what all gateways of the root share."""
+        broker = self.broker
+        subjects = {
+            "dynamic-configs": (broker.configs, "reading quotas and settings of groups"),
+            "acls": (broker.acls, "reading ACLs"),
+            "user-credentials": (broker.users, "reading the credentials of users"),
         }
-        if self.broker.acls is not None:
-            refreshes["acls"] = partial(_run_logged, self.broker.acls.refresh, "reading ACLs")
-        if self.broker.users is not None:
-            refreshes["user-credentials"] = partial(
-                _run_logged, self.broker.users.refresh, "reading the credentials of users"
-            )
-        return refreshes
+        return {
+            name: partial(_run_logged, records.refresh, subject)
+            for name, (records, subject) in subjects.items()
+            if records is not None
+        }
 
     @property
     def port(self) -> int:
@@ -293,9 +295,6 @@ class GatewayServer:
         return not self._thread.is_alive()
 
 
-_log = logging.getLogger("distlog.gateway")
-
-
 def warm_up() -> None:
     """Compile or load kernels before the first request: append to a small topic and read it, as the gateway does."""
     try:
@@ -314,48 +313,35 @@ def warm_up() -> None:
 
 
 def server_metrics(sockets: SocketServer, broker: Broker, waiting: int) -> list[Metric]:
-    gauges = {
-        "connections": ("open connections", len(sockets.connections)),
-        "request_queue_size": ("requests that wait for a handler", waiting),
-        "request_memory_bytes": ("bytes of requests that are received or handled", sockets.memory.used),
-        "fetch_memory_bytes": ("bytes of records in responses that clients have not taken", broker.fetch_memory.used),
-        "node_id": ("the id of this broker", broker.cluster.node.id),
-        "brokers": ("gateways of the root that live, as far as this one knows", len(broker.cluster.nodes)),
-        "coordinated_partitions": (
-            "partitions of __consumer_offsets whose groups it coordinates",
-            len(broker.cluster.held_partitions),
-        ),
-        "delayed_fetches": ("fetches that wait for records", len(broker.fetches)),
-        "delayed_appends": ("produce requests that wait for a partition's lock", len(broker.appends)),
-    }
-    counters = {
-        "connections_accepted": ("connections that were accepted", sockets.accepted),
-        "connections_refused": (
-            "connections that were refused: there were too many, in all or from one address",
-            sockets.refused,
-        ),
-        "tls_handshakes_failed": ("connections that ended in TLS's handshake", sockets.tls_failed),
-        "connections_hung_up": (
-            "connections that the gateway ended: no request, not allowed, too slow, or idle",
-            sockets.hung_up,
-        ),
-        "unreadable_files": (
-            "responses that end in a file of a log that cannot be read: check the disk",
-            sockets.unreadable.total,
-        ),
-    }
-    if broker.acls is not None:
-        counters["denials"] = ("rights that clients asked for, and no ACL gave them", broker.acls.denials.total)
-    authentication = sockets.authentication
-    return [
-        *(_metric(name, "gauge", *metric) for name, metric in gauges.items()),
-        *(_metric(name, "counter", *metric) for name, metric in counters.items()),
-        *(authentication.metrics() if authentication else ()),
+    """The metrics of the network and of what waits; `waiting` requests are queued for handlers."""
+    gauges = [
+        ("connections", "open connections", len(sockets.connections)),
+        ("request_queue_size", "requests that wait for a handler", waiting),
+        ("request_memory_bytes", "bytes of requests that are received or handled", sockets.memory.used),
+        ("fetch_memory_bytes", "bytes of records that clients have not taken yet", broker.fetch_memory.used),
+        ("node_id", "the id of this broker", broker.cluster.node.id),
+        ("brokers", "gateways of the root that live, as far as this one knows", len(broker.cluster.nodes)),
+        ("coordinated_partitions", "partitions of groups that it coordinates", len(broker.cluster.held_partitions)),
+        ("delayed_fetches", "fetches that wait for records", len(broker.fetches)),
+        ("delayed_appends", "produce requests that wait for a partition's lock", len(broker.appends)),
     ]
-
-
-def _metric(name: str, kind: Literal["gauge", "counter"], meaning: str, value: int) -> Metric:
-    return Metric(f"distlog_gateway_{name}", kind, meaning, [({}, float(value))])
+    counters = [
+        ("connections_accepted", "connections that were accepted", sockets.accepted),
+        ("connections_refused", "connections above the limit, in all or of one address", sockets.refused),
+        ("tls_handshakes_failed", "connections that ended in TLS's handshake", sockets.tls_failed),
+        ("connections_hung_up", "connections closed as invalid, not allowed, too slow, or idle", sockets.hung_up),
+        ("unreadable_files", "responses that end at an unreadable file: check the disk", sockets.unreadable.total),
+    ]
+    if broker.acls is not None:
+        counters.append(("denials", "rights that clients asked for, and no ACL gave them", broker.acls.denials.total))
+    kinds: tuple[tuple[Literal["gauge", "counter"], list[tuple[str, str, int]]], ...]
+    kinds = ("gauge", gauges), ("counter", counters)
+    metrics = [
+        Metric(f"distlog_gateway_{name}", kind, meaning, [({}, float(value))])
+        for kind, rows in kinds
+        for name, meaning, value in rows
+    ]
+    return [*metrics, *(sockets.authentication.metrics() if sockets.authentication else ())]
 
 
 class ShutdownDeadline:

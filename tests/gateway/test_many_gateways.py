@@ -195,7 +195,7 @@ def test_a_gateway_without_storage_has_no_coordinator_until_it_returns(
 
 
 def test_a_topic_dropped_at_one_gateway_loses_its_offsets_at_all(begin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway_server, "_LOOK_MS", {True: 50, False: 50})
+    monkeypatch.setattr(gateway_server, "_REFRESH_MS", {True: 50, False: 50})
     first, two = pair(begin)
     group = group_of(first)
     with Wire(first) as wire, Wire(two) as elsewhere:

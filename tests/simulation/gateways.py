@@ -135,7 +135,7 @@ def _ignored(request: object) -> None:
 class _Produce:
     client: Any = None
     delayed: Any = None
-    is_gone = False
+    is_gone, may_wait = False, True
     rights = Rights()
 
     def __init__(

@@ -54,7 +54,7 @@ def frequent_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket_server, "_CHECK_S", 0.02)
     # of a lease of nine seconds
     monkeypatch.setattr(cluster, "FREQUENT", dataclasses.replace(cluster.FREQUENT, refresh=1 / 400))
-    monkeypatch.setattr(gateway_server, "_LOOK_MS", {True: 20, False: 20})
+    monkeypatch.setattr(gateway_server, "_REFRESH_MS", {True: 20, False: 20})
 
 
 @pytest.fixture

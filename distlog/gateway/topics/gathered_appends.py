@@ -1,4 +1,9 @@
-"""Appends to a topic on an object store: the batches of all connections are gathered, and committed together."""
+"""Appends to a topic on an object store: the batches of all connections are gathered, and committed together.
+
+Each gathering is one bundle and one commit; a batch is acknowledged when its commit is stored. The queue of the
+commit log (`core.commits.pending_queue`) can't replace this one: an append joins that queue with its own objects, so
+each request would cost puts, and without a fence, which batches of transactions and the gateway's own records need.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +32,29 @@ from distlog.core.times import NO_TIMESTAMP
 from distlog.core.write.engine import ConcurrentAppendError, ProducerCheck, commit_batches
 from distlog.gateway.topics.partition import Fence, RefreshingTopic
 
+Results = dict[int, Future[AppendInfo]]
+#: A request's batches by partition, each with the fence that may refuse it.
+RequestedBatches = Mapping[int, tuple[bytes, Fence | None]]
+#: The most batches in a commit, so that the number of producers in it is bounded.
+MOST_BATCHES = 10_000
+#: Times of the monotonic clock: any time, and never.
+_AT_ONCE, _NEVER = -math.inf, math.inf
+#: Requests that clients send together come within this time. They are one commit also after a pause.
+_TOGETHER_S = 0.01
+#: A client with a backlog sends again in this part of a linger after it was answered.
+_SOON = 0.25
+#: A commit of more bytes is worth its price before the end of the linger.
+_WORTH_BYTES = 64 << 10
+#: A thread without batches ends after this time: a root may have more topics than a process may have threads.
+_IDLE_S = 60.0
+
 
 class GatheredAppends:
-    """The appends of one topic, for many threads: a thread commits them every `linger_ms`, or when they are large.
+    """The appends of one topic, for many threads: its own thread commits what was gathered.
 
-    Or when all their senders wait for answers. After a pause of `linger_ms`, batches that come together are committed
-    soon: a client that sends now and then waits for its commit alone. There are at most two commits for each
-    `linger_ms`. The thread ends when it has been idle for long.
+    A commit comes `linger_ms` after the first batch, or earlier: when the batches are large, when all their senders
+    wait for answers, and soon after a pause of `linger_ms`, so that a client that sends now and then does not wait.
+    There are at most two commits in each `linger_ms`. The thread ends when it has been idle for long.
     """
 
     def __init__(
@@ -43,12 +64,12 @@ class GatheredAppends:
         self._changed = threading.Condition()
         self._waiting = _Gathering()
         self._senders = WeakKeyDictionary[object, Sender]()
-        #: The senders whose next requests may come together, and until when that is.
+        # the senders whose next requests may come together, and until when
         self._expected, self._expected_until_s = set[Sender](), _AT_ONCE
-        #: When the next commit is due, if batches wait; and from when on the pause is long enough.
+        # when the next commit is due, if batches wait; and from when on a pause counts as long
         self._due_s = self._paused_s = _AT_ONCE
-        self._is_closing = False
-        self._first = first
+        # `first` may refuse the first batch of an unknown producer in a partition
+        self._is_closing, self._first = False, first
         self._thread: threading.Thread | None = None
 
     def append(self, requested: RequestedBatches, connection: object | None = None) -> Results:
@@ -71,24 +92,24 @@ class GatheredAppends:
         return results
 
     def append_runs(self, runs: Mapping[int, BatchRun], fence: Fence, *, at_once: bool = True) -> Results:
-        config = self._fresh.snapshot.config
-        valid = (
-            (number, ValidBatch(run.data, run.rows, int(run.newest_offsets[0]), int(run.min_timestamps[0])))
-            for number, run in runs.items()
-        )
-        batches = [GatheredBatch(number, batch, config, fence) for number, batch in valid]
+        """Append batches of the gateway, by partition; with `at_once` without a linger. Raises as `append`."""
+        config, batches = self._fresh.snapshot.config, list[GatheredBatch]()
+        for number, run in runs.items():
+            valid = ValidBatch(run.data, run.rows, int(run.newest_offsets[0]), int(run.min_timestamps[0]))
+            batches.append(GatheredBatch(number, valid, config, fence))
         self._gather(batches, None, at_once=at_once)
         return {batch.partition: batch.result for batch in batches}
 
     def _gather(self, batches: Sequence[GatheredBatch], connection: object | None, *, at_once: bool) -> None:
         with self._changed:
-            if self._is_closing and at_once:  # the topic may be there still, and need its end marker
+            if self._is_closing and at_once:
+                # the topic may exist, and need its end marker
                 raise StorageError("the topic was dropped, or the gateway is stopping: retry")
             if self._is_closing:
                 raise TopicNotFoundError("the topic was dropped, or the gateway is stopping", topic=self._fresh.name)
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="gathered-appends", daemon=True)
-                # it may be that there can be no more threads now
+                # noted after the start, which fails where the system has no more threads
                 thread.start()
                 self._thread = thread
             now_s = time.monotonic()
@@ -105,6 +126,7 @@ class GatheredAppends:
             self._changed.notify()
 
     def commit_now(self) -> None:
+        """Commit what waits, and let no later append linger: the gateway is stopping."""
         with self._changed:
             self._linger_s, self._due_s = 0.0, _AT_ONCE
             self._changed.notify()
@@ -169,21 +191,21 @@ class GatheredAppends:
 
     def _try(self, batches: Sequence[GatheredBatch]) -> None:
         check = ProducerCheck(self._fresh.topic.handle, self._fresh.refresh(), self._first)
-        repeats: dict[int, list[GatheredBatch]] = {}
         accepted: dict[int, list[GatheredBatch]] = {}
+        # the batches that a client has sent again, each with the first one
+        repeats = list[tuple[GatheredBatch, GatheredBatch]]()
         first_of = dict[tuple[int, ...], GatheredBatch]()
         for batch in batches:
-            first = first_of.setdefault(batch.sequence, batch) if batch.sequence else batch
+            sequence = batch.sequence
+            first = batch if sequence is None else first_of.setdefault(sequence, batch)
             if first is not batch:
-                # the client has sent it again
-                repeats.setdefault(id(first), []).append(batch)
+                repeats.append((batch, first))
             elif self._is_next(check, batch):
                 accepted.setdefault(batch.partition, []).append(batch)
         if accepted:
             self._commit_accepted(check, accepted)
-        for first in first_of.values():
-            for batch in repeats.get(id(first), ()):
-                batch.outcome = first.outcome
+        for batch, first in repeats:
+            batch.outcome = first.outcome
 
     def _commit_accepted(self, check: ProducerCheck, accepted: Accepted) -> None:
         parts = {number: [batch.valid for batch in batches] for number, batches in accepted.items()}
@@ -235,23 +257,22 @@ Accepted = Mapping[int, Sequence[GatheredBatch]]
 
 def refuse_fenced(accepted: Accepted, current: Snapshot) -> None:
     """Fail the batches that their fences refuse; then raise ConcurrentAppendError, to start again without them."""
-    errors = dict[Fence, Exception | None]()
-    has_refused = False
+    refusals = dict[Fence, Exception | None]()
     for batch in [batch for batches in accepted.values() for batch in batches]:
-        fence = batch.fence
-        if fence is None:
-            continue
-        if fence not in errors:
-            errors[fence] = None
-            try:
-                fence(current)
-            except Exception as error:
-                errors[fence] = error
-        if (refusal := errors[fence]) is not None:
-            batch.outcome = refusal
-            has_refused = True
-    if has_refused:
+        if batch.fence is not None:
+            if batch.fence not in refusals:
+                refusals[batch.fence] = _refusal(batch.fence, current)
+            batch.outcome = refusals[batch.fence]
+    if any(refusals.values()):
         raise ConcurrentAppendError
+
+
+def _refusal(fence: Fence, current: Snapshot) -> Exception | None:
+    try:
+        fence(current)
+    except Exception as error:
+        return error
+    return None
 
 
 def _info(snapshot: Snapshot, partition: int, first: int, end: int) -> AppendInfo:
@@ -262,33 +283,15 @@ def _info(snapshot: Snapshot, partition: int, first: int, end: int) -> AppendInf
     return AppendInfo(Appended(first, end, SEALED, snapshot.version, False, time_ms), state.log_start_offset)
 
 
-# Each gathering is one bundle and one commit. A batch is acknowledged when its commit is stored. The snapshot has the
-# last batches of each producer, so no log is read (see `ProducerCheck`).
-
-Results = dict[int, Future[AppendInfo]]
-#: A request's batches by partition, each with the fence that may refuse it.
-RequestedBatches = Mapping[int, tuple[bytes, Fence | None]]
-#: The most batches in a commit, so that the number of producers in it is bounded.
-MOST_BATCHES = 10_000
-#: Due at any time, and never.
-_AT_ONCE, _NEVER = -math.inf, math.inf
-#: Requests that clients send together come within this time. They are one commit also after a pause.
-_TOGETHER_S = 0.01
-#: A client with a backlog sends again in this part of a linger after it was answered.
-_SOON = 0.25
-#: A commit of more bytes is worth its price before the end of the linger.
-_WORTH_BYTES = 64 << 10
-#: A thread without batches ends after this time: a root may have more topics than a process may have threads.
-_IDLE_S = 60.0
-
-
 class Completeness(Enum):
+    """Whether a sender sends more before it is answered."""
+
     UNKNOWN = auto()
-    #: It is in the middle of its window. If it pauses, it has nothing to send.
+    #: In the middle of its window. A sender that pauses now has nothing more to send.
     SENDING = auto()
-    #: It waits, as it did the last time.
+    #: Waiting for an answer, after as many requests as the last time.
     WAITING = auto()
-    #: It is an idempotent producer, and has as many requests in flight as these may have.
+    #: An idempotent producer, with as many requests in flight as it may have.
     FULL = auto()
 
 
