@@ -109,7 +109,7 @@ class GatewayServer:
         topics = SubscribedTopics(lambda name: metadata.fresh_topic(name).summary, metadata.clients_topics)
         kept_ms = config.offsets_retention_ms
         self._groups = GroupServices(store, self._lease, config.groups, topics, retention_ms=kept_ms)
-        self._transactions = TransactionServices(metadata, fetches, self._lease, self._groups, clock)
+        self._transactions = TransactionServices(metadata, fetches, self._groups, clock)
         configs = DynamicConfigs(metadata, quotas, self._groups.configs, clock)
         protocol = ("SASL_" if authentication else "") + ("SSL" if tls else "PLAINTEXT")
         acls, users = _access(metadata, clock, config.acls, authentication)

@@ -88,7 +88,7 @@ class Gateway:
             FetchMemory(config.fetch_memory_bytes),
             lease,
             groups,
-            TransactionServices(metadata, fetches, lease, groups, now_ms),
+            TransactionServices(metadata, fetches, groups, now_ms),
             DynamicConfigs(metadata, Quotas(time.monotonic), groups.configs, now_ms),
         )
 

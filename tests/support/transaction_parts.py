@@ -73,7 +73,7 @@ class Parts:
         self._store = OffsetsTopic(self.address.url, linger_ms=0, storage_options=self.address.options)
         topics = SubscribedTopics(lambda name: metadata.fresh_topic(name).summary, list)
         self.groups = GroupServices(self._store, lease, GroupSettings(), topics, retention_ms=retention_ms)
-        self.services = TransactionServices(metadata, fetches, lease, self.groups, lambda: self.now_ms)
+        self.services = TransactionServices(metadata, fetches, self.groups, lambda: self.now_ms)
         memory = FetchMemory(1 << 20)
         quotas = DynamicConfigs(metadata, Quotas(lambda: 0.0), self.groups.configs, lambda: self.now_ms)
         self.broker = Broker(

@@ -38,7 +38,7 @@ class ClassicGroup:
 
     def prepare(self) -> None:
         """Make all members join again, unless they already do."""
-        if self.phase in {GroupPhase.PREPARING, GroupPhase.DEAD}:
+        if self.phase is GroupPhase.PREPARING:
             return
         if self.phase is GroupPhase.COMPLETING:
             self.refuse_syncs(ErrorCode.rebalance_in_progress)
@@ -472,6 +472,7 @@ class GroupPhase(Enum):
     PREPARING = "PreparingRebalance"
     COMPLETING = "CompletingRebalance"
     STABLE = "Stable"
+    #: Of a group that does not exist.
     DEAD = "Dead"
     #: The phases that only groups of the newer protocol have.
     ASSIGNING = "Assigning"
@@ -504,8 +505,6 @@ def _check(group: ClassicGroup, request: Join) -> None:
     settings = group.settings
     if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
         raise CoordinatorError(ErrorCode.invalid_session_timeout)
-    if group.phase is GroupPhase.DEAD:
-        raise CoordinatorError(ErrorCode.coordinator_not_available)
     if not group.members.can_speak(request.protocol_type, request.protocols):
         raise CoordinatorError(ErrorCode.inconsistent_group_protocol)
     is_member = request.member_id in group.members or group.members.static(request.instance_id) is not None

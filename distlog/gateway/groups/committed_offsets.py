@@ -106,7 +106,8 @@ class CommittedOffsets:
         member of the newer protocol sends its epoch.
         """
         try:
-            if self._groups.has_pending(group):
+            former = self._groups.get(group)
+            if former is not None and former.offsets.has_pending:
                 self._ended.learn(group)
             with self._groups.locked(group, missing=ErrorCode.group_id_not_found) as entry:
                 if isinstance(entry.membership, ConsumerGroup) and (member_id or epoch >= 0):
@@ -155,31 +156,25 @@ class CommittedOffsets:
             if code is not ErrorCode.none:
                 failed()
 
-        for name in self._groups.names():
-            with suppress(CoordinatorError), self._groups.locked(name) as group:
-                partitions = [partition for partition in group.offsets.partitions if partition[0] == topic]
-                self._store(group, dict.fromkeys(partitions), stored)
+        for group in self._groups.each():
+            partitions = [partition for partition in group.offsets.partitions if partition[0] == topic]
+            self._store(group, dict.fromkeys(partitions), stored)
 
     def forget_older(self, times_ms: Mapping[str, int]) -> None:
         """Delete offsets in these topics that are older than the topics. Call it again: some may stay."""
-        for group in self._groups.all():
-            with group.lock:
-                is_older = bool(group.offsets.older(times_ms))
-            if is_older:
-                with suppress(CoordinatorError), self._groups.locked(group.membership.id) as group:
-                    self._forget_old(group, group.offsets.older(times_ms))
+        for group in self._groups.each():
+            self._forget_old(group, group.offsets.older(times_ms))
 
     def expire(self) -> None:
         """Delete offsets that were unused for the retention time, and groups that have nothing left."""
-        for name in self._groups.names():
-            with suppress(CoordinatorError), self._groups.locked(name) as group:
-                membership = group.membership
-                expired = group.offsets.expired(membership, self._groups.wall_clock(), self._retention_ms)
-                self._forget_old(group, expired)
-                is_promised = isinstance(membership, ClassicGroup) and membership.promised
-                is_unused = not group.offsets.partitions and not is_promised
-                if membership.phase is GroupPhase.EMPTY and is_unused and not group.offsets.has_pending:
-                    self._groups.forget(group, lambda code: None)
+        for group in self._groups.each():
+            membership, offsets = group.membership, group.offsets
+            expired = offsets.expired(membership, self._groups.wall_clock(), self._retention_ms)
+            self._forget_old(group, expired)
+            is_promised = isinstance(membership, ClassicGroup) and membership.promised
+            is_unused = not offsets.partitions and not offsets.has_pending and not is_promised
+            if membership.phase is GroupPhase.EMPTY and is_unused:
+                self._groups.forget(group, lambda code: None)
 
     def _forget_old(self, group: Group, partitions: Iterable[TopicPartition]) -> None:
         # a deletion stored after a newer offset in flight would delete that offset
@@ -222,8 +217,9 @@ class EndedOffsets:
                 for ended in self._markers.ended(number):
                     # groups that are not loaded yet would miss the end
                     self._groups.check(group)
-                    for name in self._groups.names_with_pending():
-                        if self._markers.partition_of(name) == number:
+                    for group_with_offsets in self._groups.all():
+                        name = group_with_offsets.membership.id
+                        if group_with_offsets.offsets.has_pending and self._markers.partition_of(name) == number:
                             with suppress(CoordinatorError), self._groups.locked(name) as entry:
                                 entry.offsets.end_transaction(ended.producer_id, is_committed=ended.is_committed)
             except DistlogError as error:

@@ -64,7 +64,6 @@ class ConsumerGroup:
         self.target: dict[str, frozenset[TopicIdPartition]] = {}
         self.epoch = self.target_epoch = 0
         self.since_ms = wall_clock()
-        self.is_dead = False
         #: The topics of the last assignment; None if it was made by another gateway.
         self._topics: dict[str, TopicSummary] | None = {}
         self._subscriptions: Subscriptions | None = None
@@ -80,8 +79,6 @@ class ConsumerGroup:
 
     @property
     def phase(self) -> GroupPhase:
-        if self.is_dead:
-            return GroupPhase.DEAD
         if not self.members:
             return GroupPhase.EMPTY
         if self.epoch > self.target_epoch:

@@ -95,10 +95,7 @@ class GroupCoordinator:
             return refused.code
 
     def descriptions(self) -> Iterator[GroupDescription]:
-        for name in self._groups.names():
-            with suppress(CoordinatorError), self._groups.locked(name) as entry:
-                if entry.membership.phase is not GroupPhase.DEAD:
-                    yield _description(entry)
+        return map(_description, self._groups.each())
 
     def describe(self, group: str) -> GroupDescription:
         """Describe a classic group; a missing one, or one of the newer protocol, is dead, as in Kafka."""
@@ -300,12 +297,12 @@ class GroupServices:
         retention_ms: int,
     ) -> None:
         self._store, self._lease, self._is_over = store, lease, threading.Event()
-        self._wake, self._changed, self._unloaded = threading.Event(), threading.Event(), threading.Event()
-        self.coordination = Coordination(lease, store)
+        self._wake, self._unloaded = threading.Event(), threading.Event()
+        # the stores that share the lease, and what reads their numbers of partitions
+        self._sharing, self._counts = list[Coordination](), list[Callable[[], int]]()
+        self.coordination = self.share(store, store.open)
         #: The partition of `__consumer_offsets` that has a group, and what refuses appends to one led no more.
         self.partition_of, self.fence = store.partition_of, store.fence
-        self._sharing: list[tuple[Coordination, threading.Event]] = [(self.coordination, self._changed)]
-        self._counts: list[Callable[[], int]] = [store.open]
         self._registry = GroupRegistry(
             store, settings, check=self.coordination.check, on_earlier_deadline=self._wake.set
         )
@@ -323,13 +320,11 @@ class GroupServices:
         ]
         self._loader = threading.Thread(target=self._load, name="group-loader", daemon=True)
 
-    def share(
-        self, coordination: Coordination, changed: threading.Event, partitions: Callable[[], int]
-    ) -> threading.Event:
-        """Coordinate another store by the same lease: `changed` is set when the lease has changed."""
-        self._sharing.append((coordination, changed))
-        self._counts.append(partitions)
-        return self._unloaded
+    def share(self, store: LeaderStore, read_partition_count: Callable[[], int]) -> Coordination:
+        """Coordinate a store by the lease."""
+        self._sharing.append(Coordination(self._lease, store, self._unloaded))
+        self._counts.append(read_partition_count)
+        return self._sharing[-1]
 
     @property
     def partitions(self) -> int:
@@ -356,7 +351,7 @@ class GroupServices:
     def stop(self) -> None:
         """Stop when all changes are durable; other gateways may coordinate the groups immediately."""
         self._is_over.set()
-        for event in (self._wake, self._changed, self._unloaded):
+        for event in (self._wake, self.coordination.changed, self._unloaded):
             event.set()
         for thread in (*self._threads, self._loader):
             if thread.is_alive():
@@ -387,26 +382,21 @@ class GroupServices:
     def _sync(self, counts: Iterable[Callable[[], int]] = ()) -> None:
         # the topics of a broker may have different numbers of partitions
         if self._lease.sync(lambda: max(count() for count in counts or self._counts), self._loaded):
-            for _, changed in self._sharing:
-                changed.set()
+            for coordination in self._sharing:
+                coordination.changed.set()
 
     @property
     def _loaded(self) -> set[int]:
-        return set[int]().union(*(coordination.loaded for coordination, _ in self._sharing))
+        return set[int]().union(*(coordination.loaded for coordination in self._sharing))
 
     def _load(self) -> None:
         while not self._is_over.is_set():
-            self._changed.wait(_PAUSE_S)
-            self._changed.clear()
+            self.coordination.changed.wait(_PAUSE_S)
+            self.coordination.changed.clear()
             self._has_done("could not load groups", self._step)
 
     def _step(self) -> None:
-        previous = self.coordination.loaded
-        try:
-            self.coordination.step(self._registry)
-        finally:
-            if previous - self.coordination.loaded:
-                self._unloaded.set()
+        self.coordination.step(self._registry)
 
     def _has_done(self, task: str, work: Callable[[], None], but: type[Exception] | tuple[()] = ()) -> bool:
         """Do `work`; False if it failed. Repeated failures are logged once. Raises errors of `but`."""
@@ -437,11 +427,14 @@ class Coordination:
 
     A partition is loaded after a new epoch has started, so no other gateway stores anything in it after the load.
     When the lease lapsed, or does not hold the partition any more, its contents are forgotten. The partition is given
-    up when all changes in flight are stored.
+    up when all changes in flight are stored; then `unloaded` is set.
     """
 
-    def __init__(self, lease: GatewayLease, store: LeaderStore) -> None:
-        self._lease, self._store = lease, store
+    def __init__(self, lease: GatewayLease, store: LeaderStore, unloaded: threading.Event) -> None:
+        self._lease, self._store, self._unloaded = lease, store, unloaded
+        #: Set when the lease has changed.
+        self.changed = threading.Event()
+        # the lease's terms in which partitions were loaded
         self._loaded: dict[int, int] = {}
 
     @property
@@ -467,6 +460,14 @@ class Coordination:
 
     def step(self, registry: Registry) -> None:
         """Unload lost partitions, and load new ones. Raises DistlogError: step again later."""
+        previous = self.loaded
+        try:
+            self._step(registry)
+        finally:
+            if previous - self.loaded:
+                self._unloaded.set()
+
+    def _step(self, registry: Registry) -> None:
         held, term = self._held, self._lease.term
         lost_partitions = self._store.lost_partitions() if self._loaded else ()
         old = {

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from distlog.core.kafka.transactions import TopicPartition as TopicPartition
 from distlog.core.read.consumer_offsets import OffsetKey, Position, WaitingChanges
@@ -34,28 +34,108 @@ from distlog.gateway.protocol.messages import ErrorCode
 
 @dataclass(slots=True)
 class Group:
-    """A group with its offsets. `is_gone`: it was forgotten, and a thread that waits for its lock must look again."""
+    """A group with its offsets. A thread that waited for the lock of a group that `is_gone` looks it up again."""
 
     membership: ClassicGroup | ConsumerGroup
     offsets: GroupOffsets
     lock: threading.RLock = field(default_factory=threading.RLock)
     is_gone: bool = False
-    #: The earliest deadline of the group in the timer's queue.
+    #: The earliest deadline of the group in the timer's queue, in ms of the registry's clock.
     wakes_at: float = inf
+
+
+class _Entry(Protocol):
+    lock: Any
+    is_gone: bool
+
+
+Entry = TypeVar("Entry", bound=_Entry)
+
+
+class CoordinatedEntries(Generic[Entry]):
+    """Groups or transactions by name, each with a lock, as long as this gateway coordinates them; for many threads.
+
+    `check` raises CoordinatorError for a name that this gateway does not coordinate, or not yet.
+    """
+
+    def __init__(self, check: Callable[[str], None], new: Callable[[str], Entry]) -> None:
+        self.check, self._new = check, new
+        self._lock, self._entries = threading.Lock(), dict[str, Entry]()
+        self._unloads = 0
+
+    @contextmanager
+    def lock_entry(
+        self, name: str, *, make: bool = False, missing: ErrorCode = ErrorCode.none, is_loading: bool = False
+    ) -> Iterator[Entry]:
+        """Lock an entry; a missing one is made, or CoordinatorError has the code `missing`.
+
+        An entry that is being unloaded is not missing: members of a group would give up their partitions. While it
+        `is_loading`, the name is not checked.
+        """
+        while True:
+            unloads = self._unloads
+            if not is_loading:
+                self.check(name)
+            with self._lock:
+                entry = self._entries.get(name)
+                if entry is None and make:
+                    entry = self._entries[name] = self._new(name)
+            if entry is None:
+                if unloads != self._unloads:
+                    continue
+                raise CoordinatorError(missing)
+            with entry.lock:
+                if entry.is_gone:
+                    continue
+                if not is_loading:
+                    # it may have been made while `unload` was running
+                    self.check(name)
+                yield entry
+                return
+
+    def unload(self, is_of: Callable[[str], bool]) -> None:
+        """Forget the entries with these names; no thread uses one when this returns."""
+        with self._lock:
+            self._unloads += 1
+            unloaded = {name: entry for name, entry in self._entries.items() if is_of(name)}
+        for name, entry in unloaded.items():
+            with entry.lock:
+                self.remove(name, entry)
+                self.on_unloaded(entry)
+
+    def on_unloaded(self, entry: Entry) -> None:
+        """Answer those who wait for the entry; its lock is held."""
+
+    def remove(self, name: str, entry: Entry) -> None:
+        """Remove an entry whose lock is held; a thread that waits for the lock looks the name up again."""
+        entry.is_gone = True
+        with self._lock:
+            self._entries.pop(name, None)
+
+    def names(self) -> list[str]:
+        with self._lock:
+            return sorted(self._entries)
+
+    def all(self) -> list[Entry]:
+        """All entries, some of which may be forgotten concurrently."""
+        with self._lock:
+            return list(self._entries.values())
+
+    def get(self, name: str) -> Entry | None:
+        return self._entries.get(name)
 
 
 #: The longest text that a record of `__consumer_offsets` holds, in bytes.
 MAX_TEXT_BYTES = 32_767
+#: The pause before the timer checks a group again whose deadline came while it was being loaded.
+_LOAD_PAUSE_MS = 1000
 
 
-#: When a deadline is looked at again that came while its group was loaded.
-_LOAD_LOOK_MS = 1000
-
-
-class GroupRegistry:
+class GroupRegistry(CoordinatedEntries[Group]):
     """The groups by name; for many threads. `clock` gives ms that never go back; `wall_clock` ms since 1970.
 
     `check` raises CoordinatorError for a group that this gateway does not coordinate, or not yet.
+    `on_earlier_deadline` is called when `due_s` becomes less.
     """
 
     def __init__(
@@ -69,14 +149,18 @@ class GroupRegistry:
         check: Callable[[str], None] = lambda name: None,
         on_earlier_deadline: Callable[[], object] = lambda: None,
     ) -> None:
+        super().__init__(self._check, lambda name: Group(self._new_classic(name), GroupOffsets(name)))
         self.store, self.clock, self.wall_clock = store, clock, wall_clock
         self.configs = GroupConfigs(settings)
-        self._new_id, self._on_earlier = new_id, on_earlier_deadline
-        self.check = check
-        self._lock, self._groups = threading.Lock(), dict[str, Group]()
+        self._new_id, self._on_earlier, self._check_led = new_id, on_earlier_deadline, check
+        # deadlines and names of groups, as a heap
         self._queue: list[tuple[float, str]] = []
-        self._unloads = 0
         self._is_over = False
+
+    def _check(self, name: str) -> None:
+        if self._is_over:
+            raise CoordinatorError(ErrorCode.not_coordinator)
+        self._check_led(name)
 
     def load(self, changes: Iterable[GroupChange | PendingOffset]) -> None:
         """Load stored groups. Members stay: their sessions begin now."""
@@ -95,96 +179,55 @@ class GroupRegistry:
                 records[key] = value
         for key, value in values.items():
             # Kafka has a group without a name, which no client can ask for here
-            with suppress(CoordinatorError), self._locked(key.group, make=True) as group:
+            with self._loading(key.group) as group:
                 if isinstance(key, OffsetKey) and isinstance(value, Position):
                     group.offsets.apply({(key.topic, key.partition): value})
                 elif isinstance(value, GroupRecord) and isinstance(group.membership, ClassicGroup):
                     _restore(group.membership, value)
         for name, records in consumers.items():
+            if not records:
+                continue
             has_members = any(key.kind is RecordKind.MEMBER for key in records)
-            with suppress(CoordinatorError), self._locked(name, make=bool(records)) as group:
+            with self._loading(name) as group:
                 # a group that became a classic one, while the deletion of the other records failed, has members
-                if records and (has_members or group.membership.phase is GroupPhase.EMPTY):
+                if has_members or group.membership.phase is GroupPhase.EMPTY:
                     group.membership = self._new_consumers(name)
                     group.membership.restore(records)
-        for position in pending:
-            with suppress(CoordinatorError), self._locked(position.key.group, make=True) as group:
-                group.offsets.wait_for(
-                    position.producer_id, {(position.key.topic, position.key.partition): position.position}
-                )
+        for pending_offset in pending:
+            key = pending_offset.key
+            with self._loading(key.group) as group:
+                positions = {(key.topic, key.partition): pending_offset.position}
+                group.offsets.wait_for(pending_offset.producer_id, positions)
 
-    def unload(self, is_of: Callable[[str], bool]) -> None:
-        with self._lock:
-            self._unloads += 1
-            groups = [group for name, group in self._groups.items() if is_of(name)]
-        for group in groups:
-            with group.lock:
-                group.is_gone = True
-                with self._lock:
-                    self._groups.pop(group.membership.id, None)
-                _send_away(group)
+    @contextmanager
+    def _loading(self, name: str) -> Iterator[Group]:
+        with self.lock_entry(name, make=True, is_loading=True) as group:
+            yield group
+            self._queue_up(name, group)
 
     @contextmanager
     def locked(
         self, name: str, *, make: bool = False, missing: ErrorCode = ErrorCode.unknown_member_id
     ) -> Iterator[Group]:
-        """Lock a group; a missing one is made, or CoordinatorError has the code `missing`.
-
-        A group that is being unloaded is not missing: its members would give up their partitions.
-        """
+        """Lock a group, as `lock_entry` does; CoordinatorError also for a name that no group may have."""
         if not name or len(name.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:
             raise CoordinatorError(ErrorCode.invalid_group_id)
-        with self._locked(name, make, missing, self.check) as group:
-            # it may have been made while `unload` was running
-            self.check(name)
-            yield group
+        with self.lock_entry(name, make=make, missing=missing) as group:
+            try:
+                yield group
+            finally:
+                self._queue_up(name, group)
 
-    @contextmanager
-    def _locked(
-        self,
-        name: str,
-        make: bool,
-        missing: ErrorCode = ErrorCode.none,
-        check: Callable[[str], None] = lambda name: None,
-    ) -> Iterator[Group]:
-        while True:
-            unloads = self._unloads
-            check(name)
-            if self._is_over:
-                raise CoordinatorError(ErrorCode.not_coordinator)
-            with self._lock:
-                if name not in self._groups and make:
-                    self._groups[name] = Group(self._new_classic(name), GroupOffsets(name))
-                group = self._groups.get(name)
-            if group is None:
-                if unloads != self._unloads:
-                    continue
-                raise CoordinatorError(missing)
-            with group.lock:
-                if group.is_gone or self._is_over:
-                    continue
-                try:
-                    yield group
-                finally:
-                    self._queue_up(name, group)
-                return
+    def each(self) -> Iterator[Group]:
+        """Yield each group of this gateway with its lock held."""
+        for name in self.names():
+            with suppress(CoordinatorError), self.locked(name) as group:
+                yield group
 
-    def all(self) -> list[Group]:
-        """All groups, some of which may be forgotten concurrently."""
-        with self._lock:
-            return list(self._groups.values())
-
-    def names(self) -> list[str]:
-        with self._lock:
-            return sorted(self._groups)
-
-    def has_pending(self, name: str) -> bool:
-        with self._lock:
-            return name in self._groups and self._groups[name].offsets.has_pending
-
-    def names_with_pending(self) -> list[str]:
-        with self._lock:
-            return [name for name, group in self._groups.items() if group.offsets.has_pending]
+    def on_unloaded(self, entry: Group) -> None:
+        # members of the newer protocol wait for nothing but the storage
+        for member in entry.membership.members if isinstance(entry.membership, ClassicGroup) else ():
+            member.refuse(ErrorCode.not_coordinator)
 
     def _new_classic(self, name: str) -> ClassicGroup:
         return ClassicGroup(
@@ -229,21 +272,16 @@ class GroupRegistry:
 
     def forget(self, group: Group, on_stored: Stored) -> None:
         """Delete a group without members, and its offsets; the caller holds its lock."""
-        membership = group.membership
-        positions = [(key, None) for key, _ in group.offsets.keys(dict.fromkeys(group.offsets.partitions))]
-        of_group: Sequence[GroupChange]
+        membership, offsets = group.membership, group.offsets
+        of_group: Sequence[GroupChange] = [(GroupKey(membership.id), None)]
         if isinstance(membership, ConsumerGroup):
-            membership.is_dead, of_group = True, membership.records_to_delete()
-        else:
-            membership.phase, of_group = GroupPhase.DEAD, [(GroupKey(membership.id), None)]
-        group.is_gone = True
-        # first: a client that creates the group again must store after this
-        self.store.store(membership.id, [*positions, *of_group], on_stored)
-        with self._lock:
-            del self._groups[membership.id]
+            of_group = membership.records_to_delete()
+        # before it is removed: a client that creates the group again must store after this
+        self.store.store(membership.id, [*offsets.keys(dict.fromkeys(offsets.partitions)), *of_group], on_stored)
+        self.remove(membership.id, group)
 
     def _store(self, name: str, changes: Sequence[GroupChange], on_stored: Stored) -> None:
-        group = self._groups[name]
+        group = self._entries[name]
 
         def locked(code: ErrorCode) -> None:
             with group.lock:
@@ -259,6 +297,7 @@ class GroupRegistry:
 
     @property
     def due_s(self) -> float:
+        """The seconds until `expire` has work."""
         return max(0.0, (self.next_deadline - self.clock()) / 1000)
 
     def end(self) -> None:
@@ -266,11 +305,13 @@ class GroupRegistry:
         self._is_over = True
         for group in self.all():
             with group.lock:
-                _send_away(group)
+                self.on_unloaded(group)
 
     def expire(self) -> None:
-        while (due := self._due()) is not None:
-            deadline, name = due
+        """Run the timers of the groups whose deadlines are over."""
+        while self.next_deadline <= self.clock():
+            with self._lock:
+                deadline, name = heapq.heappop(self._queue)
             try:
                 with self.locked(name) as group:
                     # an earlier deadline queued the group again already; queuing each later one, too, would never end
@@ -278,21 +319,12 @@ class GroupRegistry:
                         group.wakes_at = inf
                         group.membership.expire()
             except CoordinatorError:
-                self._put_off(name, deadline)
-
-    def _due(self) -> tuple[float, str] | None:
-        with self._lock:
-            if self._queue and self._queue[0][0] <= self.clock():
-                return heapq.heappop(self._queue)
-        return None
-
-    def _put_off(self, name: str, deadline: float) -> None:
-        """Queue the group again while it is being loaded: it may have no other use after that."""
-        with self._lock:
-            group = self._groups.get(name)
-            if group is not None and group.wakes_at == deadline:
-                group.wakes_at = self.clock() + _LOAD_LOOK_MS
-                heapq.heappush(self._queue, (group.wakes_at, name))
+                # while a group is being loaded it may have no other use that would queue it again
+                loading = self.get(name)
+                if loading is not None and loading.wakes_at == deadline:
+                    loading.wakes_at = self.clock() + _LOAD_PAUSE_MS
+                    with self._lock:
+                        heapq.heappush(self._queue, (loading.wakes_at, name))
 
     def _queue_up(self, name: str, group: Group) -> None:
         """Queue a group's next deadline for the timer, unless the queue has an earlier one."""
@@ -305,12 +337,6 @@ class GroupRegistry:
             is_first = self._queue[0][0] == deadline
         if is_first:
             self._on_earlier()
-
-
-def _send_away(group: Group) -> None:
-    # members of the newer protocol wait for nothing but the storage
-    for member in group.membership.members if isinstance(group.membership, ClassicGroup) else ():
-        member.refuse(ErrorCode.not_coordinator)
 
 
 def _restore(group: ClassicGroup, record: GroupRecord) -> None:
@@ -465,14 +491,11 @@ class GroupOffsets:
 
         A group with members keeps its offsets in the topics that they read, or all if these are unknown.
         """
-        if group.phase is GroupPhase.EMPTY:
-            since_ms, topics = group.since_ms, frozenset[str]()
-        else:
-            topics_read = read_topics(group)
-            is_settled = group.phase is GroupPhase.STABLE or isinstance(group, ConsumerGroup)
-            if topics_read is None or not is_settled:
-                return []
-            since_ms, topics = 0, topics_read
+        topics = read_topics(group)
+        is_settled = isinstance(group, ConsumerGroup) or group.phase in (GroupPhase.EMPTY, GroupPhase.STABLE)
+        if topics is None or not is_settled:
+            return []
+        since_ms = group.since_ms if group.phase is GroupPhase.EMPTY else 0
         return [
             (topic, partition)
             for (topic, partition), position in self._by_partition.items()

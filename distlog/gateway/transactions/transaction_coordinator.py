@@ -1,4 +1,9 @@
-"""The transactions of Kafka clients, over any topics of a root and the offsets of groups: all or nothing."""
+"""The transactions of Kafka clients, over any topics of a root and the offsets of groups: all or nothing.
+
+After Kafka's TransactionCoordinator (KIP-98, KIP-360). The state of a transaction is the newest record of its id in
+`__transaction_state`, which is durable before the step that it stands for. `docs/design/gateway.md` says why each
+step is safe wherever a gateway is killed, or stopped and continued.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +31,9 @@ from distlog.core.kafka.transactions import (
 from distlog.core.log.partition_log import marker
 from distlog.core.paths import new_id
 from distlog.core.storage.parallel import in_parallel
-from distlog.gateway.cluster import GatewayLease
 from distlog.gateway.event_log import FAILURES
-from distlog.gateway.groups.coordinator import Coordination, GroupServices
+from distlog.gateway.groups.coordinator import GroupServices
+from distlog.gateway.groups.registry import CoordinatedEntries
 from distlog.gateway.protocol.error_codes import CoordinatorError
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.server.delayed_operations import DelayedFetches
@@ -37,11 +42,11 @@ from distlog.gateway.topics.partition import OWN_WAIT_S, Fence, Partition
 from distlog.gateway.transactions.transaction_log import TransactionLog, check_open, check_producer
 
 
-class TransactionCoordinator:
+class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
     """The transactions by their ids, for many threads; `clock` returns ms since 1970.
 
-    `check` raises CoordinatorError for an id that this gateway does not coordinate now. Methods raise that,
-    and DistlogError when the storage fails: then the outcome is unknown, and the same call may be repeated.
+    Methods raise CoordinatorError, and DistlogError when the storage fails: then the outcome is unknown, and the same
+    call may be repeated.
     """
 
     def __init__(
@@ -52,36 +57,22 @@ class TransactionCoordinator:
         new_id: Callable[[], int],
         check: Callable[[str], None] = lambda id_: None,
     ) -> None:
-        self._log, self._ends, self._clock, self._new_id, self._check = log, ends, clock, new_id, check
-        self._lock, self._transactions = threading.Lock(), dict[str, CoordinatedTransaction]()
-        self._unloads = 0
+        super().__init__(check, lambda id_: CoordinatedTransaction())
+        self._log, self._ends, self._clock, self._new_id = log, ends, clock, new_id
 
     def load(self, states: Iterable[TransactionState]) -> None:
         """Load stored states, before `check` admits their ids; `tick` finishes decided transactions."""
         now_ms = self._clock()
         transactions = {state.transactional_id: CoordinatedTransaction(state.not_after(now_ms)) for state in states}
         with self._lock:
-            self._transactions.update(transactions)
-
-    def unload(self, is_of: Callable[[str], bool]) -> None:
-        """Forget these ids; no call for them is running when this returns."""
-        with self._lock:
-            self._unloads += 1
-            unloaded = {id_: transaction for id_, transaction in self._transactions.items() if is_of(id_)}
-        for id_, transaction in unloaded.items():
-            with transaction.lock:
-                transaction.is_gone = True
-            with self._lock:
-                self._transactions.pop(id_, None)
+            self._entries.update(transactions)
 
     def states(self, ids: Collection[str] | None = None) -> list[TransactionState]:
         """The states of known `ids`, or of all, by id."""
         for id_ in ids or ():
-            self._check(id_)
-        with self._lock:
-            sorted_ids = sorted(self._transactions) if ids is None else ids
-            states = [self._transactions[id_].state for id_ in sorted_ids if id_ in self._transactions]
-        return [state for state in states if state is not None]
+            self.check(id_)
+        transactions = [self.get(id_) for id_ in (self.names() if ids is None else ids)]
+        return [transaction.state for transaction in transactions if transaction is not None and transaction.state]
 
     def begin_producer(self, id_: str, timeout_ms: int, expected: ProducerId | None = None) -> ProducerId:
         """Return the next producer of an id: the one before is fenced, and its transaction aborted.
@@ -89,7 +80,7 @@ class TransactionCoordinator:
         `expected` is the caller, if it was a producer of the id already: it continues, unless another one has
         started, also after its transaction has timed out.
         """
-        with self._locked(id_) as transaction:
+        with self.lock_entry(id_, make=True) as transaction:
             state, now_ms = transaction.state, self._clock()
             if state is None:
                 producer = ProducerId(self._new_id(), 0)
@@ -138,8 +129,9 @@ class TransactionCoordinator:
         def attempt(id_: str) -> None:
             # after one has waited for a lock in vain, the others do not wait as long
             timeout_s = 0 if is_locked.is_set() else OWN_WAIT_S
-            try:  # an id that was forgotten concurrently is done
-                with suppress(CoordinatorError), self._locked(id_, make=False) as transaction:
+            try:
+                # an id that was forgotten concurrently is done
+                with suppress(CoordinatorError), self.lock_entry(id_) as transaction:
                     self._tick(id_, transaction, timeout_s)
             except DistlogError as error:
                 FAILURES.note(f"ending the transaction of {id_!r}, which is retried,", error)
@@ -147,16 +139,15 @@ class TransactionCoordinator:
                     is_locked.set()
 
         # side by side: all producers of a job may have died at once, and each step may be a commit
-        in_parallel(
-            attempt,
-            [id_ for id_, transaction in list(self._transactions.items()) if _is_due(transaction.state, now_ms)],
-        )
+        with self._lock:
+            due = [id_ for id_, transaction in self._entries.items() if _is_due(transaction.state, now_ms)]
+        in_parallel(attempt, due)
 
     def _tick(self, id_: str, transaction: CoordinatedTransaction, timeout_s: float) -> None:
         state, now_ms = transaction.state, self._clock()
         if state is None:
             # its first record was not kept
-            self._forget(id_, transaction)
+            self.remove(id_, transaction)
         elif state.has_timed_out(now_ms):
             _log.info("the transaction of %r is aborted: it was open for %d ms", id_, now_ms - state.started_ms)
             self._decide(transaction, state.timed_out(now_ms))
@@ -164,12 +155,7 @@ class TransactionCoordinator:
             self._finish(transaction, state, timeout_s)
         elif _is_due(state, now_ms):
             self._log.forget(id_)
-            self._forget(id_, transaction)
-
-    def _forget(self, id_: str, transaction: CoordinatedTransaction) -> None:
-        transaction.is_gone = True
-        with self._lock:
-            del self._transactions[id_]
+            self.remove(id_, transaction)
 
     def _next(self, producer: ProducerId) -> ProducerId:
         is_last = producer.epoch >= LAST_EPOCH
@@ -204,29 +190,9 @@ class TransactionCoordinator:
     @contextmanager
     def _locked_by(self, id_: str, producer: ProducerId) -> Iterator[CoordinatedTransaction]:
         """The transaction of exactly this producer, with its lock held."""
-        with self._locked(id_, make=False) as transaction:
+        with self.lock_entry(id_, missing=ErrorCode.invalid_producer_id_mapping) as transaction:
             check_producer(transaction.state, producer)
             yield transaction
-
-    @contextmanager
-    def _locked(self, id_: str, *, make: bool = True) -> Iterator[CoordinatedTransaction]:
-        while True:
-            unloads = self._unloads
-            self._check(id_)
-            with self._lock:
-                transaction = self._transactions.get(id_) or (CoordinatedTransaction() if make else None)
-                if transaction is None:
-                    if unloads != self._unloads:
-                        # it is not missing: it was unloaded since the check
-                        continue
-                    raise CoordinatorError(ErrorCode.invalid_producer_id_mapping)
-                self._transactions.setdefault(id_, transaction)
-            with transaction.lock:
-                if not transaction.is_gone:
-                    # it may have been made while `unload` was running
-                    self._check(id_)
-                    yield transaction
-                    return
 
 
 class _GoneError(Exception):
@@ -297,38 +263,6 @@ def _is_ended(result: Future[Any]) -> bool:
     return True
 
 
-# After Kafka's TransactionCoordinator (KIP-98, KIP-360). The state of a transaction is the newest record of its id in
-# `__transaction_state`. A record is durable before the step that it stands for:
-#
-#     init        Empty, of the producer's next epoch; an open transaction of the earlier producer is aborted first
-#     partitions  Ongoing, with all partitions so far; then batches may be appended to these, and to no others
-#     batches     by any gateway, if that record allows it at the moment of the append; durable when acknowledged
-#     commit      PrepareCommit: this is the decision
-#     abort       PrepareAbort: the decision, too
-#     markers     in each partition the end marker
-#     complete    CompleteCommit, CompleteAbort: when all markers are durable
-#
-# Each partition of `__transaction_state` has one gateway that coordinates its ids: the leader, which alone can write
-# there (distlog.gateway.cluster). When it goes, the next leader reads the states that it left.
-#
-# Each step is safe, wherever a gateway is killed, or stopped and continued:
-#
-# - A record is in a partition only if a durable state names that partition: so its transaction can be ended there.
-# - No record comes after the marker. On a local disk, an append of a batch reads the state with the partition's lock
-#   held: either the decision exists, and the batch is refused, or it comes later, and then so does the marker,
-#   with this lock held. On an object store, the commit of a batch reads the topic's newest commit, and then the
-#   state. If the decision does not exist yet, then the commit of the marker comes later: either it follows the
-#   batch, or the batch meets it as a conflict, and reads the state again. So there a marker is written in each
-#   partition of the transaction, even where the transaction has no records.
-# - A marker ends no other transaction than its own: its append reads the state in the same way. A coordinator that
-#   was stopped finds another transaction there, and writes nothing.
-# - A decision is durable before its first marker, and is never changed: it is finished by the next tick, or by
-#   the next coordinator, which syncs the states before it reads them. Until then the id has no next
-#   transaction. A former leader cannot write a decision.
-# - The records of a transaction are durable before they are acknowledged, so before a producer commits them.
-#
-# Offsets of groups are records of `__consumer_offsets`, one of its partitions as any other.
-
 #: Kafka's `transactional.id.expiration.ms`: how long an id without transactions is remembered.
 EXPIRATION_MS = 7 * 86_400_000
 
@@ -360,18 +294,16 @@ class TransactionServices:
         self,
         metadata: MetadataCache,
         fetches: DelayedFetches,
-        lease: GatewayLease,
         groups: GroupServices,
         clock: Callable[[], int],
     ) -> None:
         self._log = TransactionLog(metadata, clock, lambda: groups.partitions)
         #: The partition of `__transaction_state` that has an id; the compaction of led ones, which raises nothing.
         self.partition_of, self.compact = self._log.partition_of, self._log.compact
-        self.coordination = Coordination(lease, self._log)
+        self.coordination = groups.share(self._log, self._log.read_partition_count)
         ends = TransactionEnds(metadata, fetches, self._log, clock)
         self.coordinator = TransactionCoordinator(self._log, ends, clock, new_producer_id, self._check)
-        self._changed, self._is_over, self._has_failed = threading.Event(), False, False
-        self._unloaded = groups.share(self.coordination, self._changed, self._log.read_partition_count)
+        self._is_over = self._has_failed = False
         self._thread = threading.Thread(target=self._run, name="transactions", daemon=True)
 
     @property
@@ -395,12 +327,7 @@ class TransactionServices:
     def tick(self) -> None:
         """Load and unload by the lease, and run the timers. Raises nothing."""
         try:
-            previous = self.coordination.loaded
-            try:
-                self.coordination.step(self.coordinator)
-            finally:
-                if previous - self.coordination.loaded:
-                    self._unloaded.set()
+            self.coordination.step(self.coordinator)
             self.coordinator.tick()
             self._has_failed = False
         except CoordinatorError:
@@ -413,14 +340,14 @@ class TransactionServices:
 
     def stop(self) -> None:
         self._is_over = True
-        self._changed.set()
+        self.coordination.changed.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def _run(self) -> None:
         while not self._is_over:
-            self._changed.wait(_PAUSE_S)
-            self._changed.clear()
+            self.coordination.changed.wait(_PAUSE_S)
+            self.coordination.changed.clear()
             if not self._is_over:
                 self.tick()
 
