@@ -1,4 +1,8 @@
-"""One consumer group by Kafka's classic protocol: its members agree on a generation, and the leader assigns."""
+"""One consumer group by Kafka's classic protocol: its members agree on a generation, and the leader assigns.
+
+After Kafka's GroupCoordinator (KIP-62, 134, 345, 394, 814). A group is Empty; PreparingRebalance while its members
+join; CompletingRebalance until the leader has assigned; Stable until a member comes, goes, or changes its subscription.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,17 @@ from distlog.gateway.config import GroupSettings
 from distlog.gateway.protocol.error_codes import CoordinatorError
 from distlog.gateway.protocol.messages import ErrorCode
 
+#: How long a new member may wait for its first generation, in ms; Kafka's NewMemberJoinTimeoutMs.
+NEW_MEMBER_TIMEOUT_MS = 300_000
+
 
 class ClassicGroup:
-    """The group `id`. `clock` gives ms that never go back, `wall_clock` ms since 1970 (for stored times)."""
+    """The group `id`. `clock` gives ms that never go back, `wall_clock` ms since 1970 (for stored times).
+
+    Nothing here waits, reads a clock or does I/O: calls are answered by callbacks, at once or when the other members
+    have come. Not for several threads: the coordinator holds the group's lock. Calls of members raise
+    CoordinatorError.
+    """
 
     def __init__(
         self,
@@ -27,31 +39,112 @@ class ClassicGroup:
         new_id: Callable[[], str],
         save: SaveGroup,
     ) -> None:
-        self.id, self.settings, self.clock, self.new_id = id, settings, clock, new_id
+        self.id, self._settings, self._clock, self._new_id = id, settings, clock, new_id
         self._wall_clock, self._save = wall_clock, save
         self.members, self.phase, self.generation = Members(), GroupPhase.EMPTY, 0
         self.protocol: str | None = None
+        #: When `phase` changed, in ms since 1970.
         self.since_ms = wall_clock()
+        #: The ids of clients that may join with them, until a time of the clock (KIP-394).
         self.promised: dict[str, float] = {}
-        self.rebalance: Rebalance | None = None
+        self._rebalance: Rebalance | None = None
+        # the members that have not synced in this generation, and when they are removed
         self._late_syncs, self._sync_deadline = set[str](), inf
 
-    def prepare(self) -> None:
+    def join(self, request: Join, answer: AnswerJoin) -> None:
+        """Answer a join: when the generation begins, or at once if it changes nothing."""
+        settings, static = self._settings, self.members.static(request.instance_id)
+        if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
+            raise CoordinatorError(ErrorCode.invalid_session_timeout)
+        if not self.members.can_speak(request.protocol_type, request.protocols):
+            raise CoordinatorError(ErrorCode.inconsistent_group_protocol)
+        is_member = request.member_id in self.members or static is not None
+        if not is_member and len(self.members) >= settings.max_size:
+            raise CoordinatorError(ErrorCode.group_max_size_reached)
+        if request.member_id:
+            self._join_again(request, answer)
+        else:
+            self._join_new(request, static, answer)
+        self._complete_if_all_joined()
+
+    def _join_new(self, request: Join, static: ClassicMember | None, answer: AnswerJoin) -> None:
+        new_id = f"{request.instance_id or request.client_id}-{self._new_id()}"
+        if static is not None:
+            self._replace(static, new_id, request, answer)
+        elif request.must_know_id and request.instance_id is None:
+            self.promised[new_id] = self._clock() + request.session_timeout_ms
+            raise CoordinatorError(ErrorCode.member_id_required, new_id)
+        else:
+            self._add(new_id, request, answer)
+
+    def _join_again(self, request: Join, answer: AnswerJoin) -> None:
+        if request.instance_id is None and self.promised.pop(request.member_id, None) is not None:
+            self._add(request.member_id, request, answer)
+            return
+        member = self.members.check(request.member_id, request.instance_id)
+        # the first answer was lost; but a leader that joins a stable group again wants to assign again
+        is_leader = member.id == self.members.leader
+        is_repeated = self.phase is GroupPhase.COMPLETING or (self.phase is GroupPhase.STABLE and not is_leader)
+        if is_repeated and member.request.protocols == request.protocols:
+            answer(self._join_reply(member))
+        else:
+            self._wait(member, request, answer)
+
+    def _add(self, member_id: str, request: Join, answer: AnswerJoin) -> None:
+        expires_at = self._clock() + NEW_MEMBER_TIMEOUT_MS
+        member = ClassicMember(member_id, request.instance_id, request, is_new=True, expires_at=expires_at)
+        if self._rebalance is not None:
+            self._rebalance.has_newcomers = True
+        self.members.add(member, request.protocol_type)
+        self._wait(member, request, answer)
+
+    def _replace(self, member: ClassicMember, new_id: str, request: Join, answer: AnswerJoin) -> None:
+        """Replace a restarted static member: without a rebalance if its subscription is the same."""
+        old_id, was_leader = member.id, self.members.leader == member.id
+        if old_id in self._late_syncs:
+            self._late_syncs.remove(old_id)
+            self._late_syncs.add(new_id)
+        self.members.replace(member, new_id)
+        former_subscription = member.subscription(self.protocol)
+        member.request = request
+        is_same = self.phase is GroupPhase.STABLE and self.members.chosen_protocol() == self.protocol
+        if not is_same or member.subscription(self.protocol) != former_subscription:
+            self._wait(member, request, answer)
+            return
+        self.renew(member)
+        if was_leader and not request.may_skip_assignment:
+            # an old client would assign again if it knew that it leads (KIP-814)
+            reply = self._join_reply(member, leader=old_id, members=())
+        else:
+            reply = self._join_reply(member, skip_assignment=was_leader)
+
+        def on_stored(code: ErrorCode) -> None:
+            answer(reply if code is ErrorCode.none else JoinReply(error=code, member_id=request.member_id))
+
+        self._store(on_stored, {other.id: other.assignment for other in self.members})
+
+    def _wait(self, member: ClassicMember, request: Join, answer: AnswerJoin) -> None:
+        member.request = request
+        member.answer_join(JoinReply(error=ErrorCode.rebalance_in_progress, member_id=member.id))
+        member.join = answer
+        self._prepare()
+
+    def _prepare(self) -> None:
         """Make all members join again, unless they already do."""
         if self.phase is GroupPhase.PREPARING:
             return
         if self.phase is GroupPhase.COMPLETING:
-            self.refuse_syncs(ErrorCode.rebalance_in_progress)
+            self._refuse_syncs(ErrorCode.rebalance_in_progress)
         self._late_syncs, self._sync_deadline = set(), inf
-        now, timeout_ms = self.clock(), self.members.rebalance_timeout_ms
+        now, timeout_ms = self._clock(), self.members.rebalance_timeout_ms
         if self.phase is GroupPhase.EMPTY:
-            self.rebalance = Rebalance.first(now, self.settings.initial_rebalance_delay_ms, timeout_ms)
+            self._rebalance = Rebalance.first(now, self._settings.initial_rebalance_delay_ms, timeout_ms)
         else:
-            self.rebalance = Rebalance.again(now, timeout_ms)
+            self._rebalance = Rebalance.again(now, timeout_ms)
         self._enter(GroupPhase.PREPARING)
 
-    def complete_if_all_joined(self) -> None:
-        if self.rebalance is None or self.rebalance.is_first or self.promised:
+    def _complete_if_all_joined(self) -> None:
+        if self._rebalance is None or self._rebalance.is_first or self.promised:
             return
         if all(member.join is not None for member in self.members):
             self._complete()
@@ -62,48 +155,115 @@ class ClassicGroup:
             if member.join is None and member.instance_id is None:
                 self.members.remove(member)
         if self.members and not self.members.elect_joined_leader():
-            self.rebalance = Rebalance.again(self.clock(), self.members.rebalance_timeout_ms)
+            self._rebalance = Rebalance.again(self._clock(), self.members.rebalance_timeout_ms)
             return
-        self.rebalance = None
+        self._rebalance = None
         self.generation += 1
-        if self.members:
-            self.protocol = self.members.chosen_protocol()
-            self._enter(GroupPhase.COMPLETING)
-            self._late_syncs = {member.id for member in self.members}
-            self._sync_deadline = self.clock() + self.members.rebalance_timeout_ms
-            for member in self.members:
-                member.is_new = False
-                self.renew(member)
-                member.answer_join(self.join_reply(member))
-        else:
+        if not self.members:
             self.protocol = None
             self._enter(GroupPhase.EMPTY)
-            self.save(lambda code: None)
-
-    def be_stable(self, assignments: Mapping[str, bytes]) -> None:
-        self._enter(GroupPhase.STABLE)
+            self._store(lambda code: None)
+            return
+        self.protocol = self.members.chosen_protocol()
+        self._enter(GroupPhase.COMPLETING)
+        self._late_syncs = {member.id for member in self.members}
+        self._sync_deadline = self._clock() + self.members.rebalance_timeout_ms
         for member in self.members:
-            member.assignment = assignments.get(member.id, b"")
-            if member.sync is not None:
-                self.renew(member)
-                member.answer_sync(self.sync_reply(member))
+            member.is_new = False
+            self.renew(member)
+            member.answer_join(self._join_reply(member))
 
-    def refuse_syncs(self, code: ErrorCode) -> None:
+    def sync(self, request: SyncRequest, answer: AnswerSync) -> None:
+        """Answer with the member's assignment when the leader has assigned, and the group is stored."""
+        member = self.member_of(request.member_id, request.instance_id, request.generation)
+        pairs = (request.protocol_type, self.members.protocol_type), (request.protocol, self.protocol)
+        if any(name is not None and name != expected for name, expected in pairs):
+            raise CoordinatorError(ErrorCode.inconsistent_group_protocol)
+        if self.phase is GroupPhase.PREPARING:
+            raise CoordinatorError(ErrorCode.rebalance_in_progress)
+        self._note_synced(member)
+        if self.phase is GroupPhase.STABLE:
+            self.renew(member)
+            answer(self._sync_reply(member))
+            return
+        member.answer_sync(SyncReply(error=ErrorCode.rebalance_in_progress))
+        member.sync = answer
+        if member.id == self.members.leader:
+            self._assign(request)
+
+    def _assign(self, request: SyncRequest) -> None:
+        generation = self.generation
+        assignments = {member.id: request.assignments.get(member.id, b"") for member in self.members}
+
+        def on_stored(code: ErrorCode) -> None:
+            if self.phase is not GroupPhase.COMPLETING or self.generation != generation:
+                return
+            if code is not ErrorCode.none:
+                self._refuse_syncs(code)
+                self._prepare()
+                return
+            self._enter(GroupPhase.STABLE)
+            for member in self.members:
+                member.assignment = assignments.get(member.id, b"")
+                if member.sync is not None:
+                    self.renew(member)
+                    member.answer_sync(self._sync_reply(member))
+
+        self._store(on_stored, assignments)
+
+    def _refuse_syncs(self, code: ErrorCode) -> None:
         """Nothing was assigned: answer the waiting members with the error."""
         for member in self.members:
             member.assignment = b""
             member.answer_sync(SyncReply(error=code))
 
-    def remove(self, member: ClassicMember) -> None:
+    def heartbeat(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        """Renew a member's session; the returned code asks it to join again if it must."""
+        self.renew(self.member_of(member_id, instance_id, generation))
+        return ErrorCode.rebalance_in_progress if self.phase is GroupPhase.PREPARING else ErrorCode.none
+
+    def leave(self, member_id: str, instance_id: str | None) -> None:
+        """Remove a member; a static one may be removed by its instance alone."""
+        if self.promised.pop(member_id, None) is not None:
+            self._complete_if_all_joined()
+            return
+        static = self.members.static(instance_id)
+        self._remove(self.members.check(static.id if static and not member_id else member_id, instance_id))
+
+    def check_commit(self, member_id: str, instance_id: str | None, generation: int) -> None:
+        """Raise CoordinatorError unless a member commits, or any client while there is none."""
+        if self.phase is GroupPhase.EMPTY and generation < 0:
+            return
+        self.renew(self.member_of(member_id, instance_id, generation))
+        if self.phase is GroupPhase.COMPLETING:
+            raise CoordinatorError(ErrorCode.rebalance_in_progress)
+
+    def member_of(self, member_id: str, instance_id: str | None, generation: int) -> ClassicMember:
+        """The member with these ids, if it is of this generation; raises CoordinatorError if not."""
+        member = self.members.check(member_id, instance_id)
+        if generation != self.generation:
+            raise CoordinatorError(ErrorCode.illegal_generation)
+        return member
+
+    def renew(self, member: ClassicMember) -> None:
+        if not member.is_new:
+            member.expires_at = self._clock() + member.request.session_timeout_ms
+
+    def _remove(self, member: ClassicMember) -> None:
         self.members.remove(member)
-        self.note_synced(member)
-        self.prepare()
-        self.complete_if_all_joined()
+        self._note_synced(member)
+        self._prepare()
+        self._complete_if_all_joined()
+
+    def _note_synced(self, member: ClassicMember) -> None:
+        self._late_syncs.discard(member.id)
+        if not self._late_syncs:
+            self._sync_deadline = inf
 
     def _enter(self, phase: GroupPhase) -> None:
         self.phase, self.since_ms = phase, self._wall_clock()
 
-    def join_reply(self, member: ClassicMember, **changes: Any) -> JoinReply:
+    def _join_reply(self, member: ClassicMember, **changes: Any) -> JoinReply:
         """The reply to a member of this generation, with `changes`; the leader's has all members."""
         is_leader = member.id == self.members.leader
         reply = JoinReply(
@@ -116,11 +276,11 @@ class ClassicGroup:
         )
         return replace(reply, **changes)
 
-    def sync_reply(self, member: ClassicMember) -> SyncReply:
+    def _sync_reply(self, member: ClassicMember) -> SyncReply:
         kind = self.members.protocol_type
         return SyncReply(protocol_type=kind, protocol=self.protocol, assignment=member.assignment)
 
-    def save(self, on_stored: Stored, assignments: Mapping[str, bytes] | None = None) -> None:
+    def _store(self, on_stored: Stored, assignments: Mapping[str, bytes] | None = None) -> None:
         """Store the group, or with `assignments`; `on_stored` is called when it is durable, or on failure."""
         members = (member.record(self.protocol) for member in self.members)
         if assignments is not None:
@@ -136,28 +296,24 @@ class ClassicGroup:
         )
         self._save(record, on_stored)
 
-    def member_of(self, member_id: str, instance_id: str | None, generation: int) -> ClassicMember:
-        """The member with these ids, if it is of this generation; raises CoordinatorError if not."""
-        member = self.members.check(member_id, instance_id)
-        if generation != self.generation:
-            raise CoordinatorError(ErrorCode.illegal_generation)
-        return member
-
-    def renew(self, member: ClassicMember) -> None:
-        if not member.is_new:
-            member.expires_at = self.clock() + member.session_timeout_ms
-
-    def replace(self, member: ClassicMember, new_id: str) -> None:
-        """A static member restarted under another id; its sync is awaited as before."""
-        if member.id in self._late_syncs:
-            self._late_syncs.remove(member.id)
-            self._late_syncs.add(new_id)
-        self.members.replace(member, new_id)
-
-    def note_synced(self, member: ClassicMember) -> None:
-        self._late_syncs.discard(member.id)
-        if not self._late_syncs:
-            self._sync_deadline = inf
+    def restore(self, record: GroupRecord) -> None:
+        """Restore a stored group; the sessions of its members begin now."""
+        self.generation, self.protocol, self.since_ms = record.generation, record.protocol, record.since_ms
+        for stored in record.members:
+            request = Join(
+                client_id=stored.client_id,
+                client_host=stored.client_host,
+                rebalance_timeout_ms=stored.rebalance_timeout_ms,
+                session_timeout_ms=stored.session_timeout_ms,
+                protocol_type=record.protocol_type,
+                protocols=((record.protocol or "", stored.subscription),),
+            )
+            member = ClassicMember(stored.id, stored.instance_id, request, stored.assignment)
+            self.members.add(member, record.protocol_type)
+            self.renew(member)
+        self.members.protocol_type = record.protocol_type or None
+        if record.members:
+            self.members.leader, self.phase = record.leader, GroupPhase.STABLE
 
     @property
     def next_deadline(self) -> float:
@@ -167,29 +323,48 @@ class ClassicGroup:
         yield self._sync_deadline
         yield from self.promised.values()
         yield from (member.expires_at for member in self.members if not member.is_waiting)
-        if self.rebalance is not None:
-            yield self.rebalance.deadline
+        if self._rebalance is not None:
+            yield self._rebalance.deadline
 
     def expire(self) -> None:
         """End sessions, forget promised ids, and continue without late members, by their deadlines."""
-        now = self.clock()
+        now = self._clock()
         self.promised = {id: until for id, until in self.promised.items() if until > now}
         late_ids = set(self._late_syncs) if self._sync_deadline <= now else set()
         for member in self.members:
             if member.id in late_ids or (member.expires_at <= now and not member.is_waiting):
-                self.remove(member)
-        self.complete_if_all_joined()
-        if self.rebalance is not None and self.rebalance.is_due(now):
+                self._remove(member)
+        self._complete_if_all_joined()
+        if self._rebalance is not None and self._rebalance.is_due(now):
             self._complete()
 
 
-#: The names of a member's protocols, the preferred one first, with its subscription under each.
-Protocols = tuple[tuple[str, bytes], ...]
+class GroupPhase(Enum):
+    """Kafka's names for the states of a group."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+    #: Of a group that does not exist.
+    DEAD = "Dead"
+    #: The phases that only groups of the newer protocol have.
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+
+
+#: Called with the code when a change is durable, or could not be stored.
+Stored = Callable[[ErrorCode], None]
+#: Stores a group, and calls back, at once or later; raises nothing.
+SaveGroup = Callable[["GroupRecord", Stored], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """A client that joins, or joins again; with `must_know_id` it gets its id first (KIP-394). Times are in ms."""
+    """A client that joins, or joins again; with `must_know_id` it gets its id first (KIP-394). Times are in ms.
+
+    `protocols` are the names of a member's protocols, the preferred one first, with its subscription under each.
+    """
 
     member_id: str = ""
     instance_id: str | None = None
@@ -198,7 +373,7 @@ class Join:
     rebalance_timeout_ms: int
     session_timeout_ms: int
     protocol_type: str
-    protocols: Protocols
+    protocols: tuple[tuple[str, bytes], ...]
     must_know_id: bool = False
     may_skip_assignment: bool = False
 
@@ -275,17 +450,16 @@ class GroupRecord:
     members: tuple[MemberRecord, ...] = ()
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class ClassicMember:
-    """A member; its session does not expire while its join or sync waits. `expires_at` is in ms."""
+    """A member, and its last join `request`; its session does not expire while its join or sync waits.
+
+    `join` and `sync` are the answers that it waits for. `expires_at` is a time of the clock in ms.
+    """
 
     id: str
     instance_id: str | None
-    client_id: str
-    client_host: str
-    rebalance_timeout_ms: int
-    session_timeout_ms: int
-    protocols: Protocols
+    request: Join
     assignment: bytes = b""
     is_new: bool = False
     expires_at: float = inf
@@ -298,11 +472,7 @@ class ClassicMember:
         return not self.is_new and (self.join is not None or self.sync is not None)
 
     def subscription(self, protocol: str | None) -> bytes:
-        return dict(self.protocols).get(protocol or "", b"")
-
-    def learn(self, join: Join) -> None:
-        self.protocols, self.client_id, self.client_host = join.protocols, join.client_id, join.client_host
-        self.rebalance_timeout_ms, self.session_timeout_ms = join.rebalance_timeout_ms, join.session_timeout_ms
+        return dict(self.request.protocols).get(protocol or "", b"")
 
     def answer_join(self, reply: JoinReply) -> None:
         answer, self.join = self.join, None
@@ -322,10 +492,10 @@ class ClassicMember:
         return MemberRecord(
             id=self.id,
             instance_id=self.instance_id,
-            client_id=self.client_id,
-            client_host=self.client_host,
-            rebalance_timeout_ms=self.rebalance_timeout_ms,
-            session_timeout_ms=self.session_timeout_ms,
+            client_id=self.request.client_id,
+            client_host=self.request.client_host,
+            rebalance_timeout_ms=self.request.rebalance_timeout_ms,
+            session_timeout_ms=self.request.session_timeout_ms,
             subscription=self.subscription(protocol),
             assignment=self.assignment,
         )
@@ -386,7 +556,7 @@ class Members:
             raise CoordinatorError(ErrorCode.unknown_member_id)
         return self._by_id[member_id]
 
-    def can_speak(self, protocol_type: str, protocols: Protocols) -> bool:
+    def can_speak(self, protocol_type: str, protocols: tuple[tuple[str, bytes], ...]) -> bool:
         if not self._by_id:
             return bool(protocol_type) and bool(protocols)
         common = self._common()
@@ -395,11 +565,11 @@ class Members:
     def chosen_protocol(self) -> str:
         """The protocol that most members prefer, among the protocols that every member has."""
         common = self._common()
-        votes = Counter(next(name for name, _ in member.protocols if name in common) for member in self)
+        votes = Counter(next(name for name, _ in member.request.protocols if name in common) for member in self)
         return votes.most_common(1)[0][0]
 
     def _common(self) -> Collection[str]:
-        return set.intersection(*({name for name, _ in member.protocols} for member in self))
+        return set.intersection(*({name for name, _ in member.request.protocols} for member in self))
 
     def elect_joined_leader(self) -> bool:
         """Make a member that waits for the generation the leader; returns False if no member waits."""
@@ -418,7 +588,7 @@ class Members:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        return max((member.rebalance_timeout_ms for member in self), default=0)
+        return max((member.request.rebalance_timeout_ms for member in self), default=0)
 
 
 #: The least time for members to join, in ms: with none at all, a missing member would keep the timer busy forever.
@@ -457,193 +627,3 @@ class Rebalance:
             self.deadline, self.left_ms, self.has_newcomers = now + more, self.left_ms - more, False
             return more == 0
         return True
-
-
-# After Kafka's GroupCoordinator (KIP-62, 134, 345, 394, 814). A group is Empty; PreparingRebalance while its
-# members join; CompletingRebalance until the leader has assigned; Stable until a member comes, goes, or changes its
-# subscription. Nothing here waits, reads a clock or does I/O: calls are answered by callbacks, at once or when the
-# other members have come. Not for several threads: the coordinator holds the group's lock.
-
-
-class GroupPhase(Enum):
-    """Kafka's names for the states of a group."""
-
-    EMPTY = "Empty"
-    PREPARING = "PreparingRebalance"
-    COMPLETING = "CompletingRebalance"
-    STABLE = "Stable"
-    #: Of a group that does not exist.
-    DEAD = "Dead"
-    #: The phases that only groups of the newer protocol have.
-    ASSIGNING = "Assigning"
-    RECONCILING = "Reconciling"
-
-
-#: How long a new member may wait for its first generation, in ms; Kafka's NewMemberJoinTimeoutMs.
-NEW_MEMBER_TIMEOUT_MS = 300_000
-
-Stored = Callable[[ErrorCode], None]
-#: Stores a group, and calls back, at once or later; raises nothing.
-SaveGroup = Callable[[GroupRecord, Stored], None]
-
-
-def join(group: ClassicGroup, request: Join, answer: AnswerJoin) -> None:
-    """Answer a join: when the generation begins, or at once if it changes nothing or is refused."""
-    try:
-        _check(group, request)
-        if request.member_id:
-            _join_known(group, request, answer)
-        else:
-            _join_new(group, request, answer)
-    except CoordinatorError as refused:
-        answer(JoinReply(error=refused.code, member_id=refused.member_id or request.member_id))
-        return
-    group.complete_if_all_joined()
-
-
-def _check(group: ClassicGroup, request: Join) -> None:
-    settings = group.settings
-    if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
-        raise CoordinatorError(ErrorCode.invalid_session_timeout)
-    if not group.members.can_speak(request.protocol_type, request.protocols):
-        raise CoordinatorError(ErrorCode.inconsistent_group_protocol)
-    is_member = request.member_id in group.members or group.members.static(request.instance_id) is not None
-    if not is_member and len(group.members) >= settings.max_size:
-        raise CoordinatorError(ErrorCode.group_max_size_reached)
-
-
-def _join_new(group: ClassicGroup, request: Join, answer: AnswerJoin) -> None:
-    new_id = f"{request.instance_id or request.client_id}-{group.new_id()}"
-    static = group.members.static(request.instance_id)
-    if static is not None:
-        _replace(group, static, new_id, request, answer)
-    elif request.must_know_id and request.instance_id is None:
-        group.promised[new_id] = group.clock() + request.session_timeout_ms
-        raise CoordinatorError(ErrorCode.member_id_required, new_id)
-    else:
-        _add(group, new_id, request, answer)
-
-
-def _join_known(group: ClassicGroup, request: Join, answer: AnswerJoin) -> None:
-    if request.instance_id is None and group.promised.pop(request.member_id, None) is not None:
-        _add(group, request.member_id, request, answer)
-        return
-    member = group.members.check(request.member_id, request.instance_id)
-    # the first answer was lost; but a leader that joins a stable group again wants to assign again
-    is_leader = member.id == group.members.leader
-    is_repeated = group.phase is GroupPhase.COMPLETING or (group.phase is GroupPhase.STABLE and not is_leader)
-    if is_repeated and member.protocols == request.protocols:
-        answer(group.join_reply(member))
-    else:
-        _wait(group, member, request, answer)
-
-
-def _add(group: ClassicGroup, member_id: str, request: Join, answer: AnswerJoin) -> None:
-    member = ClassicMember(
-        id=member_id,
-        instance_id=request.instance_id,
-        client_id=request.client_id,
-        client_host=request.client_host,
-        rebalance_timeout_ms=request.rebalance_timeout_ms,
-        session_timeout_ms=request.session_timeout_ms,
-        protocols=request.protocols,
-        is_new=True,
-        expires_at=group.clock() + NEW_MEMBER_TIMEOUT_MS,
-    )
-    if group.rebalance is not None:
-        group.rebalance.has_newcomers = True
-    group.members.add(member, request.protocol_type)
-    _wait(group, member, request, answer)
-
-
-def _replace(group: ClassicGroup, member: ClassicMember, new_id: str, request: Join, answer: AnswerJoin) -> None:
-    """Replace a restarted static member: without a rebalance if its subscription is the same."""
-    old_id, was_leader = member.id, group.members.leader == member.id
-    group.replace(member, new_id)
-    former_subscription = member.subscription(group.protocol)
-    member.learn(request)
-    is_same = group.phase is GroupPhase.STABLE and group.members.chosen_protocol() == group.protocol
-    if not is_same or member.subscription(group.protocol) != former_subscription:
-        _wait(group, member, request, answer)
-        return
-    group.renew(member)
-    if was_leader and not request.may_skip_assignment:
-        # an old client would assign again if it knew that it leads (KIP-814)
-        reply = group.join_reply(member, leader=old_id, members=())
-    else:
-        reply = group.join_reply(member, skip_assignment=was_leader)
-
-    def stored(code: ErrorCode) -> None:
-        answer(reply if code is ErrorCode.none else JoinReply(error=code, member_id=request.member_id))
-
-    group.save(stored, {other.id: other.assignment for other in group.members})
-
-
-def _wait(group: ClassicGroup, member: ClassicMember, request: Join, answer: AnswerJoin) -> None:
-    member.learn(request)
-    member.answer_join(JoinReply(error=ErrorCode.rebalance_in_progress, member_id=member.id))
-    member.join = answer
-    group.prepare()
-
-
-def sync(group: ClassicGroup, request: SyncRequest, answer: AnswerSync) -> None:
-    try:
-        member = group.member_of(request.member_id, request.instance_id, request.generation)
-        pairs = (request.protocol_type, group.members.protocol_type), (request.protocol, group.protocol)
-        if any(name is not None and name != expected for name, expected in pairs):
-            raise CoordinatorError(ErrorCode.inconsistent_group_protocol)
-        if group.phase is GroupPhase.PREPARING:
-            raise CoordinatorError(ErrorCode.rebalance_in_progress)
-    except CoordinatorError as refused:
-        answer(SyncReply(error=refused.code))
-        return
-    group.note_synced(member)
-    if group.phase is GroupPhase.STABLE:
-        group.renew(member)
-        answer(group.sync_reply(member))
-        return
-    member.answer_sync(SyncReply(error=ErrorCode.rebalance_in_progress))
-    member.sync = answer
-    if member.id == group.members.leader:
-        _assign(group, request)
-
-
-def _assign(group: ClassicGroup, request: SyncRequest) -> None:
-    generation = group.generation
-    assignments = {member.id: request.assignments.get(member.id, b"") for member in group.members}
-
-    def stored(code: ErrorCode) -> None:
-        if group.phase is not GroupPhase.COMPLETING or group.generation != generation:
-            return
-        if code is ErrorCode.none:
-            group.be_stable(assignments)
-        else:
-            group.refuse_syncs(code)
-            group.prepare()
-
-    group.save(stored, assignments)
-
-
-def heartbeat(group: ClassicGroup, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-    """Renew a member's session; the returned code asks it to join again if it must. Raises CoordinatorError."""
-    group.renew(group.member_of(member_id, instance_id, generation))
-    return ErrorCode.rebalance_in_progress if group.phase is GroupPhase.PREPARING else ErrorCode.none
-
-
-def leave(group: ClassicGroup, member_id: str, instance_id: str | None) -> ErrorCode:
-    """Remove a member; a static one may be removed by its instance alone. Raises CoordinatorError."""
-    if group.promised.pop(member_id, None) is not None:
-        group.complete_if_all_joined()
-        return ErrorCode.none
-    static = group.members.static(instance_id)
-    group.remove(group.members.check(static.id if static and not member_id else member_id, instance_id))
-    return ErrorCode.none
-
-
-def check_commit(group: ClassicGroup, member_id: str, instance_id: str | None, generation: int) -> None:
-    """Raise CoordinatorError unless a member commits, or any client while there is none."""
-    if group.phase is GroupPhase.EMPTY and generation < 0:
-        return
-    group.renew(group.member_of(member_id, instance_id, generation))
-    if group.phase is GroupPhase.COMPLETING:
-        raise CoordinatorError(ErrorCode.rebalance_in_progress)

@@ -16,7 +16,7 @@ from distlog.core.storage.storage import Storage
 from distlog.gateway.cluster import GATEWAYS_GROUP, ROOT_ID
 from distlog.gateway.config import GroupSettings
 from distlog.gateway.event_log import FAILURES
-from distlog.gateway.groups.classic_group import ClassicGroup, GroupPhase, Stored, check_commit
+from distlog.gateway.groups.classic_group import ClassicGroup, GroupPhase, Stored
 from distlog.gateway.groups.consumer_group import ConsumerGroup
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.registry import Group, GroupRegistry, read_topics
@@ -51,7 +51,7 @@ class CommittedOffsets:
                 if isinstance(entry.membership, ConsumerGroup):
                     entry.membership.check(member_id, generation)
                 else:
-                    check_commit(entry.membership, member_id, instance_id, generation)
+                    entry.membership.check_commit(member_id, instance_id, generation)
                 self._store(entry, positions, on_stored)
         except CoordinatorError as refused:
             on_stored(refused.code)

@@ -26,10 +26,6 @@ from distlog.gateway.groups.classic_group import (
     Stored,
     SyncReply,
     SyncRequest,
-    heartbeat,
-    join,
-    leave,
-    sync,
 )
 from distlog.gateway.groups.committed_offsets import CommittedOffsets, EndedOffsets
 from distlog.gateway.groups.consumer_group import (
@@ -69,30 +65,31 @@ class GroupCoordinator:
                 raise CoordinatorError(ErrorCode.invalid_request)
             # a member with an id has it from an existing group
             with self._groups.locked(group, make=not request.member_id) as entry:
-                join(self._groups.classic(entry, joins=True), request, answer)
+                self._groups.classic(entry, joins=True).join(request, answer)
         except CoordinatorError as refused:
-            answer(JoinReply(error=refused.code, member_id=request.member_id))
+            answer(JoinReply(error=refused.code, member_id=refused.member_id or request.member_id))
 
     def sync(self, group: str, request: SyncRequest, answer: AnswerSync) -> None:
         try:
             with self._groups.locked(group) as entry:
-                sync(self._groups.classic(entry), request, answer)
+                self._groups.classic(entry).sync(request, answer)
         except CoordinatorError as refused:
             answer(SyncReply(error=refused.code))
 
     def heartbeat(self, group: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         try:
             with self._groups.locked(group) as entry:
-                return heartbeat(self._groups.classic(entry), member_id, instance_id, generation)
+                return self._groups.classic(entry).heartbeat(member_id, instance_id, generation)
         except CoordinatorError as refused:
             return refused.code
 
     def leave(self, group: str, member_id: str, instance_id: str | None = None) -> ErrorCode:
         try:
             with self._groups.locked(group) as entry:
-                return leave(self._groups.classic(entry), member_id, instance_id)
+                self._groups.classic(entry).leave(member_id, instance_id)
         except CoordinatorError as refused:
             return refused.code
+        return ErrorCode.none
 
     def descriptions(self) -> Iterator[GroupDescription]:
         return map(_description, self._groups.each())

@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from distlog.core.kafka.transactions import TopicPartition as TopicPartition
 from distlog.core.read.consumer_offsets import OffsetKey, Position, WaitingChanges
 from distlog.gateway.config import GroupConfigs, GroupSettings
-from distlog.gateway.groups.classic_group import ClassicGroup, ClassicMember, GroupPhase, GroupRecord, Stored
+from distlog.gateway.groups.classic_group import ClassicGroup, GroupPhase, GroupRecord, Stored
 from distlog.gateway.groups.consumer_group import ConsumerGroup
 from distlog.gateway.groups.offsets_format import (
     ConsumerKey,
@@ -183,7 +183,7 @@ class GroupRegistry(CoordinatedEntries[Group]):
                 if isinstance(key, OffsetKey) and isinstance(value, Position):
                     group.offsets.apply({(key.topic, key.partition): value})
                 elif isinstance(value, GroupRecord) and isinstance(group.membership, ClassicGroup):
-                    _restore(group.membership, value)
+                    group.membership.restore(value)
         for name, records in consumers.items():
             if not records:
                 continue
@@ -337,26 +337,6 @@ class GroupRegistry(CoordinatedEntries[Group]):
             is_first = self._queue[0][0] == deadline
         if is_first:
             self._on_earlier()
-
-
-def _restore(group: ClassicGroup, record: GroupRecord) -> None:
-    group.generation, group.protocol, group.since_ms = record.generation, record.protocol, record.since_ms
-    for stored in record.members:
-        member = ClassicMember(
-            id=stored.id,
-            instance_id=stored.instance_id,
-            client_id=stored.client_id,
-            client_host=stored.client_host,
-            rebalance_timeout_ms=stored.rebalance_timeout_ms,
-            session_timeout_ms=stored.session_timeout_ms,
-            protocols=((record.protocol or "", stored.subscription),),
-            assignment=stored.assignment,
-        )
-        group.members.add(member, record.protocol_type)
-        group.renew(member)
-    group.members.protocol_type = record.protocol_type or None
-    if record.members:
-        group.members.leader, group.phase = record.leader, GroupPhase.STABLE
 
 
 def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
