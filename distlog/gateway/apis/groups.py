@@ -24,7 +24,6 @@ from distlog.gateway.protocol.messages import ErrorCode, Fields
 from distlog.gateway.security.acls import CLUSTER_NAME, Operation, ResourceType
 from distlog.gateway.server.request import NO_OPERATIONS, Request, by_topic, grouped
 from distlog.gateway.topics.metadata_cache import HostedTopic
-from distlog.gateway.topics.topic_index import TopicSummary
 
 _LIST = 4
 #: The type of a key that is a transactional id.
@@ -444,10 +443,7 @@ def _described_consumers(request: Request, broker: Broker, group: str, names: di
     except CoordinatorError as refused:
         return {**fields, "error_code": refused.code, "group_state": "Dead"}
     if any(current.assigned or target for _, _, current, target in group_state.members) and not names:
-        summaries = broker.metadata.summaries_or_errors().values()
-        names.update(
-            {UUID(summary.topic_id): summary.name for summary in summaries if isinstance(summary, TopicSummary)}
-        )
+        names.update(broker.metadata.names_by_id())
     members: list[Fields] = [
         {
             "member_id": id,

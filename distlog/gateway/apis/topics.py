@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -98,10 +98,10 @@ def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
         return
     may_create = broker.config.auto_create_topics and request.get("allow_auto_topic_creation", True)
     # each once: a small request for one large topic, again and again, would have a response of gigabytes
-    ids = TopicIds(broker)
+    names_by_id = cache(broker.metadata.names_by_id)
     for topic in {_key(topic): topic for topic in topics}.values():
         topic_id, requested = getattr(topic, "topic_id", None), requested_name(topic)
-        work = partial(_requested_topic, request, broker, ids, requested, topic_id, may_create=may_create)
+        work = partial(_requested_topic, request, broker, names_by_id, requested, topic_id, may_create=may_create)
         # before version 12 a response has no place for an unknown name
         shown = requested if request.api_version >= _NULL_NAME else requested or ""
         yield attempted(work, name=shown, topic_id=topic_id, partitions=())
@@ -118,14 +118,20 @@ def requested_name(topic: Any) -> str | None:
 
 
 def _requested_topic(
-    request: Request, broker: Broker, ids: TopicIds, name: str | None, topic_id: uuid.UUID | None, *, may_create: bool
+    request: Request,
+    broker: Broker,
+    names_by_id: _NamesById,
+    requested: str | None,
+    topic_id: uuid.UUID | None,
+    *,
+    may_create: bool,
 ) -> Fields:
-    is_by_name, name, rights = name is not None, ids.name_of(name, topic_id), request.rights
-    rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
+    name = _name_of(requested, topic_id, names_by_id)
+    request.rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
     try:
         return _topic_fields(broker.metadata.fresh_topic(name).summary, request, broker)
     except TopicNotFoundError:
-        if not (may_create and is_by_name):
+        if not may_create or requested is None:
             raise
     check_create(request, name)
     with suppress(TopicExistsError):
@@ -138,27 +144,17 @@ def check_create(request: Request, name: str) -> None:
         request.rights.check(Operation.CREATE, ResourceType.TOPIC, name)
 
 
-class TopicIds:
-    """The ids of all topics for one request, which lists the topics at most once."""
+#: Lists the names of all topics by their ids, once for a request.
+_NamesById = Callable[[], Mapping[uuid.UUID, str]]
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._names: dict[uuid.UUID, str] | None = None
 
-    def name_of(self, name: str | None, topic_id: uuid.UUID | None) -> str:
-        """The name of the topic that a client gives by name or id. Raises UnknownTopicIdError."""
-        if name is not None:
-            return name
-        if self._names is None and topic_id is not None:
-            summaries = self._broker.metadata.summaries_or_errors().values()
-            self._names = {
-                uuid.UUID(summary.topic_id): summary.name
-                for summary in summaries
-                if isinstance(summary, TopicSummary)
-            }
-        if topic_id is None or self._names is None or topic_id not in self._names:
-            raise UnknownTopicIdError("there is no topic with this id", topic_id=topic_id)
-        return self._names[topic_id]
+def _name_of(name: str | None, topic_id: uuid.UUID | None, names_by_id: _NamesById) -> str:
+    """The name of the topic that a client gives by name or id. Raises UnknownTopicIdError."""
+    if name is not None:
+        return name
+    if topic_id is None or topic_id not in names_by_id():
+        raise UnknownTopicIdError("there is no topic with this id", topic_id=topic_id)
+    return names_by_id()[topic_id]
 
 
 def _topic_fields(summary: TopicSummary, request: Request, broker: Broker) -> Fields:
@@ -359,16 +355,18 @@ def delete_topics(request: Request, broker: Broker) -> Fields:
         names = dict.fromkeys(request.body.topic_names)
         responses = [attempted(partial(_drop, request, broker, name), name=name) for name in names]
     else:
-        ids = TopicIds(broker)
+        names_by_id = cache(broker.metadata.names_by_id)
         responses = [
-            attempted(partial(_drop_state, request, broker, ids, topic), name=topic.name, topic_id=topic.topic_id)
+            attempted(
+                partial(_drop_state, request, broker, names_by_id, topic), name=topic.name, topic_id=topic.topic_id
+            )
             for topic in dict.fromkeys(request.body.topics)
         ]
     return {"responses": responses}
 
 
-def _drop_state(request: Request, broker: Broker, ids: TopicIds, topic: Any) -> Fields:
-    name = ids.name_of(topic.name, topic.topic_id)
+def _drop_state(request: Request, broker: Broker, names_by_id: _NamesById, topic: Any) -> Fields:
+    name = _name_of(topic.name, topic.topic_id, names_by_id)
     if topic.name is None:
         # the name of a topic is not for a client that knows its id only
         request.rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)

@@ -1,7 +1,7 @@
 """One consumer group by Kafka's classic protocol: its members agree on a generation, and the leader assigns.
 
 After Kafka's GroupCoordinator (KIP-62, 134, 345, 394, 814). A group is Empty; PreparingRebalance while its members
-join; CompletingRebalance until the leader has assigned; Stable until a member comes, goes, or changes its subscription.
+join; CompletingRebalance until the leader has assigned; Stable until a member comes, goes, or changes its topics.
 """
 
 from __future__ import annotations

@@ -43,7 +43,6 @@ from distlog.gateway.cluster import Leadership, OwnCompaction
 from distlog.gateway.event_log import FAILURES
 from distlog.gateway.groups.classic_group import GroupRecord, Stored
 from distlog.gateway.groups.offsets_format import (
-    ConsumerKey,
     ConsumerValue,
     GroupChange,
     GroupKey,
@@ -364,17 +363,18 @@ def _encoded(value: Position | GroupRecord | ConsumerValue | None) -> bytes | No
 
 
 def _decoded(key: bytes | None, value: bytes | None) -> GroupChange | None:
+    """The change of a record; None for a record of an unknown kind or version. Raises CorruptRecordError."""
     subject = decode_key(key or b"")
-    if isinstance(subject, OffsetKey):
-        position = None if value is None else decode_position(value)
-        return None if position is None and value is not None else (subject, position)
-    if isinstance(subject, GroupKey):
-        group = None if value is None else decode_group(subject.group, value)
-        return None if group is None and value is not None else (subject, group)
-    if isinstance(subject, ConsumerKey):
-        record = None if value is None else decode_consumer_value(subject.kind, value)
-        return None if record is None and value is not None else (subject, record)
-    return None
+    decoded: Any = None
+    if subject is not None and value is not None:
+        if isinstance(subject, OffsetKey):
+            decoded = decode_position(value)
+        elif isinstance(subject, GroupKey):
+            decoded = decode_group(subject.group, value)
+        else:
+            decoded = decode_consumer_value(subject.kind, value)
+    is_unknown = subject is None or (decoded is None and value is not None)
+    return None if is_unknown else (subject, decoded)  # type: ignore[return-value]
 
 
 class EndedTransaction(NamedTuple):

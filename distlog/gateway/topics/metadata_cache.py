@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from distlog.core import paths
@@ -66,8 +67,8 @@ class MetadataCache:
         self._lock = threading.Lock()
         self._topics: dict[str, HostedTopic] = {}
         self._by_id: dict[uuid.UUID, HostedTopic] = {}
-        #: The names of topics by their ids, as of the last list that was made for an id, and when, by a clock in ms.
-        self._listed: dict[str, str] = {}
+        # the names of topics by their ids, as of the last list that was made for an id, and when, by a clock in ms
+        self._listed: Mapping[uuid.UUID, str] = {}
         self._listed_ms, self._listing = float("-inf"), threading.Lock()
         self._loads, self._missing = SharedLoads[HostedTopic](), MissingNames(root.list_folders, self._max_age_ms)
         self._colliding = CollidingNames(root.list_folders, self._max_age_ms)
@@ -107,7 +108,7 @@ class MetadataCache:
         """The topic with this id, as `fresh_topic` returns it. Raises UnknownTopicIdError, StorageError."""
         hosted = self._by_id.get(topic_id)
         if hosted is None:
-            name = self._name_of_id(str(topic_id))
+            name = self._name_of_id(topic_id)
             with suppress(TopicNotFoundError):
                 if name is not None and (topic := self.fresh_topic(name)).id == topic_id:
                     return topic
@@ -119,16 +120,18 @@ class MetadataCache:
             raise UnknownTopicIdError("the topic with this id was dropped", topic_id=topic_id) from None
         return hosted
 
-    def _name_of_id(self, topic_id: str) -> str | None:
+    def _name_of_id(self, topic_id: uuid.UUID) -> str | None:
         """The name for an id; one list of all topics serves all ids for `metadata_max_age_ms`."""
         with self._listing:
             if topic_id not in self._listed and monotonic_ms() - self._listed_ms >= self._max_age_ms:
-                listed_ms, summaries = monotonic_ms(), self.summaries_or_errors().values()
-                self._listed = {
-                    summary.topic_id: summary.name for summary in summaries if isinstance(summary, TopicSummary)
-                }
-                self._listed_ms = listed_ms
+                listed_ms = monotonic_ms()
+                self._listed, self._listed_ms = self.names_by_id(), listed_ms
             return self._listed.get(topic_id)
+
+    def names_by_id(self) -> dict[uuid.UUID, str]:
+        """The names of all topics that can be opened, by their ids. Raises StorageError."""
+        topics = self.summaries_or_errors().items()
+        return {uuid.UUID(topic.topic_id): name for name, topic in topics if isinstance(topic, TopicSummary)}
 
     def resolve(self, topic: str | uuid.UUID) -> HostedTopic:
         """The topic with this name or id; raises as `fresh_topic` and `topic_of_id`."""
@@ -166,8 +169,7 @@ class MetadataCache:
 
     def clients_topics(self) -> list[str]:
         """The names of all topics but the gateways' own. Raises StorageError."""
-        summaries = self.summaries_or_errors().values()
-        return [s.name for s in summaries if isinstance(s, TopicSummary) and s.name not in OWN_TOPICS]
+        return [name for name in self.names_by_id().values() if name not in OWN_TOPICS]
 
     def _names(self) -> list[str]:
         return sorted(name for name in self.root.list_folders() if paths.may_be_topic_folder(name))
@@ -328,7 +330,9 @@ class SharedLoads(Generic[T]):
                 return result.result()
             except DistlogError:
                 result, is_own = self._join(name)
-        return self._run(name, result, load) if is_own else result.result()
+        if is_own:
+            self._run(name, result, load)
+        return result.result()
 
     def _join(self, name: str) -> tuple[Future[T], bool]:
         with self._lock:
@@ -338,21 +342,17 @@ class SharedLoads(Generic[T]):
             result = self._under_way[name] = Future()
             return result, True
 
-    def _run(self, name: str, result: Future[T], load: Callable[[], T]) -> T:
+    def _run(self, name: str, result: Future[T], load: Callable[[], T]) -> None:
         try:
             loaded = load()
         except BaseException as error:
-            self._end(name)
-            result.set_exception(error)
-            raise
-        self._end(name)
-        result.set_result(loaded)
-        return loaded
-
-    def _end(self, name: str) -> None:
-        # before the result is set: a later call must not get an old one
+            set_result = partial(result.set_exception, error)
+        else:
+            set_result = partial(result.set_result, loaded)
+        # first removed: a later call must not get an old result
         with self._lock:
             del self._under_way[name]
+        set_result()
 
 
 class HostedTopic(RefreshingTopic):

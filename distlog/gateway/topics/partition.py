@@ -45,7 +45,6 @@ from distlog.core.read.fetch import FetchedBatches, fetch, fetch_committed, fetc
 from distlog.core.segments.chunks import StoredBatches
 from distlog.core.segments.producer_states import FirstBatch, aborted_between, last_stable_offset
 from distlog.core.storage.locks_and_pages import WatchedPage
-from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 from distlog.core.write.engine import producer_entries
 
@@ -138,7 +137,9 @@ class Partition:
         """The leader epochs of a broker's records; read when there are new ones. Raises StorageError."""
         if int(state.segments.array("leader_epoch").max(initial=-1)) > self._epochs.latest:
             topic = self.fresh.topic
-            self._epochs = leader_epochs(topic.storage, topic.handle.name, self.number)
+            file = f"{paths.partition_dir(topic.handle.name, self.number)}/{paths.LEADER_EPOCHS}"
+            with suppress(FileNotFoundError):
+                self._epochs = LeaderEpochs(tuple(read_epochs(topic.storage.read(file), file=file)))
         return self._epochs
 
     def producers(self) -> npt.NDArray[np.void]:
@@ -434,6 +435,7 @@ class PartitionTail:
             self.offset = batches.next_offset
 
 
+#: No epoch, or no offset.
 NONE = -1
 
 
@@ -471,13 +473,6 @@ class LeaderEpochs:
         if epoch < 0 or index == len(self.entries):
             return EpochEnd(NONE, NONE)
         return EpochEnd(self.entries[index - 1][0] if index else epoch, self.entries[index][1])
-
-
-def leader_epochs(storage: Storage, topic: str, partition: int) -> LeaderEpochs:
-    name = f"{paths.partition_dir(topic, partition)}/{paths.LEADER_EPOCHS}"
-    with suppress(FileNotFoundError):
-        return LeaderEpochs(tuple(read_epochs(storage.read(name), file=name)))
-    return LeaderEpochs()
 
 
 class LogOffsets(NamedTuple):

@@ -71,21 +71,17 @@ class TransactionLog:
         self._open_topic().leadership.begin(partitions, may_lead)
 
     def end(self, partitions: Collection[int]) -> None:
-        with self._lock:
-            state_topic = self._state_topic
-        if state_topic is not None:
+        if (state_topic := self._state_topic) is not None:
             state_topic.leadership.end(partitions)
 
     def compact(self) -> None:
-        with self._lock:
-            state_topic = self._state_topic
-        if state_topic is not None:
+        """Compact led partitions that have many segments; one caller at a time. Raises nothing."""
+        if (state_topic := self._state_topic) is not None:
             self._compaction.step(state_topic.hosted.topic, state_topic.leadership.partitions)
 
     def lost_partitions(self) -> Collection[int]:
         """After a failure, the partitions to load again: another gateway leads them, or the topic was dropped."""
-        with self._lock:
-            state_topic = self._state_topic
+        state_topic = self._state_topic
         if state_topic is None or not self._has_failed:
             return ()
         is_new = self._open_topic() is not state_topic
