@@ -123,7 +123,7 @@ _RESOURCE = attrgetter("resource_type", "resource_name")
 
 def describe_configs(request: Request, broker: Broker) -> Fields:
     results = [
-        attempted(partial(_described, request, broker, same), configs=(), **_resource_fields(same[0]))
+        attempted(partial(_described, request, broker, same), **_resource_fields(same[0]))
         for same in grouped(request.body.resources, _RESOURCE).values()
     ]
     return {"results": results}
@@ -178,10 +178,10 @@ _LISTED = (TOPIC, BROKER, _LOGGER, CLIENT_METRICS, GROUP)
 def list_config_resources(request: Request, broker: Broker) -> Fields:
     """The topics, the live gateways and the groups with their own settings, or only some types."""
     if code := request.rights.denied(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
-        return {"error_code": code, "config_resources": ()}
+        return {"error_code": code}
     types = set(request.get("resource_types", ()))
     if types - {*_LISTED}:
-        return {"error_code": ErrorCode.unsupported_version, "config_resources": ()}
+        return {"error_code": ErrorCode.unsupported_version}
     names: dict[int, Iterable[str]] = {}
     if request.api_version > _CLIENT_METRICS_VERSION:
         types = types or {*_LISTED}
@@ -195,7 +195,7 @@ def list_config_resources(request: Request, broker: Broker) -> Fields:
     resources = [
         {"resource_name": name, "resource_type": kind} for kind, of_kind in names.items() for name in of_kind
     ]
-    return {"error_code": ErrorCode.none, "config_resources": resources}
+    return {"config_resources": resources}
 
 
 # IncrementalAlterConfigs: sets, resets, and changes lists in the settings of topics and groups (KIP-339).

@@ -35,7 +35,7 @@ def fetch(request: Request, broker: Broker) -> Fields | None:
         wait_s = min(max(body.max_wait / 1000, 0), _LONGEST_WAIT_S)
         committed = body.isolation_level == _READ_COMMITTED
         if request.get("session_epoch", _OPENING_EPOCH) > _OPENING_EPOCH:
-            return {"error_code": ErrorCode.fetch_session_id_not_found, "session_id": 0, "responses": []}
+            return {"error_code": ErrorCode.fetch_session_id_not_found}
         partitions = {
             (topic_key(topic, "topic"), partition.partition): partition
             for topic in body.topics
@@ -122,8 +122,7 @@ def _response(request: Request, broker: Broker, reads: Sequence[_FetchedPartitio
     if size:
         request.on_sent.append(partial(broker.fetch_memory.give_back, size))
     committed = request.body.isolation_level == _READ_COMMITTED
-    topics = by_topic(((read.topic, _fetched_fields(read, committed)) for read in reads), name="topic")
-    return {"error_code": ErrorCode.none, "session_id": 0, "responses": topics}
+    return {"responses": by_topic(((read.topic, _fetched_fields(read, committed)) for read in reads), name="topic")}
 
 
 def _fetched_fields(read: _FetchedPartition, committed: bool) -> Fields:

@@ -152,7 +152,7 @@ def leave_group(request: Request, broker: Broker) -> Fields:
     """Remove members: one before version 3, then several; static members by their instances too."""
     members, group = broker.groups.members, request.body.group_id
     if denied := _denied(request):
-        return {"error_code": denied, "members": ()}
+        return {"error_code": denied}
     if request.get("members") is None:
         return {"error_code": members.leave(group, request.body.member_id)}
     results = [
@@ -167,8 +167,8 @@ def leave_group(request: Request, broker: Broker) -> Fields:
     ]
     refused = next((result["error_code"] for result in results if result["error_code"] in _OF_GROUP), None)
     if refused is not None:
-        return {"error_code": refused, "members": ()}
-    return {"error_code": ErrorCode.none, "members": results}
+        return {"error_code": refused}
+    return {"members": results}
 
 
 _NO_EPOCH = -1
@@ -178,28 +178,19 @@ class RequestedOffsets:
     """The offsets that a client commits in existing partitions; other partitions get error codes."""
 
     def __init__(self, request: Request, broker: Broker, refused: ErrorCode) -> None:
-        now_ms = broker.clock()
-        positions = {
-            (topic.name, requested.partition_index): Position(
-                requested.committed_offset,
-                getattr(requested, "committed_leader_epoch", _NO_EPOCH),
-                requested.committed_metadata or "",
-                commit_ms,
-            )
-            for topic in request.body.topics
+        now_ms, find = broker.clock(), broker.metadata.topic
+        self._codes = dict[TopicPartition, ErrorCode]()
+        self.positions = dict[TopicPartition, Position]()
+        for topic in request.body.topics:
             # with a slow clock, the time would belong to the former topic of this name
-            for commit_ms in [max(now_ms, _replaced_ms(broker, topic.name))]
-            for requested in topic.partitions
-        }
-        find = broker.metadata.topic
-        self._codes = {
-            partition: refused or partition_code(request, find, Operation.READ, *partition) for partition in positions
-        }
-        self.positions = {
-            partition: position
-            for partition, position in positions.items()
-            if self._codes[partition] is ErrorCode.none
-        }
+            commit_ms = max(now_ms, _replaced_ms(broker, topic.name))
+            for requested in topic.partitions:
+                partition = topic.name, requested.partition_index
+                self._codes[partition] = refused or partition_code(request, find, Operation.READ, *partition)
+                if self._codes[partition] is ErrorCode.none:
+                    epoch = getattr(requested, "committed_leader_epoch", _NO_EPOCH)
+                    metadata = requested.committed_metadata or ""
+                    self.positions[partition] = Position(requested.committed_offset, epoch, metadata, commit_ms)
 
     def topics(self, code: ErrorCode) -> list[Fields]:
         """Return the fields of the response; `code` applies to all partitions that were not refused before."""
@@ -272,33 +263,32 @@ def offset_fetch(request: Request, broker: Broker) -> Fields:
 def _group_offsets(
     request: Request, broker: Broker, group: str, lists: Sequence[Any], stable: bool, requested_group: Any = None
 ) -> Fields:
-    rights = request.rights
-    # without a list of topics, all offsets of the group are wanted
-    requested = (
-        None if None in lists else dict.fromkeys(partition for topics in lists for partition in _partitions(topics))
-    )
-    topics = dict.fromkeys(topic for topic, _ in requested or ())
+    """The committed offsets of a group in the listed topics; in all topics if a list is None."""
+    rights, requested = request.rights, None
+    if None not in lists:
+        requested = dict.fromkeys(
+            (topic.name, n) for topics in lists for topic in topics for n in topic.partition_indexes
+        )
     member_id, epoch = getattr(requested_group, "member_id", None), getattr(requested_group, "member_epoch", -1)
+    codes = {
+        topic: rights.denied(Operation.DESCRIBE, ResourceType.TOPIC, topic)
+        for topic in dict.fromkeys(topic for topic, _ in requested or ())
+    }
     try:
         if code := rights.denied(Operation.DESCRIBE, ResourceType.GROUP, group):
             raise CoordinatorError(code)
-        codes = {topic: rights.denied(Operation.DESCRIBE, ResourceType.TOPIC, topic) for topic in topics}
         allowed = None if requested is None else [partition for partition in requested if not codes[partition[0]]]
-        positions: Mapping[TopicPartition, PositionOrCode] = broker.groups.offsets.fetch(
-            group, allowed, stable=stable, member_id=member_id, epoch=epoch
-        )
+        committed = broker.groups.offsets.fetch(group, allowed, stable=stable, member_id=member_id, epoch=epoch)
     except CoordinatorError as refused:
         # version 1 has the code only per partition; without it, a client would start again
         return {"error_code": refused.code, "topics": _offset_topics(dict.fromkeys(requested or (), refused.code))}
-    if requested is None:
-        positions = {
-            partition: position for partition, position in positions.items() if rights.describes(partition[0])
-        }
-    else:
-        denied = {partition: codes[partition[0]] for partition in requested if codes[partition[0]]}
-        positions = {
-            partition: _of_this_topic(broker, partition[0], position) for partition, position in positions.items()
-        } | denied
+    positions = dict[TopicPartition, PositionOrCode]()
+    for partition, position in committed.items():
+        if requested is not None:
+            positions[partition] = _of_this_topic(broker, partition[0], position)
+        elif rights.describes(partition[0]):
+            positions[partition] = position
+    positions |= {partition: codes[partition[0]] for partition in requested or () if codes[partition[0]]}
     return {"error_code": ErrorCode.none, "topics": _offset_topics(positions)}
 
 
@@ -306,10 +296,6 @@ def _of_this_topic(broker: Broker, topic: str, position: PositionOrCode) -> Posi
     """The offset; None if it belongs to a dropped topic of this name."""
     is_old = isinstance(position, Position) and position.commit_ms < _replaced_ms(broker, topic)
     return None if is_old else position
-
-
-def _partitions(topics: Any) -> list[TopicPartition]:
-    return [(topic.name, number) for topic in topics for number in topic.partition_indexes]
 
 
 def _offset_topics(positions: Mapping[TopicPartition, PositionOrCode]) -> list[Fields]:
@@ -328,32 +314,32 @@ def _position_fields(number: int, position_or_code: PositionOrCode) -> Fields:
 
 
 def offset_delete(request: Request, broker: Broker) -> None:
-    partitions = dict.fromkeys(
-        (topic.name, partition.partition_index) for topic in request.body.topics for partition in topic.partitions
-    )
-    rights, group = request.rights, request.body.group_id
-    topics = dict.fromkeys(topic for topic, _ in partitions)
+    rights, group, allowed = request.rights, request.body.group_id, list[TopicPartition]()
+    results = dict[TopicPartition, ErrorCode]()
+
+    def respond(code: ErrorCode) -> None:
+        topics = by_topic(
+            (topic, {"partition_index": number, "error_code": result}) for (topic, number), result in results.items()
+        )
+        request.respond({"error_code": code, "topics": topics})
+
     try:
         if code := rights.denied(Operation.DELETE, ResourceType.GROUP, group):
             raise CoordinatorError(code)
-        codes = {topic: rights.denied(Operation.READ, ResourceType.TOPIC, topic) for topic in topics}
-        results: dict[TopicPartition, ErrorCode] = {
-            partition: codes[partition[0]] for partition in partitions if codes[partition[0]]
-        }
-        allowed = [partition for partition in partitions if not codes[partition[0]]]
+        for topic in request.body.topics:
+            denied = rights.denied(Operation.READ, ResourceType.TOPIC, topic.name)
+            partitions = [(topic.name, partition.partition_index) for partition in topic.partitions]
+            if denied:
+                results.update(dict.fromkeys(partitions, denied))
+            else:
+                allowed += partitions
         if results and not allowed:
-            _respond_to_deletion(request, results, ErrorCode.none)
+            respond(ErrorCode.none)
         else:
-            broker.groups.offsets.delete(group, allowed, results, partial(_respond_to_deletion, request, results))
+            broker.groups.offsets.delete(group, allowed, results, respond)
     except CoordinatorError as refused:
-        _respond_to_deletion(request, {}, refused.code)
-
-
-def _respond_to_deletion(request: Request, results: Mapping[TopicPartition, ErrorCode], code: ErrorCode) -> None:
-    topics = by_topic(
-        (topic, {"partition_index": number, "error_code": result}) for (topic, number), result in results.items()
-    )
-    request.respond({"error_code": code, "topics": topics})
+        results.clear()
+        respond(refused.code)
 
 
 def consumer_group_heartbeat(request: Request, broker: Broker) -> None:
@@ -423,18 +409,7 @@ def consumer_group_describe(request: Request, broker: Broker) -> Fields:
 
 
 def _described_consumers(request: Request, broker: Broker, group: str, names: dict[UUID, str]) -> Fields:
-    fields: dict[str, Any] = {
-        "error_code": ErrorCode.none,
-        "error_message": None,
-        "group_id": group,
-        "group_state": "",
-        "group_epoch": 0,
-        "assignment_epoch": 0,
-        "assignor_name": "",
-        "members": [],
-        "authorized_operations": NO_OPERATIONS,
-    }
-    rights = request.rights
+    fields, rights = {"group_id": group}, request.rights
     try:
         rights.check(Operation.DESCRIBE, ResourceType.GROUP, group)
         group_state = broker.groups.consumers.describe(group)
@@ -502,8 +477,7 @@ def list_groups(request: Request, broker: Broker) -> Fields:
 
 
 def describe_groups(request: Request, broker: Broker) -> Fields:
-    groups = [_described_group(request, broker, group) for group in dict.fromkeys(request.body.groups)]
-    return {"groups": groups}
+    return {"groups": [_described_group(request, broker, name) for name in dict.fromkeys(request.body.groups)]}
 
 
 def _described_group(request: Request, broker: Broker, name: str) -> Fields:

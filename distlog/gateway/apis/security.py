@@ -41,12 +41,12 @@ def sasl_handshake(request: Request, broker: Broker) -> Fields | None:
     sasl = request.session.sasl
     if sasl is None or not sasl.expects_handshake:
         # as in Kafka: no SASL on this listener, or a second handshake where sessions have no end
-        return {"error_code": ErrorCode.illegal_sasl_state, "mechanisms": ()}
+        return {"error_code": ErrorCode.illegal_sasl_state}
     if not sasl.choose(request.body.mechanism, by_tokens=request.api_version == 0):
         refusal = {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": sasl.mechanisms}
         _refuse(request, broker, refusal, "", f"no mechanism {request.body.mechanism}")
         return None
-    return {"error_code": ErrorCode.none, "mechanisms": sasl.mechanisms}
+    return {"mechanisms": sasl.mechanisms}
 
 
 def sasl_authenticate(request: Request, broker: Broker) -> Fields | None:
@@ -108,12 +108,12 @@ def describe_users(request: Request, broker: Broker) -> Fields:
         names = (user.name for user in requested) if requested else secrets
         return {"results": [_user_fields(name, several, secrets) for name, several in grouped(names, str).items()]}
 
-    return attempted(described, results=())
+    return attempted(described)
 
 
 def _user_fields(name: str, several: list[str], all: Mapping[str, Mapping[str, ScramSecret]]) -> Fields:
     secrets = all.get(name)
-    fields: Fields = {"user": name, "credential_infos": ()}
+    fields: Fields = {"user": name}
     if len(several) > 1:
         return {**fields, "error_code": ErrorCode.duplicate_resource, "error_message": "a request has a user twice"}
     if secrets is None:
@@ -236,7 +236,7 @@ def _resource_fields(acl: Acl) -> Fields:
 
 def describe_acls(request: Request, broker: Broker) -> Fields:
     if broker.acls is None:
-        return {"resources": (), **_NO_ACLS}
+        return _NO_ACLS
     acls = broker.acls
 
     def described() -> Fields:
@@ -246,7 +246,7 @@ def describe_acls(request: Request, broker: Broker) -> Fields:
         resources = grouped(filter(acl_filter.matches, acls.acls), lambda acl: acl[:3]).values()
         return {"resources": [{**_resource_fields(of[0]), "acls": [*map(_entry_fields, of)]} for of in resources]}
 
-    return attempted(described, resources=())
+    return attempted(described)
 
 
 def _denied(request: Request) -> Fields | None:
@@ -279,7 +279,7 @@ def delete_acls(request: Request, broker: Broker) -> Fields:
     if acls is None:
         return {"filter_results": [_NO_ACLS] * len(filters)}
     if denied := _denied(request):
-        return {"filter_results": [{**denied, "matching_acls": ()}] * len(filters)}
+        return {"filter_results": [denied] * len(filters)}
     matches = list[Acl]()
 
     def find(fields: Any) -> Fields:
@@ -289,7 +289,7 @@ def delete_acls(request: Request, broker: Broker) -> Fields:
         return {"matching_acls": [{**success, **_resource_fields(acl), **_entry_fields(acl)} for acl in matching]}
 
     outcome = attempted(acls.refresh)
-    results = [attempted(partial(find, acl_filter), matching_acls=()) for acl_filter in filters]
+    results = [attempted(partial(find, acl_filter)) for acl_filter in filters]
     if outcome["error_code"] is ErrorCode.none:
         outcome = attempted(lambda: acls.delete(matches))
     if outcome["error_code"] is not ErrorCode.none:

@@ -32,7 +32,7 @@ from distlog.gateway.protocol.error_codes import (
 )
 from distlog.gateway.protocol.messages import API_VERSIONS_KEY, ErrorCode, Fields
 from distlog.gateway.security.acls import CLUSTER_NAME, Operation, ResourceType
-from distlog.gateway.server.request import NO_OPERATIONS, Request, attempted_once, by_topic, grouped
+from distlog.gateway.server.request import Request, attempted_once, by_topic, grouped
 from distlog.gateway.topics.metadata_cache import OWN_TOPICS, HostedTopic
 from distlog.gateway.topics.topic_index import TopicSummary
 
@@ -42,7 +42,6 @@ _NO_ZERO = 3
 
 
 def api_versions(request: Request, broker: Broker) -> Fields:
-    error = ErrorCode.unsupported_version if request.body is None else ErrorCode.none
     keys = [
         {"api_key": api.key, "min_version": api.oldest, "max_version": api.newest} for api in broker.apis.values()
     ]
@@ -51,7 +50,8 @@ def api_versions(request: Request, broker: Broker) -> Fields:
         {"name": name, "max_version_level": level, "min_version_level": level} for name, level in _FEATURES.items()
     ]
     return {
-        "error_code": error,
+        # the response to an unknown version is in version 0
+        "error_code": ErrorCode.unsupported_version if request.body is None else ErrorCode.none,
         "api_keys": keys,
         # before version 4 a client does not expect the least version 0
         "supported_features": supported if request.api_version > _NO_ZERO else [],
@@ -60,16 +60,12 @@ def api_versions(request: Request, broker: Broker) -> Fields:
     }
 
 
-#: No leader epoch: there is no election. Clients then check no epochs.
-NO_EPOCH = -1
+#: The first version of Metadata whose response may lack a name.
 _NULL_NAME = 12
 
 
 def metadata(request: Request, broker: Broker) -> Fields:
-    brokers = [
-        {"node_id": number, "host": host, "port": port, "rack": None}
-        for number, host, port in _nodes(request, broker)
-    ]
+    brokers = [{"node_id": number, "host": host, "port": port} for number, host, port in _nodes(request, broker)]
     return {"brokers": brokers, "topics": list(_topics(request, broker)), **_cluster_fields(request, broker)}
 
 
@@ -78,7 +74,7 @@ def _nodes(request: Request, broker: Broker) -> list[tuple[int, str, int]]:
 
 
 def _cluster_fields(request: Request, broker: Broker) -> Fields:
-    fields = {"error_code": ErrorCode.none, "cluster_id": broker.cluster_id, "controller_id": broker.cluster.node.id}
+    fields: dict[str, Any] = {"cluster_id": broker.cluster_id, "controller_id": broker.cluster.node.id}
     if request.get("include_cluster_authorized_operations", False):
         fields["cluster_authorized_operations"] = request.rights.operations(ResourceType.CLUSTER)
     return fields
@@ -93,8 +89,11 @@ def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
                 if isinstance(summary_or_error, TopicSummary):
                     yield _topic_fields(summary_or_error, request, broker)
                 else:
-                    code = error_code(summary_or_error)
-                    yield {"error_code": code, "name": name, "is_internal": name in OWN_TOPICS, "partitions": ()}
+                    yield {
+                        "error_code": error_code(summary_or_error),
+                        "name": name,
+                        "is_internal": name in OWN_TOPICS,
+                    }
         return
     may_create = broker.config.auto_create_topics and request.get("allow_auto_topic_creation", True)
     # each once: a small request for one large topic, again and again, would have a response of gigabytes
@@ -104,7 +103,7 @@ def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
         work = partial(_requested_topic, request, broker, names_by_id, requested, topic_id, may_create=may_create)
         # before version 12 a response has no place for an unknown name
         shown = requested if request.api_version >= _NULL_NAME else requested or ""
-        yield attempted(work, name=shown, topic_id=topic_id, partitions=())
+        yield attempted(work, name=shown, topic_id=topic_id)
 
 
 def _key(topic: Any) -> object:
@@ -158,30 +157,26 @@ def _name_of(name: str | None, topic_id: uuid.UUID | None, names_by_id: _NamesBy
 
 
 def _topic_fields(summary: TopicSummary, request: Request, broker: Broker) -> Fields:
-    operations = NO_OPERATIONS
-    if request.get("include_topic_authorized_operations", False):
-        operations = request.rights.operations(ResourceType.TOPIC, summary.name)
-    return {
-        "error_code": ErrorCode.none,
+    fields = {
         "name": summary.name,
         "topic_id": uuid.UUID(summary.topic_id),
         "is_internal": summary.name in OWN_TOPICS,
-        "topic_authorized_operations": operations,
         "partitions": _partition_fields(summary, range(summary.partitions), broker),
     }
+    if request.get("include_topic_authorized_operations", False):
+        fields["topic_authorized_operations"] = request.rights.operations(ResourceType.TOPIC, summary.name)
+    return fields
 
 
 def _partition_fields(summary: TopicSummary, numbers: range, broker: Broker) -> list[Fields]:
+    # without a leader epoch, since there is no election: clients then check no epochs
     leaders = broker.cluster.leaders(summary.topic_id, summary.partitions)
     return [
         {
-            "error_code": ErrorCode.none,
             "partition_index": number,
             "leader_id": leaders[number],
-            "leader_epoch": NO_EPOCH,
             "replica_nodes": (leaders[number],),
             "isr_nodes": (leaders[number],),
-            "offline_replicas": (),
         }
         for number in numbers
     ]
@@ -192,10 +187,9 @@ _MOST_PARTITIONS = 2000
 
 
 def describe_topic_partitions(request: Request, broker: Broker) -> Fields:
-    body, remaining = request.body, _MOST_PARTITIONS
+    body, limit = request.body, request.body.response_partition_limit
     cursor = ("", 0) if body.cursor is None else (body.cursor.topic_name, max(0, body.cursor.partition_index))
-    if 0 < body.response_partition_limit < remaining:
-        remaining = body.response_partition_limit
+    remaining = min(limit, _MOST_PARTITIONS) if limit > 0 else _MOST_PARTITIONS
     topics, next_cursor = list[Fields](), None
     names = sorted(
         {topic.name for topic in body.topics}
@@ -207,9 +201,7 @@ def describe_topic_partitions(request: Request, broker: Broker) -> Fields:
             break
         first = cursor[1] if name == cursor[0] else 0
         work = partial(_partitions_from, request, broker, name, first, remaining)
-        fields = dict(
-            attempted(work, name=name, topic_id=None, partitions=(), topic_authorized_operations=NO_OPERATIONS)
-        )
+        fields = dict(attempted(work, name=name, partitions=()))
         is_whole = fields.pop("is_whole", True)
         topics.append(fields)
         remaining -= len(fields["partitions"])
@@ -238,15 +230,9 @@ def describe_cluster(request: Request, broker: Broker) -> Fields:
 
 def describe_log_dirs(request: Request, broker: Broker) -> Fields:
     if code := request.rights.denied(Operation.DESCRIBE, ResourceType.CLUSTER):
-        return {"error_code": code, "results": ()}
-    result = {
-        "error_code": ErrorCode.none,
-        "log_dir": broker.metadata.root.url,
-        "topics": list(_topics_of_log_dir(request, broker)),
-        "total_bytes": -1,
-        "usable_bytes": -1,
-    }
-    return {"error_code": ErrorCode.none, "results": [result]}
+        return {"error_code": code}
+    topics = list(_topics_of_log_dir(request, broker))
+    return {"results": [{"log_dir": broker.metadata.root.url, "topics": topics}]}
 
 
 def _topics_of_log_dir(request: Request, broker: Broker) -> Iterator[Fields]:
@@ -277,9 +263,7 @@ def _sizes(hosted: HostedTopic, numbers: Iterable[int]) -> Fields:
         except Exception as error:
             error_code(error, f"partition {number} of topic {hosted.name}")
             continue
-        partitions.append(
-            {"partition_index": number, "partition_size": size, "offset_lag": 0, "is_future_key": False}
-        )
+        partitions.append({"partition_index": number, "partition_size": size})
     return {"name": hosted.name, "partitions": partitions}
 
 
@@ -407,13 +391,11 @@ def _raise_count(request: Request, broker: Broker, topic: Any, *, validate_only:
 def elect_leaders(request: Request, broker: Broker) -> Fields:
     """No requested partition needs an election; without a list, Kafka omits these partitions."""
     if code := request.rights.denied(Operation.ALTER, ResourceType.CLUSTER):
-        return {"error_code": code, "replica_election_results": ()}
+        return {"error_code": code}
     topics = request.body.topic_partitions or ()
     partitions = dict.fromkeys((topic.topic, number) for topic in topics for number in topic.partitions)
-    results = by_topic(
-        ((name, _elected(broker, name, number)) for name, number in partitions), "partition_result", "topic"
-    )
-    return {"error_code": ErrorCode.none, "replica_election_results": results}
+    results = ((name, _elected(broker, name, number)) for name, number in partitions)
+    return {"replica_election_results": by_topic(results, "partition_result", "topic")}
 
 
 def _elected(broker: Broker, topic: str, number: int) -> Fields:
@@ -426,16 +408,15 @@ def _elected(broker: Broker, topic: str, number: int) -> Fields:
 
 
 def list_partition_reassignments(request: Request, broker: Broker) -> Fields:
-    return {"topics": (), **attempted(partial(request.rights.check_cluster, Operation.DESCRIBE))}
+    return attempted(partial(request.rights.check_cluster, Operation.DESCRIBE))
 
 
 def describe_quorum(request: Request, broker: Broker) -> Fields:
     """Refuse the request as a whole: after an error for a partition the Java client retries for a minute."""
-    fields: Fields = {"topics": (), "nodes": ()}
     if code := request.rights.denied(Operation.DESCRIBE, ResourceType.CLUSTER):
-        return {**fields, "error_code": code, "error_message": None}
+        return {"error_code": code, "error_message": None}
     message = "gateways have no quorum: the storage decides"
-    return {**fields, "error_code": ErrorCode.invalid_request, "error_message": message}
+    return {"error_code": ErrorCode.invalid_request, "error_message": message}
 
 
 _api = partial(Api, handlers=Handlers.TOPICS)

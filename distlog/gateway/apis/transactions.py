@@ -312,7 +312,7 @@ def describe_producers(request: Request, broker: Broker) -> Fields:
 
     def described(name: str, number: int) -> Fields:
         work = partial(_producers, request, broker, name, number)
-        return attempted(work, partition_index=number, active_producers=[])
+        return attempted(work, partition_index=number)
 
     topics = [
         {"name": name, "partitions": [described(name, number) for number in numbers]}
