@@ -1,6 +1,6 @@
 """Traces the main flows and counts what a reader must follow: `python -m tools.flows [--write]`.
 
-A flow is run once to warm up, and then traced in all threads (Produce: in those of the network and of handlers): the
+A flow is run once to warm up, and then traced in all threads (Produce: in the threads of network and handlers): the
 files of distlog that it crosses, its functions, its calls into another file, the deepest stack, and the calls into a
 higher layer. `--write` puts the table into
 CONTRIBUTING.md.

@@ -127,9 +127,9 @@ class ClassicGroup:
         member.request = request
         member.answer_join(JoinReply(error=ErrorCode.rebalance_in_progress, member_id=member.id))
         member.join = answer
-        self._prepare()
+        self.prepare()
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
         """Make all members join again, unless they already do."""
         if self.phase is GroupPhase.PREPARING:
             return
@@ -200,7 +200,7 @@ class ClassicGroup:
                 return
             if code is not ErrorCode.none:
                 self._refuse_syncs(code)
-                self._prepare()
+                self.prepare()
                 return
             self._enter(GroupPhase.STABLE)
             for member in self.members:
@@ -252,7 +252,7 @@ class ClassicGroup:
     def _remove(self, member: ClassicMember) -> None:
         self.members.remove(member)
         self._note_synced(member)
-        self._prepare()
+        self.prepare()
         self._complete_if_all_joined()
 
     def _note_synced(self, member: ClassicMember) -> None:
@@ -346,7 +346,7 @@ class GroupPhase(Enum):
     PREPARING = "PreparingRebalance"
     COMPLETING = "CompletingRebalance"
     STABLE = "Stable"
-    #: Of a group that does not exist.
+    #: The state that a missing group is described with.
     DEAD = "Dead"
     #: The phases that only groups of the newer protocol have.
     ASSIGNING = "Assigning"

@@ -156,18 +156,18 @@ class CommittedOffsets:
             if code is not ErrorCode.none:
                 failed()
 
-        for group in self._groups.each():
+        for group in self._groups.each_locked():
             partitions = [partition for partition in group.offsets.partitions if partition[0] == topic]
             self._store(group, dict.fromkeys(partitions), stored)
 
     def forget_older(self, times_ms: Mapping[str, int]) -> None:
         """Delete offsets in these topics that are older than the topics. Call it again: some may stay."""
-        for group in self._groups.each():
+        for group in self._groups.each_locked():
             self._forget_old(group, group.offsets.older(times_ms))
 
     def expire(self) -> None:
         """Delete offsets that were unused for the retention time, and groups that have nothing left."""
-        for group in self._groups.each():
+        for group in self._groups.each_locked():
             membership, offsets = group.membership, group.offsets
             expired = offsets.expired(membership, self._groups.wall_clock(), self._retention_ms)
             self._forget_old(group, expired)

@@ -92,7 +92,7 @@ class GroupCoordinator:
         return ErrorCode.none
 
     def descriptions(self) -> Iterator[GroupDescription]:
-        return map(_description, self._groups.each())
+        return map(_description, self._groups.each_locked())
 
     def describe(self, group: str) -> GroupDescription:
         """Describe a classic group; a missing one, or one of the newer protocol, is dead, as in Kafka."""

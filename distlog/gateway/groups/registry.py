@@ -218,7 +218,7 @@ class GroupRegistry(CoordinatedEntries[Group]):
             finally:
                 self._queue_up(name, group)
 
-    def each(self) -> Iterator[Group]:
+    def each_locked(self) -> Iterator[Group]:
         """Yield each group of this gateway with its lock held."""
         for name in self.names():
             with suppress(CoordinatorError), self.locked(name) as group:
