@@ -26,7 +26,7 @@ from distlog.core.commits.actions import FORMAT, Add, Remove, write_actions
 from distlog.core.commits.fields import write
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot_loader import CommitFiles
-from distlog.core.maintain.log_floor import removals
+from distlog.core.maintain.vacuum import removals
 from distlog.core.storage.storage import Storage
 
 PARTS, MERGE = 100, 60

@@ -45,12 +45,11 @@ if TYPE_CHECKING:
         UnsupportedVersionError,
     )
     from distlog.core.log_manager.log_manager import LogManager
-    from distlog.core.opening import AdoptReport, adopt, create, open, open_or_create, topics
+    from distlog.core.opening import AdoptReport, adopt, create, open, open_or_create, open_tiered, topics
     from distlog.core.read.consumer import Consumer
     from distlog.core.read.lookup import EARLIEST, LATEST, MAX_TIMESTAMP
     from distlog.core.read.scan import Record
     from distlog.core.schemas.registry import SchemaRegistry
-    from distlog.core.tiered.tiered_topic import open_tiered
     from distlog.core.topic import Topic
     from distlog.core.warm_up import warm_up
     from distlog.core.write.append import AppendResult
@@ -112,12 +111,11 @@ __all__ = [
 _MODULES = {
     "config": ("TopicConfig",),
     "log_manager.log_manager": ("LogManager",),
-    "opening": ("AdoptReport", "adopt", "create", "open", "open_or_create", "topics"),
+    "opening": ("AdoptReport", "adopt", "create", "open", "open_or_create", "open_tiered", "topics"),
     "read.consumer": ("Consumer",),
     "read.lookup": ("EARLIEST", "LATEST", "MAX_TIMESTAMP"),
     "read.scan": ("Record",),
     "schemas.registry": ("SchemaRegistry",),
-    "tiered.tiered_topic": ("open_tiered",),
     "topic": ("Topic",),
     "warm_up": ("warm_up",),
     "write.append": ("AppendResult",),

@@ -92,7 +92,7 @@ FEATURES = (
     ),
     Feature(
         "consumer groups without a gateway",
-        ("distlog/core/read/consume*.py", "distlog/core/read/group*.py", "distlog/core/read/membership.py"),
+        ("distlog/core/read/consume*.py", "distlog/core/read/group*.py"),
         r"(groups|following)/",
         "a PUT and a LIST a commit; 4 a minute for an idle member",
         commands=("groups",),
@@ -153,7 +153,6 @@ FEATURES = (
         (
             "distlog/core/kafka/adopt*.py",
             "distlog/core/kafka/export.py",
-            "distlog/core/kafka/cluster_metadata.py",
             "distlog/core/kafka/log_dir.py",
             "distlog/core/kafka/partition_folder.py",
         ),

@@ -30,8 +30,8 @@ from distlog.core import DISTRIBUTION, extra
 from distlog.core.display import Progress, counted, size_text
 from distlog.core.errors import DistlogError, TopicIdWarning
 from distlog.core.format.kernels.native import COMPILED, kept_code
-from distlog.core.maintain.repair import rebuild_indexes
 from distlog.core.maintain.vacuum import vacuum as vacuum_files
+from distlog.core.maintain.verify import rebuild_indexes
 from distlog.core.maintain.verify import verify as verify_all
 from distlog.core.opening import copies_in, naming_topics, topics
 from distlog.core.segments.segment_reader import topic_log

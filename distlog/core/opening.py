@@ -1,4 +1,4 @@
-"""Creates a topic, opens one that exists, changes it as a whole, or makes it of a Kafka broker's files."""
+"""Creates a topic, or opens one: at an address, of a Kafka broker's files, or in Kafka's tiered storage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
@@ -18,12 +18,13 @@ from distlog.core import paths
 from distlog.core.arrays import table_of_rows
 from distlog.core.commits.actions import MAX_PARTITIONS
 from distlog.core.config import TopicConfig
-from distlog.core.display import Shown, counted
+from distlog.core.display import Listing, Shown, counted
 from distlog.core.errors import (
     CorruptionError,
     DistlogError,
     InvalidConfigError,
     InvalidTopicError,
+    ReadOnlyTopicError,
     StorageDeniedError,
     StorageError,
     StorageRefusedError,
@@ -33,17 +34,23 @@ from distlog.core.errors import (
 )
 from distlog.core.integers import whole_number
 from distlog.core.kafka.adopt import AdoptedTopic, Replicas, adopt_topic, by_topic
-from distlog.core.kafka.cluster_metadata import (
+from distlog.core.kafka.log_dir import (
     ClusterMetadata,
     ImportedSettings,
+    LeftStates,
+    LogDir,
+    joined_states,
     most_complete,
+    read_log_dir,
     taken_settings,
 )
-from distlog.core.kafka.log_dir import LeftStates, LogDir, joined_states, read_log_dir
 from distlog.core.kafka.partition_folder import PartitionName, without_broker
+from distlog.core.maintain.executor import Executor
+from distlog.core.maintain.verify import VerifyReport
 from distlog.core.segments.segment_reader import TopicHandle, topic_log
 from distlog.core.storage.parallel import in_order, in_parallel
 from distlog.core.storage.storage import Storage
+from distlog.core.tiered.tiered_storage import RemoteTopic, TieredStorage, find_topic, load
 from distlog.core.times import Time, to_ms
 from distlog.core.topic import Topic
 
@@ -645,3 +652,72 @@ def _adopt(
         topic = topics[adopted.name] = Topic(TopicHandle.of(target, snapshot.name, log), snapshot)
         adopted = dataclasses.replace(adopted, states=tuple(topic.live_snapshot.partitions))
     return adopted
+
+
+#: Why a topic in tiered storage refuses changes.
+_READ_ONLY = "Kafka's tiered storage is read-only here, and only its brokers add to it: refresh() reads new segments"
+
+
+class TieredTopic(Topic):
+    """A topic in a bucket, as of its last `refresh`. Unsupported methods raise ReadOnlyTopicError."""
+
+    def __init__(self, topic: RemoteTopic) -> None:
+        storage = TieredStorage(topic)
+        super().__init__(TopicHandle.of(storage, topic.name), load(storage), pinned=True, pin_reason=_READ_ONLY)
+
+    @property
+    def _bucket(self) -> TieredStorage:
+        assert isinstance(self.storage, TieredStorage)
+        return self.storage
+
+    def refresh(self) -> TieredTopic:
+        """Read the segments that were uploaded or deleted since; reads only new manifests."""
+        self.advance(load(self._bucket, self.version + 1))
+        return self
+
+    def history(self, limit: int | None = None) -> Listing:
+        """Raise ReadOnlyTopicError: a bucket has no commits."""
+        self._refuse("history")
+
+    def groups(self) -> Listing:
+        """Raise ReadOnlyTopicError: Kafka's groups are in its brokers."""
+        self._refuse("groups")
+
+    def verify(self, *, executor: Executor | None = None) -> VerifyReport:
+        """Raise ReadOnlyTopicError: the checksums to compare are in commits. A scan checks every batch."""
+        self._refuse("verify")
+
+    def _refuse(self, feature: str) -> NoReturn:
+        raise ReadOnlyTopicError(f"a topic in Kafka's tiered storage has no {feature}", url=self.url)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TieredTopic, (self._bucket.topic,)
+
+
+def open_tiered(
+    url: str, topic: str, topic_id: str | None = None, storage_options: Mapping[str, Any] | None = None
+) -> TieredTopic:
+    """Open a topic of Kafka's tiered storage (KIP-405, Aiven's plugin) in a bucket, read-only and without a broker.
+
+    Records that the brokers have not uploaded, in the active segments, are missing.
+
+    Args:
+        url: The bucket, with the plugin's `key.prefix`.
+        topic: The name of the topic.
+        topic_id: The id, if several topics had that name.
+        storage_options: Options of the storage client.
+
+    Returns:
+        The topic. Methods that it does not support raise ReadOnlyTopicError.
+
+    Raises:
+        TopicNotFoundError: The topic is not in the bucket.
+        UnsupportedVersionError: Segments are encrypted.
+        CorruptMetadataError: A manifest is damaged, or offsets are missing.
+
+    Examples:
+        >>> distlog.open_tiered("tiered", "clicks")
+        Traceback (most recent call last):
+        distlog.core.errors.TopicNotFoundError: ...
+    """
+    return TieredTopic(find_topic(url, topic, topic_id, storage_options))

@@ -54,7 +54,6 @@ from distlog.core.log.segment_files import DamagedLogError
 from distlog.core.maintain.compaction import DEDUPE_BUFFER_BYTES, CompactionReport, compact
 from distlog.core.maintain.executor import Executor, LocalExecutor
 from distlog.core.maintain.merge import MergeReport, job_bytes_of, merge
-from distlog.core.maintain.repair import RebuildReport, RepairReport, rebuild_indexes, repair
 from distlog.core.maintain.restore import RestoreReport, restore
 from distlog.core.maintain.retention import (
     DeleteRecordsReport,
@@ -64,7 +63,7 @@ from distlog.core.maintain.retention import (
     retention,
 )
 from distlog.core.maintain.vacuum import VacuumReport, vacuum
-from distlog.core.maintain.verify import VerifyReport, verify
+from distlog.core.maintain.verify import RebuildReport, RepairReport, VerifyReport, rebuild_indexes, repair, verify
 from distlog.core.read.consumer import LEASE_S, ConsumeOptions, Consumer, Start, reset_group
 from distlog.core.read.fetch import MAX_TIMEOUT_MS, FetchedBatches, fetch, fetch_committed
 from distlog.core.read.group_log import GroupLog, carry_over_groups, delete_group, group_table

@@ -25,8 +25,7 @@ from distlog.core.log_manager.log_manager import STOP_TIMEOUT_S, LogManager, Met
 from distlog.core.log_manager.log_tasks import Scheduler, TaskRun
 from distlog.core.maintain.compaction import compact
 from distlog.core.maintain.group_rewrite import first_dirty_offset
-from distlog.core.read.group_log import GroupLog, Member
-from distlog.core.read.membership import FREQUENT, Membership
+from distlog.core.read.group_log import FREQUENT, GroupLog, Member, Membership
 from distlog.core.segments.segment_reader import TopicHandle, topic_log
 from distlog.core.storage.storage import Storage
 from distlog.core.times import elapsed_s
@@ -82,7 +81,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-# The gateways are a consumer group (distlog.core.read.membership) in the root's own folder, which share the
+# The gateways are a consumer group (distlog.core.read.group_log) in the root's own folder, which share the
 # partitions of `__consumer_offsets`: each sends heartbeats, and the partitions of a dead one go to the rest. Clocks
 # of different gateways are not compared. The epoch of a partition (Leadership) keeps a former holder from committing.
 

@@ -15,10 +15,9 @@ from distlog.console.output import FAILED, SUCCESS, Report, Summary, fail, print
 from distlog.core.display import counted
 from distlog.core.errors import TopicNotFoundError
 from distlog.core.maintain.compaction import DEDUPE_BUFFER_BYTES
-from distlog.core.maintain.repair import RebuildReport
 from distlog.core.maintain.retention import RetentionReport
 from distlog.core.maintain.vacuum import VacuumReport, vacuum
-from distlog.core.maintain.verify import VerifyReport
+from distlog.core.maintain.verify import RebuildReport, VerifyReport
 from distlog.core.opening import find_topics
 from distlog.core.opening import open as open_topic
 from distlog.core.segments.segment_reader import topic_log

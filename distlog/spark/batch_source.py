@@ -46,6 +46,7 @@ from distlog.core.segments.segment_reader import SegmentReader, TopicHandle, rea
 from distlog.core.storage.parallel import process_lock
 from distlog.core.storage.storage import Storage
 from distlog.core.tiered.tiered_storage import TieredStorage
+from distlog.core.tiered.tiered_storage import load as load_tiered
 from distlog.core.times import to_ms
 from distlog.core.write.rows import IGNORED, unknown_columns
 from distlog.spark.options import Ranges, ReadOptions, freeze_objects, read_bounds
@@ -270,10 +271,7 @@ def _pack_by_records(slices: Iterable[SegmentSlice], max_records: int) -> Iterat
 def load_snapshot(options: ReadOptions) -> Snapshot:
     """Load the topic at its newest version, with active segments, or at the version or time of the options."""
     if isinstance(options.storage, TieredStorage):
-        # it imports all of a topic, which no other read needs
-        from distlog.core.tiered.tiered_topic import load
-
-        return load(options.storage)
+        return load_tiered(options.storage)
     if options.version is None and options.timestamp_ms is None:
         return with_tails(*KNOWN_TOPICS.load(options.storage))
     log = topic_log(options.storage)

@@ -19,8 +19,7 @@ import distlog
 from distlog.cli import maintenance_commands
 from distlog.core.display import Progress
 from distlog.core.errors import ReadOnlyTopicError
-from distlog.core.maintain.repair import rebuild_indexes
-from distlog.core.maintain.verify import verify
+from distlog.core.maintain.verify import rebuild_indexes, verify
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 

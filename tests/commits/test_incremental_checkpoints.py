@@ -48,7 +48,7 @@ from distlog.core.commits.producer_table import ProducerBatch
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import DAY_MS
 from distlog.core.errors import CorruptMetadataError
-from distlog.core.maintain.log_floor import CommitsFolder, ensure_checkpoint, obsolete_checkpoints
+from distlog.core.maintain.vacuum import CommitsFolder, ensure_checkpoint, obsolete_checkpoints
 from distlog.core.storage.storage import FileInfo, Storage
 
 EVERY = 5

@@ -19,7 +19,7 @@ from raw_batches import batch, record
 
 import distlog
 from distlog import InvalidConfigError, InvalidTopicError
-from distlog.core.kafka import cluster_metadata
+from distlog.core.kafka import log_dir as broker_log_dir
 
 SETTINGS = json.loads((DATA / "kafka-4.1" / "settings.json").read_text())
 METADATA, LOG, NEWEST = "__cluster_metadata-0", f"{0:020d}.log", f"{53:020d}-{1:010d}.checkpoint"
@@ -225,7 +225,7 @@ def test_topics_are_adopted_without_settings_if_changes_may_be_lost(damage: obje
 def test_after_a_crash_damage_before_a_whole_batch_is_not_the_end(
     limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_metadata, "_MOST_COMPARED_BYTES", limit)
+    monkeypatch.setattr(broker_log_dir, "_MOST_COMPARED_BYTES", limit)
     log_dir = left_log_dir(tmp_path)
     (log_dir / ".kafka_cleanshutdown").unlink()
     log = log_dir / METADATA / LOG
@@ -410,7 +410,7 @@ def test_the_size_of_metadata_is_bounded(tmp_path: Path, monkeypatch: pytest.Mon
     }
     for name, most in bounds.items():
         with monkeypatch.context() as bounded:
-            bounded.setattr(cluster_metadata, name, most)
+            bounded.setattr(broker_log_dir, name, most)
             report = adopted(log_dir, dry_run=True)
         assert "can be" in notes_of(report, "clicks")[0]
         assert settings_of(report, "clicks") == {}
@@ -422,7 +422,7 @@ def test_a_compressed_batch_is_refused_and_not_expanded(tmp_path: Path, monkeypa
     large = gzip.compress(record(0, value=b"\1\x7f\0" + bytes(1 << 20)))
     with (log_dir / METADATA / LOG).open("ab") as log:
         log.write(batch([b""], base_offset=2, attributes=1, section=large))
-    monkeypatch.setattr(cluster_metadata, "decode", lambda *_, **__: pytest.fail("it was expanded"))
+    monkeypatch.setattr(broker_log_dir, "decode", lambda *_, **__: pytest.fail("it was expanded"))
     report = adopted(log_dir)
     assert settings_of(report, "clicks") == {}
     assert "a batch is compressed, and batches of metadata never are" in notes_of(report, "clicks")[0]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from topics import Clock, topic_on, values
 
-from distlog.core.maintain.executor import PARALLEL, LocalExecutor, map_segments
+from distlog.core.maintain.executor import PARALLEL, LocalExecutor
 from distlog.core.storage.storage import Storage
 
 
@@ -77,19 +75,3 @@ def test_after_an_error_all_threads_stop() -> None:
 
 def test_a_process_works_on_one_local_item_at_a_time(in_turn: LocalExecutor) -> None:
     assert (in_turn.workers, IN_THREADS.workers) == (1, PARALLEL)
-
-
-def test_progress_is_reported_with_the_result_of_each_segment(tmp_path: Path, in_turn: LocalExecutor) -> None:
-    topic = topic_on(Storage(tmp_path / "log"), 2, clock=Clock())
-    for partition in (1, 0):
-        topic.append(values(range(partition + 3)), partition=partition)
-    progress: list[tuple[int, int]] = []
-
-    def offsets() -> Iterator[tuple[int, int]]:
-        for segment in map_segments(
-            in_turn, lambda segment: segment, topic.snapshot, lambda *numbers: progress.append(numbers)
-        ):
-            assert progress[-1] == (segment.record_count, segment.log_bytes)
-            yield segment.partition, segment.record_count
-
-    assert list(offsets()) == [(0, 3), (1, 4)]

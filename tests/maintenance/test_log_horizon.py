@@ -36,7 +36,6 @@ from distlog.core.errors import (
     StorageError,
     TopicExistsError,
 )
-from distlog.core.maintain import log_floor
 from distlog.core.maintain.vacuum import VacuumReport, vacuum
 from distlog.core.maintain.verify import verify_commits
 from distlog.core.storage import local_files
@@ -49,7 +48,7 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture(autouse=True)
 def few_versions_between_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_floor, "KEPT_EVERY", 10)
+    monkeypatch.setattr("distlog.core.maintain.vacuum.KEPT_EVERY", 10)
 
 
 #: For tests that depend on how a storage puts, lists or deletes; others use the two without requests.
@@ -233,7 +232,7 @@ def test_a_writer_that_stalled_in_its_put_commits_on_the_newest_head(world: Worl
     def put(name: str, data: bytes, **options: Any) -> bytes:
         if not puts:
             monkeypatch.undo()
-            monkeypatch.setattr(log_floor, "KEPT_EVERY", 10)
+            monkeypatch.setattr("distlog.core.maintain.vacuum.KEPT_EVERY", 10)
             old_topic(world)
             run(world)
         puts.append(name)
@@ -290,7 +289,7 @@ def test_creating_an_old_topic_fails(world: World, monkeypatch: Any) -> None:
     def put(name: str, data: bytes, **options: Any) -> bytes:
         if name.endswith(".json"):
             monkeypatch.undo()
-            monkeypatch.setattr(log_floor, "KEPT_EVERY", 10)
+            monkeypatch.setattr("distlog.core.maintain.vacuum.KEPT_EVERY", 10)
             other.log.create(2, TopicConfig.parse({"file.delete.delay.ms": 1000}))
             old_topic(other)
             run(other)
@@ -405,7 +404,7 @@ def test_the_log_horizon_avoids_checkpoints_that_another_run_may_delete(
     """A stalled run deletes files by their listed names, also if they were written again."""
     if not world.storage.is_local:
         pytest.skip("one store is enough")
-    monkeypatch.setattr(log_floor, "LEAST_STEP", 2)
+    monkeypatch.setattr("distlog.core.maintain.vacuum.LEAST_STEP", 2)
     commits(world, 25)
     log = world.log_on(world.storage, checkpoint_commits=1000)
     old_topic_without_checkpoints(world, log, 20)

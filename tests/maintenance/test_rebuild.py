@@ -32,8 +32,8 @@ from distlog import Topic
 from distlog.core.commits import actions
 from distlog.core.commits.actions import Add, Remove
 from distlog.core.commits.segment_table import SegmentInfo
-from distlog.core.maintain import repair
-from distlog.core.maintain.repair import commit_index_fields, rebuild_segment, rebuild_segments
+from distlog.core.maintain import verify
+from distlog.core.maintain.verify import SegmentRebuild, commit_index_fields, rebuild_segment
 from distlog.core.segments import segment_reader
 from distlog.core.segments.segment_parts import INDEX_FIELDS, index_fields_of
 
@@ -41,6 +41,11 @@ from distlog.core.segments.segment_parts import INDEX_FIELDS, index_fields_of
 @pytest.fixture
 def topic(tmp_path: Path) -> Topic:
     return topic_at(tmp_path)
+
+
+def all_rebuilt(topic: Topic, *, force: bool = False) -> list[SegmentRebuild]:
+    """The rebuilds of all segments, before the commit of their new fields."""
+    return [rebuild_segment(topic.reader, segment, topic.config, force=force) for segment in segments_of(topic)]
 
 
 def test_right_indexes_stay_unchanged(topic: Topic, tmp_path: Path) -> None:
@@ -71,12 +76,9 @@ def test_many_rebuilt_segments_are_recorded_by_several_commits(
 ) -> None:
     topic = distlog.create(f"{tmp_path}/many", 700)
     topic.append([{"partition": number, "value": b""} for number in range(700)])
-    learned = [
-        dataclasses.replace(rebuilt, fields={"leader_epoch": 7})
-        for rebuilt in rebuild_segments(topic.handle, topic.snapshot)
-    ]
+    learned = [dataclasses.replace(rebuilt, fields={"leader_epoch": 7}) for rebuilt in all_rebuilt(topic)]
     monkeypatch.setattr(actions, "MOST_ROWS", 600)
-    monkeypatch.setattr(repair, "MOST_SEGMENTS", 300)
+    monkeypatch.setattr(verify, "MOST_SEGMENTS", 300)
     after = commit_index_fields(topic.handle, topic.snapshot, learned)
     assert after.version == topic.version + 3
     assert {segment.leader_epoch for state in after.partitions for segment in state.segments} == {7}
@@ -142,7 +144,7 @@ def test_an_uncommitted_index_is_rebuilt(topic: Topic) -> None:
 def test_a_crash_between_the_files_and_the_commit_is_repaired(topic: Topic) -> None:
     wide = contents(topic)
     topic.alter_config({"index.interval.bytes": 0})
-    list(rebuild_segments(topic.handle, topic.snapshot, force=True))
+    all_rebuilt(topic, force=True)
     topic.alter_config({"index.interval.bytes": 300})
     assert index_states(rebuilt(topic)) == ["corrupted corrupted"] * 2
     assert contents(topic) == wide
@@ -188,7 +190,7 @@ def test_a_dry_run_has_the_same_report_and_writes_nothing(topic: Topic, tmp_path
 
 def test_a_concurrently_removed_segment_is_left_out_of_the_commit(topic: Topic) -> None:
     topic.alter_config({"index.interval.bytes": 0})
-    rebuilt = list(rebuild_segments(topic.handle, topic.snapshot, force=True))
+    rebuilt = all_rebuilt(topic, force=True)
     first = segments_of(topic)[0]
     put_commit(topic.log, topic.snapshot, "retention", lambda snapshot: [Remove(0, first.stem)])
     topic.advance(commit_index_fields(topic.handle, topic.snapshot, rebuilt))

@@ -14,7 +14,7 @@ from distlog.core import paths
 from distlog.core.commits.actions import Action, Remove, SetLogStartOffset
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import DAY_MS
-from distlog.core.maintain.log_floor import CommitsFolder
+from distlog.core.maintain.vacuum import CommitsFolder
 from distlog.core.storage.storage import FileInfo, Storage
 
 

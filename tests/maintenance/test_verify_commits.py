@@ -24,8 +24,7 @@ from distlog.core.commits import checkpoint
 from distlog.core.commits.actions import Remove
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState
-from distlog.core.maintain.repair import rebuild_indexes
-from distlog.core.maintain.verify import verify, verify_table
+from distlog.core.maintain.verify import rebuild_indexes, verify, verify_table
 
 
 def test_a_missing_and_a_damaged_commit(topic: Topic) -> None:

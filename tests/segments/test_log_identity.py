@@ -16,7 +16,7 @@ import distlog
 from distlog import CorruptRecordError, Topic
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.maintain.merge import merge
-from distlog.core.maintain.repair import rebuild_segment
+from distlog.core.maintain.verify import rebuild_segment
 from distlog.core.segments import segment_parts, segment_reader
 from distlog.core.segments.segment_parts import IdentifiedLogs
 

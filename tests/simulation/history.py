@@ -16,7 +16,7 @@ from distlog.core import paths
 from distlog.core.commits import actions, checkpoint, pending_queue
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.integers import MAX_LONG
-from distlog.core.maintain import log_floor
+from distlog.core.maintain import vacuum
 from distlog.core.maintain.vacuum import LONGEST_PUT_MS
 from distlog.core.read import group_log
 from distlog.core.write import append as append_commit
@@ -382,7 +382,7 @@ def frequent_checkpoints(
         written = checkpoint.write_incremental
         incremental = partial(_write_incremental, written, on_one_base) if large else written
         with (
-            mock.patch.multiple(log_floor, KEPT_EVERY=14 if large else 7, LEAST_STEP=2, NAMES_AT_ONCE=3),
+            mock.patch.multiple(vacuum, KEPT_EVERY=14 if large else 7, LEAST_STEP=2, NAMES_AT_ONCE=3),
             mock.patch.multiple(checkpoint, LARGE_ROWS=rows, write_incremental=incremental),
             # writers queue after the first lost race
             mock.patch.object(pending_queue, "MANY", 1),

@@ -66,7 +66,7 @@ MODULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("reading/test_*fetch.py", "reading/test_point_read.py", "reading/test_time_*.py"),
     ),
     "groups": (
-        ("read.group_log", "read.membership"),
+        ("read.group_log",),
         ("groups/test_*.py", "consuming/test_consume_groups.py", "consuming/test_consume_leases.py"),
     ),
     "compaction": (
@@ -78,7 +78,7 @@ MODULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("maintenance/test_ret*.py", "maintenance/test_merge*.py", "maintenance/test_restore*.py"),
     ),
     "vacuum": (
-        ("maintain.vacuum", "maintain.log_floor"),
+        ("maintain.vacuum",),
         ("maintenance/test_vacuum*.py", "maintenance/test_log_horizon.py", "maintenance/test_obsolete_files.py"),
     ),
 }

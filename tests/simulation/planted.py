@@ -29,10 +29,10 @@ from distlog.core.commits.snapshot_loader import CommitFiles
 from distlog.core.commits.transaction_table import NO_TRANSACTIONS
 from distlog.core.errors import CommitStateUnknownError, StorageError
 from distlog.core.kafka import adopt, export
-from distlog.core.maintain import log_floor, merge, merge_job, restore, vacuum
+from distlog.core.maintain import merge, merge_job, restore, vacuum
 from distlog.core.maintain.group_rewrite import SegmentGroup
-from distlog.core.maintain.log_floor import StemSet
-from distlog.core.read import group_log, membership
+from distlog.core.maintain.vacuum import StemSet
+from distlog.core.read import group_log
 from distlog.core.storage import backend, object_store
 from distlog.core.write import append as append_commit
 from distlog.core.write import engine, producer
@@ -140,12 +140,12 @@ def _delay_of(factor: float) -> Plant:
     """Vacuum overestimates the age of a version."""
 
     def plant() -> Any:
-        real = vacuum.head_at
+        real = vacuum.CommitsFolder.head_at
 
         def head_at(commits: Any, time_ms: int, now_ms: int) -> int | None:
             return real(commits, now_ms - int((now_ms - time_ms) * factor), now_ms)
 
-        return mock.patch.object(vacuum, "head_at", head_at)
+        return mock.patch.object(vacuum.CommitsFolder, "head_at", head_at)
 
     return plant
 
@@ -207,7 +207,7 @@ def _no_checkpoint_at_the_floor() -> Any:
 
 def _newest_commits_go_first() -> Any:
     """Vacuum deletes the newest of the old commits first."""
-    real = log_floor.delete_below
+    real = vacuum.delete_below
 
     def delete(storage: Any, files: Any) -> None:
         for file in sorted(files, key=lambda file: file.name, reverse=True):
@@ -242,27 +242,27 @@ def _a_hole_is_passed_over() -> Any:
 
 def _stale_members_commit() -> Any:
     """A member commits offsets of partitions that another member owns."""
-    real = membership.Membership.commit
+    real = group_log.Membership.commit
 
     def commit(self: Any, positions: Any, *, back: bool = False) -> None:
         def plan(state: Any) -> Any:
             return dataclasses.replace(state, positions={**state.positions, **positions})
 
-        if self._state is None:
+        if self.state is None:
             return real(self, positions, back=back)
-        put_state(self.log, self._state, plan)
+        put_state(self.log, self.state, plan)
         return None
 
-    return mock.patch.object(membership.Membership, "commit", commit)
+    return mock.patch.object(group_log.Membership, "commit", commit)
 
 
 def _others_die_at_once() -> Any:
     """A member takes other members for dead at once."""
 
     def dead(self: Any, state: Any) -> set[str]:
-        return {member.id for member in state.members if member.id != self._id}
+        return {member.id for member in state.members if member.id != self.id}
 
-    return mock.patch.object(membership.Membership, "_dead", dead)
+    return mock.patch.object(group_log.Membership, "_dead", dead)
 
 
 def _without_part(name: str, value: Any) -> Plant:
@@ -443,7 +443,7 @@ def _without_a_number(*arguments: Any, **named: Any) -> Any:
 
 def _the_floor_has_another_checkpoint() -> Any:
     """Vacuum writes a checkpoint of the head, not of the version that it keeps."""
-    real = log_floor.next_log_floor
+    real = vacuum.next_log_floor
 
     def floor(storage: Any, log: CommitLog, head: Snapshot, *arguments: Any, **named: Any) -> int:
         return real(storage, SimpleNamespace(load=lambda *_, **__: head), head, *arguments, **named)
@@ -453,7 +453,7 @@ def _the_floor_has_another_checkpoint() -> Any:
 
     patches = ExitStack()
     patches.enter_context(mock.patch.object(vacuum, "next_log_floor", floor))
-    patches.enter_context(mock.patch.object(log_floor, "is_sound", is_sound))
+    patches.enter_context(mock.patch.object(vacuum, "is_sound", is_sound))
     return patches
 
 
@@ -541,7 +541,7 @@ BUGS: Mapping[str, Bug] = {
     "a missing version is passed over": bug(_a_hole_is_passed_over, "unanswered", "appender", "gateway"),
     "stale members commit positions": bug(_stale_members_commit, "several followers"),
     "members never expire": bug(
-        patched(membership.Membership, "is_lapsed", property(lambda self: False)), "several followers"
+        patched(group_log.Membership, "is_lapsed", property(lambda self: False)), "several followers"
     ),
     "others die at once": bug(_others_die_at_once, "several followers"),
     "a checkpoint lacks transactions": bug(_without_part("transactions", NO_TRANSACTIONS)),

@@ -9,7 +9,7 @@ from unittest import mock
 import numpy as np
 
 from distlog.core.commits import checkpoint
-from distlog.core.maintain import log_floor, merge_job
+from distlog.core.maintain import merge_job, vacuum
 from distlog.core.maintain.merge_job import BatchJoin
 from distlog.gateway.topics import topic_index
 from distlog.gateway.topics.topic_index import TopicIndex
@@ -52,7 +52,7 @@ def on_a_stale_base() -> Any:
 
 def bases_are_deleted() -> Any:
     """Vacuum deletes the bases of incremental checkpoints."""
-    return mock.patch.object(log_floor, "with_bases", set)
+    return mock.patch.object(vacuum, "with_bases", set)
 
 
 def damage_is_not_noticed() -> Any:

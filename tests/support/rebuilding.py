@@ -10,7 +10,7 @@ from golden import partitions
 import distlog
 from distlog import Topic
 from distlog.core.commits.segment_table import SegmentInfo
-from distlog.core.maintain.repair import RebuildReport, rebuild_indexes
+from distlog.core.maintain.verify import RebuildReport, rebuild_indexes
 
 NOW = 1_700_000_000_000
 SUFFIXES = (".index", ".timeindex")

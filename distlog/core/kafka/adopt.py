@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
-from itertools import product
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -41,6 +40,7 @@ from distlog.core.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
+from distlog.core.format.indexes import encode_transactions
 from distlog.core.format.record_batch import read_headers
 from distlog.core.kafka.adopted_segment import AdoptedPartition, AdoptedSegment, read_partition
 from distlog.core.kafka.log_dir import LeftStates, LogDir
@@ -57,7 +57,6 @@ from distlog.core.kafka.partition_folder import (
 )
 from distlog.core.kafka.transactions import TransactionState, TransactionStatus
 from distlog.core.log.partition_log import marker
-from distlog.core.maintain.repair import complete_index
 from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
 from distlog.core.segments.producer_states import OpenTransactions, ProducerStates, read_producer_snapshot
 from distlog.core.segments.segment_parts import index_fields_of
@@ -66,6 +65,94 @@ from distlog.core.storage.local_files import failing_as, make_folders
 from distlog.core.storage.locks_and_pages import open_lock
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
+
+#: The log directories that have a partition: one per replica.
+Replicas = Mapping[PartitionName, Sequence[LogDir]]
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptedTopic:
+    """The outcome for a topic of the log directories, at `url`; `was_there`: an earlier import made it."""
+
+    name: str
+    url: str
+    partitions: tuple[AdoptedPartition, ...] = ()
+    notes: tuple[str, ...] = ()
+    was_there: bool = False
+    states: tuple[PartitionState, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    error: DistlogError | None = None
+
+    @property
+    def result(self) -> str:
+        """The outcome in a word; the topic of an earlier import is extended, or unchanged."""
+        if self.error is not None:
+            return "failed"
+        if self.was_there:
+            return "extended" if self.partitions else "unchanged"
+        return "adopted"
+
+
+_Adoption = tuple[AdoptedTopic, CommitLog, Snapshot | None]
+
+
+def adopt_topic(
+    replicas: Replicas,
+    topic: Storage,
+    open_log: Callable[[Storage], CommitLog],
+    config: TopicConfig,
+    states: LeftStates,
+    *,
+    by_links: bool,
+    dry_run: bool = False,
+) -> _Adoption:
+    """Import the partitions `replicas` of a topic as the topic at `topic`; also returns its snapshot.
+
+    All files are written first, then one commit makes the topic: after a crash, adopt again. The topic of an earlier
+    import gets new partitions, and new records if its log ends with a batch that the broker's log also has.
+    """
+    log, name = open_log(topic), paths.check_topic_name(paths.last_part(topic.url.rstrip("/")))
+    if by_links and parse_partition_folder(name) is not None:
+        text = "a topic of this name cannot be adopted without a copy: its folder would look like a partition's"
+        raise InvalidTopicError(text, topic=name)
+    existing = _load(log)
+    ends = {} if existing is None else {n: state.log_end_offset for n, state in enumerate(existing.partitions)}
+    copies = _read_replicas(replicas, config, ends)
+    topic_id = _topic_id(copies)
+    partitions = [with_end_markers(_most_complete(replicas_of_one), states) for replicas_of_one in copies]
+    if not topic.is_local:
+        partitions = [with_names_of_contents(partition) for partition in partitions]
+    is_linked = by_links and topic.is_local
+    if existing is not None:
+        if existing.dropped or existing.topic_id != topic_id:
+            text = "another topic is or was at this address: adopt to another address"
+            if topic_id is None:
+                text = "no partition.metadata shows whether the topic at this address is the same: "
+                text += "adopt to another address, all directories at once"
+            raise TopicExistsError(text, url=topic.url)
+        if (grown := _grow(log, existing, topic, partitions, linked=is_linked, dry_run=dry_run)) is not None:
+            return grown
+        return adopt_topic(replicas, topic, open_log, config, states, by_links=by_links)
+    adopted = AdoptedTopic(name, topic.url, tuple(partitions), tuple(_notes(partitions)))
+    if dry_run:
+        return adopted, log, None
+    if topic.is_local and (existing_files := written_files(topic, name, partitions)) and not is_marked(topic):
+        text = "the topic's folder has other files: adopt to another address, or delete them"
+        raise StorageError(text, url=topic.url, file=existing_files[0])
+    with adopting(topic):
+        # another import may have ended since
+        if _load(log) is None:
+            _write_partitions(topic, name, partitions, linked=is_linked)
+            # on object storage another import may end now
+            with suppress(TopicExistsError):
+                contents: list[Action] = [action for partition in partitions for action in partition.actions()]
+                contents += _producer_batches(topic, partitions)
+                count = max(partition.name.partition for partition in partitions) + 1
+                snapshot = log.create(count, config, topic_id=topic_id, imported=contents)
+                end(topic)
+                return adopted, log, snapshot
+        end(topic)
+    return adopt_topic(replicas, topic, open_log, config, states, by_links=by_links)
 
 
 def with_end_markers(partition: AdoptedPartition, states: LeftStates) -> AdoptedPartition:
@@ -121,7 +208,7 @@ def _with_markers(partition: AdoptedPartition, decided: Sequence[tuple[Transacti
     info, indexes = log.describe(partition.name.partition, f"{base:020d}", written_ms)
     files = {suffix: index for suffix, index in indexes.items() if index}
     if aborted:
-        files[".txnindex"] = complete_index(b"", aborted)
+        files[".txnindex"] = encode_transactions(aborted)
     changes: dict[str, Any] = {
         **index_fields_of({suffix: files.get(suffix, b"") for suffix in (".index", ".timeindex", ".txnindex")}),
         "first_unstable_offset": transactions.first_offset,
@@ -177,13 +264,6 @@ def with_names_of_contents(partition: AdoptedPartition) -> AdoptedPartition:
         return segment._replace(info=dataclasses.replace(segment.info, stem=stem))
 
     return dataclasses.replace(partition, segments=tuple(map(renamed, partition.segments)))
-
-
-def delete_targets(topic: Storage, name: str, partitions: Sequence[AdoptedPartition]) -> None:
-    """Delete the files that a crashed import left for the segments of the partitions."""
-    infos = [segment.info for partition in partitions for segment in partition.segments]
-    names = product(infos, paths.SEGMENT_SUFFIXES)
-    topic.delete([paths.segment_file(name, info.partition, info.stem, suffix) for info, suffix in names])
 
 
 def write_partition(topic: Storage, name: str, partition: AdoptedPartition, *, linked: bool) -> None:
@@ -302,94 +382,6 @@ def _locked(path: str, url: str) -> int:
         os.close(file)
 
 
-#: The log directories that have a partition: one per replica.
-Replicas = Mapping[PartitionName, Sequence[LogDir]]
-
-
-@dataclass(frozen=True, slots=True)
-class AdoptedTopic:
-    """The outcome for a topic of the log directories, at `url`; `was_there`: an earlier import made it."""
-
-    name: str
-    url: str
-    partitions: tuple[AdoptedPartition, ...] = ()
-    notes: tuple[str, ...] = ()
-    was_there: bool = False
-    states: tuple[PartitionState, ...] = ()
-    settings: Mapping[str, str] = field(default_factory=dict)
-    error: DistlogError | None = None
-
-    @property
-    def result(self) -> str:
-        """The outcome in a word; the topic of an earlier import is extended, or unchanged."""
-        if self.error is not None:
-            return "failed"
-        if self.was_there:
-            return "extended" if self.partitions else "unchanged"
-        return "adopted"
-
-
-_Adoption = tuple[AdoptedTopic, CommitLog, Snapshot | None]
-
-
-def adopt_topic(
-    replicas: Replicas,
-    topic: Storage,
-    open_log: Callable[[Storage], CommitLog],
-    config: TopicConfig,
-    states: LeftStates,
-    *,
-    by_links: bool,
-    dry_run: bool = False,
-) -> _Adoption:
-    """Import the partitions `replicas` of a topic as the topic at `topic`; also returns its snapshot.
-
-    All files are written first, then one commit makes the topic: after a crash, adopt again. The topic of an earlier
-    import gets new partitions, and new records if its log ends with a batch that the broker's log also has.
-    """
-    log, name = open_log(topic), paths.check_topic_name(paths.last_part(topic.url.rstrip("/")))
-    if by_links and parse_partition_folder(name) is not None:
-        text = "a topic of this name cannot be adopted without a copy: its folder would look like a partition's"
-        raise InvalidTopicError(text, topic=name)
-    existing = _load(log)
-    ends = {} if existing is None else {n: state.log_end_offset for n, state in enumerate(existing.partitions)}
-    copies = _read_replicas(replicas, config, ends)
-    topic_id = _topic_id(copies)
-    partitions = [with_end_markers(_most_complete(replicas_of_one), states) for replicas_of_one in copies]
-    if not topic.is_local:
-        partitions = [with_names_of_contents(partition) for partition in partitions]
-    is_linked = by_links and topic.is_local
-    if existing is not None:
-        if existing.dropped or existing.topic_id != topic_id:
-            text = "another topic is or was at this address: adopt to another address"
-            if topic_id is None:
-                text = "no partition.metadata shows whether the topic at this address is the same: "
-                text += "adopt to another address, all directories at once"
-            raise TopicExistsError(text, url=topic.url)
-        again = partial(adopt_topic, replicas, topic, open_log, config, states, by_links=by_links)
-        return _grow(log, existing, topic, partitions, again, linked=is_linked, dry_run=dry_run)
-    adopted = AdoptedTopic(name, topic.url, tuple(partitions), tuple(_notes(partitions)))
-    if dry_run:
-        return adopted, log, None
-    if topic.is_local and (existing_files := written_files(topic, name, partitions)) and not is_marked(topic):
-        text = "the topic's folder has other files: adopt to another address, or delete them"
-        raise StorageError(text, url=topic.url, file=existing_files[0])
-    with adopting(topic):
-        # another import may have ended since
-        if _load(log) is None:
-            _write_partitions(topic, name, partitions, linked=is_linked)
-            # on object storage another import may end now
-            with suppress(TopicExistsError):
-                contents: list[Action] = [action for partition in partitions for action in partition.actions()]
-                contents += _producer_batches(topic, partitions)
-                count = max(partition.name.partition for partition in partitions) + 1
-                snapshot = log.create(count, config, topic_id=topic_id, imported=contents)
-                end(topic)
-                return adopted, log, snapshot
-        end(topic)
-    return adopt_topic(replicas, topic, open_log, config, states, by_links=by_links)
-
-
 def _read_replicas(replicas: Replicas, config: TopicConfig, ends: Mapping[int, int]) -> list[list[AdoptedPartition]]:
     """Read the replicas of partitions, split at the topic's end; skips a damaged replica if there is another."""
     is_compacted = "compact" in config.cleanup_policy
@@ -465,12 +457,11 @@ def _grow(
     existing: Snapshot,
     topic: Storage,
     partitions: Sequence[AdoptedPartition],
-    again: Callable[[], _Adoption],
     *,
     linked: bool,
     dry_run: bool,
-) -> _Adoption:
-    """Append new records of the log directories to an imported topic, in one commit; `again` retries."""
+) -> _Adoption | None:
+    """Append new records of the log directories to an imported topic, in one commit; None if it changed since."""
     adopted_ends = cache(partial(_adopted_ends, log, existing))
     states = {number: _state(existing, number) for number in (partition.name.partition for partition in partitions)}
     parts = (
@@ -501,13 +492,19 @@ def _grow(
             # another import may have ended since, and then the files belong to the topic
             if is_unchanged := _is_unchanged(existing, log.load(include_dropped=True), states):
                 if topic.is_local:
-                    delete_targets(topic, existing.name, new)
+                    # what a crashed import left
+                    infos = [segment.info for part in new for segment in part.segments]
+                    name_of = partial(paths.segment_file, existing.name)
+                    suffixes = paths.SEGMENT_SUFFIXES
+                    topic.delete(
+                        [name_of(info.partition, info.stem, suffix) for info in infos for suffix in suffixes]
+                    )
                 for part in new:
                     write_partition(topic, existing.name, part, linked=linked)
                 snapshot = _commit_adopted(topic, log, existing, new, states)
         finally:
             end(topic)
-    return (adopted, log, snapshot) if is_unchanged else again()
+    return (adopted, log, snapshot) if is_unchanged else None
 
 
 def _is_unchanged(existing: Snapshot, head: Snapshot, states: Mapping[int, PartitionState]) -> bool:

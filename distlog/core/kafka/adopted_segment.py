@@ -23,7 +23,7 @@ from distlog.core.format.record_decoder import BatchSelection, decode, decode_pa
 from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.kafka.log_dir import LogDir
 from distlog.core.kafka.partition_folder import Epochs, PartitionFolder, PartitionName, SourceLog, log_walk
-from distlog.core.maintain.repair import complete_index
+from distlog.core.maintain.verify import complete_index
 from distlog.core.maintain.verify_segment import CHECKS, IndexCheck
 from distlog.core.segments.producer_states import OpenTransactions, ProducerStates, batches_of, read_producer_snapshot
 from distlog.core.segments.segment_parts import index_fields_of

@@ -63,9 +63,9 @@ from distlog.core.storage.parallel import cores, in_order, prefetched
 from distlog.core.storage.storage import Storage
 
 NON_CONSECUTIVE = Line("nonConsecutive", (number("first", ""), number("second", " is followed by ")), begin="  ")
-#: How many entries are read at once.
+#: The entries of an index that are read at once.
 ENTRIES = 1 << 16
-#: The bytes read of a batch: enough for its last offset.
+#: The first bytes of a batch up to the end of its last offset delta.
 _HEAD_BYTES = 27
 OFFSET_ENTRY_LINE = Line("entry", (number("offset"), number("position")))
 MISMATCH = Line(
@@ -74,6 +74,7 @@ MISMATCH = Line(
 NO_BATCH = Line(
     "indexedPositionNotFound", (number("offset", "Index offset: "), number("position", ", position: ")), begin="  "
 )
+#: For an entry of a time index, the last offset and the timestamp of a batch that the log does not have.
 NOTHING = -1
 TIME_ENTRY_LINE = Line("entry", (number("timestamp"), number("offset")))
 _INDEXED = number("indexTimestamp", "Index timestamp: ")
@@ -98,15 +99,14 @@ PRODUCER = Line("producer", (*_PRODUCER, *_LAST_BATCH))
 #: A producer without a known batch. Kafka's line ends with a space.
 PRODUCER_WITHOUT_BATCH = Line("producer", _PRODUCER, end=" \n")
 EPOCH = Line("leaderEpoch", (number("epoch"), number("startOffset")))
-#: How many bytes of a log are processed together.
+#: The bytes of a log that are processed together.
 WINDOW_BYTES = 2 << 20
 _BASE_OFFSET = re.compile(r"[0-9]{1,20}")
 _FOLDER_AND_NAME = re.compile(r"(?P<folder>.*[/:])?(?P<name>[^/]*)", re.DOTALL)
 
 
-#: Records are shown when their batches have decompressed to this size.
+#: Records are shown when their batches have decompressed to this many bytes.
 PART_BYTES = 4 << 20
-NO_OFFSETS = np.zeros(0, np.int64)
 #: How many parts of a window are formatted early: the memory of more has no bound, since a window may decompress to
 #: any size.
 _BUFFERED_PARTS = 4
@@ -224,7 +224,7 @@ class _LogDump:
             for parts, stop in self._shown(end):
                 for part in parts:
                     self._output.write(part.lines)
-                    self._compare_offsets(part)
+                    self._compare_offsets(part.offsets)
                     if part.error is not None:
                         self._output.fail(part.error)
                 position = stop
@@ -245,25 +245,21 @@ class _LogDump:
         with closing(in_order(tasks, workers + 1, workers=workers, joined=True)) as windows:
             yield from windows
 
-    def _compare_offsets(self, part: ShownBatches) -> None:
-        if part.ends is None:
-            return
-        (first, last), starts, ends = part.ends, part.gap_starts, part.gap_ends
-        if self._last_offset not in (-1, first - 1):
-            starts, ends = np.append(self._last_offset, starts), np.append(first, ends)
-        self._output.problems(self._title, NON_CONSECUTIVE, {"first": starts, "second": ends})
-        self._title = "" if len(starts) else self._title
-        self._last_offset = last
+    def _compare_offsets(self, offsets: Longs) -> None:
+        if self._last_offset >= 0:
+            offsets = np.append(self._last_offset, offsets)
+        gaps = np.flatnonzero(np.diff(offsets) != 1)
+        self._output.problems(self._title, NON_CONSECUTIVE, {"first": offsets[gaps], "second": offsets[gaps + 1]})
+        self._title = "" if len(gaps) else self._title
+        self._last_offset = int(offsets[-1]) if len(offsets) else self._last_offset
 
 
 @dataclass(frozen=True, slots=True)
 class ShownBatches:
-    """The lines of a part of a log, its first and last offset, gaps between neighbours, and the error at its end."""
+    """The lines of a part of a log, the offsets of its records, and the error at its end."""
 
     lines: memoryview
-    ends: tuple[int, int] | None
-    gap_starts: Longs
-    gap_ends: Longs
+    offsets: Longs
     error: CorruptRecordError | None
 
 
@@ -284,7 +280,7 @@ class LogWindows:
             for records, error in self._records(window, batches):
                 count = len(records.counts)
                 lines = self.style.lines(batches[:count], window.position, valid[start : start + count], records)
-                yield _shown(lines, records, error)
+                yield ShownBatches(lines, records.offsets.copy(), error)
                 batches, start = batches[count:], start + count
 
     def _records(
@@ -310,14 +306,6 @@ class LogWindows:
             else:
                 yield records, error
                 batches = batches[len(records.counts) :]
-
-
-def _shown(lines: memoryview, records: DumpedRecords, error: CorruptRecordError | None) -> ShownBatches:
-    if records.size == 0:
-        return ShownBatches(lines, None, NO_OFFSETS, NO_OFFSETS, error)
-    offsets = records.offsets
-    gaps = np.flatnonzero(np.diff(offsets) != 1)
-    return ShownBatches(lines, (int(offsets[0]), int(offsets[-1])), offsets[gaps], offsets[gaps + 1], error)
 
 
 def dump_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
@@ -397,7 +385,6 @@ def _last_offsets(log: DumpedFile, positions: Longs) -> tuple[npt.NDArray[np.boo
 
 
 def _integers(heads: npt.NDArray[np.uint8], start: int, width: int) -> Longs:
-    """Return the big-endian integers of `width` bytes at `start` in the rows."""
     return np.ascontiguousarray(heads[:, start : start + width]).view(f">i{width}")[:, 0].astype(np.int64)
 
 

@@ -43,6 +43,7 @@ from distlog.core.kafka.partition_folder import (
     PARTITION_METADATA,
     RECOVERY_POINTS,
     Epochs,
+    FileName,
     PartitionName,
     file_name,
     joined_epochs,
@@ -65,7 +66,85 @@ from distlog.core.segments.segment_state import LogDescription
 from distlog.core.storage.backend import byte_view
 from distlog.core.storage.local_files import failing_as
 from distlog.core.storage.parallel import Task, begin
-from distlog.core.storage.storage import Storage
+from distlog.core.storage.storage import FileInfo, Storage
+
+
+def export_topic(
+    handle: TopicHandle, snapshot: Snapshot, log_dir: str | os.PathLike[str], partitions: Iterable[int]
+) -> ExportReport:
+    """Write `partitions` of the topic into the local folder `log_dir`, next to other partitions."""
+    target = Storage(os.path.realpath(Storage(log_dir).local_path("")))
+    if os.path.isdir(target.url):
+        refuse_topic(target, target.list_folders())
+    with without_broker(target, alone=True):
+        folders = {n: target.child(paths.partition_dir(handle.storage.name, n)) for n in sorted(set(partitions))}
+        committed = without_tails(snapshot)
+        for number, folder in folders.items():
+            # readers get the records before the damage, and an earlier export may have later ones
+            if (damage := damage_of_tail(handle, committed, number)) is not None:
+                raise damage
+            if (last := read_export(folder)) is not None and last[1] != snapshot.topic_id:
+                text = "another topic of this name was exported to this directory: export to another, or delete it"
+                raise TopicExistsError(text, directory=folder.url, topic_id=last[1])
+        exported = [_PartitionExport(handle, snapshot, *partition).run() for partition in folders.items()]
+        _write_checkpoints(target, handle.storage.name, exported)
+    return ExportReport(target.url, tuple(exported))
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedPartition:
+    """A partition in the log directory: its offsets, and the part that this export wrote."""
+
+    partition: int
+    log_start_offset: int
+    last_stable_offset: int
+    log_end_offset: int
+    first_dirty_offset: int
+    first_base_offset: int
+    segments: int
+    segments_written: int
+    bytes_written: int
+
+
+_COLUMNS = ("partition", "log_start_offset", "log_end_offset", "segments", "segments_written", "bytes_written")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ExportReport(Shown):
+    """The contents of the log directory `log_dir` after an export, and the part that it wrote."""
+
+    log_dir: str
+    partitions: tuple[ExportedPartition, ...]
+
+    def __str__(self) -> str:
+        size = sum(partition.bytes_written for partition in self.partitions)
+        segments = sum(partition.segments_written for partition in self.partitions)
+        partitions = counted(len(self.partitions), "partition")
+        head = (
+            f"exported {partitions} to {self.log_dir}: wrote {counted(segments, 'segment')}, {counted(size, 'byte')}"
+        )
+        return "\n".join([head, *self.notes])
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A line per partition with an open transaction, which a broker cannot end."""
+        return tuple(
+            f"partition {entry.partition}: a transaction is open from offset {entry.last_stable_offset} on, where "
+            "consumers of committed records will stop: end it, and export again"
+            for entry in self.partitions
+            if entry.last_stable_offset < entry.log_end_offset
+        )
+
+    def to_table(self) -> pa.Table:
+        return table_of_numbers(self._rows(), _COLUMNS)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the log directory, the rows of the table, and the notes."""
+        return {"log_dir": self.log_dir, "partitions": self._rows(), "notes": list(self.notes)}
+
+    def _rows(self) -> list[dict[str, int]]:
+        return [{name: getattr(partition, name) for name in _COLUMNS} for partition in self.partitions]
+
 
 #: The list of an export, which a broker ignores. Before files change, it has all future files and which are complete:
 #: the next export continues a crashed one. A file of another size than listed has been changed by a broker.
@@ -130,7 +209,7 @@ def known_segments(folder: Storage) -> list[ExportedSegment]:
     """Return the segments of an earlier export, by base offset; deletes the empty log of a broker."""
     folder.refuse_links()
     last = read_export(folder)
-    files = [(file, parsed) for file in folder.list() if (parsed := parse_file(file.name)) is not None]
+    files = _segment_files(folder)
     sizes = {
         parsed.offset: file.size for file, parsed in files if parsed.suffix == LOG_SUFFIX and not parsed.temporary
     }
@@ -151,11 +230,17 @@ def known_segments(folder: Storage) -> list[ExportedSegment]:
     return segments
 
 
-def snapshots(folder: Storage) -> dict[int, str]:
-    files = [(parsed, file.name) for file in folder.list() if (parsed := parse_file(file.name)) is not None]
+def _snapshots(folder: Storage) -> dict[int, str]:
+    """Return the names of the producer snapshots, by offset."""
     return {
-        parsed.offset: name for parsed, name in files if parsed.suffix == SNAPSHOT_SUFFIX and not parsed.temporary
+        parsed.offset: file.name
+        for file, parsed in _segment_files(folder)
+        if parsed.suffix == SNAPSHOT_SUFFIX and not parsed.temporary
     }
+
+
+def _segment_files(folder: Storage) -> list[tuple[FileInfo, FileName]]:
+    return [(file, parsed) for file in folder.list() if (parsed := parse_file(file.name)) is not None]
 
 
 if TYPE_CHECKING:
@@ -306,41 +391,6 @@ def _stored(reader: SegmentReader, segment: SegmentInfo, suffix: str) -> bytes |
     return checksum_error(segment, suffix, part, crc32c(data)) or data
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedPartition:
-    """A partition in the log directory: its offsets, and the part that this export wrote."""
-
-    partition: int
-    log_start_offset: int
-    last_stable_offset: int
-    log_end_offset: int
-    first_dirty_offset: int
-    first_base_offset: int
-    segments: int
-    segments_written: int
-    bytes_written: int
-
-
-def export_partition(handle: TopicHandle, snapshot: Snapshot, partition: int, log_dir: Storage) -> ExportedPartition:
-    folder = log_dir.child(paths.partition_dir(handle.storage.name, partition))
-    state = snapshot.partitions[partition]
-    export = _PartitionExport(handle, snapshot, partition, folder)
-    written = export.run()
-    if PARTITION_METADATA not in {file.name for file in folder.list()}:
-        folder.put(PARTITION_METADATA, write_topic_id(uuid.UUID(snapshot.topic_id)))
-    return ExportedPartition(
-        partition,
-        state.log_start_offset,
-        last_stable_offset(handle.reader, state),
-        state.log_end_offset,
-        state.first_dirty_offset,
-        export.present[0].base_offset,
-        len(export.present),
-        len(written),
-        sum(segment.log_bytes for segment in written),
-    )
-
-
 class _PartitionExport:
     """The export of a partition; `present` has the segments in its folder at the end."""
 
@@ -352,7 +402,24 @@ class _PartitionExport:
         self._files = ExportedFiles(folder)
         self.present: list[ExportedSegment] = []
 
-    def run(self) -> list[SegmentInfo]:
+    def run(self) -> ExportedPartition:
+        written = self._write()
+        if PARTITION_METADATA not in {file.name for file in self._folder.list()}:
+            self._folder.put(PARTITION_METADATA, write_topic_id(uuid.UUID(self._topic_id)))
+        return ExportedPartition(
+            self._partition,
+            self._state.log_start_offset,
+            last_stable_offset(self._handle.reader, self._state),
+            self._state.log_end_offset,
+            self._state.first_dirty_offset,
+            self.present[0].base_offset,
+            len(self.present),
+            len(written),
+            sum(segment.log_bytes for segment in written),
+        )
+
+    def _write(self) -> list[SegmentInfo]:
+        """Write the segments that the folder lacks, and the files next to them; returns the written segments."""
         exported = known_segments(self._folder)
         segments = [segment for segment in self._state.segments if segment.next_offset > self._state.log_start_offset]
         filled = {entry.base_offset: entry for entry in exported if entry.stem}
@@ -399,7 +466,7 @@ class _PartitionExport:
         if not unchanged:
             return StoredProducers(self._handle.storage, self._handle.name, self._partition).newest(segments, end)
         unchanged_end = max(segment.next_offset for segment in segments if segment.base_offset in unchanged)
-        for offset, name in sorted(snapshots(self._folder).items(), reverse=True):
+        for offset, name in sorted(_snapshots(self._folder).items(), reverse=True):
             if unchanged_end <= offset <= end:
                 with suppress(CorruptionError):
                     return ProducerStates.of_snapshot(read_producer_snapshot(self._folder.read(name)), offset)
@@ -419,7 +486,7 @@ class _PartitionExport:
         for obsolete in {entry.base_offset for entry in exported} - bases:
             self._folder.delete([file_name(obsolete, suffix) for suffix in paths.SEGMENT_SUFFIXES])
         self._put_snapshot(end, producers)
-        stale = [name for offset, name in snapshots(self._folder).items() if offset not in (end, max(bases))]
+        stale = [name for offset, name in _snapshots(self._folder).items() if offset not in (end, max(bases))]
         self._folder.delete(stale)
         adopted: Epochs = []
         # for a topic whose first part a broker wrote
@@ -434,68 +501,6 @@ class _PartitionExport:
         # dated before 1970: a broker uses the file's time as the log's largest timestamp, where a search by time ends
         _set_times(self._folder, offset, -1000)
         self.present.insert(index, empty_segment(offset, is_complete=True))
-
-
-_COLUMNS = ("partition", "log_start_offset", "log_end_offset", "segments", "segments_written", "bytes_written")
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class ExportReport(Shown):
-    """The contents of the log directory `log_dir` after an export, and the part that it wrote."""
-
-    log_dir: str
-    partitions: tuple[ExportedPartition, ...]
-
-    def __str__(self) -> str:
-        size = sum(partition.bytes_written for partition in self.partitions)
-        segments = sum(partition.segments_written for partition in self.partitions)
-        partitions = counted(len(self.partitions), "partition")
-        head = (
-            f"exported {partitions} to {self.log_dir}: wrote {counted(segments, 'segment')}, {counted(size, 'byte')}"
-        )
-        return "\n".join([head, *self.notes])
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """A line per partition with an open transaction, which a broker cannot end."""
-        return tuple(
-            f"partition {entry.partition}: a transaction is open from offset {entry.last_stable_offset} on, where "
-            "consumers of committed records will stop: end it, and export again"
-            for entry in self.partitions
-            if entry.last_stable_offset < entry.log_end_offset
-        )
-
-    def to_table(self) -> pa.Table:
-        return table_of_numbers(self._rows(), _COLUMNS)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the log directory, the rows of the table, and the notes."""
-        return {"log_dir": self.log_dir, "partitions": self._rows(), "notes": list(self.notes)}
-
-    def _rows(self) -> list[dict[str, int]]:
-        return [{name: getattr(partition, name) for name in _COLUMNS} for partition in self.partitions]
-
-
-def export_topic(
-    handle: TopicHandle, snapshot: Snapshot, log_dir: str | os.PathLike[str], partitions: Iterable[int]
-) -> ExportReport:
-    """Write `partitions` of the topic into the local folder `log_dir`, next to other partitions."""
-    target = Storage(os.path.realpath(Storage(log_dir).local_path("")))
-    if os.path.isdir(target.url):
-        refuse_topic(target, target.list_folders())
-    with without_broker(target, alone=True):
-        numbers, committed = sorted(set(partitions)), without_tails(snapshot)
-        for number in numbers:
-            # readers get the records before the damage, and an earlier export may have later ones
-            if (damage := damage_of_tail(handle, committed, number)) is not None:
-                raise damage
-            folder = target.child(paths.partition_dir(handle.storage.name, number))
-            if (last := read_export(folder)) is not None and last[1] != snapshot.topic_id:
-                text = "another topic of this name was exported to this directory: export to another, or delete it"
-                raise TopicExistsError(text, directory=folder.url, topic_id=last[1])
-        exported = [export_partition(handle, snapshot, number, target) for number in numbers]
-        _write_checkpoints(target, handle.storage.name, exported)
-    return ExportReport(target.url, tuple(exported))
 
 
 def _write_checkpoints(target: Storage, topic: str, exported: list[ExportedPartition]) -> None:

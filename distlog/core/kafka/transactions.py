@@ -15,7 +15,7 @@ import pyarrow as pa
 from distlog.core import paths
 from distlog.core.arrays import table_of_numbers, table_of_rows
 from distlog.core.commits.commit_log import CurrentSnapshot
-from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.display import Shown, counted
 from distlog.core.errors import CommitConflictError, CorruptRecordError, TopicNotFoundError
 from distlog.core.format.record_encoder import ValidBatch
@@ -298,16 +298,13 @@ def list_producers(handle: TopicHandle, current: CurrentSnapshot) -> pa.Table:
     snapshot = current.refresh()
     rows = []
     for number, state in enumerate(snapshot.partitions):
-        entries = _producers_of(handle, current, number, state)
+        if handle.storage.is_local_disk:
+            with closing(PartitionLog(handle, number, current)) as log:
+                entries = log.producers()
+        else:
+            entries = producer_entries(handle, state)
         rows += [{"partition": number, **{name: int(entry[name]) for name in _PRODUCER}} for entry in entries]
     return table_of_numbers(rows, ("partition", *_PRODUCER))
-
-
-def _producers_of(handle: TopicHandle, current: CurrentSnapshot, number: int, state: PartitionState) -> Any:
-    if handle.storage.is_local_disk:
-        with closing(PartitionLog(handle, number, current)) as log:
-            return log.producers()
-    return producer_entries(handle, state)
 
 
 def abort_transaction(
@@ -334,8 +331,8 @@ def abort_transaction(
             is_committed=False,
             coordinator_epoch=max(0, transaction.coordinator_epoch),
         )
-        is_direct = handle.storage.is_local_disk
-        if (_end_directly if is_direct else _end_in_commit)(handle, current, transaction, run):
+        end = _end_directly if handle.storage.is_local_disk else _end_in_commit
+        if end(handle, current, transaction, run):
             return ListedTransaction(transaction, state.transactional_id, state.state, is_hanging=True)
 
 

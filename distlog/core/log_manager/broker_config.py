@@ -133,17 +133,14 @@ def settings_of(kind: Any) -> dict[str, BrokerSetting]:
 
 
 def given_values(kind: type[Any], settings: Mapping[str, object]) -> dict[str, Any]:
-    """The values of the dataclass's fields that Kafka-named `settings` give; others are left out."""
-    defaults = {setting_field.name: setting_field.default for setting_field in dataclasses.fields(kind)}
-    by_field = {
-        name: (setting, next((present for present in setting.names if present in settings), None))
-        for name, setting in settings_of(kind).items()
-    }
-    return {
-        name: _value(setting, present, settings[present], defaults[name])
-        for name, (setting, present) in by_field.items()
-        if present is not None
-    }
+    """Return the values that Kafka-named `settings` give fields of the dataclass; other fields are left out."""
+    values = {}
+    for setting_field in dataclasses.fields(kind):
+        setting = setting_field.metadata.get(_SETTING)
+        name = next((name for name in setting.names if name in settings), None) if setting else None
+        if setting and name:
+            values[setting_field.name] = _value(setting, name, settings[name], setting_field.default)
+    return values
 
 
 def shown(values: Any) -> Iterator[tuple[BrokerSetting, str, bool]]:
@@ -210,17 +207,13 @@ def _topic_defaults(settings: Mapping[str, object]) -> dict[str, object]:
         if setting:
             named[topic] = setting[0], _in_ms(topic, setting[0], settings[setting[0]], setting[1])
     for topic, (broker, value) in named.items():
-        _check_topic_setting(broker, topic, value)
+        try:
+            TopicConfig.parse({topic: value})
+        except InvalidConfigError as error:  # noqa: PERF203 - a file has few settings
+            raise InvalidConfigError(f"{broker}: {error.message}", **error.details) from None
     defaults = {topic: value for topic, (_, value) in named.items()}
     TopicConfig.parse(defaults)  # the lags of compaction must agree
     return defaults
-
-
-def _check_topic_setting(broker: str, topic: str, value: object) -> None:
-    try:
-        TopicConfig.parse({topic: value})
-    except InvalidConfigError as error:
-        raise InvalidConfigError(f"{broker}: {error.message}", **error.details) from None
 
 
 def _in_ms(topic: str, broker: str, value: object, unit: int) -> int:

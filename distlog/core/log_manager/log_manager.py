@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from distlog.core import paths
 from distlog.core.errors import DistlogError, InvalidConfigError, TopicNotFoundError
 from distlog.core.integers import MAX_LONG
-from distlog.core.log.partition_lock import PartitionCounters, counters_in
+from distlog.core.log.partition_lock import counters_in
 from distlog.core.log_manager.broker_config import BrokerConfig
 from distlog.core.log_manager.log_tasks import LogCleaner, LogDirectory, LogTasks, Scheduler, TaskRun, monotonic_ms
 from distlog.core.read.fetch import has_late_transaction
@@ -22,6 +23,11 @@ from distlog.core.topic import Topic
 
 #: How long `stop` waits for tasks; a task that runs longer is abandoned, as in a killed process.
 STOP_TIMEOUT_S = 8.0
+#: The task that finds topics, for whose first run the other tasks of a root wait.
+LOAD_LOGS = "load-logs"
+#: The work of a task on a root, which fills in the counts and errors of its run.
+Work = Callable[[TaskRun], None]
+_log = logging.getLogger(__name__)
 
 
 class LogManager:
@@ -106,7 +112,7 @@ class LogManager:
         Raises:
             TopicNotFoundError: The topic is not loaded, or several roots have a topic of this name.
         """
-        topics = [topic for directory in self._directories for topic in directory.find([name])]
+        topics = [topic for topic in self.topics if name in (paths.last_part(topic.url), topic.url)]
         if len(topics) != 1:
             text = "several roots have this topic: give its URL" if topics else "the topic is not loaded"
             raise TopicNotFoundError(text, topic=name)
@@ -164,8 +170,8 @@ class LogManager:
 
     def _schedule(self, directory: LogDirectory) -> None:
         config, tasks = self.config, LogTasks(directory)
-        cleaner = LogCleaner(directory, config.retention_check_interval_ms)
         check_ms = config.retention_check_interval_ms
+        cleaner = LogCleaner(directory, check_ms)
 
         def task(
             name: str, work: Work, period_ms: int, delay_ms: int = config.initial_task_delay_ms, at_stop: bool = False
@@ -211,126 +217,112 @@ class LogManager:
             _log.warning("on_run failed after %s: %s: %s", run.task, type(error).__name__, error)
 
 
-#: The counters of each partition on a local disk, of all processes.
-_COUNTERS = {
-    "appends": "direct appends",
-    "append_bytes": "bytes of direct appends",
-    "append_seconds": "how long direct appends took, with the wait for the lock",
-    "flushes": "syncs of active segments",
-    "flush_seconds": "how long syncs of active segments took",
-}
-
-_LATE = "1 if a transaction is open for longer than any coordinator allows"
-
 Labels = Mapping[str, str]
 Value = tuple[Labels, float]
+Kind = Literal["counter", "gauge"]
 
 
 class Metric(NamedTuple):
     """A metric, with a value for each set of labels."""
 
     name: str
-    kind: Literal["counter", "gauge"]
+    kind: Kind
     meaning: str
     values: list[Value]
 
 
 class TaskMetrics:
+    """The metrics of the runs of tasks; safe between threads."""
+
     def __init__(self) -> None:
         self._lock = process_lock()
-        self._metrics: dict[str, Metric] = {}
+        #: By name, kind and meaning, and then by labels.
+        self._values: dict[tuple[str, Kind, str], dict[tuple[tuple[str, str], ...], float]] = {}
 
     def note(self, run: TaskRun, ended_ms: int) -> None:
-        labels = {"task": run.task, "root": run.root}
+        root = ("root", run.root)
+        labels = ("task", run.task), root
         with self._lock:
-            self._add("task_runs", "runs of a task", labels, 1)
-            self._add("task_seconds", "how long the runs of a task took", labels, run.seconds)
-            self._add("task_errors", "topics and roots at which a run failed", labels, len(run.errors))
-            last = self._metric("task_last_run_timestamp_seconds", "gauge", "when the last run of a task ended")
-            _set(last, labels, ended_ms / 1000)
-            failing = self._metric("task_failing", "gauge", "topics and roots at which the last run failed")
-            _set(failing, labels, len(run.errors))
+            self._of("task_runs", "counter", "runs of a task")[labels] += 1
+            self._of("task_seconds", "counter", "how long the runs of a task took")[labels] += run.seconds
+            self._of("task_errors", "counter", "topics and roots at which a run failed")[labels] += len(run.errors)
+            last = self._of("task_last_run_timestamp_seconds", "gauge", "when the last run of a task ended")
+            last[labels] = ended_ms / 1000
+            failing = self._of("task_failing", "gauge", "topics and roots at which the last run failed")
+            failing[labels] = len(run.errors)
             for name, count in run.counts.items():
-                task = run.task.replace("-", "_")
-                self._add(f"{task}_{name}", f"{name.replace('_', ' ')} of {run.task}", {"root": run.root}, count)
+                metric = f"{run.task.replace('-', '_')}_{name}"
+                self._of(metric, "counter", f"{name.replace('_', ' ')} of {run.task}")[(root,)] += count
 
     def metrics(self) -> list[Metric]:
         with self._lock:
-            return [metric._replace(values=list(metric.values)) for metric in self._metrics.values()]
+            return [
+                Metric(f"distlog_{name}", kind, meaning, [(dict(labels), value) for labels, value in values.items()])
+                for (name, kind, meaning), values in self._values.items()
+            ]
 
-    def _add(self, name: str, meaning: str, labels: Labels, count: float) -> None:
-        metric = self._metric(name, "counter", meaning)
-        previous = next((value for value_labels, value in metric.values if value_labels == labels), 0.0)
-        _set(metric, labels, previous + count)
-
-    def _metric(self, name: str, kind: Literal["counter", "gauge"], meaning: str) -> Metric:
-        return self._metrics.setdefault(name, Metric(f"distlog_{name}", kind, meaning, []))
+    def _of(self, name: str, kind: Kind, meaning: str) -> dict[tuple[tuple[str, str], ...], float]:
+        return self._values.setdefault((name, kind, meaning), defaultdict(float))
 
 
-def _set(metric: Metric, labels: Labels, value: float) -> None:
-    metric.values[:] = [labelled for labelled in metric.values if labelled[0] != labels]
-    metric.values.append((labels, value))
+#: The kinds and the meanings of the metrics of roots and partitions, by name. The counters are of all processes, and
+#: only of partitions on a local disk.
+_LOG_METRICS: Mapping[str, tuple[Kind, str]] = {
+    "root_offline": ("gauge", "1 if the root did not answer at the last look"),
+    "topics": ("gauge", "loaded topics"),
+    "log_start_offset": ("gauge", "first readable offset"),
+    "log_end_offset": ("gauge", "next offset to be assigned"),
+    "log_size_bytes": ("gauge", "bytes of the log files"),
+    "log_segments": ("gauge", "live segments"),
+    "log_late_transaction": ("gauge", "1 if a transaction is open for longer than any coordinator allows"),
+    "log_appends": ("counter", "direct appends"),
+    "log_append_bytes": ("counter", "bytes of direct appends"),
+    "log_append_seconds": ("counter", "how long direct appends took, with the wait for the lock"),
+    "log_flushes": ("counter", "syncs of active segments"),
+    "log_flush_seconds": ("counter", "how long syncs of active segments took"),
+}
 
 
 def log_metrics(directories: Iterable[LogDirectory]) -> list[Metric]:
-    """The state of the roots and of each partition at the last scan; makes no request to an object store."""
-    directories = list(directories)
-    offline: list[Value] = [({"root": directory.url}, float(directory.is_offline)) for directory in directories]
-    topics: list[Value] = [({"root": directory.url}, float(len(directory.topics))) for directory in directories]
-    metrics = [
-        Metric("distlog_root_offline", "gauge", "1 if the root did not answer at the last look", offline),
-        Metric("distlog_topics", "gauge", "loaded topics", topics),
-        Metric("distlog_log_start_offset", "gauge", "first readable offset", []),
-        Metric("distlog_log_end_offset", "gauge", "next offset to be assigned", []),
-        Metric("distlog_log_size_bytes", "gauge", "bytes of the log files", []),
-        Metric("distlog_log_segments", "gauge", "live segments", []),
-        Metric("distlog_log_late_transaction", "gauge", _LATE, []),
-    ]
-    counter_metrics = [Metric(f"distlog_log_{name}", "counter", meaning, []) for name, meaning in _COUNTERS.items()]
+    """Return the state of roots and partitions at the last scan; makes no request to an object store."""
+    values: dict[str, list[Value]] = {name: [] for name in _LOG_METRICS}
     for directory in directories:
-        for name, topic in directory.topics.items():
+        root, topics = {"root": directory.url}, directory.topics
+        values["root_offline"].append((root, float(directory.is_offline)))
+        values["topics"].append((root, float(len(topics))))
+        for topic_name, topic in topics.items():
             # a topic that cannot be read is left out; the failed task reports it
             with suppress(DistlogError, OSError):
-                for labels, numbers in list(_partitions({"root": directory.url, "topic": name}, topic)):
-                    for metric, number in zip(metrics[2:], numbers, strict=True):
-                        metric.values.append((labels, float(number)))
-                for labels, counters in _counted({"root": directory.url, "topic": name}, topic):
-                    for metric, total in zip(counter_metrics, _numbers(counters), strict=True):
-                        metric.values.append((labels, total))
-    return [*metrics, *counter_metrics]
+                for number, numbers in enumerate(list(_partition_numbers(topic))):
+                    labels = {**root, "topic": topic_name, "partition": str(number)}
+                    for name, value in numbers.items():
+                        values[name].append((labels, float(value)))
+    return [Metric(f"distlog_{name}", *metric, values[name]) for name, metric in _LOG_METRICS.items()]
 
 
-def _partitions(of: Labels, topic: Topic) -> Iterator[tuple[Labels, tuple[int, ...]]]:
+def _partition_numbers(topic: Topic) -> Iterator[dict[str, float]]:
+    """Yield the values of each partition's metrics, by name."""
     now_ms = topic.clock()
     for number, state in enumerate(topic.live_snapshot.partitions):
-        size, is_late = int(state.segments.log_bytes.sum()), False
+        is_late = False
         # readers report a batch that cannot be read; it hides no other metric
         with suppress(DistlogError):
             is_late = has_late_transaction(topic.reader, state, number, now_ms)
-        yield (
-            {**of, "partition": str(number)},
-            (state.log_start_offset, state.log_end_offset, size, len(state.segments), is_late),
-        )
-
-
-def _counted(of: Labels, topic: Topic) -> Iterator[tuple[Labels, PartitionCounters]]:
-    if not topic.storage.is_local:
-        return
-    for number in range(len(topic.snapshot.partitions)):
-        folder = topic.storage.local_path(paths.partition_dir(topic.snapshot.name, number))
-        counters = counters_in(folder)
+        numbers: dict[str, float] = {
+            "log_start_offset": state.log_start_offset,
+            "log_end_offset": state.log_end_offset,
+            "log_size_bytes": int(state.segments.log_bytes.sum()),
+            "log_segments": len(state.segments),
+            "log_late_transaction": is_late,
+        }
+        folder = paths.partition_dir(topic.snapshot.name, number)
+        counters = counters_in(topic.storage.local_path(folder)) if topic.storage.is_local else None
         if counters is not None:
-            yield {**of, "partition": str(number)}, counters
-
-
-def _numbers(counters: PartitionCounters) -> tuple[float, ...]:
-    append_s, flush_s = counters.append_ns / 1e9, counters.flush_ns / 1e9
-    return counters.appends, counters.append_bytes, append_s, counters.flushes, flush_s
-
-
-LOAD_LOGS = "load-logs"
-
-#: The work of a task on a root, which fills in the counts and errors of its run.
-Work = Callable[[TaskRun], None]
-
-_log = logging.getLogger(__name__)
+            numbers |= {
+                "log_appends": counters.appends,
+                "log_append_bytes": counters.append_bytes,
+                "log_append_seconds": counters.append_ns / 1e9,
+                "log_flushes": counters.flushes,
+                "log_flush_seconds": counters.flush_ns / 1e9,
+            }
+        yield numbers

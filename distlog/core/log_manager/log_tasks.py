@@ -1,4 +1,4 @@
-"""The tasks of one root: cleaning, retention, deleting files, flushing, and Kafka's checkpoint files."""
+"""The tasks of one root: retention, vacuum, flushes, Kafka's checkpoint files, compaction and merging."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -36,7 +36,7 @@ from distlog.core.topic import Topic
 
 
 class LogTasks:
-    """The other tasks of a root, by Kafka's names and rules; several processes may run them on one root."""
+    """The tasks of a root but compaction and merging, by Kafka's names and rules; several processes may run them."""
 
     def __init__(self, directory: LogDirectory) -> None:
         self._directory, self._clock = directory, directory.clock
@@ -44,17 +44,17 @@ class LogTasks:
 
     def clean_up_logs(self, run: TaskRun) -> None:
         """`log-retention`: delete the segments that each topic no longer keeps."""
-
-        def retain(topic: Topic) -> None:
-            deleted = topic.retention().to_dict()
-            run.add(deleted_segments=deleted["segments"])
-            run.add(deleted_bytes=deleted["bytes"], deleted_records=deleted["records"])
-
-        self._directory.each_topic(run, retain)
+        for topic in self._directory.topics_until_stop():
+            with self._directory.failures_noted(run, topic):
+                deleted = topic.retention().to_dict()
+                run.add(deleted_segments=deleted["segments"])
+                run.add(deleted_bytes=deleted["bytes"], deleted_records=deleted["records"])
 
     def delete_logs(self, run: TaskRun) -> None:
         """`delete-logs`: vacuum each topic when its `file.delete.delay.ms` has passed since the last time."""
-        self._directory.each_topic(run, lambda topic: self._vacuum(run, topic, topic.vacuum))
+        for topic in self._directory.topics_until_stop():
+            with self._directory.failures_noted(run, topic):
+                self._vacuum(run, topic, topic.vacuum)
         for dropped in self._directory.dropped.values():
             if self._directory.is_stopping():
                 return
@@ -74,15 +74,13 @@ class LogTasks:
 
     def flush_dirty_logs(self, run: TaskRun) -> None:
         """`log-flusher`: flush the active segments whose flush policy requires it, whichever process appends."""
-
-        def flush(topic: Topic) -> None:
-            for partition in _active(topic):
-                with _log(topic, partition) as log:
-                    started_ms = monotonic_ms()
-                    if log.flush_if_due():
-                        run.add(flushes=1, flush_seconds=(monotonic_ms() - started_ms) / 1000)
-
-        self._directory.each_topic(run, flush)
+        for topic in self._directory.topics_until_stop():
+            with self._directory.failures_noted(run, topic):
+                for partition in _active(topic):
+                    with _log(topic, partition) as log:
+                        started_ms = monotonic_ms()
+                        if log.flush_if_due():
+                            run.add(flushes=1, flush_seconds=(monotonic_ms() - started_ms) / 1000)
 
     def checkpoint_recovery_points(self, run: TaskRun) -> None:
         """`recovery-point-offset-checkpoint`: write the durable end of each partition.
@@ -93,8 +91,9 @@ class LogTasks:
         self._checkpoint(run, RECOVERY_POINTS, _recovery_points)
         if self._directory.is_stopping():
             # after the file, since this may take longer than the manager waits
-            for name, topic in self._directory.topics.items():
-                self._directory.attempt(run, name, topic, partial(_end_cleanly, run))
+            for topic in self._directory.topics.values():
+                with self._directory.failures_noted(run, topic):
+                    _end_cleanly(run, topic)
             self._checkpoint(run, RECOVERY_POINTS, _recovery_points)
 
     def checkpoint_log_start_offsets(self, run: TaskRun) -> None:
@@ -110,13 +109,10 @@ class LogTasks:
         if META_PROPERTIES in names or any(map(parse_partition_folder, names)):
             # the root is a broker's log directory, whose files are for its own logs
             return
-
-        def note(name: str, topic: Topic) -> None:
-            of_partitions = of_topic(topic.refresh()).items()
-            offsets.update({PartitionName(name, partition): offset for partition, offset in of_partitions})
-
         for name, topic in directory.topics.items():
-            directory.attempt(run, name, topic, partial(note, name))
+            with directory.failures_noted(run, topic):
+                of_partitions = of_topic(topic.refresh()).items()
+                offsets.update({PartitionName(name, partition): offset for partition, offset in of_partitions})
         try:
             directory.storage.put(file, write_offsets(offsets))
         except Exception as error:
@@ -205,7 +201,7 @@ class LogDirectory:
         topics = self.topics
         for name in (topics.keys() | self.dropped.keys()) - names:
             self._forget(name)
-        in_parallel(lambda name: self.attempt(run, name, topics[name], Topic.refresh), topics.keys() & names)
+        in_parallel(partial(self._refresh, run), [topics[name] for name in topics.keys() & names])
         loaded = in_parallel(partial(self._load, run), names - self.topics.keys())
         run.add(loaded_topics=sum(loaded))
         for name, text in copies_in(self.topics.values()).items():
@@ -213,24 +209,26 @@ class LogDirectory:
         if paths.COMMITS_DIR in folders and not self.topics:
             run.failed(self.url, "this is a topic, not a folder of topics: give the folder that contains it")
 
-    def each_topic(self, run: TaskRun, work: Callable[[Topic], object]) -> None:
-        """Do `work` on each topic; notes failures, and forgets dropped topics."""
-        for name, topic in self.topics.items():
+    def topics_until_stop(self) -> Iterator[Topic]:
+        """Yield the loaded topics; ends early when the manager stops."""
+        for topic in self.topics.values():
             if self.is_stopping():
                 return
-            self.attempt(run, name, topic, work)
+            yield topic
 
-    def attempt(self, run: TaskRun, name: str, topic: Topic, work: Callable[[Topic], object]) -> None:
+    @contextmanager
+    def failures_noted(self, run: TaskRun, topic: Topic) -> Iterator[None]:
+        """Note a failure of the block in `run`, or forget the topic if it was dropped."""
         try:
-            work(topic)
+            yield
         except TopicNotFoundError:
-            self._forget(name, topic)
+            self._forget(paths.last_part(topic.url), topic)
         except Exception as error:
             run.failed(topic.url, error)
 
-    def find(self, names: Iterable[str]) -> list[Topic]:
-        names = set(names)
-        return [topic for name, topic in self.topics.items() if name in names or topic.url in names]
+    def _refresh(self, run: TaskRun, topic: Topic) -> None:
+        with self.failures_noted(run, topic):
+            topic.refresh()
 
     def _load(self, run: TaskRun, name: str) -> bool:
         storage, dropped = self.storage.child(name), self.dropped.get(name)
@@ -274,7 +272,6 @@ class LogDirectory:
 
 class _DirtyLog(NamedTuple):
     dirty_ratio: float
-    name: str
     topic: Topic
     partition: int
 
@@ -298,7 +295,7 @@ class LogCleaner:
     def clean_logs(self, run: TaskRun) -> None:
         """`log-cleaner`: compact logs by `min.cleanable.dirty.ratio` or `max.compaction.lag.ms`, in passes."""
         # forget expired pauses, also after a clock was set back, and topics that are no longer compacted
-        urls, now_ms = {topic.url for topic in self._compacted().values()}, self._directory.clock()
+        urls, now_ms = {topic.url for topic in self._compacted()}, self._directory.clock()
         self._paused = {
             log: pause
             for log, pause in self._paused.items()
@@ -312,9 +309,10 @@ class LogCleaner:
 
     def merge_segments(self, run: TaskRun) -> None:
         """`segment-merge`: merge small segments, in topics that are not compacted."""
-
-        def merge_small(topic: Topic) -> None:
-            if plan_merge(topic.refresh().snapshot):
+        for topic in self._directory.topics_until_stop():
+            with self._directory.failures_noted(run, topic):
+                if not plan_merge(topic.refresh().snapshot):
+                    continue
                 report, after = merge(topic.handle, topic.snapshot)
                 topic.advance(after)
                 if not report.ok:
@@ -323,49 +321,41 @@ class LogCleaner:
                 run.add(merged_segments=summary["segments_before"], segments_made=summary["segments_after"])
                 run.add(merged_bytes=summary["bytes"])
 
-        self._directory.each_topic(run, merge_small)
-
     def _clean_pass(self, run: TaskRun) -> bool:
-        cleaned = False
-        for log in self._filthiest_first(run):
+        """Compact each due partition once; returns whether any is clean now."""
+        is_any_cleaned = False
+        for log in self._dirtiest_first(run):
             if self._directory.is_stopping():
                 break
-            cleaned |= self._clean(run, log)
-        return cleaned
+            is_any_cleaned |= self._clean(run, log)
+        return is_any_cleaned
 
-    def _filthiest_first(self, run: TaskRun) -> list[_DirtyLog]:
+    def _dirtiest_first(self, run: TaskRun) -> list[_DirtyLog]:
         due: list[_DirtyLog] = []
-
-        def add_due(name: str, topic: Topic) -> None:
-            dirty = plan_compaction(topic.refresh().snapshot, self._directory.clock())
-            due.extend(
-                _DirtyLog(partition.dirty_ratio, name, topic, partition.partition)
-                for partition in dirty
-                if (topic.url, partition.partition) not in self._paused
-            )
-
-        for name, topic in self._compacted().items():
-            self._directory.attempt(run, name, topic, partial(add_due, name))
+        for topic in self._compacted():
+            with self._directory.failures_noted(run, topic):
+                dirty = plan_compaction(topic.refresh().snapshot, self._directory.clock())
+                due += [
+                    _DirtyLog(log.dirty_ratio, topic, log.partition)
+                    for log in dirty
+                    if (topic.url, log.partition) not in self._paused
+                ]
         return sorted(due, key=lambda log: -log.dirty_ratio)
 
     def _clean(self, run: TaskRun, log: _DirtyLog) -> bool:
-        cleaned, partition_run = list[bool](), TaskRun(run.task, run.root, run.started_ms)
-
-        def clean(topic: Topic) -> None:
+        topic, is_cleaned, partition_run = log.topic, False, TaskRun(run.task, run.root, run.started_ms)
+        with self._directory.failures_noted(partition_run, topic):
             report, after = compact(topic.handle, topic.snapshot, partitions=[log.partition])
             topic.advance(after)
-            cleaned.append(_note_cleaned(partition_run, topic, report))
-
-        self._directory.attempt(partition_run, log.name, log.topic, clean)
+            is_cleaned = _note_cleaned(partition_run, topic, report)
         run.counts += partition_run.counts
         for error in partition_run.errors.values():
             until_ms = self._directory.clock() + self._retry_ms
-            self._paused[log.topic.url, log.partition] = _PausedPartition(until_ms, error)
-        return any(cleaned)
+            self._paused[topic.url, log.partition] = _PausedPartition(until_ms, error)
+        return is_cleaned
 
-    def _compacted(self) -> dict[str, Topic]:
-        topics = self._directory.topics
-        return {name: topic for name, topic in topics.items() if "compact" in topic.config.cleanup_policy}
+    def _compacted(self) -> list[Topic]:
+        return [topic for topic in self._directory.topics.values() if "compact" in topic.config.cleanup_policy]
 
 
 def _note_cleaned(run: TaskRun, topic: Topic, report: CompactionReport) -> bool:

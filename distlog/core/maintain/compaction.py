@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
@@ -24,7 +23,7 @@ from distlog.core.errors import StorageError
 from distlog.core.format.indexes import AbortedTransaction
 from distlog.core.format.kernels.record_write import RETAINED, choose_records
 from distlog.core.format.record_batch import APPEND_TIME, CONTROL, DELETE_HORIZON, HEADER_SIZE, TRANSACTIONAL
-from distlog.core.format.record_encoder import Flags, Longs, RecordBytes, lay_out
+from distlog.core.format.record_encoder import Flags, RecordBytes, lay_out
 from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.maintain import record_keys
 from distlog.core.maintain.group_rewrite import (
@@ -42,6 +41,53 @@ from distlog.core.maintain.group_rewrite import (
 from distlog.core.segments.chunks import Chunk
 from distlog.core.segments.producer_states import last_stable_offset
 from distlog.core.segments.segment_reader import TopicHandle
+
+#: Memory for the keys of one round, 24 bytes each (Kafka's log.cleaner.dedupe.buffer.size).
+DEDUPE_BUFFER_BYTES = 128 << 20
+#: Bytes that a round cleans before its commit, so that small partitions share one.
+ROUND_BYTES = 64 << 20
+#: A round over at least one of the due partitions; the last parameter is the bytes for keys.
+Clean = Callable[[TopicHandle, Snapshot, Sequence["Cleanable"], int], Sequence[RewrittenPartition | RewriteFailure]]
+
+
+# Each round is one commit. It collects the keys of the dirty range of each partition, as many as fit in memory, then
+# rewrites all segments up to the end of that range without superseded records.
+def compact(
+    handle: TopicHandle,
+    snapshot: Snapshot,
+    clean: Clean | None = None,
+    *,
+    partitions: Collection[int] | None = None,
+    dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES,
+    dry_run: bool = False,
+) -> tuple[CompactionReport, Snapshot]:
+    """Compact the `partitions` that are due by the topic's config; returns the report and the new state.
+
+    Each takes as many rounds of `clean` as it needs, by default in this process. A partition that cannot be cleaned
+    does not change, and the report names it. Raises CommitConflictError if the topic was dropped,
+    TransactionTooOldError if a round took longer than vacuum waits, and CommitStateUnknownError.
+    """
+    snapshot_before = snapshot_after = handle.log.refresh(snapshot)
+    numbers = range(len(snapshot_before.partitions)) if partitions is None else partitions
+    stable, failed = dict[int, int](), dict[int, str]()
+    for number in numbers:
+        state = snapshot_before.partitions[number]
+        stable_offset = result_or_failure(number, partial(last_stable_offset, handle.reader, state))
+        if isinstance(stable_offset, RewriteFailure):
+            failed[number] = stable_offset.reason
+        else:
+            stable[number] = stable_offset
+    due = [log for log in plan_compaction(snapshot_before, handle.trusted_ms(), stable) if log.partition in numbers]
+    rounds = _Rounds(due, failed)
+    while not dry_run and (dirty := list(rounds.dirty(snapshot_after))):
+        results = (clean or clean_dirtiest)(handle, snapshot_after, dirty, dedupe_buffer_bytes)
+        cleaned = [result for result in results if isinstance(result, RewrittenPartition)]
+        left_out, snapshot_after = commit_rewrite(handle, snapshot_after, cleaned)
+        rounds.add(cleaned, left_out, [result for result in results if isinstance(result, RewriteFailure)])
+    return CompactionReport(
+        tuple(rounds.results(snapshot_before, snapshot_after)), dry_run, tuple(_notes(snapshot_before, stable))
+    ), snapshot_after
+
 
 _COUNTED = ("segments", "bytes", "records")
 
@@ -162,20 +208,20 @@ class CleaningPlan:
     @property
     def dirty(self) -> list[SegmentInfo]:
         """The segments of the dirty range."""
-        return [partition for partition in self.cleaned if partition.next_offset > self.start_offset]
+        return [segment for segment in self.cleaned if segment.next_offset > self.start_offset]
 
     @property
     def dirty_records(self) -> int:
         """The number of records, and so the largest number of keys, in the dirty segments."""
-        return sum(partition.record_count for partition in self.dirty)
+        return sum(segment.record_count for segment in self.dirty)
 
     @property
     def log_bytes(self) -> int:
-        return sum(partition.log_bytes for partition in self.cleaned)
+        return sum(segment.log_bytes for segment in self.cleaned)
 
     def groups(self, verdicts: record_keys.Verdicts, now_ms: int, end_offset: int) -> list[GroupToClean]:
         """The groups of adjacent segments below `end_offset`, each to become one segment."""
-        below = [partition for partition in self.cleaned if partition.base_offset < end_offset]
+        below = [segment for segment in self.cleaned if segment.base_offset < end_offset]
         groups = (SegmentGroup(SegmentTable.of(part)) for part in group_segments(below, self.config))
         return [
             GroupToClean(
@@ -240,13 +286,15 @@ def cleanable(
     start = first_dirty_offset(state)
     end = max(start, _first_uncleanable_offset(state, start, config, now_ms, last_stable_offset))
     first, stop = table.find(start), int(np.searchsorted(table.base_offsets, end))
+    timestamps = table.array("first_timestamp")[first:]
+    oldest_ms = int(timestamps[timestamps > 0].min(initial=MAX_LONG))
     return Cleanable(
         partition=partition,
         first_dirty_offset=start,
         first_uncleanable_offset=end,
         clean_bytes=int(table.log_bytes[: np.searchsorted(table.base_offsets, start)].sum()),
         dirty_bytes=int(table.log_bytes[first:stop].sum()),
-        overdue=_oldest_timestamp(state, first) < now_ms - config.max_compaction_lag_ms,
+        overdue=oldest_ms < now_ms - config.max_compaction_lag_ms,
     )
 
 
@@ -267,13 +315,6 @@ def _first_uncleanable_offset(
     return min(end, int(table.base_offsets[index])) if index < len(table) else end
 
 
-def _oldest_timestamp(state: PartitionState, first: int) -> int:
-    """The smallest first timestamp above 0 of the segments from `first` on."""
-    timestamps = state.segments.array("first_timestamp")[first:]
-    positive = timestamps[timestamps > 0]
-    return int(positive.min()) if positive.size else MAX_LONG
-
-
 def group_segments(segments: Iterable[SegmentInfo], config: TopicConfig) -> list[list[SegmentInfo]]:
     """Groups of adjacent `segments`, each to become one segment: Kafka's greedy `groupSegmentsBySize`.
 
@@ -281,19 +322,21 @@ def group_segments(segments: Iterable[SegmentInfo], config: TopicConfig) -> list
     exceed.
     """
     groups: list[list[SegmentInfo]] = []
-    limits = (config.segment_size, config.segment_index_bytes, config.segment_index_bytes, MAX_INT)
-    total: tuple[int, ...] = ()
+    log_bytes = offset_index_bytes = time_index_bytes = 0
     for segment in segments:
-        sizes = (segment.log_bytes, segment.offset_index_bytes, segment.time_index_bytes)
-        if groups:
-            span = segment.next_offset - 1 - groups[-1][0].base_offset if segment.log_bytes else 0
-            grown = (*map(operator.add, total, sizes), span)
-            if all(map(operator.le, grown, limits)):
-                groups[-1].append(segment)
-                total = grown[:-1]
-                continue
+        log_bytes += segment.log_bytes
+        offset_index_bytes += segment.offset_index_bytes
+        time_index_bytes += segment.time_index_bytes
+        fits = log_bytes <= config.segment_size
+        fits &= max(offset_index_bytes, time_index_bytes) <= config.segment_index_bytes
+        if groups and segment.log_bytes:
+            fits &= segment.next_offset - 1 - groups[-1][0].base_offset <= MAX_INT
+        if groups and fits:
+            groups[-1].append(segment)
+            continue
         groups.append([segment])
-        total = sizes
+        log_bytes, offset_index_bytes = segment.log_bytes, segment.offset_index_bytes
+        time_index_bytes = segment.time_index_bytes
     return groups
 
 
@@ -347,8 +390,7 @@ class BatchFilter:
             scanned = record_keys.scan_records(chunk.selection(), rows, _COLUMNS) if len(rows) else None
             scanned_rows, rows = np.split(rows, [len(scanned.sections) if scanned else 0])
             end = int(rows[0]) if len(rows) else len(chunk.batches)
-            choice = self._choose(chunk.batches[start:end], outcomes.part(start, end), scanned_rows - start, scanned)
-            yield _write(chunk, choice, scanned)
+            yield self._filtered(chunk, slice(start, end), outcomes.part(start, end), scanned_rows - start, scanned)
             start = end
 
     def _outcomes(self, chunk: Chunk) -> _BatchOutcomes:
@@ -360,7 +402,6 @@ class BatchFilter:
         expired = has_horizon & (batches["base_timestamp"] <= self.now_ms)
         discardable = self.verdicts.discardable(base_offsets)
         return _BatchOutcomes(
-            base_offsets=base_offsets,
             discarded=discardable & (expired | ~control),
             stays_empty=self.verdicts.last(base_offsets) | (ends == self.end_offset),
             control=control,
@@ -369,66 +410,69 @@ class BatchFilter:
             obsolete=discardable & control,
         )
 
-    def _choose(
+    def _filtered(
         self,
-        batches: np.ndarray,
+        chunk: Chunk,
+        part: slice,
         outcomes: _BatchOutcomes,
-        read: npt.NDArray[np.intp],
+        scanned_rows: npt.NDArray[np.intp],
         scanned: record_keys.ScannedRecords | None,
-    ) -> _Choice:
-        """Decide on `batches`; the records of the batches in rows `read` were scanned."""
-        retained = np.zeros(len(batches), RETAINED)
-        keep, unkeyed = np.empty(0, bool), 0
+    ) -> FilteredBatches:
+        """Return what stays of a `part` of the chunk's batches, of which those in `scanned_rows` have records."""
+        batches = chunk.batches[part]
+        retained, is_kept, unkeyed = np.zeros(len(batches), RETAINED), np.empty(0, bool), 0
         if scanned is not None:
-            keep = np.empty(scanned.count, bool)
-            retained_read = np.empty(len(read), RETAINED)
+            retained_scanned, is_kept = np.empty(len(scanned_rows), RETAINED), np.empty(scanned.count, bool)
             unkeyed = choose_records(
                 scanned.sections["emitted"].copy(),
-                outcomes.control[read],
-                outcomes.expired[read],
+                outcomes.control[scanned_rows],
+                outcomes.expired[scanned_rows],
                 self.survivors.latest_offset,
                 self.survivors.current(scanned),
                 scanned.keyed,
                 scanned.fields.value.valid[: scanned.count],
                 scanned.offsets,
                 scanned.timestamps,
-                keep,
-                retained_read,
+                is_kept,
+                retained_scanned,
             )
-            retained[read] = retained_read
+            retained[scanned_rows] = retained_scanned
         has_records = retained["records"] > 0
         wants_horizon = has_records & ~outcomes.has_horizon & ((retained["tombstones"] > 0) | outcomes.obsolete)
         by_record = batches["attributes"] & APPEND_TIME == 0
         mistimed = by_record & (batches["max_timestamp"] != retained["max_timestamp"])
-        unchanged_rows = has_records & (retained["records"] == batches["record_count"]) & ~wants_horizon & ~mistimed
+        is_copied = has_records & (retained["records"] == batches["record_count"]) & ~wants_horizon & ~mistimed
+        is_rewritten, is_emptied = has_records & ~is_copied, ~has_records & outcomes.stays_empty
         headers = batches.copy()
         headers["record_count"] = retained["records"]
-        horizon_ms = min(self.now_ms + self.delete_retention_ms, MAX_LONG)
-        written = has_records & ~unchanged_rows
-        timed, first = written & by_record, written & ~outcomes.has_horizon
+        timed, first = is_rewritten & by_record, is_rewritten & ~outcomes.has_horizon
         headers["max_timestamp"][timed] = retained["max_timestamp"][timed]
         headers["base_timestamp"][first] = retained["first_timestamp"][first]
-        headers["base_timestamp"][wants_horizon] = horizon_ms
+        headers["base_timestamp"][wants_horizon] = min(self.now_ms + self.delete_retention_ms, MAX_LONG)
         headers["attributes"][wants_horizon] |= DELETE_HORIZON
-        emptied = ~has_records & outcomes.stays_empty
-        headers["size"][emptied] = HEADER_SIZE
-        headers["base_timestamp"][emptied] = -1
-        headers["attributes"][emptied] &= _KEPT_WHEN_EMPTY
-        offsets_of_max = np.where(has_records, retained["offset_of_max"], -1)
-        unchanged = bool((unchanged_rows | (emptied & (batches["record_count"] == 0))).all())
-        forgets = bool((outcomes.expired & ~unchanged_rows).any())
-        return _Choice(
-            headers,
-            retained,
-            keep,
-            read,
-            unchanged_rows,
-            written,
-            emptied,
-            offsets_of_max,
-            unchanged,
-            forgets,
-            unkeyed,
+        headers["size"][is_emptied] = HEADER_SIZE
+        headers["base_timestamp"][is_emptied] = -1
+        headers["attributes"][is_emptied] &= _KEPT_WHEN_EMPTY
+        records, rows = RecordBytes(), np.flatnonzero(is_rewritten)
+        if scanned is not None and len(rows):
+            sections = scanned.sections[np.searchsorted(scanned_rows, rows)]
+            first_records, base_times = retained["first_record"][rows], headers["base_timestamp"][rows]
+            data, ends = scanned.rewritten(sections, first_records, sections["base_offset"], base_times, is_kept)
+            starts = np.append(0, ends[:-1])
+            # at the codec's default level, as Kafka does it
+            records = RecordBytes(data, starts, ends - starts).compressed(headers[rows], {})
+        data, stored = lay_out(byte_array(chunk.data), headers, is_copied, is_emptied, is_rewritten, records)
+        segment = chunk.ranges[0].slice.segment
+        offsets_of_max = np.where(has_records, retained["offset_of_max"], -1)[is_copied | is_emptied | is_rewritten]
+        return FilteredBatches(
+            data,
+            stored,
+            base_offsets=stored["base_offset"] + segment.shift,
+            newest_offsets=np.where(stored["max_timestamp"] < 0, -1, offsets_of_max),
+            min_timestamps=np.full(len(stored), segment.min_timestamp),
+            unchanged=bool((is_copied | (is_emptied & (batches["record_count"] == 0))).all()),
+            forgets=bool((outcomes.expired & ~is_copied).any()),
+            unkeyed=unkeyed,
         )
 
 
@@ -436,7 +480,6 @@ class BatchFilter:
 class _BatchOutcomes:
     """Flags and offsets per batch that do not depend on its records."""
 
-    base_offsets: Longs
     discarded: Flags
     stays_empty: Flags
     control: Flags
@@ -446,66 +489,6 @@ class _BatchOutcomes:
 
     def part(self, start: int, end: int) -> _BatchOutcomes:
         return _BatchOutcomes(*(getattr(self, spec.name)[start:end] for spec in fields(self)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """Per batch: its new header, what stays (RETAINED), and whether it is copied, rewritten, emptied or dropped."""
-
-    headers: np.ndarray
-    retained: np.ndarray
-    keep: Flags
-    read: npt.NDArray[np.intp]
-    copied: Flags
-    rewritten: Flags
-    emptied: Flags
-    offsets_of_max: Longs
-    unchanged: bool
-    forgets: bool
-    unkeyed: int
-
-
-def _write(chunk: Chunk, choice: _Choice, scanned: record_keys.ScannedRecords | None) -> FilteredBatches:
-    stays = choice.copied | choice.emptied | choice.rewritten
-    segment = chunk.ranges[0].slice.segment
-    data, batches = lay_out(
-        byte_array(chunk.data),
-        choice.headers,
-        choice.copied,
-        choice.emptied,
-        choice.rewritten,
-        _records(choice, scanned),
-    )
-    return FilteredBatches(
-        data,
-        batches,
-        base_offsets=batches["base_offset"] + segment.shift,
-        newest_offsets=np.where(batches["max_timestamp"] < 0, -1, choice.offsets_of_max[stays]),
-        min_timestamps=np.full(len(batches), segment.min_timestamp),
-        unchanged=choice.unchanged,
-        forgets=choice.forgets,
-        unkeyed=choice.unkeyed,
-    )
-
-
-def _records(choice: _Choice, scanned: record_keys.ScannedRecords | None) -> RecordBytes:
-    """The records of the rewritten batches, compressed at the codec's default level, as Kafka does it."""
-    rows = np.flatnonzero(choice.rewritten)
-    if scanned is None or len(rows) == 0:
-        return RecordBytes()
-    headers, first_records = choice.headers[rows], choice.retained["first_record"][rows]
-    sections = scanned.sections[np.searchsorted(choice.read, rows)]
-    rewritten, ends = scanned.rewritten(
-        sections, first_records, sections["base_offset"], headers["base_timestamp"], choice.keep
-    )
-    starts = np.append(0, ends[:-1])
-    return RecordBytes(rewritten, starts, ends - starts).compressed(headers, {})
-
-
-#: Memory for the keys of one round, 24 bytes each (Kafka's log.cleaner.dedupe.buffer.size).
-DEDUPE_BUFFER_BYTES = 128 << 20
-#: Bytes that a round cleans before its commit, so that small partitions share one.
-ROUND_BYTES = 64 << 20
 
 
 def clean_partition(
@@ -534,50 +517,6 @@ def clean_group(handle: TopicHandle, due: GroupToClean, survivors: record_keys.S
     batch_filter = BatchFilter(survivors, due.verdicts, due.end_offset, due.now_ms, config.delete_retention_ms)
     chunks = chain.from_iterable(record_keys.checked_chunks(handle.reader, segment) for segment in segments)
     return rewrite_group(handle, due.group, batch_filter, chunks, config=config, read_version=due.read_version)
-
-
-# Each round is one commit. It collects the keys of the dirty range of each partition, as many as fit in memory, then
-# rewrites all segments up to the end of that range without superseded records.
-
-#: A round over at least one of the due partitions; the last parameter is the bytes for keys.
-Clean = Callable[[TopicHandle, Snapshot, Sequence[Cleanable], int], Sequence[RewrittenPartition | RewriteFailure]]
-
-
-def compact(
-    handle: TopicHandle,
-    snapshot: Snapshot,
-    clean: Clean | None = None,
-    *,
-    partitions: Collection[int] | None = None,
-    dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES,
-    dry_run: bool = False,
-) -> tuple[CompactionReport, Snapshot]:
-    """Compact the `partitions` that are due by the topic's config; returns the report and the new state.
-
-    Each takes as many rounds of `clean` as it needs, by default in this process. A partition that cannot be cleaned
-    does not change, and the report names it. Raises CommitConflictError if the topic was dropped,
-    TransactionTooOldError if a round took longer than vacuum waits, and CommitStateUnknownError.
-    """
-    snapshot_before = snapshot_after = handle.log.refresh(snapshot)
-    numbers = range(len(snapshot_before.partitions)) if partitions is None else partitions
-    stable, failed = dict[int, int](), dict[int, str]()
-    for number in numbers:
-        state = snapshot_before.partitions[number]
-        stable_offset = result_or_failure(number, partial(last_stable_offset, handle.reader, state))
-        if isinstance(stable_offset, RewriteFailure):
-            failed[number] = stable_offset.reason
-        else:
-            stable[number] = stable_offset
-    due = [log for log in plan_compaction(snapshot_before, handle.trusted_ms(), stable) if log.partition in numbers]
-    rounds = _Rounds(due, failed)
-    while not dry_run and (dirty := rounds.dirty(snapshot_after)):
-        results = (clean or clean_dirtiest)(handle, snapshot_after, dirty, dedupe_buffer_bytes)
-        cleaned = [result for result in results if isinstance(result, RewrittenPartition)]
-        left_out, snapshot_after = commit_rewrite(handle, snapshot_after, cleaned)
-        rounds.add(cleaned, left_out, [result for result in results if isinstance(result, RewriteFailure)])
-    return CompactionReport(
-        tuple(rounds.results(snapshot_before, snapshot_after)), dry_run, tuple(_notes(snapshot_before, stable))
-    ), snapshot_after
 
 
 def clean_dirtiest(
@@ -625,17 +564,13 @@ class _Rounds:
             self._skipped[partition.partition] += left_out[partition.partition]
         self._failed |= {failure.partition: failure.reason for failure in failed}
 
-    def dirty(self, snapshot: Snapshot) -> list[Cleanable]:
-        """The partitions that have more to clean and whose last round made progress."""
-        return [
-            partition
-            for partition in self._due
-            if partition.partition not in self._failed and self._is_dirty(snapshot, partition)
-        ]
-
-    def _is_dirty(self, snapshot: Snapshot, due: Cleanable) -> bool:
-        dirty, rounds = first_dirty_offset(snapshot.partitions[due.partition]), self._rounds[due.partition]
-        return dirty < due.first_uncleanable_offset and (not rounds or dirty > rounds[-1].start_offset)
+    def dirty(self, snapshot: Snapshot) -> Iterator[Cleanable]:
+        """Yield the partitions that have more to clean, and whose last round made progress."""
+        for due in self._due:
+            start, rounds = first_dirty_offset(snapshot.partitions[due.partition]), self._rounds[due.partition]
+            has_progress = not rounds or start > rounds[-1].start_offset
+            if due.partition not in self._failed and start < due.first_uncleanable_offset and has_progress:
+                yield due
 
     def results(self, snapshot_before: Snapshot, snapshot_after: Snapshot) -> Iterator[PartitionCompaction]:
         for due in self._due:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
-from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.maintain.compaction import Cleanable, clean_dirtiest
 from distlog.core.maintain.group_rewrite import RewriteFailure, RewrittenPartition
@@ -54,9 +53,6 @@ class WorkItem(Protocol):
 Item = TypeVar("Item", bound=WorkItem)
 Result = TypeVar("Result")
 
-#: Called with the records and the log bytes of each finished segment.
-OnProgress = Callable[[int, int], None]
-
 
 @dataclass(frozen=True, slots=True)
 class LocalExecutor:
@@ -79,20 +75,3 @@ class LocalExecutor:
         self, handle: TopicHandle, snapshot: Snapshot, due: Sequence[Cleanable], dedupe_buffer_bytes: int, /
     ) -> Sequence[RewrittenPartition | RewriteFailure]:
         return clean_dirtiest(handle, snapshot, due, dedupe_buffer_bytes)
-
-
-def ignore_progress(records: int, size: int) -> None:
-    """Take no action: the default of `OnProgress` parameters."""
-
-
-def map_segments(
-    executor: Executor,
-    work: Callable[[SegmentInfo], Result],
-    snapshot: Snapshot,
-    on_progress: OnProgress = ignore_progress,
-) -> Iterator[Result]:
-    """The result of `work` for each live segment, by partition and base offset."""
-    segments = [segment for state in snapshot.partitions for segment in state.segments]
-    for segment, result in zip(segments, executor.map(work, segments), strict=True):
-        on_progress(segment.record_count, segment.log_bytes)
-        yield result

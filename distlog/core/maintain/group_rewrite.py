@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Protocol, TypeVar
 
@@ -189,24 +189,23 @@ def rewrite_group(
     return RewrittenGroup(group, tuple(outputs), unkeyed, forgets)
 
 
+@dataclass(slots=True)
 class _Output:
     """The segments that replace a group; a second one only if the first cannot grow."""
 
-    def __init__(
-        self,
-        handle: TopicHandle,
-        group: SegmentGroup,
-        batch_filter: Filter,
-        config: TopicConfig,
-        read_version: int,
-        part_bytes: int | None,
-    ) -> None:
-        self._handle, self._group, self._filter = handle, group, batch_filter
-        self._config, self._read_version = config, read_version
-        self._part_bytes = part_bytes
-        self._file: SegmentFile | None = None
-        self._base_offset = group.base_offset
-        self._sealed: list[SegmentInfo] = []
+    handle: TopicHandle
+    group: SegmentGroup
+    batch_filter: Filter
+    config: TopicConfig
+    read_version: int
+    part_bytes: int | None
+    sealed: list[SegmentInfo] = field(default_factory=list)
+    _file: SegmentFile | None = None
+
+    @property
+    def _base_offset(self) -> int:
+        """The first offset of the open segment, or of the next one."""
+        return self.sealed[-1].next_offset if self.sealed else self.group.base_offset
 
     def write(self, filtered: FilteredBatches) -> None:
         batches, first = filtered.batches, 0
@@ -230,10 +229,10 @@ class _Output:
 
     def close(self) -> list[SegmentInfo]:
         """Make everything durable; returns the segments, none if nothing was written and a filter may drop all."""
-        if self._filter.keeps_all and not self._sealed:
+        if self.batch_filter.keeps_all and not self.sealed:
             self._file = self._file or self._open()
-        self._seal(self._group.next_offset)
-        return self._sealed
+        self._seal(self.group.next_offset)
+        return self.sealed
 
     def abort(self) -> None:
         if self._file is not None:
@@ -241,30 +240,25 @@ class _Output:
             self._file = None
 
     def _open(self) -> SegmentFile:
-        handle, stem = self._handle, paths.new_stem(self._read_version, self._handle.new_id())
-        partition, part_bytes = self._group.partition, self._part_bytes
-        return SegmentFile(handle.storage, handle.name, partition, stem, self._config, part_bytes=part_bytes)
+        handle, stem = self.handle, paths.new_stem(self.read_version, self.handle.new_id())
+        partition, part_bytes = self.group.partition, self.part_bytes
+        return SegmentFile(handle.storage, handle.name, partition, stem, self.config, part_bytes=part_bytes)
 
     def _seal(self, next_offset: int) -> None:
         """Seal the open segment, which covers all offsets up to `next_offset`."""
         if self._file is None:
             return
-        sealed = self._file.seal(self._handle.clock())
+        sealed = self._file.seal(self.handle.clock())
         self._file = None
-        handle, inputs = self._handle, self._group.segments
+        handle, inputs, base = self.handle, self.group.segments, self._base_offset
         aborted = [
-            transaction
-            for transaction in self._filter.aborted
-            if self._base_offset <= transaction.last_offset < next_offset
+            transaction for transaction in self.batch_filter.aborted if base <= transaction.last_offset < next_offset
         ]
-        sealed = with_aborted(handle.storage, handle.name, sealed, aborted, self._base_offset)
+        sealed = with_aborted(handle.storage, handle.name, sealed, aborted, base)
         # as Kafka keeps the file's time, from which retention counts for records without times
         created_ms = int(inputs.array("created_ms")[-1])
-        covers = dataclasses.replace(
-            sealed.moved_to(self._base_offset), next_offset=next_offset, created_ms=created_ms
-        )
-        self._sealed.append(self._filter.described(covers, inputs))
-        self._base_offset = next_offset
+        output = dataclasses.replace(sealed.moved_to(base), next_offset=next_offset, created_ms=created_ms)
+        self.sealed.append(self.batch_filter.described(output, inputs))
 
 
 #: Segments that a commit replaces, since it has a row for each old and each new one.
@@ -339,16 +333,8 @@ def _replacement(
         if clean > first_dirty_offset(state):
             cleaned.append(Cleaned(partition.partition, clean))
     # removals and additions are adjacent, since a commit packs runs of one kind
-    removed = [
-        Remove(rewritten_group.partition, stem)
-        for rewritten_group in replaced
-        for stem in rewritten_group.group.stems
-    ]
-    return [
-        *removed,
-        *(Add(segment) for rewritten_group in replaced for segment in rewritten_group.outputs),
-        *cleaned,
-    ], emptied
+    removals = [Remove(group.partition, stem) for group in replaced for stem in group.group.stems]
+    return [*removals, *(Add(segment) for group in replaced for segment in group.outputs), *cleaned], emptied
 
 
 def _replaceable(state: PartitionState, rewritten: RewrittenPartition) -> tuple[list[RewrittenGroup], int, int]:

@@ -138,8 +138,8 @@ def merge_groups(
     work = partial(do_job, handle, config=snapshot.config, read_version=snapshot.version, job_bytes=job_bytes)
     planned = jobs(groups, job_bytes)
     executor = executor or LocalExecutor(handle.storage)
-    merged_jobs = [*zip(planned, executor.map(work, planned), strict=True)]
-    replacement, replaced = _Replacement(merged_jobs), tuple[SegmentGroup, ...]()
+    merged = MergedJob.joined(list(executor.map(work, planned)))
+    replacement, replaced = _Replacement(planned, merged), tuple[SegmentGroup, ...]()
     race = CommitRace(handle.log, snapshot, "compact", read_version=snapshot.version, timeout_s=timeout_s)
     with race:
         for head in race:
@@ -147,7 +147,7 @@ def merge_groups(
             if not actions:
                 break
             race.put(actions)
-    return MergeReport(race.after.version, replaced, dry_run=False, failed=replacement.failed), race.after
+    return MergeReport(race.after.version, replaced, dry_run=False, failed=merged.failed), race.after
 
 
 def job_bytes_of(memory: int, workers: int) -> int:
@@ -156,44 +156,25 @@ def job_bytes_of(memory: int, workers: int) -> int:
 
 
 class _Replacement:
-    """The replacement of the groups of jobs that are `done`."""
+    """The replacement of the groups of finished `jobs` by the segments in `merged`."""
 
-    def __init__(self, merged_jobs: Sequence[tuple[MergeJob, MergedJob]]) -> None:
-        jobs_done, results = zip(*merged_jobs, strict=True)
-        self._jobs: Sequence[MergeJob] = jobs_done
+    def __init__(self, jobs: Sequence[MergeJob], merged: MergedJob) -> None:
+        self._jobs, self._merged = jobs, merged
+        self._counts = np.concatenate([job.counts for job in jobs])
         # only the needed columns: there may be hundreds of thousands of segments
-        names = *REMOVED_SCHEMA.names, "base_offset", "next_offset"
-        self._inputs = join([job.inputs.columns().select(names) for job in jobs_done])
-        self._outputs = join([group.segments.columns() for group in results])
-        self._counts = np.concatenate([job.counts for job in jobs_done])
-        self._output_counts = np.concatenate([group.counts for group in results])
-        firsts = np.cumsum(self._counts) - self._counts
-        self._partitions = numbers_of(self._inputs["partition"])[firsts]
-        self._ends = numbers_of(self._inputs["next_offset"])[firsts + self._counts - 1]
-        self._firsts = firsts
-        begins = np.cumsum([0, *(len(job.counts) for job in jobs_done)]).tolist()
-        reasons = [
-            (begin + number, failure)
-            for begin, group in zip(begins, results, strict=False)
-            for number, failure in group.failed.items()
-        ]
-        bases = numbers_of(self._inputs["base_offset"])[firsts]
-        self.failed = tuple(
-            dataclasses.replace(failure, offsets=(int(bases[number]), int(self._ends[number])))
-            for number, failure in reasons
-        )
+        self._inputs = join([job.inputs.columns().select(REMOVED_SCHEMA.names) for job in jobs])
+        self._partitions = np.concatenate([job.inputs.array("partition")[job.firsts] for job in jobs])
+        self._ends = np.concatenate([job.inputs.next_offsets[job.firsts + job.counts - 1] for job in jobs])
 
     def for_head(self, head: Snapshot) -> tuple[tuple[SegmentGroup, ...], list[Action]]:
-        """The groups that are replaced at `head`, and the actions that do so."""
-        table = head.table
-        removed = self._inputs.select(REMOVED_SCHEMA.names)
-        is_replaced = np.logical_and.reduceat(table.live(removed), self._firsts) & (self._output_counts > 0)
+        """Return the groups that are replaced at `head`, and the actions that replace them."""
+        table, firsts = head.table, np.cumsum(self._counts) - self._counts
+        is_replaced = np.logical_and.reduceat(table.live(self._inputs), firsts) & (self._merged.counts > 0)
         is_replaced &= self._ends > table.log_start_offsets[self._partitions]
         groups = chain.from_iterable(job.groups for job in self._jobs)
-        replaced = tuple(compress(groups, is_replaced.tolist()))
-        removed = removed.filter(booleans(np.repeat(is_replaced, self._counts)))
-        added = self._outputs.filter(booleans(np.repeat(is_replaced, self._output_counts)))
-        return replaced, replacing(removed, added) if len(added) else []
+        removed = self._inputs.filter(booleans(np.repeat(is_replaced, self._counts)))
+        added = self._merged.segments.columns().filter(booleans(np.repeat(is_replaced, self._merged.counts)))
+        return tuple(compress(groups, is_replaced.tolist())), replacing(removed, added) if len(added) else []
 
 
 #: Larger segments are made by `plan_merge` alone.

@@ -1,11 +1,11 @@
-"""A job of a merge: the groups of a job are read together, checked, joined and written in columns."""
+"""Jobs of a merge: the groups of segments of a job are read together, checked, joined and written in columns."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import ClassVar
@@ -52,7 +52,6 @@ from distlog.core.maintain.group_rewrite import (
     FilteredBatches,
     RewriteFailure,
     SegmentGroup,
-    result_or_failure,
     rewrite_group,
 )
 from distlog.core.maintain.record_keys import ScannedRecords, scan_records
@@ -104,14 +103,20 @@ class MergeJob:
             for count, end in zip(self.counts.tolist(), ends, strict=True)
         ]
 
+    @property
+    def firsts(self) -> Longs:
+        """The row of the first segment of each group."""
+        firsts: Longs = np.cumsum(self.counts) - self.counts
+        return firsts
+
     def part(self, start: int, end: int) -> MergeJob:
         ends = np.append(0, np.cumsum(self.counts)).tolist()
         return MergeJob(self.inputs.part(ends[start], ends[end]), self.counts[start:end])
 
-    def per_group(self, name: str, function: np.ufunc) -> npt.NDArray[np.int64]:
-        """Reduce the values of a column in each group by `function`, such as np.add."""
-        values: Longs = function.reduceat(self.inputs.array(name), np.cumsum(self.counts) - self.counts)
-        return values
+    def has_any(self, name: str) -> Flags:
+        """Whether any segment of each group has the flag in the column `name`."""
+        flags: Flags = np.logical_or.reduceat(self.inputs.array(name), self.firsts)
+        return flags
 
 
 def jobs(groups: Iterable[SegmentGroup], job_bytes: int = JOB_BYTES) -> list[MergeJob]:
@@ -149,21 +154,17 @@ def upload_bytes(job_bytes: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class MergedJob:
-    """The segments that replace the groups of a job, `counts[i]` for group i; none if it is in `failed`."""
+    """The segments that replace the groups of a job, `counts[i]` for group i; none for a group that `failed`."""
 
     segments: SegmentTable
     counts: Longs
-    failed: dict[int, RewriteFailure] = field(default_factory=dict)
+    failed: tuple[RewriteFailure, ...] = ()
 
     @classmethod
     def joined(cls, parts: Sequence[MergedJob]) -> MergedJob:
         segments = SegmentTable.joined([part.segments for part in parts])
-        joined = cls(segments, np.concatenate([part.counts for part in parts]))
-        begin = 0
-        for part in parts:
-            joined.failed.update({begin + number: failure for number, failure in part.failed.items()})
-            begin += len(part.counts)
-        return joined
+        failed = tuple(failure for part in parts for failure in part.failed)
+        return cls(segments, np.concatenate([part.counts for part in parts]), failed)
 
 
 def do_job(
@@ -200,9 +201,8 @@ def _streamed(
     handle: TopicHandle, job: MergeJob, config: TopicConfig, read_version: int, part_bytes: int | None
 ) -> MergedJob:
     group = SegmentGroup(job.inputs)
-
-    def merged() -> Sequence[SegmentInfo]:
-        outputs = rewrite_group(
+    try:
+        rewritten = rewrite_group(
             handle,
             group,
             BatchJoin.of(config, _aborted_in(handle.reader, group.segments)),
@@ -210,12 +210,14 @@ def _streamed(
             config=config,
             read_version=read_version,
             part_bytes=part_bytes,
-        ).outputs
-        return outputs if len(outputs) == 1 else [_cut(handle.reader, group, output) for output in outputs]
-
-    result = result_or_failure(group.partition, merged)
-    outputs, failed = ([], {0: result}) if isinstance(result, RewriteFailure) else (result, {})
-    return MergedJob(SegmentTable.of(outputs), np.array([len(outputs)]), failed)
+        )
+        outputs = rewritten.outputs
+        if len(outputs) > 1:
+            outputs = tuple(_cut(handle.reader, group, output) for output in outputs)
+    except FILE_ERRORS as error:
+        failure = RewriteFailure(group.partition, str(error), (group.base_offset, group.next_offset))
+        return MergedJob(SegmentTable.of([]), np.zeros(1, np.int64), (failure,))
+    return MergedJob(SegmentTable.of(outputs), np.array([len(outputs)]))
 
 
 def _aborted_in(reader: SegmentReader, segments: SegmentTable) -> list[AbortedTransaction]:
@@ -320,7 +322,7 @@ def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
     if not len(rows) or len(data) != ends[-1] or not at_ends.all() or batch_ends[-1] != ends[-1]:
         raise _UnsoundError
     shifts = segments.base_offsets - segments.array("stored_base_offset")
-    _check_position(segments, rows, owner, shifts)
+    _check_positions(segments, rows, owner, shifts)
     checksums = np.empty(len(sizes), np.int64)
     crcs_of_slices(data, ends - sizes, ends, checksums)
     if record_batch.first_bad_crc(data, rows) >= 0 or (checksums != segments.array("crc32c")).any():
@@ -342,7 +344,7 @@ def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
     return source, _Batches(data, rows, counts, base_offsets, segments.min_timestamps[owner])
 
 
-def _check_position(segments: SegmentTable, rows: np.ndarray, owner: Longs, shifts: Longs) -> None:
+def _check_positions(segments: SegmentTable, rows: np.ndarray, owner: Longs, shifts: Longs) -> None:
     """Raise _UnsoundError unless the batches are their segments' own, at their offsets."""
     run = np.empty(len(segments), RUN)
     run["first_offset"] = segments.array("stored_base_offset")
@@ -421,8 +423,7 @@ class _Writing:
         low = int(rows["position"][0])
         data = self.batches.data[low : int(rows["position"][-1] + rows["size"][-1])]
         rows["position"] -= low
-        firsts = np.cumsum(self.job.counts) - self.job.counts
-        bases = self.job.inputs.base_offsets[firsts[start:end]]
+        bases = self.job.inputs.base_offsets[self.job.firsts[start:end]]
         moved = self.batches.base_offsets[first:last] - np.repeat(bases, counts)
         record_batch.write_base_offsets(data, rows["position"], record_batch.header_offsets(rows, moved))
         rows["base_offset"] = moved
@@ -442,7 +443,7 @@ class _Writing:
         entries = [index.tobytes() for index in folded.indexes]
         is_own = len(sizes[0]) == 1 and (fields["log_bytes"][0] > LARGEST_PART or len(self.job.counts) == 1)
         if is_own:
-            partition = int(self.job.inputs.array("partition")[np.cumsum(self.job.counts)[group] - 1])
+            partition = int(self.job.inputs.array("partition")[self.job.firsts[group]])
             files = dict(zip((".index", ".timeindex"), entries, strict=True))
             write_files(storage, self.handle.name, partition, stem, data, files, self.part_bytes)
             positions = [np.full(1, OWN_FILE)] * 3
@@ -455,10 +456,9 @@ class _Writing:
     def _described(self, start: int, end: int) -> dict[str, npt.NDArray[np.int64]]:
         """The fields of the segments of groups [start, end) that come from the inputs, not from batches."""
         inputs, ends = self.job.inputs, np.cumsum(self.job.counts)
-        firsts = (ends - self.job.counts)[start:end]
-        lasts = ends[start:end] - 1
+        firsts, lasts = self.job.firsts[start:end], ends[start:end] - 1
         newest = inputs.max_timestamps
-        largest = np.repeat(np.maximum.reduceat(newest, ends - self.job.counts), self.job.counts)
+        largest = np.repeat(np.maximum.reduceat(newest, self.job.firsts), self.job.counts)
         rows = np.flatnonzero(newest == largest)
         # the first segment of each group that has the largest time
         newest_rows = rows[np.searchsorted(rows, firsts)]
@@ -473,15 +473,15 @@ class _Writing:
             "next_offset": inputs.next_offsets[lasts],
             "offset_of_max_timestamp": inputs.array("offset_of_max_timestamp")[newest_rows],
             "created_ms": inputs.array("created_ms")[lasts],
-            "compacted": self.job.per_group("compacted", np.logical_or)[start:end],
+            "compacted": self.job.has_any("compacted")[start:end],
             "has_transactions": has_transactions,
             "first_unstable_offset": np.where(has_transactions, unstable, NO_OFFSET),
         }
 
     def _aborted(self, stem: str, start: int, end: int) -> dict[str, Longs]:
-        """Write the indexes of aborted transactions of groups [start, end), as files; returns their facts."""
+        """Write the transaction indexes of groups [start, end) as files; returns their sizes and checksums."""
         handle, sizes, checksums = self.handle, *np.zeros((2, end - start), np.int64)
-        has_transactions = self.job.per_group("has_transactions", np.logical_or)[start:end]
+        has_transactions = self.job.has_any("has_transactions")[start:end]
         for number in np.flatnonzero(has_transactions).tolist():
             group = SegmentGroup(self.job.part(start + number, start + number + 1).inputs)
             aborted = _aborted_in(handle.reader, group.segments)

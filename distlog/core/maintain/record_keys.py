@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, sqrt
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,23 +16,7 @@ from distlog.core.commits.producer_table import EXPIRATION_MS
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.errors import InvalidConfigError
 from distlog.core.format.indexes import AbortedTransaction
-from distlog.core.format.kernels.record_write import (
-    HASH_WORDS,
-    RECORD_GROWTH,
-    ROW_BYTES,
-    ROW_WORDS,
-    SLOT_WORDS,
-    count_keys,
-    find_superseded,
-    get_all,
-    hash_all,
-    put_all,
-    put_rows,
-    rewrite_records,
-    scatter_keys,
-    set_bits,
-    unset_bits,
-)
+from distlog.core.format.kernels import record_write
 from distlog.core.format.record_batch import ABORT, COMMIT, CONTROL, DELETE_HORIZON, TRANSACTIONAL
 from distlog.core.format.record_decoder import BatchSelection, RecordFields, open_sections, scan_sections
 from distlog.core.format.record_encoder import Bytes, Flags, Longs, upgraded
@@ -55,12 +39,12 @@ def hash_keys(
     if len(secret) != SECRET_BYTES:
         raise ValueError(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
     first, second = np.frombuffer(secret, "<i8").tolist()
-    hashes = np.empty((len(positions), HASH_WORDS), np.int64)
-    hash_all(data, positions, offsets, first, second, hashes)
+    hashes = np.empty((len(positions), record_write.HASH_WORDS), np.int64)
+    record_write.hash_all(data, positions, offsets, first, second, hashes)
     return hashes
 
 
-SLOT_BYTES = 8 * SLOT_WORDS
+SLOT_BYTES = 8 * record_write.SLOT_WORDS
 
 #: Kafka's log.cleaner.io.buffer.load.factor.
 LOAD_FACTOR = 0.9
@@ -82,14 +66,14 @@ class OffsetMap:
                 "compaction has no memory for even one key: raise dedupe_buffer_bytes (--dedupe-buffer-size)",
                 slots=slots,
             )
-        self._table = np.zeros(self.slots * SLOT_WORDS, np.int64)
+        self._table = np.zeros(self.slots * record_write.SLOT_WORDS, np.int64)
         self.size = 0
         self.latest_offset = -1
 
     @classmethod
     def within(cls, memory_bytes: int, records: int) -> OffsetMap:
         """A map for up to `records` records, in at most `memory_bytes` of memory."""
-        return cls(min(memory_bytes // SLOT_BYTES, int(records / LOAD_FACTOR) + 2))
+        return cls(min(memory_bytes // SLOT_BYTES, map_slots(records)))
 
     def put(self, hashes: Longs, valid: npt.NDArray[np.bool_], offsets: Longs) -> int:
         """Put the offsets of records, in order; ones that are not `valid` have no key, and are skipped.
@@ -97,7 +81,9 @@ class OffsetMap:
         Returns the number of records, fewer if the map gets full. As in Kafka, a full map stops at the next record
         with a key, even if it has that key.
         """
-        count, self.size, latest = put_all(self._table, self.slots, self._limit, self.size, hashes, valid, offsets)
+        count, self.size, latest = record_write.put_all(
+            self._table, self.slots, self._limit, self.size, hashes, valid, offsets
+        )
         if latest >= 0:
             self.latest_offset = int(latest)
         return count
@@ -105,7 +91,7 @@ class OffsetMap:
     def get(self, hashes: Longs) -> Longs:
         """The last offset of each key, or -1."""
         offsets = np.empty(len(hashes), np.int64)
-        get_all(self._table, self.slots, hashes, offsets)
+        record_write.get_all(self._table, self.slots, hashes, offsets)
         return offsets
 
     def put_rows(self, rows: Longs) -> Longs:
@@ -114,7 +100,7 @@ class OffsetMap:
         Raises InvalidConfigError without room for a key.
         """
         superseded = np.empty(len(rows), np.int64)
-        count, self.size = put_rows(self._table, self.slots, self._limit, self.size, rows, superseded)
+        count, self.size = record_write.put_rows(self._table, self.slots, self._limit, self.size, rows, superseded)
         if count < 0:
             raise InvalidConfigError(
                 "compaction has no memory for all keys: raise dedupe_buffer_bytes (--dedupe-buffer-size)",
@@ -125,7 +111,7 @@ class OffsetMap:
     def superseded(self, rows: Longs) -> Longs:
         """The offsets of the records in `rows`, as for `put_rows`, whose key has a later record in the map."""
         superseded = np.empty(len(rows), np.int64)
-        return superseded[: find_superseded(self._table, self.slots, rows, superseded)]
+        return superseded[: record_write.find_superseded(self._table, self.slots, rows, superseded)]
 
 
 #: Compressed batches are opened until they have expanded to this many bytes.
@@ -162,10 +148,11 @@ class ScannedRecords:
         self, sections: np.ndarray, first_records: Longs, base_offsets: Longs, base_timestamps: Longs, keep: Flags
     ) -> tuple[Bytes, Longs]:
         """The records of some `sections` that are kept, relative to other bases, and the end of each section."""
-        room = int((sections["end"] - sections["start"]).sum() + RECORD_GROWTH * sections["record_count"].sum())
+        growth = record_write.RECORD_GROWTH * sections["record_count"].sum()
+        room = int((sections["end"] - sections["start"]).sum() + growth)
         target, ends = new_array(room, np.uint8), np.empty(len(sections), np.int64)
         bases = np.ascontiguousarray(base_offsets), np.ascontiguousarray(base_timestamps)
-        rewrite_records(self.data, sections, first_records, *bases, keep, self.timestamps, target, ends)
+        record_write.rewrite_records(self.data, sections, first_records, *bases, keep, self.timestamps, target, ends)
         return target, ends
 
 
@@ -278,9 +265,7 @@ def judge(
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """The needed fields of a batch: `expired` says that its delete horizon has passed, and `kind` is its control
-    record's type or one of the constants below.
-    """
+    """A batch: its horizon has `expired` or not; its `kind` is its control record's type or a constant below."""
 
     base_offset: int
     last_offset: int
@@ -378,22 +363,20 @@ def _batches(reader: SegmentReader, segments: Sequence[SegmentInfo], now_ms: int
                 key_positions = np.where(is_complete, key.positions[: records.count] + 2, 0)
                 types = records.data[key_positions].astype(np.int64) << 8 | records.data[key_positions + 1]
                 kinds[marked] = np.where(is_complete, types, _UNKNOWN)
+            expired = (batches["attributes"] & DELETE_HORIZON != 0) & (batches["base_timestamp"] <= now_ms)
             for row in np.flatnonzero(control | (batches["producer_id"] >= 0)).tolist():
-                yield _describe(batches[row], segment.shift, now_ms, int(kinds[row]))
-
-
-def _describe(row: Any, shift: int, now_ms: int, kind: int) -> _Batch:
-    base_offset = int(row["base_offset"]) + shift
-    return _Batch(
-        base_offset,
-        base_offset + int(row["last_offset_delta"]),
-        int(row["max_timestamp"]),
-        int(row["producer_id"]),
-        int(row["producer_epoch"]),
-        bool(row["attributes"] & TRANSACTIONAL),
-        bool(row["attributes"] & DELETE_HORIZON) and int(row["base_timestamp"]) <= now_ms,
-        kind,
-    )
+                batch = batches[row]
+                base_offset = int(batch["base_offset"]) + segment.shift
+                yield _Batch(
+                    base_offset,
+                    base_offset + int(batch["last_offset_delta"]),
+                    int(batch["max_timestamp"]),
+                    int(batch["producer_id"]),
+                    int(batch["producer_epoch"]),
+                    bool(batch["attributes"] & TRANSACTIONAL),
+                    bool(expired[row]),
+                    int(kinds[row]),
+                )
 
 
 class Survivors(Protocol):
@@ -434,12 +417,12 @@ class OffsetSurvivors:
 
     def supersede(self, offsets: npt.NDArray[np.int64]) -> None:
         """Note that later records have the keys of the records at `offsets`."""
-        set_bits(self._bits, self._base_offset, offsets)
+        record_write.set_bits(self._bits, self._base_offset, offsets)
 
     def current(self, records: ScannedRecords) -> npt.NDArray[np.bool_]:
         """Per record: true if its offset is not among the superseded ones."""
         current = np.empty(records.count, bool)
-        unset_bits(self._bits, self._base_offset, records.offsets, current)
+        record_write.unset_bits(self._bits, self._base_offset, records.offsets, current)
         return current
 
 
@@ -550,17 +533,17 @@ def keys_by_bucket(parts: Sequence[KeyedRecords], start_offset: int, buckets: in
     """
     counts = np.zeros(2 * buckets, np.int64)
     for part in parts:
-        count_keys(part.hashes, part.keyed, part.offsets, start_offset, counts)
+        record_write.count_keys(part.hashes, part.keyed, part.offsets, start_offset, counts)
     ends = np.cumsum(counts)
-    positions, rows = ends - counts, np.empty((int(ends[-1]), ROW_WORDS), np.int64)
+    positions, rows = ends - counts, np.empty((int(ends[-1]), record_write.ROW_WORDS), np.int64)
     for part in parts:
-        scatter_keys(part.hashes, part.keyed, part.offsets, start_offset, positions, rows)
+        record_write.scatter_keys(part.hashes, part.keyed, part.offsets, start_offset, positions, rows)
     targets = np.flatnonzero(counts)
-    return Blobs(targets, ends[targets] * ROW_WORDS, rows.ravel())
+    return Blobs(targets, ends[targets] * record_write.ROW_WORDS, rows.ravel())
 
 
 def key_rows(blob: bytes | memoryview) -> Longs:
-    return np.frombuffer(blob, np.int64).reshape(-1, ROW_WORDS)
+    return np.frombuffer(blob, np.int64).reshape(-1, record_write.ROW_WORDS)
 
 
 def offsets_by_group(offsets: Longs, base_offsets: Longs) -> Blobs:
@@ -576,4 +559,4 @@ def blob_offsets(blob: bytes | memoryview) -> Longs:
 
 
 def exchanged_bytes(part: KeyedRecords) -> int:
-    return len(part.offsets) * ROW_BYTES
+    return len(part.offsets) * record_write.ROW_BYTES

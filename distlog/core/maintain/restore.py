@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -24,13 +24,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distlog.core.arrays import table_of_numbers
-from distlog.core.commits.actions import MOST_ROWS, Action, Add, Cleaned, Remove, Restore, SetLogStartOffset
-from distlog.core.commits.commit_log import CommitRace
+from distlog.core.commits.actions import (
+    MOST_ROWS,
+    Action,
+    Add,
+    Cleaned,
+    Remove,
+    Restore,
+    SetLogStartOffset,
+    without_tables,
+)
+from distlog.core.commits.commit_log import CommitLog, CommitRace
 from distlog.core.commits.segment_table import SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.display import Shown, counted, sums_of
 from distlog.core.errors import CommitConflictError, OffsetOutOfRangeError, TopicNotFoundError
-from distlog.core.maintain.vacuum import RemovedSegments, removed_files_held
+from distlog.core.maintain.vacuum import removed_files_held
 from distlog.core.segments.segment_parts import part_of
 from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.storage.parallel import in_order
@@ -70,11 +79,7 @@ def restore(
                     removed.read(handle.log, head.version)
                     plans = plan_restore(handle, head, old_state, removed)
                     commit_plans = _in_one_commit(plans)
-                    changes = [
-                        plan
-                        for plan in commit_plans
-                        if plan.segments or plan.log_start_offset < _start(head, plan.partition)
-                    ]
+                    changes = [plan for plan in commit_plans if plan.segments or plan.offsets]
                     if not changes:
                         break
                     race.put([*_actions(changes, max(version, head.gc_floor))])
@@ -82,6 +87,50 @@ def restore(
             restored = {plan.partition: plan for plan in commit_plans} | restored
             snapshot, is_complete = race.after, len(commit_plans) == len(plans)
     return [restored[number] for number in sorted(restored)], snapshot
+
+
+#: (partition, stem): together they name a segment's files.
+Stem = tuple[int, str]
+
+
+@dataclass(slots=True)
+class RemovedSegments:
+    """The removals of the commits after the first `version`, up to the current one.
+
+    `removed_at` is the version of the last commit that removed a segment. `added` are the segments as last added: a
+    rebuild adds a segment again. `removed_at_start` were removed at the start of their log; `recompacted` were
+    written by compaction, and replaced.
+    """
+
+    version: int
+    removed_at: dict[Stem, int] = field(default_factory=dict)
+    added: dict[Stem, SegmentInfo] = field(default_factory=dict)
+    removed_at_start: dict[Stem, SegmentInfo] = field(default_factory=dict)
+    recompacted: dict[Stem, SegmentInfo] = field(default_factory=dict)
+
+    def read(self, log: CommitLog, head: int) -> None:
+        """Read the commits up to version `head`."""
+        if head > self.version:
+            for commit in log.commits(self.version + 1, head + 1):
+                restored = {action.partition for action in commit.actions if isinstance(action, Restore)}
+                raised = {action.partition for action in commit.actions if isinstance(action, SetLogStartOffset)}
+                for action in without_tables(commit.actions):
+                    if isinstance(action, Add):
+                        stem = (action.segment.partition, action.segment.stem)
+                        self.added[stem] = action.segment
+                        # it was restored, or a rebuild replaced it by itself
+                        self.removed_at_start.pop(stem, None)
+                        self.recompacted.pop(stem, None)
+                    elif isinstance(action, Remove):
+                        stem = (action.partition, action.stem)
+                        self.removed_at[stem] = commit.version
+                        if action.partition in restored or stem not in self.added:
+                            continue
+                        if action.partition in raised:
+                            self.removed_at_start[stem] = self.added[stem]
+                        elif self.added[stem].compacted:
+                            self.recompacted[stem] = self.added[stem]
+            self.version = head
 
 
 #: Files whose sizes are requested at the same time.
@@ -109,9 +158,8 @@ class PartitionRestore:
     @property
     def records(self) -> int:
         """The records that come back, less the records of segments that leave."""
-        return sum(segment.record_count for segment in self.segments) - sum(
-            segment.record_count for segment in self.replaced
-        )
+        leaving = sum(segment.record_count for segment in self.replaced)
+        return sum(segment.record_count for segment in self.segments) - leaving
 
     @property
     def log_bytes(self) -> int:
@@ -122,6 +170,12 @@ class PartitionRestore:
     def offsets(self) -> int:
         """The number of offsets that are above the log start again."""
         return self.start_before - self.log_start_offset
+
+    @property
+    def first_offset(self) -> int:
+        """The first offset to restore; the log may begin inside or after its segment."""
+        added = (*self.segments, *self.gap_neighbors)
+        return min([self.log_start_offset, *(segment.base_offset for segment in added)])
 
 
 _COLUMNS = ("partition", "segments", "records", "bytes", "lost", "offsets", "log_start_offset")
@@ -163,12 +217,7 @@ class RestoreReport(Shown):
     def to_dict(self) -> dict[str, Any]:
         """Return the totals, and the rows of the table."""
         rows = self._rows()
-        fields = {
-            "version": self.version,
-            "restored": self.restored,
-            "dry_run": self.dry_run,
-            "expired": self.expired,
-        }
+        fields = {name: getattr(self, name) for name in ("version", "restored", "dry_run", "expired")}
         return {**fields, **sums_of(rows, "segments", "records", "bytes", "lost", "offsets"), "partitions": rows}
 
     def _rows(self) -> list[dict[str, int]]:
@@ -187,13 +236,13 @@ class RestoreReport(Shown):
 
 
 @dataclass(frozen=True, slots=True)
-class _Missing:
-    """A partition's removed segments, and those that may fill gaps between them."""
+class _Candidates:
+    """The removed segments of a partition that may come back from `start_offset` on, and those that may fill gaps."""
 
     segments: list[SegmentInfo]
     filling: list[SegmentInfo]
-    cleaned: int
-    settled: int
+    lost_segments: int
+    start_offset: int
 
 
 def _in_one_commit(plans: Sequence[PartitionRestore]) -> Sequence[PartitionRestore]:
@@ -212,27 +261,25 @@ def plan_restore(
     handle: TopicHandle, current: Snapshot, old_state: Snapshot, removed: RemovedSegments
 ) -> list[PartitionRestore]:
     """Plan the restore of `old_state`; leaves out partitions that do not change and lost nothing."""
-    # the last removed segment first
-    let_go = sorted(removed.let_go, key=lambda key: removed.removed_at[key], reverse=True)
-    gone_since = _by_partition({key: removed.let_go[key] for key in let_go})
-    again = _by_partition(removed.cleaned_again)
-    emptied = _emptied_since(removed, current.gc_floor)
+    last_first = sorted(removed.removed_at_start, key=lambda stem: removed.removed_at[stem], reverse=True)
+    removed_at_start = _by_partition({stem: removed.removed_at_start[stem] for stem in last_first})
+    recompacted = _by_partition(removed.recompacted)
+    replaced = _replaced_after(removed, current.gc_floor)
     candidates = []
     for number, state in enumerate(old_state.partitions):
         live = current.partitions[number]
-        since = _removed_after(state.log_end_offset, gone_since.get(number, []), live)
+        later = _removed_after(state.log_end_offset, removed_at_start.get(number, []), live)
         missing = [
             removed.added.get((number, segment.stem), segment) for segment in _without(state.segments, live.segments)
         ]
-        older = [segment for segment in missing if not _overlaps(segment, since[:1])]
+        older = [segment for segment in missing if not _overlaps(segment, later[:1])]
         # compaction wrote this segment from them and from later ones
-        cleaned = len(missing) - len(older) if since and since[0].compacted else 0
-        ends = [segment.next_offset for segment in again.get(number, [])]
+        lost_segments = len(missing) - len(older) if later and later[0].compacted else 0
+        ends = [segment.next_offset for segment in recompacted.get(number, [])]
         # up to here compaction may have dropped later tombstones
-        settled = max((end for end in ends if end > state.log_end_offset), default=0)
-        emptied_here = emptied.get(number)
-        filling = _filling(max(state.log_end_offset, settled), emptied_here, live, since) if emptied_here else []
-        candidates.append(_Missing([*older, *since], filling, cleaned, settled))
+        start = max((end for end in ends if end > state.log_end_offset), default=0)
+        filling = _filling(max(state.log_end_offset, start), replaced.get(number, []), live, later)
+        candidates.append(_Candidates([*older, *later], filling, lost_segments, start))
     retained = [
         segment
         for number, partition in enumerate(candidates)
@@ -242,24 +289,17 @@ def plan_restore(
     present = _present(handle, current.name, retained)
     plans = []
     for number, (state, partition) in enumerate(zip(old_state.partitions, candidates, strict=True)):
+        start = partition.start_offset
         plan = partial(
-            _plan_partition, number, state, current.partitions[number], present=present, settled=partition.settled
+            _plan_partition, number, state, current.partitions[number], present=present, start_offset=start
         )
         planned = plan(partition.segments)
         if planned.segments or planned.offsets:
             # restored segments are dirty, and only clean ranges may have gaps
             filled = [segment for segment in partition.filling if (number, segment.stem) in present]
             planned = plan([*partition.segments, *filled]) if filled else planned
-        plans.append(replace(planned, lost_segments=planned.lost_segments + partition.cleaned))
-    return [
-        plan
-        for plan in plans
-        if plan.segments or plan.lost_segments or plan.log_start_offset < _start(current, plan.partition)
-    ]
-
-
-def _start(snapshot: Snapshot, partition: int) -> int:
-    return snapshot.partitions[partition].log_start_offset
+        plans.append(replace(planned, lost_segments=planned.lost_segments + partition.lost_segments))
+    return [plan for plan in plans if plan.segments or plan.lost_segments or plan.offsets]
 
 
 def _removed_after(end: int, candidates: Iterable[SegmentInfo], live: PartitionState) -> list[SegmentInfo]:
@@ -280,23 +320,26 @@ def _by_partition(segments: Mapping[tuple[int, str], SegmentInfo]) -> dict[int, 
     return by_partition
 
 
-def _emptied_since(removed: RemovedSegments, floor: int) -> dict[int, list[SegmentInfo]]:
+def _replaced_after(removed: RemovedSegments, floor: int) -> dict[int, list[SegmentInfo]]:
     """The later segments that were replaced after the version `floor`, by partition, in order."""
-    replaced = removed.added.keys() & removed.removed_at.keys() - removed.let_go.keys() - removed.cleaned_again.keys()
+    excluded = removed.removed_at_start.keys() | removed.recompacted.keys()
+    replaced = (removed.added.keys() & removed.removed_at.keys()) - excluded
     removed_at = {key: removed.removed_at[key] for key in replaced if removed.removed_at[key] > floor}
     ordered = sorted(removed_at, key=lambda key: (removed.added[key].base_offset, -removed_at[key]))
     return _by_partition({key: removed.added[key] for key in ordered})
 
 
 def _filling(
-    end: int, emptied: Iterable[SegmentInfo], live: PartitionState, since: Sequence[SegmentInfo]
+    end: int, replaced: Sequence[SegmentInfo], live: PartitionState, later: Sequence[SegmentInfo]
 ) -> list[SegmentInfo]:
-    """The `emptied` segments from `end` on whose offsets no segment has, live or in `since`."""
-    ranges = np.array([(segment.base_offset, segment.next_offset) for segment in since], np.int64).reshape(-1, 2)
+    """The `replaced` segments from `end` on whose offsets no segment has, live or in `later`."""
+    if not replaced:
+        return []
+    ranges = np.array([(segment.base_offset, segment.next_offset) for segment in later], np.int64).reshape(-1, 2)
     bases = np.concatenate([ranges[:, 0], live.segments.base_offsets])
     ends = np.concatenate([ranges[:, 1], live.segments.next_offsets])
     filling: list[SegmentInfo] = []
-    for segment in emptied:
+    for segment in replaced:
         row = int(bases.searchsorted(segment.next_offset)) - 1
         if segment.base_offset >= end and (row < 0 or ends[row] <= segment.base_offset):
             filling.append(segment)
@@ -335,32 +378,32 @@ def _plan_partition(
     current: PartitionState,
     missing: Sequence[SegmentInfo],
     present: set[tuple[int, str]],
-    settled: int,
+    start_offset: int,
 ) -> PartitionRestore:
-    """Plan a partition; nothing below the offset `settled` comes back."""
+    """Plan the restore of a partition, of which nothing below `start_offset` comes back."""
     newer = [
         segment
         for segment in _without(current.segments, old_state.segments)
         if segment.base_offset < old_state.log_end_offset
     ]
-    back: list[SegmentInfo] = []
+    restored: list[SegmentInfo] = []
     leaving: list[SegmentInfo] = []
     gaps: list[int] = []
     merged: list[SegmentInfo] = []
     for old, new in _groups(missing, newer):
-        if old[0].base_offset < settled:
+        if old[0].base_offset < start_offset:
             continue
         # the new segments must not hold other records: later ones, or earlier ones that a restore brought back
         begin, end = old[0].base_offset, old_state.log_end_offset
         is_whole = all(begin <= segment.base_offset and segment.next_offset <= end for segment in new)
         if is_whole and all((number, segment.stem) in present for segment in old):
-            back += old
+            restored += old
             leaving += new
             gaps += [old[0].base_offset] if not new else []
         elif not new or any(segment.compacted for segment in new):
             # earlier segments do not come back either: before a gap, readers would not notice missing records; before
             # a compacted segment, keys would come back whose tombstones it may have dropped
-            back, leaving, gaps, settled = [], [], [], max(segment.next_offset for segment in (*old, *new))
+            restored, leaving, gaps, start_offset = [], [], [], max(segment.next_offset for segment in (*old, *new))
         else:
             # their records are live, in segments with later records
             merged += [
@@ -368,23 +411,25 @@ def _plan_partition(
                 for segment in old
                 if new[0].base_offset <= segment.base_offset and segment.next_offset <= new[-1].next_offset
             ]
-    first = min([segment.base_offset for segment in (*back, *current.segments[:1])], default=current.log_start_offset)
-    first = max(first, min(settled, current.log_start_offset))
+    first = min(
+        [segment.base_offset for segment in (*restored, *current.segments[:1])], default=current.log_start_offset
+    )
+    first = max(first, min(start_offset, current.log_start_offset))
     start = min(current.log_start_offset, max(first, old_state.log_start_offset))
-    dropped = current.segments if settled and old_state.log_start_offset < start else ()
+    dropped = current.segments if start_offset and old_state.log_start_offset < start else ()
     hidden = [
         segment
         for segment in dropped
         if segment.base_offset < start and segment.next_offset > old_state.log_start_offset
     ]
-    lost_count = len(missing) - len(back) - sum(segment.base_offset >= start for segment in merged) + len(hidden)
+    lost_count = len(missing) - len(restored) - sum(segment.base_offset >= start for segment in merged) + len(hidden)
     # restored segments may hold superseded records and tombstones; compacted segments that stay before them have
     # gaps, which are valid below this offset only
-    merged_starts = [segment.base_offset for segment in back[:1] if len(missing) > len(back)]
-    dirty = [max([old_state.first_dirty_offset, *merged_starts])] if back or not missing else []
+    merged_starts = [segment.base_offset for segment in restored[:1] if len(missing) > len(restored)]
+    dirty = [max([old_state.first_dirty_offset, *merged_starts])] if restored or not missing else []
     return PartitionRestore(
         partition=number,
-        segments=tuple(back),
+        segments=tuple(restored),
         replaced=tuple(leaving),
         lost_segments=lost_count,
         start_before=current.log_start_offset,
@@ -430,17 +475,12 @@ def _groups(
 def _actions(plans: Sequence[PartitionRestore], version: int) -> Iterator[Action]:
     """Yield the actions of all partitions by kind: a commit stores equal adjacent kinds in columns."""
     for plan in plans:
-        yield Restore(plan.partition, _first(plan), version)
+        yield Restore(plan.partition, plan.first_offset, version)
     for plan in plans:
         yield from (Remove(plan.partition, segment.stem) for segment in (*plan.replaced, *plan.gap_neighbors))
     for plan in plans:
         yield from map(Add, sorted((*plan.segments, *plan.gap_neighbors), key=lambda segment: segment.base_offset))
     for plan in plans:
-        if plan.log_start_offset > _first(plan):
+        if plan.log_start_offset > plan.first_offset:
             yield SetLogStartOffset(plan.partition, plan.log_start_offset)
     yield from (Cleaned(plan.partition, plan.first_dirty_offset) for plan in plans)
-
-
-def _first(plan: PartitionRestore) -> int:
-    """The first offset to restore; the log may begin inside or after its segment."""
-    return min([plan.log_start_offset, *(segment.base_offset for segment in (*plan.segments, *plan.gap_neighbors))])

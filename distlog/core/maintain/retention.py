@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,7 +48,10 @@ def retention(
                 break
             # before the commit, after which these logs start later
             producers.store(head, {plan.partition: len(plan.segments) for plan in plans})
-            race.put([*_actions(plans)])
+            # a commit stores a long run of removals as a table
+            stems = ((plan.partition, plan.segments.columns()["stem"].to_pylist()) for plan in plans)
+            removals: list[Action] = [Remove(number, stem) for number, removed in stems for stem in removed]
+            race.put([*removals, *(SetLogStartOffset(plan.partition, plan.log_start_offset) for plan in plans)])
     return plans, race.after
 
 
@@ -265,15 +268,6 @@ def _expired_active(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> lis
     return [plan.partition for plan in plans if plan.segments[-1].is_active]
 
 
-def _actions(plans: Sequence[PartitionRetention]) -> Iterator[Action]:
-    """Remove all segments, then raise the log starts: a long run of removals becomes a table."""
-    for plan in plans:
-        for stem in plan.segments.columns()["stem"].to_pylist():
-            yield Remove(plan.partition, stem)
-    for plan in plans:
-        yield SetLogStartOffset(plan.partition, plan.log_start_offset)
-
-
 #: Instead of an offset: delete all records (Kafka's high watermark).
 LOG_END = -1
 
@@ -336,21 +330,18 @@ def _resolved(snapshot: Snapshot, offsets: Mapping[int, int]) -> dict[int, int]:
     """Check `offsets`, and replace LOG_END by the log end."""
     if "delete" not in snapshot.config.cleanup_policy:
         raise InvalidConfigError("records can be deleted only where cleanup.policy contains delete")
-    return {number: _resolve(snapshot, number, offset) for number, offset in offsets.items()}
-
-
-def _resolve(snapshot: Snapshot, partition: int, offset: int) -> int:
-    if not 0 <= whole_number("partition", partition) < len(snapshot.partitions):
-        raise TopicNotFoundError(f"the topic has partitions 0 to {len(snapshot.partitions) - 1}", partition=partition)
-    state = snapshot.partitions[partition]
-    if whole_number("offset", offset) == LOG_END:
-        return state.log_end_offset
-    if not 0 <= offset <= state.log_end_offset:
-        raise OffsetOutOfRangeError(
-            "records can be deleted up to the log end offset, or -1 for all",
-            partition=partition,
-            offset=offset,
-            log_start_offset=state.log_start_offset,
-            log_end_offset=state.log_end_offset,
-        )
-    return offset
+    resolved, count = dict[int, int](), len(snapshot.partitions)
+    for partition, offset in offsets.items():
+        if not 0 <= whole_number("partition", partition) < count:
+            raise TopicNotFoundError(f"the topic has partitions 0 to {count - 1}", partition=partition)
+        state = snapshot.partitions[partition]
+        resolved[partition] = state.log_end_offset if whole_number("offset", offset) == LOG_END else offset
+        if not 0 <= resolved[partition] <= state.log_end_offset:
+            raise OffsetOutOfRangeError(
+                "records can be deleted up to the log end offset, or -1 for all",
+                partition=partition,
+                offset=offset,
+                log_start_offset=state.log_start_offset,
+                log_end_offset=state.log_end_offset,
+            )
+    return resolved

@@ -1,32 +1,40 @@
-"""Vacuum: deletes the files that no reader can need and no writer can still commit."""
+"""Vacuum: deletes the files that no reader can need and no writer can still commit, and old commits.
+
+The log retention horizon (`log_floor`) is the version below which commits and checkpoints are deleted. A commit
+raises it; then a checkpoint at or above it is read back; then the files below it are deleted, after a crash by the
+next run. It is at most the version that was the head `commit.retention.ms` ago by the store's clock, so a commit
+exists for this time after the next one was written: `Snapshot.is_fresh_at` relies on it.
+"""
 
 from __future__ import annotations
 
 import itertools
 import logging
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from distlog.core import paths
-from distlog.core.arrays import table_of_rows
+from distlog.core.arrays import numbers_of, table_of_rows
+from distlog.core.commits import actions, checkpoint, fields
 from distlog.core.commits.actions import (
+    REMOVE_TABLE,
     Action,
-    Add,
     GcFloor,
     LogFloor,
     Remove,
-    Restore,
-    SetLogStartOffset,
-    without_tables,
+    read_table,
 )
 from distlog.core.commits.commit_log import CommitLog, CommitRace
-from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.snapshot_loader import CHECKPOINTS_TRIED, CommitFiles
 from distlog.core.display import Shown, counted
 from distlog.core.errors import (
     CommitConflictError,
@@ -36,21 +44,37 @@ from distlog.core.errors import (
     StorageFullError,
 )
 from distlog.core.integers import MAX_LONG
-from distlog.core.maintain.log_floor import (
-    CommitsFolder,
-    FoundStem,
-    StemSet,
-    delete_below,
-    ensure_checkpoint,
-    highest_log_floor,
-    next_log_floor,
-    obsolete_checkpoints,
-    removals,
-    removed_exactly,
-)
 from distlog.core.read.group_log import group_files, group_folders
 from distlog.core.storage.locks_and_pages import FileLock, copy_of, flocked
-from distlog.core.storage.storage import FileInfo, Storage, UnfinishedUpload
+from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, FileInfo, Storage, UnfinishedUpload
+
+#: Vacuum keeps younger leftovers, however short `file.delete.delay.ms` is; a failing put is aborted after ten
+#: minutes.
+LONGEST_PUT_MS = 3_600_000
+#: Segment files that are checked together.
+FILES_AT_ONCE = 10_000
+#: Versions between two checkpoints that are kept for time travel, to which the horizon is raised.
+KEPT_EVERY = 1000
+#: The horizon lags by at most this part of the kept commits, and not by less than this number of commits.
+STEP_PART, LEAST_STEP = 8, 16
+#: Names deleted at once, smaller names first.
+NAMES_AT_ONCE = 1000
+#: Full checkpoints from the log retention horizon on, if it has enough versions: one may be damaged.
+FULL_CHECKPOINTS = 2
+#: Commits that are read at the same time.
+_AT_ONCE = 64
+#: Hashes in a sorted run.
+_RUN = 1 << 20
+#: Two odd numbers that spread bits (the golden ratio, and a factor of SplitMix64).
+_SPREAD, _MIX = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
+#: Stands for the partition of a bundle in a hash.
+_BUNDLE = -1
+_log = logging.getLogger(__name__)
+
+#: (partition, stem): together they name a segment's files; (None, stem) names the bundle that it may be in.
+FoundStem = tuple[int | None, str]
+Numbers = npt.NDArray[np.int64]
 
 
 def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> VacuumReport:
@@ -63,50 +87,6 @@ def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> Vacuum
         raise CommitConflictError(
             "another run of vacuum has deleted old commits concurrently: run it again"
         ) from None
-
-
-#: (partition, stem): together they name a segment's files.
-Stem = tuple[int, str]
-
-
-@dataclass(slots=True)
-class RemovedSegments:
-    """The removals of the commits after the first `version`, up to the current one.
-
-    `removed_at` is the version of the last commit that removed a segment. `added` are the segments as last added: a
-    rebuild adds a segment again. `let_go` were removed at the start of their log; `cleaned_again` were written by
-    compaction, and replaced.
-    """
-
-    version: int
-    removed_at: dict[Stem, int] = field(default_factory=dict)
-    added: dict[Stem, SegmentInfo] = field(default_factory=dict)
-    let_go: dict[Stem, SegmentInfo] = field(default_factory=dict)
-    cleaned_again: dict[Stem, SegmentInfo] = field(default_factory=dict)
-
-    def read(self, log: CommitLog, head: int) -> None:
-        """Read the commits up to version `head`."""
-        if head > self.version:
-            for commit in log.commits(self.version + 1, head + 1):
-                restored = {action.partition for action in commit.actions if isinstance(action, Restore)}
-                raised = {
-                    action.partition for action in commit.actions if isinstance(action, SetLogStartOffset)
-                } - restored
-                for action in without_tables(commit.actions):
-                    if isinstance(action, Add):
-                        stem = (action.segment.partition, action.segment.stem)
-                        self.added[stem] = action.segment
-                        # it was restored, or a rebuild replaced it by itself
-                        self.let_go.pop(stem, None)
-                        self.cleaned_again.pop(stem, None)
-                    elif isinstance(action, Remove):
-                        stem = (action.partition, action.stem)
-                        self.removed_at[stem] = commit.version
-                        if action.partition in raised and stem in self.added:
-                            self.let_go[stem] = self.added[stem]
-                        elif action.partition not in restored and stem in self.added and self.added[stem].compacted:
-                            self.cleaned_again[stem] = self.added[stem]
-            self.version = head
 
 
 # A restore checks that files exist, and then commits. On a full disk vacuum deletes files before it can commit its
@@ -125,30 +105,16 @@ def removed_files_held(storage: Storage) -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True, slots=True)
 class Referenced:
-    """The segments and bundles of `topic` that a version from a vacuum horizon to `head` references.
+    """The segments and bundles that a version of the topic from the vacuum horizon `floor` to `head` references.
 
-    In the `restored` versions after the horizon a log may begin earlier than in the previous version. Commits from
-    `log_floor` on exist, and those from `oldest` on too, unless another vacuum deletes them concurrently.
+    They are live at the head, or were removed after the horizon. In the `restored` versions a log may begin earlier
+    than in the previous version. Commits from the version `oldest` on exist, unless another vacuum deletes them
+    concurrently. Raises OffsetOutOfRangeError if commits after the horizon were deleted: a remaining one could be of
+    a paused process.
     """
 
-    topic: str
-    head: int
-    restored: tuple[int, ...]
-    stems: StemSet
-    log_floor: int = 0
-    oldest: int = 0
-
-    @classmethod
-    def since(
-        cls, storage: Storage, log: CommitLog, head: Snapshot, floor: int, oldest: int = MAX_LONG
-    ) -> Referenced:
-        """Collect the files of the versions from `floor` to `head`: live at the head, or removed after `floor`.
-
-        Raises OffsetOutOfRangeError if commits after `floor` were deleted: a remaining one could be of a paused
-        process.
-        """
+    def __init__(self, storage: Storage, log: CommitLog, head: Snapshot, floor: int, oldest: int = MAX_LONG) -> None:
         if floor + 1 < head.log_floor:
             text = "commits that this run needs were deleted concurrently"
             raise OffsetOutOfRangeError(text, version=floor + 1, log_floor=head.log_floor)
@@ -156,48 +122,41 @@ class Referenced:
         removed.add_snapshot(head)
         for version in removed.before_drops:
             removed.add_snapshot(log.load(version=version, include_dropped=True))
-        log_floor, restored = head.log_floor, tuple(removed.restored)
-        return cls(head.name, head.version, restored, removed.stems, log_floor, min(oldest, log_floor))
+        self.topic, self.stems, self.restored = head.name, removed.stems, tuple(removed.restored)
+        self._storage, self._log, self._head, self._oldest = storage, log, head, min(oldest, head.log_floor)
+        #: The segments that existing commits removed; None before they are read.
+        self._removed: set[FoundStem] | None = None
 
+    def unreferenced(
+        self, files: Sequence[FileInfo], floor: int, removed: Set[FoundStem] = frozenset()
+    ) -> list[FileInfo]:
+        """Return the segment files and bundles among `files` that no version will reference.
 
-class UnreferencedFiles:
-    """Finds the segment files and bundles that no version will reference."""
-
-    def __init__(
-        self,
-        storage: Storage,
-        log: CommitLog,
-        referenced: Referenced,
-        *,
-        floor: int,
-        removed: Set[FoundStem] = frozenset(),
-    ) -> None:
-        self._storage, self._log, self._referenced, self._floor = storage, log, referenced, floor
-        self._removed = removed
-        self._knows_all_removed = False
-
-    def among(self, files: Sequence[FileInfo]) -> list[FileInfo]:
-        """The unreferenced ones of `files`."""
-        stemmed = [(file, stem) for file in files if (stem := stem_of(file.name, self._referenced.topic))]
+        Their writers read a version below `floor`, or they are in `removed`, or another commit has removed them.
+        """
+        stemmed = [(file, stem) for file in files if (stem := stem_of(file.name, self.topic))]
         if not stemmed:
             return []
-        is_referenced = self._referenced.stems.has([stem for _, stem in stemmed])
-        unreferenced = [name for name, held in zip(stemmed, is_referenced.tolist(), strict=True) if not held]
-        return [file for file, stem in unreferenced if is_below(stem, self._floor) or self._is_removed(stem)]
+        is_referenced = self.stems.has([stem for _, stem in stemmed])
+        return [
+            file
+            for (file, stem), held in zip(stemmed, is_referenced.tolist(), strict=True)
+            if not held and (is_below(stem, floor) or stem in removed or self._is_removed(stem))
+        ]
 
     def _is_removed(self, stem: FoundStem) -> bool:
-        """True if a commit has removed the segment; the names of Kafka's files have no version."""
-        if paths.stem_read_version(stem[1]) is None and not self._knows_all_removed:
-            live = self._referenced
+        """Whether a commit has removed a broker's segment: the names of other segments have a version."""
+        if paths.stem_read_version(stem[1]) is not None:
+            return False
+        if self._removed is None:
+            end, log_floor = self._head.version + 1, self._head.log_floor
             try:
-                removed = removed_exactly(self._storage, self._log, max(live.oldest, 1), live.head + 1)
+                self._removed = removed_exactly(self._storage, self._log, max(self._oldest, 1), end)
             except (CorruptMetadataError, OffsetOutOfRangeError):
                 # of a topic that was dropped below the horizon, or deleted concurrently by another run
-                if live.oldest >= live.log_floor:
+                if self._oldest >= log_floor:
                     raise
-                removed = removed_exactly(self._storage, self._log, live.log_floor + 1, live.head + 1)
-            self._removed = self._removed | removed
-            self._knows_all_removed = True
+                self._removed = removed_exactly(self._storage, self._log, log_floor + 1, end)
         return stem in self._removed
 
 
@@ -211,9 +170,6 @@ def is_below(stem: FoundStem, version: int) -> bool:
     """True if the file's writer read a version below `version`; False for Kafka's files, which have none."""
     read_version = paths.stem_read_version(stem[1])
     return read_version is not None and read_version < version
-
-
-_log = logging.getLogger(__name__)
 
 
 def dead_uploads(storage: Storage, referenced: Referenced, floor: int, before_ms: int) -> list[UnfinishedUpload]:
@@ -240,13 +196,6 @@ def _is_dead(upload: UnfinishedUpload, referenced: Referenced, floor: int, befor
         return is_below((None, pending), floor)
     is_known = stem is not None or paths.parse_checkpoint_file(upload.name) is not None
     return is_known and upload.started_ms < before_ms
-
-
-#: Vacuum keeps younger leftovers, however short `file.delete.delay.ms` is; a failing put is aborted after ten
-#: minutes.
-LONGEST_PUT_MS = 3_600_000
-#: Segment files that are checked together.
-FILES_AT_ONCE = 10_000
 
 
 def dead_appends(files: Iterable[FileInfo], floor: int) -> list[FileInfo]:
@@ -347,7 +296,7 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
     folder.first = head.log_floor
     now_ms = storage.now_ms(paths.COMMITS_DIR)
     delay_ms = head.config.file_delete_delay_ms
-    floor = head_at(folder, now_ms - delay_ms, now_ms)
+    floor = folder.head_at(now_ms - delay_ms, now_ms)
     if floor is None:
         return VacuumReport((), head.gc_floor, dry_run)
     highest = highest_log_floor(head, folder, max(floor, head.gc_floor), now_ms)
@@ -357,11 +306,10 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
         # even if the horizon is committed already: that writer may not have synced it
         head = _raise_floor(storage, log, head, floor, folders, garbage, log_floor)
         log_floor = head.log_floor
-    referenced = Referenced.since(storage, log, head, floor, folder.oldest())
-    unreferenced = UnreferencedFiles(storage, log, referenced, floor=floor)
+    referenced = Referenced(storage, log, head, floor, folder.oldest())
     files = list(folder.other_files)
     for chunk in _chunks_of(storage, folders):
-        garbage += unreferenced.among(chunk)
+        garbage += referenced.unreferenced(chunk, floor)
         files += [file for file in chunk if not stem_of(file.name, head.name)]
     left_before_ms = now_ms - max(delay_ms, LONGEST_PUT_MS)
     of_topic, of_others = group_files(storage, groups, None if head.dropped else head.topic_id)
@@ -377,7 +325,7 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
         *dead_appends(files, floor),
     ]
     obsolete = obsolete_checkpoints(folder.checkpoints, floor, log_floor, highest)
-    old_commits = list(folder.commits(log_floor))
+    old_commits = list(folder.commits_below(log_floor))
     # a dropped topic without kept versions needs no locks
     needs_no_locks = storage.is_local and head.dropped and not referenced.stems
     locks = [file for file in files if needs_no_locks and paths.is_lock_file(file.name)]
@@ -394,10 +342,6 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
             obsolete, old_commits = [], []
     files = [*garbage, *locks, *obsolete, *old_commits]
     return VacuumReport(tuple(files), max(floor, head.gc_floor), dry_run, tuple(uploads), log_floor)
-
-
-def head_at(commits: CommitsFolder, time_ms: int, now_ms: int) -> int | None:
-    return commits.head_at(time_ms, now_ms)
 
 
 def _segment_folders(storage: Storage, topic: str) -> list[str]:
@@ -461,10 +405,328 @@ def _commit_floors(log: CommitLog, snapshot: Snapshot, floor: int, log_floor: in
 
 def _free(storage: Storage, log: CommitLog, head: Snapshot, floor: int, folders: Sequence[str]) -> list[FileInfo]:
     """Delete and return the files that need no new horizon, the logs first."""
-    referenced = Referenced.since(storage, log, head, floor)
+    referenced = Referenced(storage, log, head, floor)
     removed = removals(storage, head.gc_floor + 1, floor + 1, exactly=True).exactly or set()
-    unreferenced = UnreferencedFiles(storage, log, referenced, floor=head.gc_floor, removed=removed)
-    freed = [file for chunk in _chunks_of(storage, folders) for file in unreferenced.among(chunk)]
+    chunks = _chunks_of(storage, folders)
+    freed = [file for chunk in chunks for file in referenced.unreferenced(chunk, head.gc_floor, removed)]
     for is_log in (True, False):
         storage.delete([file.name for file in freed if file.name.endswith((".log", ".bundle")) == is_log])
     return freed
+
+
+@dataclass(slots=True)
+class CommitsFolder:
+    """A listing of the folder of commits, in the order of their `versions`; 24 bytes a commit.
+
+    `other_files` are not commits or checkpoints. Versions below `first`, the log retention horizon, are leftover
+    or were put by paused writers: their times are meaningless.
+    """
+
+    versions: Numbers
+    sizes: Numbers
+    written_ms: Numbers
+    checkpoints: list[FileInfo]
+    other_files: list[FileInfo]
+    first: int = 0
+
+    @classmethod
+    def of(cls, files: Iterable[FileInfo]) -> CommitsFolder:
+        """Return the folder with these `files`, as `storage.list_after(paths.COMMITS_DIR)` lists them."""
+        commits, checkpoints, other_files = array("q"), list[FileInfo](), list[FileInfo]()
+        for file in files:
+            version = paths.parse_commit_file(file.name)
+            if version is not None:
+                commits.extend((version, file.size, file.modified_ms))
+            elif paths.parse_checkpoint_file(file.name) is not None:
+                checkpoints.append(file)
+            else:
+                other_files.append(file)
+        rows = np.array(commits, np.int64).reshape(-1, 3)
+        versions, sizes, written_ms = rows[np.argsort(rows[:, 0])].T
+        return cls(versions, sizes, written_ms, checkpoints, other_files)
+
+    def commits_below(self, end: int) -> Iterator[FileInfo]:
+        """Yield the files of the commits of versions below `end`, in order."""
+        for row in range(int(self.versions.searchsorted(end))):
+            version = int(self.versions[row])
+            yield FileInfo(paths.commit_file(version), int(self.sizes[row]), int(self.written_ms[row]))
+
+    def oldest(self) -> int:
+        """Return the version from which on all commits exist; commits below a gap are left over."""
+        gaps = np.flatnonzero(np.diff(self.versions) > 1)
+        first = gaps[-1] + 1 if len(gaps) else 0
+        return int(self.versions[first]) if len(self.versions) else 0
+
+    def head_at(self, time_ms: int, now_ms: int) -> int | None:
+        """Return the version that was the head at `time_ms`, or an earlier one; None when there was no version.
+
+        Compares the times at which the storage wrote the commits' files. A commit whose time is after `now_ms` is
+        skipped: a clock was set since, and its true time is unknown. If times go back from one commit to the next,
+        the later time applies to the commits after it.
+        """
+        first = self.versions.searchsorted(self.first)
+        versions, written = self.versions[first:], self.written_ms[first:]
+        later = np.flatnonzero((time_ms < written) & (written <= now_ms))
+        by_then = np.flatnonzero(written[: later[0] if len(later) else None] <= time_ms)
+        return int(versions[by_then[-1]]) if len(by_then) else None
+
+
+def highest_log_floor(head: Snapshot, folder: CommitsFolder, gc_floor: int, now_ms: int) -> int:
+    """The highest version for the log retention horizon: the head `commit.retention.ms` ago, or -1."""
+    kept_ms = head.commits_kept_ms
+    head_then = None if kept_ms is None else folder.head_at(now_ms - kept_ms, now_ms)
+    return min(-1 if head_then is None else head_then, gc_floor)
+
+
+def next_log_floor(
+    storage: Storage, log: CommitLog, head: Snapshot, folder: CommitsFolder, highest: int, *, dry_run: bool
+) -> int:
+    """The next log retention horizon, at most `highest`: the newest sound full checkpoint kept for time travel.
+
+    If that would keep many more commits than necessary, writes a checkpoint.
+    """
+    floor = head.log_floor
+    for name in sorted(with_bases(kept_for_time_travel(folder.checkpoints)), reverse=True):
+        is_full, version = paths.base_of_checkpoint(name) is None, _version_of(name)
+        if is_full and floor < version <= highest and is_sound(storage, name):
+            floor = version
+    step = min(KEPT_EVERY, max(LEAST_STEP, (head.version - highest) // STEP_PART))
+    if highest - floor < step or dry_run:
+        return floor
+    # another, paused run may be about to delete a writer's checkpoint, and would delete a new one of the same name
+    written = {paths.parse_checkpoint_file(file.name) for file in folder.checkpoints}
+    version = next(version for version in range(highest, floor - 1, -1) if version == floor or version not in written)
+    try:
+        name = checkpoint.write(storage, log.load(version, include_dropped=True), is_newest=False)
+    except (CorruptMetadataError, OffsetOutOfRangeError, StorageError, ValueError) as error:
+        _log.warning("the log keeps old commits, as there is no checkpoint of version %d: %s", version, error)
+        return floor
+    return version if is_sound(storage, name) else floor
+
+
+def _version_of(checkpoint_file: str) -> int:
+    return paths.parse_checkpoint_file(checkpoint_file) or 0
+
+
+def kept_for_time_travel(checkpoints: Iterable[FileInfo]) -> list[str]:
+    """The names of the first checkpoint of each KEPT_EVERY versions, in order, the same in each vacuum."""
+    first: dict[int, str] = {}
+    for name in sorted(file.name for file in checkpoints):
+        first.setdefault(_version_of(name) // KEPT_EVERY, name)
+    return [name for number, name in first.items() if number]
+
+
+def with_bases(names: Iterable[str]) -> set[str]:
+    """The checkpoints `names`, and the full ones that incremental ones need."""
+    return {needed for name in names for needed in (name, paths.base_of_checkpoint(name)) if needed is not None}
+
+
+def is_sound(storage: Storage, name: str) -> bool:
+    """True if a reader would accept the checkpoint: complete, and of the commit of its version."""
+    try:
+        state = checkpoint.read(storage, name)
+        commit = CommitFiles(storage).read(state.version)
+    except (CorruptMetadataError, FileNotFoundError) as error:
+        _log.warning("the checkpoint %s is not usable: %s", name, error)
+        return False
+    return commit is not None and commit.id == state.commit_id
+
+
+def ensure_checkpoint(storage: Storage, head: Snapshot, folder: CommitsFolder, newest: str | None = None) -> bool:
+    """True if FULL_CHECKPOINTS from the horizon of `head` on, or one at `head`, were read back; writes one if needed.
+
+    `newest` is one that this process wrote since the listing.
+    """
+    storage.sync(paths.COMMITS_DIR)
+    names = {file.name for file in folder.checkpoints if paths.base_of_checkpoint(file.name) is None}
+    names |= {newest} if newest else set()
+    above = (name for name in sorted(names, reverse=True) if _version_of(name) >= head.log_floor)
+    sound = itertools.islice((name for name in above if is_sound(storage, name)), FULL_CHECKPOINTS)
+    versions = set(map(_version_of, sound))
+    if len(versions) >= FULL_CHECKPOINTS or head.version in versions:
+        return True
+    # the listing lacks one of `next_log_floor`, and has ones that other processes deleted
+    try:
+        return is_sound(storage, checkpoint.write(storage, head))
+    except (CorruptMetadataError, StorageError, ValueError) as error:
+        _log.warning("the log keeps old commits, as there is no checkpoint of version %d: %s", head.version, error)
+        return False
+
+
+def delete_below(storage: Storage, files: Sequence[FileInfo]) -> None:
+    """Delete the files of versions below the log retention horizon, oldest first.
+
+    So the remaining commits of a disk have no gap. A store deletes the names of a request in any order; there a
+    process lists the commits to find later ones (`SnapshotLoader.is_newest`).
+    """
+    names = sorted(file.name for file in files)
+    for start in range(0, len(names), NAMES_AT_ONCE):
+        storage.delete(names[start : start + NAMES_AT_ONCE])
+
+
+def obsolete_checkpoints(
+    checkpoints: Iterable[FileInfo], gc_floor: int, log_floor: int, highest: int
+) -> list[FileInfo]:
+    """The checkpoints below `gc_floor` that loads do not need, or that have another one close by.
+
+    A load tries the newest checkpoints up to its version, then full ones. Versions from `gc_floor` on are opened
+    often, earlier ones down to `log_floor` for time travel. A full checkpoint stays while an incremental one needs
+    it. Full ones up to `highest` stay too: another run may be about to raise the log retention horizon to one.
+    """
+    files = {file.name: file for file in checkpoints}
+    versions = {name: _version_of(name) for name in files}
+    full = {name for name in files if paths.base_of_checkpoint(name) is None}
+    below = {name for name in files if any(versions.get(needed, -1) < log_floor for needed in with_bases([name]))}
+    usable = sorted(files.keys() - below)
+    retained = {name for name in usable if versions[name] > gc_floor or versions[name] == log_floor}
+    retained.update(name for name in full.intersection(usable) if versions[name] <= highest)
+    retained.update(kept_for_time_travel(files[name] for name in usable))
+    by_then = [name for name in usable if versions[name] <= gc_floor]
+    retained.update(by_then[-CHECKPOINTS_TRIED:])
+    retained.update([name for name in by_then if name in full][-CHECKPOINTS_TRIED:])
+    return [files[name] for name in sorted(files.keys() - with_bases(retained))]
+
+
+class StemSet:
+    """A set of FoundStem of eight bytes each, with false positives."""
+
+    def __init__(self) -> None:
+        self._runs: list[npt.NDArray[np.uint64]] = []
+        self._new: list[npt.NDArray[np.uint64]] = []
+        self._count = 0
+        #: The partitions that have segments of a broker in it.
+        self.kafka_partitions: set[int] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._runs or self._new)
+
+    def __contains__(self, stem: FoundStem) -> bool:
+        return bool(self.has([stem])[0])
+
+    def add(self, partitions: Numbers, stems: Sequence[str], rows: Numbers) -> None:
+        """Add the segments (partition, `stems[row]`), and the bundles that they may be in."""
+        if not len(partitions):
+            return
+        numbers = _numbers_of(stems)
+        of_kafka = np.array([paths.stem_read_version(stem) is None for stem in stems])[rows]
+        self.kafka_partitions.update(np.unique(partitions[of_kafka]).tolist())
+        self._new += [_hashes(partitions, numbers[rows]), _hashes(np.full(len(stems), _BUNDLE), numbers)]
+        self._count += len(rows) + len(stems)
+        if self._count >= _RUN:
+            self._sort()
+
+    def has(self, stems: Sequence[FoundStem]) -> npt.NDArray[np.bool_]:
+        """Flag the `stems` in the set."""
+        self._sort()
+        partitions = np.array([_BUNDLE if number is None else number for number, _ in stems], np.int64)
+        hashes = _hashes(partitions, _numbers_of([stem for _, stem in stems]))
+        flags = np.zeros(len(stems), bool)
+        for run in self._runs:
+            flags |= run[np.minimum(run.searchsorted(hashes), len(run) - 1)] == hashes
+        return flags
+
+    def _sort(self) -> None:
+        if self._new:
+            self._runs.append(np.unique(np.concatenate(self._new)))
+            self._new, self._count = [], 0
+
+
+def _numbers_of(stems: Iterable[str]) -> npt.NDArray[np.uint64]:
+    # the end of a uuid, or of an offset
+    return np.array([int(stem[-16:], 16) for stem in stems], np.uint64)
+
+
+def _hashes(partitions: Numbers, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    spread = (partitions + 2).astype(np.uint64) * _SPREAD
+    hashes: npt.NDArray[np.uint64] = (numbers ^ spread) * _MIX
+    return hashes
+
+
+@dataclass(slots=True)
+class Removals:
+    """The removals of the commits of some versions: `stems`, and, if needed, the same ones `exactly`.
+
+    `restored` are the versions of restores, `before_drops` those right before a drop, which names no segment.
+    """
+
+    stems: StemSet = field(default_factory=StemSet)
+    exactly: set[FoundStem] | None = None
+    restored: list[int] = field(default_factory=list)
+    before_drops: list[int] = field(default_factory=list)
+
+    def remove(self, partitions: Numbers, stems: Sequence[str], stem_rows: Numbers) -> None:
+        """Note the segments (partition, `stems[row]`)."""
+        self.stems.add(partitions, stems, stem_rows)
+        if self.exactly is not None:
+            rows = zip(partitions.tolist(), (stems[number] for number in stem_rows.tolist()), strict=True)
+            self.exactly.update(stem for number, name in rows for stem in ((number, name), (None, name)))
+
+    def add_snapshot(self, snapshot: Snapshot) -> None:
+        """Note the segments of a snapshot, with the active ones."""
+        for number, state in enumerate(snapshot.partitions):
+            stems = state.segments.columns()["stem"].to_pylist()
+            stems += [state.active.stem] if state.active else []
+            self.remove(np.full(len(stems), number), stems, np.arange(len(stems)))
+
+
+def removals(storage: Storage, start: int, end: int, *, exactly: bool = False) -> Removals:
+    """The removals of the commits of versions [start, end), which must exist."""
+    removed = Removals(exactly=set() if exactly else None)
+    previous_id: str | None = None
+    for file, data in _files(storage, start, end):
+        try:
+            body = actions.parse(data, file)
+            version, commit_id = fields.LONG(body.get("version")), fields.UUID(body.get("id"))
+            if paths.commit_file(version) != file:
+                raise ValueError("it is not of the version in its name")
+            if previous_id not in (None, body.get("prev")):
+                raise ValueError("it does not follow the commit before it")
+            _add_actions(removed, version, body.get("actions"))
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            raise CorruptMetadataError(f"not a commit: {error}; restore the file from a copy", file=file) from error
+        previous_id = str(commit_id)
+    return removed
+
+
+def removed_exactly(storage: Storage, log: CommitLog, start: int, end: int) -> set[FoundStem]:
+    """The segments that these commits removed, also by a drop, exactly."""
+    removed = removals(storage, start, end, exactly=True)
+    for version in removed.before_drops:
+        removed.add_snapshot(log.load(version=version, include_dropped=True))
+    return removed.exactly or set()
+
+
+def _files(storage: Storage, start: int, end: int) -> Iterator[tuple[str, bytes]]:
+    def read(name: str) -> bytes:
+        try:
+            return storage.read(name, 0, MAX_CONDITIONAL_BYTES + 1)
+        except FileNotFoundError:
+            raise CorruptMetadataError(
+                "a commit below the head is missing; restore it from a copy", file=name
+            ) from None
+
+    for first in range(start, end, _AT_ONCE):
+        names = [paths.commit_file(version) for version in range(first, min(first + _AT_ONCE, end))]
+        yield from zip(names, map(read, names) if storage.is_local else in_parallel(read, names), strict=True)
+
+
+def _add_actions(removed: Removals, version: int, items: Any) -> None:
+    if not isinstance(items, list):
+        raise ValueError("actions must be a list")
+    single = list[Remove]()
+    for name, body in map(actions.named, items):
+        if name == "remove":
+            single.append(fields.read(Remove, body))
+        elif name == REMOVE_TABLE:
+            rows = read_table(name, body).rows
+            stems = rows["stem"].dictionary_encode()
+            removed.remove(numbers_of(rows["partition"]), stems.dictionary.to_pylist(), numbers_of(stems.indices))
+        elif name == "restore":
+            if version not in removed.restored[-1:]:
+                removed.restored.append(version)
+        elif name == "drop":
+            removed.before_drops.append(version - 1)
+        else:
+            actions.check_known(name)
+    partitions = np.array([action.partition for action in single], np.int64)
+    removed.remove(partitions, [action.stem for action in single], np.arange(len(single)))

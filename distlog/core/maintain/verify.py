@@ -1,41 +1,65 @@
-"""Verify: checks every checksum, batch, record, index entry and metadata invariant of a topic. Writes nothing."""
+"""Checks every checksum, batch, record, index entry and metadata invariant of a topic, and repairs what it can.
+
+`verify` writes nothing. `rebuild_indexes` writes wrong index files again, from the logs. `repair` cuts active
+segments where damage begins.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
+from crc32c import crc32c
 
 from distlog.core import paths
 from distlog.core.arrays import table_of_rows
 from distlog.core.commits import checkpoint
-from distlog.core.commits.snapshot import PartitionState, Snapshot, apply
+from distlog.core.commits.actions import Action, Add, Remove
+from distlog.core.commits.commit_log import CommitRace, CurrentSnapshot
+from distlog.core.commits.segment_table import NOT_LOOKED, OWN_FILE, UNKNOWN, SegmentInfo
+from distlog.core.commits.snapshot import Snapshot, apply
 from distlog.core.commits.snapshot_loader import CommitFiles, SnapshotLoader
+from distlog.core.config import TopicConfig
 from distlog.core.display import Shown, counted
-from distlog.core.errors import CorruptMetadataError, DistlogError
+from distlog.core.errors import (
+    CorruptionError,
+    CorruptMetadataError,
+    CorruptRecordError,
+    DistlogError,
+    SnapshotTooOldError,
+)
+from distlog.core.format.indexes import TRANSACTION_ENTRY, AbortedTransaction, encode_transactions
+from distlog.core.log.active_partition import ActivePartition, TruncatedTail
 from distlog.core.log.live_snapshot import damage_of_tail, is_counted, with_sound_tails, without_tails
-from distlog.core.maintain.executor import Executor, LocalExecutor, OnProgress, ignore_progress, map_segments
-from distlog.core.maintain.log_floor import is_sound
-from distlog.core.maintain.repair import live_segment, with_missing_transactions
+from distlog.core.maintain.executor import Executor, LocalExecutor
+from distlog.core.maintain.group_rewrite import MOST_SEGMENTS
+from distlog.core.maintain.vacuum import is_sound
 from distlog.core.maintain.verify_segment import (
     CHECKS,
     Anomaly,
+    IndexFile,
     SegmentVerdict,
+    State,
     Word,
+    find_indexes,
     is_contiguous,
     verify_segment,
 )
 from distlog.core.read.consumer_offsets import all_kafka_positions
 from distlog.core.read.group_log import group_states
-from distlog.core.segments.segment_parts import part_of
-from distlog.core.segments.segment_reader import SegmentReader, TopicHandle
+from distlog.core.segments.producer_states import SegmentTransactions, transactional_segments, transactions_of
+from distlog.core.segments.segment_parts import INDEX_FIELDS, index_checksum, index_fields_of, index_size, part_of
+from distlog.core.segments.segment_reader import SegmentReader, TopicHandle, whole_log
+from distlog.core.segments.segment_state import LogDescription
 from distlog.core.storage.storage import Storage
 
 
@@ -44,7 +68,7 @@ def verify(
     snapshot: Snapshot,
     executor: Executor | None = None,
     *,
-    on_progress: OnProgress = ignore_progress,
+    on_progress: OnProgress | None = None,
 ) -> VerifyReport:
     """Check the whole topic at `snapshot`, concurrently with appends and maintenance.
 
@@ -60,8 +84,7 @@ def verify(
         if error is not None:
             topic.append(dataclasses.replace(Anomaly.of("lost_records", error), partition=partition))
     work = partial(verify_segment, handle.reader)
-    executor = executor or LocalExecutor(handle.storage)
-    verdicts = list(map_segments(executor, work, snapshot, on_progress))
+    verdicts = list(_map_segments(handle, snapshot, work, executor, on_progress))
     verdicts = with_missing_transactions(handle.reader, snapshot, verdicts)
     if not all(verdict.ok for verdict in verdicts):
         # a segment that was removed and vacuumed concurrently is not missing; rebuilt indexes are checked again
@@ -69,7 +92,28 @@ def verify(
         settled = (_recheck(handle.reader, head, verdict) for verdict in verdicts)
         verdicts = [_without_old_indexes(handle, head, verdict) for verdict in settled if verdict is not None]
     verdicts = list(_with_gaps(snapshot, verdicts))
-    return VerifyReport(snapshot.version, tuple(verdicts), tuple(topic), tuple(_overtaken(handle, snapshot)))
+    return VerifyReport(snapshot.version, tuple(verdicts), tuple(topic), tuple(_offsets_past_ends(handle, snapshot)))
+
+
+Result = TypeVar("Result")
+#: Called with the records and the log bytes of each finished segment.
+OnProgress = Callable[[int, int], object]
+
+
+def _map_segments(
+    handle: TopicHandle,
+    snapshot: Snapshot,
+    work: Callable[[SegmentInfo], Result],
+    executor: Executor | None,
+    on_progress: OnProgress | None,
+) -> Iterator[Result]:
+    """Yield the result of `work` for each live segment, by partition and base offset."""
+    segments = [segment for state in snapshot.partitions for segment in state.segments]
+    results = (executor or LocalExecutor(handle.storage)).map(work, segments)
+    for segment, result in zip(segments, results, strict=True):
+        if on_progress:
+            on_progress(segment.record_count, segment.log_bytes)
+        yield result
 
 
 _log = logging.getLogger("distlog")
@@ -90,7 +134,7 @@ def verify_commits(storage: Storage, snapshot: Snapshot) -> Iterator[Anomaly]:
             checkpoints.setdefault(number, []).append(file.name)
     state: Snapshot | None = None
     if snapshot.log_floor:
-        state = _oldest(storage, checkpoints, snapshot)
+        state = _oldest_checkpoint(storage, checkpoints, snapshot)
         if state is None:
             yield Anomaly("missing_commit", "there is no sound checkpoint that replaces the deleted commits")
             return
@@ -104,15 +148,15 @@ def verify_commits(storage: Storage, snapshot: Snapshot) -> Iterator[Anomaly]:
                 yield from _compare(storage, name, state)
     except CorruptMetadataError as error:
         version = first if state is None else state.version + 1
-        if not _is_kept(storage, version):
+        if not _must_exist(storage, version):
             return  # vacuum deleted it
-        yield Anomaly.of(_word(storage, version), error)
+        yield Anomaly.of(_commit_word(storage, version), error)
         return
     if state != snapshot:
         yield Anomaly("metadata_mismatch", "the commits give another state than the one that was opened")
 
 
-def _oldest(storage: Storage, checkpoints: dict[int, list[str]], snapshot: Snapshot) -> Snapshot | None:
+def _oldest_checkpoint(storage: Storage, checkpoints: dict[int, list[str]], snapshot: Snapshot) -> Snapshot | None:
     """The oldest sound checkpoint between the log retention horizon and `snapshot`."""
     for version in sorted(checkpoints):
         for name in checkpoints[version] if snapshot.log_floor <= version <= snapshot.version else ():
@@ -122,7 +166,7 @@ def _oldest(storage: Storage, checkpoints: dict[int, list[str]], snapshot: Snaps
     return None
 
 
-def _is_kept(storage: Storage, version: int) -> bool:
+def _must_exist(storage: Storage, version: int) -> bool:
     """True if the commit of `version` must exist."""
     try:
         head = SnapshotLoader(storage).load()
@@ -143,7 +187,7 @@ def _compare(storage: Storage, name: str, state: Snapshot) -> Iterator[Anomaly]:
         yield Anomaly("checkpoint_mismatch", "the checkpoint differs from the commits: delete it", name)
 
 
-def _word(storage: Storage, version: int) -> Word:
+def _commit_word(storage: Storage, version: int) -> Word:
     try:
         storage.size(paths.commit_file(version))
     except FileNotFoundError:
@@ -160,7 +204,9 @@ def verify_table(snapshot: Snapshot) -> Iterator[Anomaly]:
     for partition, state in enumerate(snapshot.partitions):
         written = state.segments.next_offsets[state.segments.array("compacted")]
         clean = max([state.first_dirty_offset, *written[-1:].tolist()])
-        for end, start in _seams(state):
+        starts, ends = state.segments.base_offsets.tolist(), state.segments.next_offsets.tolist()
+        first = min([state.log_start_offset, *starts[:1]])
+        for end, start in zip([first, *ends], [*starts, state.log_end_offset], strict=True):
             if start < end:
                 message = f"two segments hold the offsets from {start} to {end}"
                 yield Anomaly("offset_overlap", message, partition=partition, offset=start)
@@ -169,17 +215,10 @@ def verify_table(snapshot: Snapshot) -> Iterator[Anomaly]:
                 yield Anomaly("offset_gap", message, partition=partition, offset=end)
 
 
-def _seams(state: PartitionState) -> list[tuple[int, int]]:
-    """(end of a segment, begin of the next one) of all segments."""
-    starts, ends = state.segments.base_offsets.tolist(), state.segments.next_offsets.tolist()
-    first = min([state.log_start_offset, *starts[:1]])
-    return list(zip([first, *ends], [*starts, state.log_end_offset], strict=True))
-
-
-_NAMES = ("partition", "base_offset", "next_offset", "log_bytes")
-_TABLE = pa.schema(
+_VERDICT_FIELDS = ("partition", "base_offset", "next_offset", "log_bytes")
+_VERDICT_COLUMNS = pa.schema(
     [
-        *((name, pa.int64()) for name in (*_NAMES, "batches", "records")),
+        *((name, pa.int64()) for name in (*_VERDICT_FIELDS, "batches", "records")),
         ("ok", pa.bool_()),
         ("anomalies", pa.list_(pa.string())),
     ]
@@ -216,7 +255,7 @@ class VerifyReport(Shown):
 
     def to_table(self) -> pa.Table:
         """Return a row per segment, by partition and base offset; its anomalies as text."""
-        return table_of_rows([_row(verdict) for verdict in self.segments], _TABLE)
+        return table_of_rows([_verdict_row(verdict) for verdict in self.segments], _VERDICT_COLUMNS)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the totals, and every anomaly."""
@@ -232,9 +271,9 @@ class VerifyReport(Shown):
         }
 
 
-def _row(verdict: SegmentVerdict) -> dict[str, Any]:
+def _verdict_row(verdict: SegmentVerdict) -> dict[str, Any]:
     return {
-        **{name: getattr(verdict.segment, name) for name in _NAMES},
+        **{name: getattr(verdict.segment, name) for name in _VERDICT_FIELDS},
         **{name: getattr(verdict, name) for name in ("batches", "records", "ok")},
         "anomalies": [str(anomaly) for anomaly in verdict.anomalies],
     }
@@ -266,10 +305,10 @@ def _without_old_indexes(handle: TopicHandle, head: Snapshot, verdict: SegmentVe
     return dataclasses.replace(verdict, anomalies=remaining)
 
 
-def _overtaken(handle: TopicHandle, snapshot: Snapshot) -> Iterator[Anomaly]:
+def _offsets_past_ends(handle: TopicHandle, snapshot: Snapshot) -> Iterator[Anomaly]:
     """Anomalies for consumer groups, distlog's and Kafka clients', with committed offsets past a log's end."""
     groups = [(group.group, group.positions) for group in group_states(handle.storage, snapshot.topic_id)]
-    for name, positions in (*groups, *_of_clients(handle, snapshot)):
+    for name, positions in (*groups, *_client_groups(handle, snapshot)):
         for partition, state in enumerate(snapshot.partitions):
             position = positions.get(partition)
             if position is not None and position > state.log_end_offset:
@@ -279,7 +318,7 @@ def _overtaken(handle: TopicHandle, snapshot: Snapshot) -> Iterator[Anomaly]:
                 yield Anomaly("end_below_group", message, partition=partition, offset=position)
 
 
-def _of_clients(handle: TopicHandle, snapshot: Snapshot) -> Iterable[tuple[str, Mapping[int, int]]]:
+def _client_groups(handle: TopicHandle, snapshot: Snapshot) -> Iterable[tuple[str, Mapping[int, int]]]:
     """The Kafka clients' groups and their committed offsets; none if they cannot be read."""
     try:
         return all_kafka_positions(handle, since_ms=snapshot.replaced_ms).items()
@@ -296,3 +335,344 @@ def _recheck(reader: SegmentReader, head: Snapshot, verdict: SegmentVerdict) -> 
     if live is None and (is_active or "missing_segment" in {anomaly.word for anomaly in verdict.anomalies}):
         return None
     return verdict if live in (None, verdict.segment) else verify_segment(reader, live)
+
+
+def repair(handle: TopicHandle, snapshot: Snapshot, *, dry_run: bool = False) -> tuple[RepairReport, Snapshot]:
+    """Cut and seal each active segment that refuses appends, and recover the others; returns the report and new
+    state.
+
+    Appends never cut acknowledged records. Restoring the file is better, since the offsets that are cut off are
+    assigned again. A sealed segment is not repaired but restored. Raises StorageError if a lock is not free.
+    """
+    snapshots, truncated_tails = CurrentSnapshot(handle.log, handle.log.refresh(snapshot)), list[TruncatedTail]()
+    for number, state in enumerate(snapshots.snapshot.partitions):
+        if state.active is None:
+            continue
+        partition = ActivePartition(handle, number, snapshots)
+        try:
+            with partition.held():
+                tail = partition.repair(dry_run=dry_run)
+        finally:
+            partition.close()
+        if tail is not None:
+            truncated_tails.append(tail)
+    return RepairReport(snapshots.snapshot.version, tuple(truncated_tails), dry_run), snapshots.snapshot
+
+
+_NUMBERS = ("partition", "start_offset", "end_offset", "position", "bytes")
+_TAIL_COLUMNS = pa.schema(
+    [*((name, pa.int64()) for name in _NUMBERS), ("file", pa.string()), ("reason", pa.string())]
+)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RepairReport(Shown):
+    """The ends that a repair cut off, or would with `dry_run`, of partitions that refuse appends."""
+
+    version: int
+    partitions: tuple[TruncatedTail, ...]
+    dry_run: bool
+
+    def __str__(self) -> str:
+        if not self.partitions:
+            return "nothing to repair: every active segment takes appends"
+        verb = "would cut" if self.dry_run else "cut"
+        size = sum(tail.size for tail in self.partitions)
+        offsets = sum(max(tail.end_offset - tail.start_offset, 0) for tail in self.partitions)
+        return f"{verb} {counted(len(self.partitions), 'partition')}, {counted(size, 'byte')}, {offsets:,} offsets"
+
+    def to_table(self) -> pa.Table:
+        """Return a row per partition: the lost offsets, the position and size of the cut, and the reason."""
+        return table_of_rows([_tail_row(tail) for tail in self.partitions], _TAIL_COLUMNS)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the totals, and the rows of the table."""
+        rows = [_tail_row(tail) for tail in self.partitions]
+        summary = {"version": self.version, "dry_run": self.dry_run}
+        return {**summary, "bytes": sum(row["bytes"] for row in rows), "partitions": rows}
+
+
+def _tail_row(tail: TruncatedTail) -> dict[str, Any]:
+    numbers = {name: getattr(tail, "size" if name == "bytes" else name) for name in _NUMBERS}
+    return {**numbers, "file": tail.file, "reason": tail.reason.message}
+
+
+_SEGMENT_FIELDS = {"partition": pa.int64(), "base_offset": pa.int64(), "stem": pa.string(), "log_bytes": pa.int64()}
+_STATES = {".index": "offset_index", ".timeindex": "time_index", ".txnindex": "transaction_index"}
+_REPORT = pa.schema(
+    {
+        **_SEGMENT_FIELDS,
+        **dict.fromkeys(_STATES.values(), pa.string()),
+        "files_written": pa.int64(),
+        "bytes_written": pa.int64(),
+        "error": pa.string(),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRebuild:
+    """The rebuild of one segment: the former states and the new sizes of its index files, both by suffix.
+
+    `fields` are the right values of SegmentInfo's fields, changed or not. With an `error` the log is damaged, and
+    nothing is written.
+    """
+
+    segment: SegmentInfo
+    states: Mapping[str, State]
+    written: Mapping[str, int]
+    fields: Mapping[str, int]
+    error: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """True if all indexes are right now."""
+        return self.error is None and (self.states[".txnindex"] == "fine" or ".txnindex" in self.written)
+
+    def row(self) -> dict[str, Any]:
+        """The row of `RebuildReport.to_table`."""
+        return {
+            **{name: getattr(self.segment, name) for name in _SEGMENT_FIELDS},
+            **{name: self.states[suffix] for suffix, name in _STATES.items()},
+            "files_written": len(self.written),
+            "bytes_written": sum(self.written.values()),
+            "error": self.error,
+        }
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RebuildReport(Shown):
+    """The rebuild of every segment of a topic; with `dry_run`, `written` is what would be written."""
+
+    version: int
+    segments: tuple[SegmentRebuild, ...]
+    dry_run: bool
+
+    @property
+    def ok(self) -> bool:
+        """True if all indexes of the topic are right now."""
+        return all(segment.ok for segment in self.segments)
+
+    @property
+    def rebuilt(self) -> tuple[SegmentRebuild, ...]:
+        """The segments that got a new index file."""
+        return tuple(segment for segment in self.segments if segment.written)
+
+    def __str__(self) -> str:
+        size = sum(sum(partition.written.values()) for partition in self.rebuilt)
+        verb = "would rebuild" if self.dry_run else "rebuilt"
+        damaged = sum(not segment.ok for segment in self.segments)
+        failed_text = f"; {damaged:,} cannot be rebuilt" if damaged else ""
+        segments = f"{len(self.rebuilt):,} of {counted(len(self.segments), 'segment')}"
+        return f"{verb} the indexes of {segments}, {counted(size, 'byte')}{failed_text}"
+
+    def to_table(self) -> pa.Table:
+        """Return a row per segment, by partition and base offset."""
+        return table_of_rows([segment.row() for segment in self.segments], _REPORT)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the totals, and a row for each segment that was not fine."""
+        rows = self.to_table().to_pylist()
+        shown = [row for row, segment in zip(rows, self.segments, strict=True) if segment.written or not segment.ok]
+        return {
+            **{"version": self.version, "dry_run": self.dry_run, "ok": self.ok},
+            **{"segments_checked": len(rows), "segments_rebuilt": len(self.rebuilt)},
+            "bytes_checked": sum(row["log_bytes"] for row in rows),
+            "bytes_written": sum(row["bytes_written"] for row in rows),
+            "segments": shown,
+        }
+
+
+_SUFFIX = ".txnindex"
+
+
+def complete_index(present: bytes, aborted: Iterable[AbortedTransaction]) -> bytes:
+    """The right content of a transaction index with the sound content `present`, when its log aborts `aborted`.
+
+    A file with more transactions is right: compaction dropped their data.
+    """
+    needed = list(aborted)
+    entries = np.frombuffer(
+        present[: len(present) // TRANSACTION_ENTRY.itemsize * TRANSACTION_ENTRY.itemsize], TRANSACTION_ENTRY
+    )
+    named = set(zip(entries["producer_id"].tolist(), entries["last_offset"].tolist(), strict=True))
+    if named.issuperset((transaction.producer_id, transaction.last_offset) for transaction in needed):
+        return present
+    return encode_transactions(needed)
+
+
+def rebuild_transactions(
+    reader: SegmentReader, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild], *, dry_run: bool
+) -> list[SegmentRebuild]:
+    """Rebuild transaction indexes and first unstable offsets, which depend on earlier segments."""
+    by_segment = {(partition.segment.partition, partition.segment.stem): partition for partition in rebuilt}
+    sound = Counter(partition.segment.partition for partition in rebuilt if not partition.error)
+    for number, state in enumerate(snapshot.partitions):
+        if sound[number] == len(state.segments) and transactional_segments(state):
+            for transactions in transactions_of(reader, state):
+                key = number, transactions.segment.stem
+                by_segment[key] = _rebuild_transactions_of(reader, by_segment[key], transactions, dry_run=dry_run)
+    return list(by_segment.values())
+
+
+def _rebuild_transactions_of(
+    reader: SegmentReader, rebuilt: SegmentRebuild, transactions: SegmentTransactions, *, dry_run: bool
+) -> SegmentRebuild:
+    segment, fields = rebuilt.segment, dict(rebuilt.fields)
+    if segment.first_unstable_offset == NOT_LOOKED:
+        fields["first_unstable_offset"] = transactions.first_unstable_offset
+    is_sound = rebuilt.states[_SUFFIX] == "fine"
+    present = _transaction_index(reader, segment) if is_sound else b""
+    right = complete_index(present, _stored_transactions(transactions))
+    if is_sound and right == present:
+        return dataclasses.replace(rebuilt, fields=fields)
+    if right and not dry_run:
+        reader.storage.put(reader.name(segment, _SUFFIX), right)
+        reader.forget_indexes(segment)
+    fields |= {"txn_index_bytes": len(right), "txn_index_crc32c": crc32c(right)}
+    state = {**rebuilt.states, _SUFFIX: "stale" if is_sound else rebuilt.states[_SUFFIX]}
+    return dataclasses.replace(rebuilt, states=state, fields=fields, written={**rebuilt.written, _SUFFIX: len(right)})
+
+
+def _transaction_index(reader: SegmentReader, segment: SegmentInfo) -> bytes:
+    size = index_size(segment, _SUFFIX)
+    return reader.storage.read(reader.name(segment, _SUFFIX), 0, size) if size else b""
+
+
+def _stored_transactions(transactions: SegmentTransactions) -> Iterator[AbortedTransaction]:
+    """The aborted transactions at the offsets that the segment's files have."""
+    return (transaction.moved(-transactions.segment.shift) for transaction in transactions.aborted)
+
+
+def with_missing_transactions(
+    reader: SegmentReader, snapshot: Snapshot, verdicts: Sequence[SegmentVerdict]
+) -> list[SegmentVerdict]:
+    """The verdicts, with an anomaly for each transaction index that lacks aborted transactions of its log."""
+    by_segment = {(verdict.segment.partition, verdict.segment.stem): verdict for verdict in verdicts}
+    unsound = {verdict.segment.partition for verdict in verdicts if not verdict.ok}
+    for number, state in enumerate(snapshot.partitions):
+        if number not in unsound:
+            # files may be replaced and vacuumed concurrently
+            with suppress(CorruptionError, SnapshotTooOldError, FileNotFoundError):
+                for transactions in transactions_of(reader, state):
+                    key = number, transactions.segment.stem
+                    by_segment[key] = _index_checked(reader, by_segment[key], transactions)
+    return list(by_segment.values())
+
+
+def _index_checked(
+    reader: SegmentReader, verdict: SegmentVerdict, transactions: SegmentTransactions
+) -> SegmentVerdict:
+    present = _transaction_index(reader, transactions.segment)
+    if complete_index(present, _stored_transactions(transactions)) == present:
+        return verdict
+    message = "aborted transactions are missing from the transaction index: rebuild the index"
+    file, partition = reader.name(transactions.segment, _SUFFIX), transactions.segment.partition
+    return dataclasses.replace(verdict, anomalies=(Anomaly("index_mismatch", message, file, partition),))
+
+
+# A right index does not change, even of another `index.interval.bytes`, except by `force`. Each file is replaced
+# atomically, under its old name; an index in a bundle gets a file instead. Then a commit records the new sizes,
+# checksums and positions. A reader in between finds an unexpected checksum, and scans the log instead.
+def rebuild_segment(
+    reader: SegmentReader, segment: SegmentInfo, config: TopicConfig, *, force: bool = False, dry_run: bool = False
+) -> SegmentRebuild:
+    """Write the index files of the segment that are wrong, from its log."""
+    indexes = find_indexes(reader, segment)
+    log = LogDescription(segment.stored_base_offset, interval_bytes=config.index_interval_bytes)
+    try:
+        position = 0
+        # a time index has the times in the log, not an append time of the commit
+        for chunk in whole_log(reader, dataclasses.replace(segment, append_time_ms=-1)):
+            log.add(chunk.data, chunk.batches)
+            for index_file in indexes:
+                index_file.add(chunk.batches, position)
+            position += len(chunk.data)
+    except (CorruptRecordError, SnapshotTooOldError) as error:
+        return SegmentRebuild(segment, {index.suffix: index.state for index in indexes}, {}, {}, str(error))
+    files = log.finish()
+    for index in indexes:
+        index.finish()
+        if index.state == "fine" and not index.data and files.get(index.suffix):
+            index.state = "missing"
+    by_suffix = {index.suffix: index for index in indexes}
+    changed = {name: data for name, data in files.items() if force or by_suffix[name].state != "fine"}
+    wrong = {name: data for name, data in changed.items() if _must_be_written(segment, by_suffix[name], data)}
+    index_fields = index_fields_of({name: wrong.get(name, by_suffix[name].data) for name in files})
+    if log.state.batches:
+        index_fields |= {"first_batch_crc": log.state.first_batch_crc, "last_batch_crc": log.state.last_batch_crc}
+    # written indexes are files
+    fields = [(suffix, field) for suffix in files if (field := INDEX_FIELDS[suffix].position)]
+    index_fields |= {field: OWN_FILE if suffix in wrong else getattr(segment, field) for suffix, field in fields}
+    if not dry_run:
+        after = dataclasses.replace(segment, **index_fields)
+        # an empty index has no file
+        reader.storage.put_many({reader.name(after, suffix): data for suffix, data in wrong.items() if data})
+        reader.forget_indexes(segment)
+    sizes = {suffix: len(data) for suffix, data in wrong.items()}
+    return SegmentRebuild(segment, {index.suffix: index.state for index in indexes}, sizes, index_fields)
+
+
+def _must_be_written(segment: SegmentInfo, index: IndexFile, data: bytes) -> bool:
+    """True if the file differs from `data`, its right content, or from its segment's size or checksum."""
+    recorded = index_size(segment, index.suffix), index_checksum(segment, index.suffix)
+    return index.data != data or recorded not in ((len(data), crc32c(data)), (len(data), UNKNOWN))
+
+
+def commit_index_fields(handle: TopicHandle, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild]) -> Snapshot:
+    """Commit the changed fields of the segments that are still live."""
+    after = snapshot
+    for start in range(0, max(len(rebuilt), 1), MOST_SEGMENTS):
+        with CommitRace(handle.log, after, "rebuild") as race:
+            for head in race:
+                segments = rebuilt[start : start + MOST_SEGMENTS]
+                actions = [action for segment in segments for action in _describe(head, segment)]
+                if not actions:
+                    break
+                race.put(actions)
+        after = race.after
+    return after
+
+
+def _describe(snapshot: Snapshot, rebuilt: SegmentRebuild) -> list[Action]:
+    now = live_segment(snapshot, rebuilt.segment)
+    if now is None:
+        return []
+    described = dataclasses.replace(now, **rebuilt.fields)  # type: ignore[arg-type]
+    return [] if described == now else [Remove(now.partition, now.stem), Add(described)]
+
+
+def live_segment(snapshot: Snapshot, segment: SegmentInfo) -> SegmentInfo | None:
+    """The segment's entry in `snapshot`, or None if it is no longer live."""
+    table = snapshot.partitions[segment.partition].segments
+    index = table.find(segment.base_offset)
+    return table[index] if index < len(table) and table[index].stem == segment.stem else None
+
+
+def rebuild_indexes(
+    handle: TopicHandle,
+    snapshot: Snapshot,
+    executor: Executor | None = None,
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+    on_progress: OnProgress | None = None,
+) -> tuple[RebuildReport, Snapshot]:
+    """Rebuild the wrong index files of all segments, with `force` all; returns the report and the new state.
+
+    A segment with a damaged log does not change. After CommitStateUnknownError the indexes are right, but their sizes
+    and checksums may not be recorded.
+    """
+    after = snapshot = handle.log.refresh(snapshot)
+    work = partial(rebuild_segment, handle.reader, config=snapshot.config, force=force, dry_run=dry_run)
+    segments = list(_map_segments(handle, snapshot, work, executor, on_progress))
+    rebuilt = rebuild_transactions(handle.reader, snapshot, segments, dry_run=dry_run)
+    if not dry_run:
+        after = commit_index_fields(handle, snapshot, rebuilt)
+    if any(partition.error for partition in rebuilt):
+        # a segment that was removed and vacuumed since is not damaged
+        after = handle.log.refresh(after)
+        rebuilt = [
+            partition for partition in rebuilt if not partition.error or live_segment(after, partition.segment)
+        ]
+    return RebuildReport(after.version, tuple(rebuilt), dry_run), after

@@ -110,14 +110,10 @@ class LogStats:
     def __init__(self, segment: SegmentInfo) -> None:
         self._segment = segment
         # by the headers of all batches, and by the records that readers get
-        self._log, self._read = LogDescription(segment.stored_base_offset), RecordStats()
+        self._log, self.read = LogDescription(segment.stored_base_offset), RecordStats()
         self._unfit: UnfitBatchError | None = None
         self.batches = 0
         self._newest_hidden, self._offset_of_newest_hidden = NO_TIMESTAMP, -1
-
-    @property
-    def records(self) -> int:
-        return self._read.count
 
     @property
     def end_offset(self) -> int:
@@ -143,10 +139,6 @@ class LogStats:
             last = int(hidden["base_offset"][newest] + hidden["last_offset_delta"][newest])
             self._offset_of_newest_hidden = last + self._segment.shift
 
-    def add_records(self, records: pa.RecordBatch) -> None:
-        """Count the next records that readers get; the columns are offset and timestamp."""
-        self._read.add(records)
-
     def contradictions(self) -> Iterator[str]:
         """Messages about the fields of the metadata that contradict the log."""
         if self._unfit is not None:
@@ -170,15 +162,15 @@ class LogStats:
             yield "first_batch_crc", {state.first_batch_crc}
         if segment.last_batch_crc != UNKNOWN:
             yield "last_batch_crc", {state.last_batch_crc}
-        if self._read.oldest < segment.min_timestamp:
-            yield "min_timestamp", {self._read.oldest}
-        yield "record_count", {self.records, state.record_count}
+        if self.read.oldest < segment.min_timestamp:
+            yield "min_timestamp", {self.read.oldest}
+        yield "record_count", {self.read.count, state.record_count}
         next_offset = segment.shift + state.next_offset
         if is_contiguous(segment) or next_offset > segment.next_offset:
             yield "next_offset", {next_offset}
-        yield "first_timestamp", {state.first_timestamp, self._read.first}
-        yield "max_timestamp", {state.max_timestamp, self._read.newest}
-        offsets = {self._read.offset_of_newest} if segment.max_timestamp == self._read.newest else set()
+        yield "first_timestamp", {state.first_timestamp, self.read.first}
+        yield "max_timestamp", {state.max_timestamp, self.read.newest}
+        offsets = {self.read.offset_of_newest} if segment.max_timestamp == self.read.newest else set()
         if segment.max_timestamp == self._newest_hidden:
             offsets |= {self._offset_of_newest_hidden, -1}
         if segment.is_active:
@@ -207,6 +199,7 @@ class IndexCheck(ABC):
 
     def __init__(self, part: Part, segment: SegmentInfo, data: bytes) -> None:
         self._part, self._segment = part, segment
+        self._base, self._last = segment.stored_base_offset, segment.next_offset - segment.base_offset - 1
         self._exact = paths.stem_read_version(segment.stem) is not None
         if len(data) % self.ENTRY.itemsize:
             raise self._error(f"the length of the file is not a multiple of {self.ENTRY.itemsize}", len(data))
@@ -258,14 +251,6 @@ class IndexCheck(ABC):
     def _error(self, message: str, position: int) -> CorruptIndexError:
         message, position = f"{message}: rebuild the index", self._part.begin + position
         return CorruptIndexError(message, file=self._part.name, position=position, partition=self._segment.partition)
-
-    @property
-    def _base(self) -> int:
-        return self._segment.stored_base_offset
-
-    @property
-    def _last(self) -> int:
-        return self._segment.next_offset - self._segment.base_offset - 1
 
 
 class OffsetIndexCheck(IndexCheck):
@@ -456,7 +441,7 @@ class _Verifier:
     def verdict(self) -> SegmentVerdict:
         with suppress(_TooManyAnomaliesError):
             self._check_all()
-        counts = self._stats.batches, self._stats.records
+        counts = self._stats.batches, self._stats.read.count
         return SegmentVerdict(self._segment, *counts, tuple(self._anomalies), *self._end)
 
     def _check_all(self) -> None:
@@ -537,7 +522,7 @@ class _Verifier:
         self._following = int(following[-1])
         control = batches["attributes"] & CONTROL != 0
         for records in self._decoded(data, batches[is_intact & ~control], position):
-            self._stats.add_records(records)
+            self._stats.read.add(records)
         # the decoder skips control batches with the flag
         hidden = batches[is_intact & control]
         hidden["attributes"] &= ~CONTROL

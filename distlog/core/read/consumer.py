@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import platform
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from math import inf
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -33,9 +31,8 @@ from distlog.core.errors import (
 from distlog.core.integers import whole_number, whole_numbers
 from distlog.core.log.live_snapshot import LiveSnapshot, TailWatch
 from distlog.core.read.consumer_offsets import kafka_positions
-from distlog.core.read.group_log import LONGEST_LEASE_MS, GroupLog, reset_positions
+from distlog.core.read.group_log import FREQUENT, LONGEST_LEASE_MS, RARE, GroupLog, Membership, reset_positions
 from distlog.core.read.lookup import EARLIEST, LATEST, offsets_for_times
-from distlog.core.read.membership import FREQUENT, RARE, Membership
 from distlog.core.read.scan import check_choice, check_columns, checked_workers, plan_slices
 from distlog.core.segments import segment_reader
 from distlog.core.segments.chunks import IsolationLevel, OutOfRange, bounded_start
@@ -46,12 +43,12 @@ from distlog.core.times import Time, elapsed_s, to_ms
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: The first and the longest pause between two refreshes, in seconds, and the growth of the pauses, by whether the
-#: storage is local: a refresh from a local disk costs microseconds, and one from an object store is a request.
+#: By whether the storage is local, the first and the longest pause between two refreshes, in seconds, and the factor
+#: by which a pause grows: a refresh from a local disk costs microseconds, and from an object store a request.
 FIRST_PAUSE_S = {True: 0.0005, False: 0.05}
 LONGEST_PAUSE_S = {True: 0.005, False: 1.0}
 PAUSE_GROWTH = {True: 17 / 16, False: 2.0}
-#: How often in a row vacuum may delete files that are being read.
+#: How often in a row a read may fail because vacuum has deleted files of its snapshot.
 _MAX_FAILURES = 3
 #: The default lease, in seconds.
 LEASE_S = 60.0
@@ -89,7 +86,7 @@ class Consumer:
         self._log, self._assignment, self._out_of_range, self._timeout_s = log, assignment, out_of_range, timeout_s
         (self._first_pause_s, self._longest_pause_s, self._growth), self._clock = pauses, clock
         self._window: Window | None = None
-        #: Where partitions were cut before the position.
+        #: The offsets at which partitions were cut off, if these are below their positions.
         self._cuts: dict[int, int] = {}
         self._use, self._gate, self._is_closed = threading.Lock(), threading.Lock(), False
         self._is_entered, self._commits_at_end, self._process = False, True, os.getpid()
@@ -180,7 +177,7 @@ class Consumer:
             raise
 
     def _wait_for_records(self) -> Delivery | None:
-        """The next records; None at the timeout, and when it is closed."""
+        """Return the next records; None after the timeout, or when the consumer was closed."""
         idle_since, pause_s, failures = self._clock(), self._first_pause_s, 0
         while not self._is_closed:
             try:
@@ -228,7 +225,7 @@ class Consumer:
                 self._window = self._log.read(self._assignment.readable)
                 if self._window is None:
                     return None
-            delivery = self._window.next()
+            delivery = next(self._window.deliveries, None)
             if delivery is not None:
                 return delivery
             self._assignment.position.update(self._window.ends)
@@ -240,7 +237,7 @@ class Consumer:
         return is_new
 
     def _bound_positions(self) -> None:
-        """Move positions that retention has passed, or that were cut off, as `out_of_range` says."""
+        """Move the positions that retention has passed, or that were cut off, or raise, by `out_of_range`."""
         ends = [state.log_end_offset for state in self._log.snapshot.partitions]
         if any(offset > ends[number] for number, offset in self._assignment.readable.items()):
             # another member of the group has a newer snapshot
@@ -274,7 +271,7 @@ class Consumer:
             self._gate.release()
 
     def _used(self) -> threading.Lock:
-        """The lock, for a `with` that no interrupt can separate from it. Raises RuntimeError if it is held."""
+        """Return the free lock, for a `with` block. Raises RuntimeError if another thread holds it."""
         if self._is_inherited:
             raise RuntimeError("a forked child cannot use the consumer of its parent: make one in the child")
         if self._use.locked():
@@ -338,14 +335,15 @@ class ConsumeOptions:
         for number in (*(selected or ()), *whole_numbers("partition", start_partitions)):
             if not 0 <= number < log.partitions:
                 raise TopicNotFoundError(f"the topic has partitions 0 to {log.partitions - 1}", partition=number)
+        partitions = None if selected is None else tuple(sorted(selected))
         if self.group is None:
-            return WholeAssignment(log, None if selected is None else sorted(selected), self.start, self.out_of_range)
+            return ConsumerAssignment(log, partitions, self.start, self.out_of_range)
         storage, sleep = log.handle.storage, self.sleep or time.sleep
         name = f"{platform.node()[:200]}:{os.getpid()}"
         member = Membership(
             GroupLog(storage, log.snapshot.topic_id, self.group, sleep=sleep, clock=self.clock),
             lambda members: name,
-            None if selected is None else tuple(sorted(selected)),
+            partitions,
             self.lease,
             FREQUENT if storage.is_local else RARE,
             self.clock,
@@ -354,7 +352,7 @@ class ConsumeOptions:
         return GroupAssignment(log, member, self.start, self.out_of_range)
 
 
-def _check_seconds(name: str, value: float | None, low: float, high: float = math.inf) -> None:
+def _check_seconds(name: str, value: float | None, low: float, high: float = inf) -> None:
     if value is not None and not (isinstance(value, int | float) and low <= value <= high):
         raise InvalidConfigError(f"{name} must be a number of seconds from {low:g} to {high:g}", value=repr(value))
 
@@ -399,7 +397,7 @@ class ConsumedLog:
         self._watch = TailWatch(handle) if handle.storage.is_local else None
         self._is_stale = True
         self._ends: dict[int, int] = {}
-        #: Where active segments that the last `refresh` found sealed were cut: at an offset that was visible before.
+        #: By partition, the end of an active segment that the last `refresh` found sealed below its visible end.
         self.cuts: Mapping[int, int] = {}
 
     @property
@@ -407,7 +405,7 @@ class ConsumedLog:
         return len(self.snapshot.partitions)
 
     def end(self, partition: int) -> int:
-        """The offset up to which records may be read: for committed records only, the last stable offset."""
+        """Return the offset before which records may be read: the log end, or the last stable offset."""
         if partition not in self._ends:
             state = self.snapshot.partitions[partition]
             is_bounded = self._isolation == "read_committed" and transactional_segments(state)
@@ -417,7 +415,7 @@ class ConsumedLog:
         return self._ends[partition]
 
     def refresh(self, *, forced: bool = False) -> bool:
-        """Load the newest state, if `forced` even if nothing seems new; returns whether anything may be new."""
+        """Load the newest snapshot if anything may be new, or if `forced`; returns whether it is another one."""
         self._is_stale, self.cuts = self._is_stale or forced, {}
         # checked each time: what the watch remembers must be older than the state that is read
         if not (self._watch is None or self._watch.changed(self.snapshot) or self._is_stale):
@@ -428,13 +426,12 @@ class ConsumedLog:
         if self.snapshot is former:
             return False
         self._ends.clear()
-        # unknown for a segment that was merged
         ends = ((n, old, _sealed_end(old, self.snapshot.partitions[n])) for n, old in enumerate(former.partitions))
         self.cuts = {n: end for n, old, end in ends if end is not None and end < old.log_end_offset}
         return True
 
     def read(self, positions: Mapping[int, int]) -> Window | None:
-        """The records from `positions` on, or if there are many, the first; None if there are none yet."""
+        """Return records from `positions` on, about WINDOW_BYTES a partition; None if there are no more records."""
         bounds = {
             number: (start, _window_end(self.snapshot.partitions[number], start, self.end(number)))
             for number, start in positions.items()
@@ -446,7 +443,8 @@ class ConsumedLog:
         slices, visible = plan_slices(reader, self.snapshot, bounds, self._isolation)
         columns = (*self._columns, *(name for name in ("partition", "offset") if name not in self._columns))
         batches = segment_reader.read_slices(reader, slices, columns, visible, self._max_workers)
-        return Window(batches, self._columns, {number: end for number, (_, end) in bounds.items()})
+        ends = {number: end for number, (_, end) in bounds.items()}
+        return Window(_deliveries(batches, self._columns), ends)
 
 
 def start_offsets(
@@ -456,9 +454,9 @@ def start_offsets(
     start: Start | None,
     out_of_range: OutOfRange = "fail",
 ) -> dict[int, int]:
-    """The offsets of `start` in `partitions`: the log start where it does not name the partition.
+    """Return the offsets of `start` in `partitions`, and the log start of partitions that it does not name.
 
-    A time means the first record at or after it, or the log end.
+    A time is the offset of the first record at or after the time, or the log end.
     """
     offsets: dict[int, int] = {}
     times: dict[int, int] = {}
@@ -479,19 +477,17 @@ def start_offsets(
     return {number: offsets[number] for number in partitions}
 
 
-class Window:
-    """The records of a range of offsets in each partition; `ends` is after them, and after offsets without any."""
+class Window(NamedTuple):
+    """The records of a range of offsets in each partition, and the ends of the ranges, which may lie after them."""
 
-    def __init__(self, batches: Iterator[pa.RecordBatch], columns: Sequence[str], ends: Mapping[int, int]) -> None:
-        self._batches, self._columns, self.ends = batches, list(columns), ends
+    deliveries: Iterator[Delivery]
+    ends: Mapping[int, int]
 
-    def next(self) -> Delivery | None:
-        """The next batch that has records; None at the end."""
-        for batch in self._batches:
-            if batch.num_rows:
-                selected = batch if batch.schema.names == self._columns else batch.select(self._columns)
-                return selected, ends_of(batch)
-        return None
+
+def _deliveries(batches: Iterable[pa.RecordBatch], columns: Sequence[str]) -> Iterator[Delivery]:
+    for batch in batches:
+        if batch.num_rows:
+            yield batch.select(columns), ends_of(batch)
 
 
 def ends_of(batch: pa.RecordBatch) -> dict[int, int]:
@@ -503,7 +499,10 @@ def ends_of(batch: pa.RecordBatch) -> dict[int, int]:
 
 
 def _sealed_end(old: PartitionState, now: PartitionState) -> int | None:
-    """The end of the segment that was active in `old`, if it is sealed; its start if it was sealed empty."""
+    """Return the end of the segment that was active in `old`, or its start if it was sealed without a record.
+
+    Returns None if it is still active, or was merged, since its end is not known then.
+    """
     active = old.active
     if active is None or now.active == active:
         return None
@@ -518,7 +517,7 @@ def _sealed_end(old: PartitionState, now: PartitionState) -> int | None:
 
 
 def _window_end(state: PartitionState, start: int, end: int) -> int:
-    """The end of the last segment that fits into WINDOW_BYTES; a larger segment is cut by its offsets."""
+    """Return the end of the last segment that fits into WINDOW_BYTES; a larger segment is cut by its offsets."""
     segments = state.segments
     row = segments.find(start)
     full = row + int(np.searchsorted(np.cumsum(segments.log_bytes[row:]), WINDOW_BYTES, side="right"))
@@ -531,11 +530,16 @@ def _window_end(state: PartitionState, start: int, end: int) -> int:
     return min(end, max(start, segment.base_offset) + max(step, 1))
 
 
-class ConsumerAssignment(ABC):
-    """One consumer's partitions of `log`; `position` is the next offset to deliver, by partition."""
+class ConsumerAssignment:
+    """The partitions that a consumer without a group reads: `partitions` of `log`, or all if None.
 
-    def __init__(self, log: ConsumedLog, start: Start | None, out_of_range: OutOfRange) -> None:
-        self.log, self._start, self._out_of_range = log, start, out_of_range
+    `position` is the next offset to deliver, by partition.
+    """
+
+    def __init__(
+        self, log: ConsumedLog, partitions: Collection[int] | None, start: Start | None, out_of_range: OutOfRange
+    ) -> None:
+        self.log, self._partitions, self._start, self._out_of_range = log, partitions, start, out_of_range
         self.position: dict[int, int] = {}
 
     @property
@@ -549,61 +553,46 @@ class ConsumerAssignment(ABC):
     def due_s(self) -> float:
         return inf
 
-    @abstractmethod
     def renew(self) -> bool:
         """Update the partitions to read; returns whether any was added or removed."""
+        selected = range(self.log.partitions) if self._partitions is None else self._partitions
+        if len(self.position) == len(selected):
+            return False
+        self.position |= self.begin([n for n in selected if n not in self.position], bool(self.position))
+        return True
 
-    def prolong(self) -> None:  # noqa: B027 - without a group no member waits for it
+    def prolong(self) -> None:
         """Extend the lease for a batch that is about to be delivered."""
 
-    @abstractmethod
     def commit(self, positions: Mapping[int, int] | None) -> None:
-        """Commit `positions`, or all."""
+        """Commit `positions`, or all if None."""
+        raise InvalidConfigError("the consumer has no group: consume with group=NAME to commit offsets")
 
     def move(self, partition: int, offset: int) -> None:
         self.position[partition] = offset
 
-    def finish(self) -> None:  # noqa: B027 - without a group there is nothing to do
+    def finish(self) -> None:
         """Commit the records that were delivered."""
 
-    def leave(self) -> None:  # noqa: B027
+    def leave(self) -> None:
         """Give up the partitions."""
 
     def begin(self, partitions: Collection[int], added: bool) -> dict[int, int]:
-        """The first offsets to read in partitions; 0, even if that was deleted, if they were `added` since."""
+        """Return the first offsets to read: by the start, or 0, even if deleted, in partitions `added` since."""
         if added:
             return dict.fromkeys(partitions, 0)
         return start_offsets(self.log.handle.reader, self.log.snapshot, partitions, self._start, self._out_of_range)
 
 
-class WholeAssignment(ConsumerAssignment):
-    def __init__(
-        self, log: ConsumedLog, partitions: Collection[int] | None, start: Start | None, out_of_range: OutOfRange
-    ) -> None:
-        super().__init__(log, start, out_of_range)
-        selected = range(log.partitions) if partitions is None else partitions
-        self.position = self.begin(selected, False)
-        self._grows = partitions is None
-
-    def renew(self) -> bool:
-        if not self._grows or len(self.position) == self.log.partitions:
-            return False
-        self.position |= self.begin(range(len(self.position), self.log.partitions), True)
-        return True
-
-    def commit(self, positions: Mapping[int, int] | None) -> None:
-        raise InvalidConfigError("the consumer has no group: consume with group=NAME to commit offsets")
-
-
 class GroupAssignment(ConsumerAssignment):
     def __init__(self, log: ConsumedLog, member: Membership, start: Start | None, out_of_range: OutOfRange) -> None:
-        super().__init__(log, start, out_of_range)
+        super().__init__(log, None, start, out_of_range)
         self._member, self._joins = member, 0
         self._committed: dict[int, int] = {}
 
     @property
     def readable(self) -> Mapping[int, int]:
-        """Without partitions that other members wait for, or that are not in the snapshot."""
+        """The position without partitions that other members wait for, or that the snapshot lacks."""
         leaving = self._member.leaving
         return {n: offset for n, offset in self.position.items() if n not in leaving and n < self.log.partitions}
 
@@ -669,9 +658,9 @@ class GroupAssignment(ConsumerAssignment):
         return {number for number, offset in self.position.items() if offset > self._committed[number]}
 
     def _update_positions(self) -> bool:
-        """Start new partitions at their committed offsets; returns whether positions moved.
+        """Move new partitions to their committed offsets; returns whether any position moved.
 
-        A new membership starts there too, and so does a partition that another member owned in between.
+        The same applies to all partitions of a new membership, and to a partition that another member owned since.
         """
         rejoined, self._joins = self._joins != self._member.joins, self._member.joins
         current = {} if rejoined else self.position

@@ -287,7 +287,7 @@ def _fetched(reader: SegmentReader, segment: SegmentInfo, chunks: Sequence[Chunk
 
 #: Kafka's default of `transaction.max.timeout.ms`: a coordinator aborts longer transactions.
 MAX_TIMEOUT_MS = 900_000
-#: The extra time after which a transaction hangs (Kafka's LATE_TRANSACTION_BUFFER_MS).
+#: The ms after its timeout in which a coordinator aborts a transaction (Kafka's LATE_TRANSACTION_BUFFER_MS).
 _LATE_BUFFER_MS = 300_000
 
 

@@ -63,16 +63,14 @@ LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
 
-#: (offset, timestamp in ms)
 OffsetAndTime = tuple[int, int]
 """The offset and the timestamp, in ms, of a record (Kafka's `OffsetAndTimestamp`)."""
 
 _TIMES = ("offset", "timestamp")
-
 _log = logging.getLogger("distlog")
-#: How many records, and batches, a point read returns or checks; for more, a scan is faster.
-FEW = 64
 
+#: The most records that a point read returns, and batches that it checks; for more, a scan is faster.
+FEW = 64
 Headers = list[tuple[str, bytes | None]]
 
 
@@ -93,9 +91,8 @@ def offset_for_time(reader: SegmentReader, state: PartitionState, timestamp_ms: 
     first = state.segments.find(state.log_start_offset)
     for index in np.flatnonzero(state.segments.max_timestamps[first:] >= timestamp_ms) + first:
         segment = state.segments[int(index)]
-        record = _by_metadata(segment, timestamp_ms, state.log_start_offset)
-        record = record or first_in(reader, segment, timestamp_ms, state.log_start_offset)
-        if record:
+        start = state.log_start_offset
+        if record := _by_metadata(segment, timestamp_ms, start) or first_in(reader, segment, timestamp_ms, start):
             return record
     return None
 
@@ -124,23 +121,21 @@ def _by_metadata(segment: SegmentInfo, timestamp_ms: int, start: int) -> OffsetA
 
 def _offset_of_max_timestamp(reader: SegmentReader, state: PartitionState) -> OffsetAndTime | None:
     best: OffsetAndTime | None = None
-    first = state.segments.find(state.log_start_offset)
+    start = state.log_start_offset
+    first = state.segments.find(start)
     timestamps = state.segments.max_timestamps[first:]
     for index in np.argsort(-timestamps, kind="stable"):
         if timestamps[index] < (0 if best is None else best[1]):
             break
-        record = _largest(reader, state.segments[first + int(index)], state.log_start_offset)
+        segment = state.segments[first + int(index)]
+        newest = segment.offset_of_max_timestamp
+        record: OffsetAndTime | None = newest, segment.max_timestamp
+        if newest < start or (segment.has_transactions and _is_marker(reader, segment, newest)):
+            # the metadata name a record before the log start, an end marker, or none
+            record = _largest_from(reader, segment, max(segment.base_offset, start))
         if record and record[1] >= 0 and (best is None or (record[1], -record[0]) > (best[1], -best[0])):
             best = record
     return best
-
-
-def _largest(reader: SegmentReader, segment: SegmentInfo, log_start_offset: int) -> OffsetAndTime | None:
-    newest = segment.offset_of_max_timestamp
-    if newest >= log_start_offset and not (segment.has_transactions and _is_marker(reader, segment, newest)):
-        return newest, segment.max_timestamp
-    # the metadata name a record before the log start, an end marker, or none
-    return _largest_from(reader, segment, max(segment.base_offset, log_start_offset))
 
 
 def _is_marker(reader: SegmentReader, segment: SegmentInfo, offset: int) -> bool:
@@ -184,7 +179,7 @@ def start_by_index(reader: SegmentReader, part: SegmentSlice) -> int:
 def first_in(reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, start: int) -> OffsetAndTime | None:
     """The first record of `segment` at or after `timestamp_ms`, from offset `start` on, or None, from the log."""
     entry = _entry(reader, segment, timestamp_ms, start)
-    if record := first_at(reader, segment, timestamp_ms, start, entry):
+    for record in first_records(reader, segment, start, 1, timestamp_ms, entry):
         return record.offset, record.timestamp
     chunks = _from_entry(reader, segment, entry)
     first = next(chunks, None)
@@ -239,6 +234,8 @@ def _offsets_and_timestamps(chunk: Chunk, row: int) -> tuple[npt.NDArray[np.int6
 
 
 class PointRecord(NamedTuple):
+    """A record of a point read; `timestamp` in ms, `timestamp_type` by Kafka's numbers."""
+
     offset: int
     timestamp: int
     timestamp_type: int
@@ -268,62 +265,38 @@ class _NeedsScanError(Exception):
     """A point read found something unusual: a scan must read it."""
 
 
-def first_records(reader: SegmentReader, segment: SegmentInfo, offset: int, limit: int) -> list[PointRecord]:
-    """The first records of the segment from `offset` on, at most `limit` and FEW; a scan finds later records."""
+def first_records(
+    reader: SegmentReader,
+    segment: SegmentInfo,
+    offset: int,
+    limit: int,
+    oldest: int = MIN_LONG,
+    entry: TimestampOffset | None = None,
+) -> list[PointRecord]:
+    """The first records of the segment from `offset` and the time `oldest` on, at most `limit` and FEW.
+
+    They begin after the batch of `entry`, if the time index has one. A scan must search for more records.
+    """
     records: list[PointRecord] = []
     room, stored = min(limit, FEW), offset - segment.shift
     if not reader.storage.is_local:
         return records
+    first = stored if entry is None else entry.offset
     with suppress(CorruptionError, OSError):  # a scan finds the same fault and raises the error for it
-        position = _position(reader, segment, stored)
+        index = reader.offset_index(segment)
+        position = 0 if index is None else index.lookup(first).position
         for log in reader.logs.around(segment, position):
             with suppress(_NeedsScanError):
-                for batch in _batches(segment, log, stored, position):
-                    records += _records(segment, log, batch, room - len(records), stored)
+                for number, batch in enumerate(_batches(segment, log, first, position)):
+                    if number == 0 and entry and batch.max_timestamp != entry.timestamp:
+                        return records
+                    if batch.max_timestamp >= oldest:
+                        records += _records(segment, log, batch, room - len(records), stored, oldest)
                     if len(records) >= room:
                         break
             if records:
                 break
     return records
-
-
-def first_at(
-    reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, start: int, entry: TimestampOffset | None
-) -> PointRecord | None:
-    """The first record from `start` and `timestamp_ms` on, by the time index; None if a scan must search."""
-    first = start - segment.shift if entry is None else entry.offset
-    if not reader.storage.is_local:
-        return None
-    with suppress(CorruptionError, OSError):  # a scan finds the same fault and raises the error for it
-        position = _position(reader, segment, first)
-        for log in reader.logs.around(segment, position):
-            with suppress(_NeedsScanError):
-                return _first_in(segment, log, _batches(segment, log, first, position), timestamp_ms, start, entry)
-    return None
-
-
-def _first_in(
-    segment: SegmentInfo,
-    log: OpenLog,
-    batches: Iterator[PointBatch],
-    timestamp_ms: int,
-    start: int,
-    entry: TimestampOffset | None,
-) -> PointRecord | None:
-    for number, batch in enumerate(batches):
-        if number == 0 and entry and batch.max_timestamp != entry.timestamp:
-            break
-        if batch.max_timestamp < timestamp_ms:
-            continue
-        for record in _records(segment, log, batch, 1, start - segment.shift, timestamp_ms):
-            return record
-    return None
-
-
-def _position(reader: SegmentReader, segment: SegmentInfo, stored_offset: int) -> int:
-    """The position of a batch with the offset, or before it; 0 without an index."""
-    index = reader.offset_index(segment)
-    return 0 if index is None else index.lookup(stored_offset).position
 
 
 def _batches(segment: SegmentInfo, log: OpenLog, stored_offset: int, position: int) -> Iterator[PointBatch]:
@@ -359,7 +332,7 @@ def _checked(segment: SegmentInfo, log: OpenLog, position: int) -> PointBatch:
 
 
 def _records(
-    segment: SegmentInfo, log: OpenLog, batch: PointBatch, room: int, stored_offset: int, oldest: int = MIN_LONG
+    segment: SegmentInfo, log: OpenLog, batch: PointBatch, room: int, stored_offset: int, oldest: int
 ) -> Iterator[PointRecord]:
     if batch.attributes & CONTROL:
         return

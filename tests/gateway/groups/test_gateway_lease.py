@@ -7,8 +7,7 @@ import itertools
 import pytest
 from topic_consumers import Time
 
-from distlog.core.read.group_log import GroupLog
-from distlog.core.read.membership import FREQUENT, Membership
+from distlog.core.read.group_log import FREQUENT, GroupLog, Membership
 from distlog.core.storage.storage import Storage
 from distlog.gateway.cluster import GATEWAYS_GROUP, ROOT_ID, GatewayLease, Node, advertised, shares, this_machine
 
