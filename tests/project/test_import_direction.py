@@ -25,9 +25,9 @@ CORE_LAYERS = (
     "log",
     "read write",
     "maintain",
-    "kafka files",
+    "kafka files tiered",
     "topic opening",
-    "tiered log_manager warm_up",
+    "log_manager warm_up",
 )
 #: Above the core, lowest first: what a program imports, then its faces, then what runs them.
 OUTER_LAYERS = (
