@@ -6,8 +6,12 @@
 The files are generated first. The start of Spark is left out, the start of the command is not. "per CPU" has the CPU
 time of all processes of Spark. Output is removed between the measurements. The first append and the first task of
 Python are each the first work of a session in a process of its own: "distlog" is what the append takes, "peer" the
-task. The memory is the largest resident set that a worker of Python has had (VmHWM); "peer" is its part that is pages
-of files, as of libraries, which workers share.
+task. The memory is the largest resident set that a worker of Python has had (VmHWM); "peer" is the most private
+memory (RssAnon, sampled), which leaves out the pages of libraries that workers share.
+
+    python -m benchmarks.file_appends local 4
+
+prints both in MB, for 4 GB of JSON lines into a local disk, or with `s3` into moto's server.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import truediv
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -28,7 +33,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 import distlog
-from benchmarks.spark_processes import cpu_seconds, largest_memory
+from benchmarks.s3_server import S3Server
+from benchmarks.spark_processes import cpu_seconds, memory_peaks
 from distlog.core.files.file_reader import FileReader
 from distlog.core.files.input_files import ReadOptions
 from distlog.core.storage.storage import InputStorage
@@ -61,8 +67,11 @@ def run() -> list[dict[str, Any]]:
     try:
         write_inputs(folder)
         seconds = _rounds(folder, _actions(session("benchmark", **SETTINGS), folder))
-        memory = [largest_memory("pyspark.worker")]
-        first = [(_first("append", folder / f"first-{number}"), _first("task", folder)) for number in range(ROUNDS)]
+        memory = {work: [_printed(work, "1") for _ in range(ROUNDS)] for work in ("local", "s3")}
+        first = [
+            _printed("append", str(folder / f"first-{number}")) + _printed("task", str(folder))
+            for number in range(ROUNDS)
+        ]
     finally:
         shutil.rmtree(folder)
     rows = [
@@ -71,8 +80,12 @@ def run() -> list[dict[str, Any]]:
     ]
     ours, theirs = ([pair[part] for pair in first] for part in (0, 1))
     rows.append(_row(f"first append of a session, {SMALL:,} rows", "a first task of Python", ours, theirs, "s"))
-    held, shared = zip(*memory, strict=True)
-    return [*rows, _row("memory of a worker of the job", "its pages of files", held, shared, "MB")]
+    for work, measured in memory.items():
+        resident, private = ([pair[part] for pair in measured] for part in (0, 1))
+        rows.append(
+            _row(f"memory of a worker of the job, 1 GB, {work}", "its private memory", resident, private, "MB")
+        )
+    return rows
 
 
 def _row(case: str, peer: str, ours: Sequence[float], theirs: Sequence[float], unit: str) -> dict[str, Any]:
@@ -173,23 +186,47 @@ def _rounds(folder: Path, actions: Mapping[str, Callable[[], object]]) -> dict[s
     return {name: measured[1:] for name, measured in seconds.items()}
 
 
-def _first(work: str, url: Path) -> float:
-    command = [sys.executable, "-m", "benchmarks.file_appends", work, str(url)]
-    return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-1])
+def _printed(work: str, argument: str) -> tuple[float, ...]:
+    """The numbers that `main` prints in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.file_appends", work, argument]
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return tuple(map(float, output.splitlines()[-1].split()))
 
 
-def main(work: str, url: str) -> None:
-    """Print the seconds of the first work of a session: an append, or a task of Python."""
+def main(work: str, argument: str) -> None:
+    """Print the seconds of the first append or task of a session, or the memory of a worker (`local`, `s3`)."""
+    if work in ("local", "s3"):
+        print(*memory_of_workers(int(argument) << 30, in_bucket=work == "s3").values())
+        return
     spark = session("benchmark", **SETTINGS)
     if work == "append":
-        distlog.create(url, PARTITIONS)
+        distlog.create(argument, PARTITIONS)
     started = time.perf_counter()
     if work == "append":
-        append(spark.range(SMALL).selectExpr("cast(id as string) value"), url)
+        append(spark.range(SMALL).selectExpr("cast(id as string) value"), argument)
     else:
         rows = spark.range(SMALL)
         rows.mapInArrow(lambda batches: batches, rows.schema).collect()
     print(time.perf_counter() - started)
+
+
+def memory_of_workers(size: int, *, in_bucket: bool) -> dict[str, float]:
+    """The memory of a worker of Python in an append of `size` bytes of JSON lines, as `memory_peaks` returns it."""
+    spark, reader = (
+        session("benchmark", **SETTINGS),
+        FileReader(ReadOptions(key="user", timestamp="at"), InputStorage()),
+    )
+    with TemporaryDirectory(prefix="distlog-benchmark-") as folder, S3Server() as server:
+        with Path(folder, "lines.jsonl").open("w") as file:
+            first = 0
+            while file.tell() < size:
+                file.writelines(_lines(range(first, first + _CHUNK)))
+                first += _CHUNK
+        url, options = (f"{server.url}/topic", server.options) if in_bucket else (f"{folder}/topic", None)
+        topic = distlog.create(url, PARTITIONS, config={"retention.ms": -1}, storage_options=options)
+        with memory_peaks("pyspark.worker") as peaks:
+            append_files(spark, topic, reader, reader.files([f"{folder}/lines.jsonl"]), WriteOptions(topic.storage))
+    return peaks
 
 
 if __name__ == "__main__":

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 #: A line of a process's status with a size in kB.
 _FIELD = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
+#: How often memory is sampled, in seconds.
+_SAMPLED_S = 0.02
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -56,10 +59,24 @@ def usage(process: Path) -> tuple[float, int]:
     return (int(fields[11]) + int(fields[12])) / _TICKS, int(fields[21]) * os.sysconf("SC_PAGE_SIZE") // 10**6
 
 
-def largest_memory(of: str) -> tuple[float, float]:
-    """The largest resident set that one of `python_processes` has had, and its pages of files now, in MB."""
-    fields = (dict(_FIELD.findall(_read(process / "status").decode())) for process in python_processes(of))
-    return max((int(status.get("VmHWM", 0)) / 1000, int(status.get("RssFile", 0)) / 1000) for status in fields)
+@contextmanager
+def memory_peaks(of: str) -> Iterator[dict[str, float]]:
+    """Sample `python_processes`: the dict gets the most MB that one has had, by VmHWM and RssAnon (private)."""
+    peaks, ended = {"VmHWM": 0.0, "RssAnon": 0.0}, threading.Event()
+
+    def sample() -> None:
+        while not ended.wait(_SAMPLED_S):
+            for process in python_processes(of):
+                fields = dict(_FIELD.findall(_read(process / "status").decode()))
+                peaks.update({name: max(peak, int(fields.get(name, 0)) / 1000) for name, peak in peaks.items()})
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    try:
+        yield peaks
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _read(path: Path) -> bytes:

@@ -7,10 +7,12 @@ task that gets a large row reports it, and the append is repeated with the limit
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,15 +27,19 @@ from distlog.core.arrays import column_of, integers, numbers_of
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import InvalidRecordError, StorageFullError
 from distlog.core.files.file_reader import (
+    OPEN_BYTES,
     FileReader,
     Part,
+    Run,
     RunReport,
     check_fields,
     files_without_records,
+    pack,
     runs_to_repeat,
 )
 from distlog.core.files.input_files import InputFile
 from distlog.core.files.splits import OPEN_BYTES, Run, pack
+from distlog.core.format.kernels.native import release_compiler
 from distlog.core.format.record_encoder import codec_of
 from distlog.core.write.append import AppendResult, check_room, replayed
 from distlog.spark.batch_source import check_writable
@@ -82,8 +88,8 @@ _SETTINGS = {
 _LEAVES = {"DataSourceV2Relation", "DataSourceV2ScanRelation", "HiveTableRelation", "LocalRelation"} | {
     *("LogicalRelation", "OneRowRelation", "Range")
 }
-#: The driver reads smaller files itself: to start Python workers would take longer.
-FEW_BYTES = 4 << 20
+#: The driver reads inputs of up to 4 MiB itself: to start Python workers would take longer.
+SMALL_INPUT_BYTES = 4 << 20
 #: The work of a task: less is not worth its start, and what failed is done again.
 LEAST_TASK, MOST_TASK = 8 << 20, 512 << 20
 _TASKS_PER_CORE = 4
@@ -93,6 +99,9 @@ _SPLITS_PER_TASK, _LEAST_SPLIT = 4, 4 << 20
 HELD_BYTES, _HELD_PER_PARTITION = 22 << 20, 1 << 20
 #: How long a task keeps free memory.
 _DECAY_MS = 100
+#: glibc's `M_MMAP_THRESHOLD`: a task returns freed blocks from _MAPPED_BYTES on at once. By itself glibc raises the
+#: limit to 32 MiB, and then keeps gaps between blocks.
+_MMAP_THRESHOLD, _MAPPED_BYTES = -3, 128 << 10
 
 
 def append_frame(topic: Topic, rows: DataFrame, options: WriteOptions, *, shuffle: bool = False) -> AppendResult:
@@ -294,7 +303,7 @@ def append_files(
         return FilesResult(replayed(snapshot, app_id, batch_id) or AppendResult(None))
     runs = _planned(reader, files, cores(spark))
     work = RunWork(reader, options, planned)
-    is_small = sum(map(_work, files)) <= FEW_BYTES
+    is_small = sum(map(_work, files)) <= SMALL_INPUT_BYTES
     first = _checked([work(run) for run in runs] if is_small else run_tasks(spark, work, runs))
     finished_runs = _repeated(spark, work, runs, first)
     reports = [finished_run.report for finished_run in finished_runs]
@@ -335,6 +344,8 @@ class RunWork:
         try:
             for part in reading:
                 _append(writer, part)
+                # after the first part all large kernels are loaded
+                release_compiler()
         except InvalidRecordError as error:
             writer.abort()
             return error
@@ -342,11 +353,14 @@ class RunWork:
 
 
 def _spare_memory() -> None:
-    """Have Arrow return free memory in a Python worker: mimalloc keeps half as much again."""
-    is_usual = os.environ.get(ARROW_POOL, "jemalloc") == "jemalloc"
-    if is_usual and TaskContext.get() is not None and "jemalloc" in pa.supported_memory_backends():
+    """Have Arrow and C's allocator return free memory in a Python worker: by default both keep much."""
+    if TaskContext.get() is None:
+        return
+    if os.environ.get(ARROW_POOL, "jemalloc") == "jemalloc" and "jemalloc" in pa.supported_memory_backends():
         pa.set_memory_pool(pa.jemalloc_memory_pool())
         pa.jemalloc_set_decay_ms(_DECAY_MS)
+    with suppress(AttributeError):  # only glibc has it
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _MAPPED_BYTES)
 
 
 def _checked(results: Sequence[RunDone | InvalidRecordError]) -> list[RunDone]:

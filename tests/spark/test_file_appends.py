@@ -131,6 +131,35 @@ def test_a_task_takes_memory_that_returns_to_the_system_and_the_driver_does_not(
     assert [(tmp_path / name).read_text() for name in ("task", "driver")] == ["jemalloc", usual]
 
 
+def test_the_private_memory_of_a_task_does_not_grow_with_its_input(
+    spark: SparkSession, topic: distlog.Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Noting(InputStorage):
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Noting, ()
+
+        def chunks(self, url: str, start: int, end: int) -> Iterator[bytes]:
+            for chunk in InputStorage.chunks(self, url, start, end):
+                if TaskContext.get():
+                    status = Path("/proc/self/status").read_text()
+                    private_kib = status.partition("RssAnon:")[2].split()[0]
+                    with (tmp_path / "private").open("a") as file:
+                        file.write(f"{private_kib}\n")
+                yield chunk
+
+    monkeypatch.setattr("distlog.spark.appends.LEAST_TASK", 256 << 20)
+    write_rows(tmp_path / "in.txt", "text", range(10_000))
+    text = (tmp_path / "in.txt").read_bytes()
+    (tmp_path / "in.txt").write_bytes(text * 100)
+    reader = FileReader(ReadOptions(key_separator=" "), Noting())
+    append_files(spark, topic, reader, reader.files([str(tmp_path / "in.txt")]), WriteOptions(topic.storage))
+    private_kib = [int(line) for line in (tmp_path / "private").read_text().split()]
+    quarter = len(private_kib) // 4
+    assert quarter > 4
+    # the last three quarters of the input have 120 MB
+    assert max(private_kib) - max(private_kib[:quarter]) < 60_000
+
+
 @pytest.mark.parametrize(("held", "expected"), [(32 << 20, [True, True]), (1 << 19, [False, False])])
 def test_a_task_writes_files_for_partitions_beyond_its_memory(
     spark: SparkSession,

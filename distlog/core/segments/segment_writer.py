@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from random import Random
@@ -252,7 +253,9 @@ class Bundles:
         # a put joins the buffers, and a copy is memory too
         put_bytes = min(_PUT_BYTES, self._held_bytes // 4) if self._storage.is_local else _PUT_BYTES
         for bundle in waiting:
-            _write(self._storage, paths.bundle_file(bundle.stem), list(self._parts_of(bundle)), put_bytes=put_bytes)
+            buffers = list(self._parts_of(bundle))
+            bundle.segments.clear()
+            _write(self._storage, paths.bundle_file(bundle.stem), buffers, put_bytes=put_bytes)
 
     def _parts_of(self, bundle: _Bundle) -> Iterator[Buffer]:
         """The bytes of a bundle; notes the position of each part."""
@@ -275,12 +278,17 @@ def _size(buffers: Sequence[Buffer]) -> int:
 def _write(
     storage: Storage,
     name: str,
-    buffers: Sequence[Buffer],
+    buffers: list[Buffer],
     part_bytes: int | None = None,
-    put_bytes: int | None = None,
+    put_bytes: int = _PUT_BYTES,
 ) -> None:
-    if _size(buffers) <= (_PUT_BYTES if put_bytes is None else put_bytes):
-        storage.put(name, b"".join(buffers))
+    if _size(buffers) <= put_bytes:
+        joined = io.BytesIO()
+        # each is released when it is copied, so that no byte is held twice
+        buffers.reverse()
+        while buffers:
+            joined.write(buffers.pop())
+        storage.put(name, joined.getvalue())
         return
     with storage.open_write(name, part_bytes) as writer:
         for buffer in buffers:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import logging
 import os
+import re
 import stat
 import tempfile
 import threading
@@ -203,6 +205,23 @@ def _has_code(folder: Path, cache: _KernelCache) -> bool:
     with suppress(Exception):
         return distrust(folder) is None and bool(cache.indexes[folder]._load_index())
     return False
+
+
+#: `MADV_DONTNEED` of Linux.
+_DONT_NEED = 4
+#: The addresses of a read-only mapping of LLVM's library in /proc/self/smaps, if the process has changed none of its
+#: pages: those that the loader has changed would be lost.
+_LLVM_MAPPING = re.compile(r"^(\w+)-(\w+) r-.p .*/libllvmlite.*\n(?:[A-Z]\w+:.*\n)*?Anonymous: +0 kB$", re.MULTILINE)
+
+
+@remember
+def release_compiler() -> None:
+    """Return the memory of LLVM's library, about 60 MB, to the system, once. To load a kernel reads it again."""
+    with suppress(OSError, AttributeError):  # another system than Linux
+        mappings = _LLVM_MAPPING.findall(Path("/proc/self/smaps").read_text())
+        advise = ctypes.CDLL(None).madvise
+        for start, end in ((int(start, 16), int(end, 16)) for start, end in mappings):
+            advise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _DONT_NEED)
 
 
 def _compile_aside(compile_here: Callable[[Any], Any], signature: Any) -> Any:
