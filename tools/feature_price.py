@@ -106,7 +106,7 @@ FEATURES = (
     ),
     Feature(
         "tables in Parquet, Delta, Iceberg",
-        ("distlog/spark/lake.py", "distlog/jobs/to_table.py"),
+        ("distlog/spark/tables.py", "distlog/jobs/to_table.py"),
         r"spark/test_(lake|to_table)",
         "a read of the new records",
     ),

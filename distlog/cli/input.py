@@ -17,7 +17,9 @@ from typing import Any, BinaryIO, TypeVar
 
 from distlog.core.errors import DistlogError, InvalidConfigError, InvalidRecordError
 from distlog.core.files.file_reader import (
+    Block,
     FileReader,
+    FileSplit,
     LineReading,
     Part,
     RunReading,
@@ -26,7 +28,6 @@ from distlog.core.files.file_reader import (
 )
 from distlog.core.files.input_files import HEAD_BYTES, PARQUET, TEXT, UTF8_MARK, check_stream
 from distlog.core.files.json_lines import SeenFields
-from distlog.core.files.splits import Block, FileSplit
 from distlog.core.topic import Topic
 from distlog.core.write.append import BatchId, Transaction
 

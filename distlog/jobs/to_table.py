@@ -18,8 +18,7 @@ from distlog.core.opening import open as open_topic
 from distlog.core.schemas.registry import SchemaRegistry, split_subject
 from distlog.core.topic import Topic
 from distlog.jobs.job import argument, job_parser, run_job
-from distlog.spark.lake import LakeFormat
-from distlog.spark.tables import to_table
+from distlog.spark.tables import LakeFormat, to_table
 from distlog.spark.values import ValueFormat
 
 #: The formats of values.

@@ -38,7 +38,6 @@ from distlog.core.files.file_reader import (
     runs_to_repeat,
 )
 from distlog.core.files.input_files import InputFile
-from distlog.core.files.splits import OPEN_BYTES, Run, pack
 from distlog.core.format.kernels.native import release_compiler
 from distlog.core.format.record_encoder import codec_of
 from distlog.core.write.append import AppendResult, check_room, replayed

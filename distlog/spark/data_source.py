@@ -86,8 +86,12 @@ class DistlogDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the reader of a stream. Spark requests two: one plans, and one reads."""
         from distlog.spark.batch_source import check_schema
-        from distlog.spark.stream_plan import StreamOptions
-        from distlog.spark.stream_source import DistlogStreamReader, RefusedStreamReader, WholeStreamReader
+        from distlog.spark.stream_plan import (
+            DistlogStreamReader,
+            RefusedStreamReader,
+            StreamOptions,
+            WholeStreamReader,
+        )
 
         freeze_objects()
         # as in `reader`; a stream loads its own, since a query may start long after `load()`

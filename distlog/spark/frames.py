@@ -74,7 +74,8 @@ def append(
         value: The column of values.
         timestamp: The column of times.
         headers: The column of headers.
-        order_by: Columns of `df` to sort by, in parallel; rows that are equal in them keep their order.
+        order_by: A column of `df` to sort by, or several, by names or Columns. Tasks sort in parallel; rows that are
+            equal in the columns keep their order.
         shuffle: Write one segment per partition of the topic; the order between tasks is lost.
         storage_options: Options of the storage.
         app_id: The application, for a repeat that appends nothing and returns the first result.

@@ -1,8 +1,10 @@
-"""A topic as a table, each record once; a Parquet table by a stream that ends when all is read.
+"""Copies a topic into a table of Parquet, Delta or Iceberg, each record once.
 
-The stream continues where the last one stopped. Each batch is a folder of the table, named by its number. A batch
-that Spark repeats has the same records, and replaces its folder: all readers of Parquet see each record once. Tables
-of Delta and Iceberg, which have commits of their own, are in the module `lake`.
+A stream that ends with the log writes Parquet: each batch is a folder, named by the batch's number. A repeated batch
+has the same records, and replaces its folder. A commit of Delta or Iceberg carries the next offsets, as Delta's
+`userMetadata` or in Iceberg's snapshot summary, so rows and offsets are written atomically. If no commit has the
+offsets, since the table's history was cut or restored, the offsets of the rows apply. For a compacted topic, Delta
+and Iceberg get the last record of each key by an idempotent `MERGE INTO`; the offsets follow in a separate commit.
 """
 
 from __future__ import annotations
@@ -11,30 +13,38 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Literal
 
+import pyspark
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.streaming.query import StreamingQuery
 
 from distlog.core import paths
-from distlog.core.errors import InvalidConfigError, StorageError
+from distlog.core.commits.snapshot import PartitionState
+from distlog.core.errors import CommitConflictError, InvalidConfigError, OffsetOutOfRangeError, StorageError
 from distlog.core.opening import open as open_topic
 from distlog.core.read.lookup import EARLIEST
 from distlog.core.schemas.decoding import OnError
 from distlog.core.schemas.registry import SchemaRegistry, SchemaTopic
 from distlog.core.storage.storage import parse_url
 from distlog.core.topic import Topic
-from distlog.spark.frames import stream
-from distlog.spark.lake import LakeFormat, fill, lake_table
-from distlog.spark.stream_plan import Limits
-from distlog.spark.values import ValueFormat, decode
+from distlog.spark.batch_source import schema_of
+from distlog.spark.frames import read, stream
+from distlog.spark.stream_plan import Admission, Ends, Limits
+from distlog.spark.values import ValueFormat, decode, quoted
 
-#: The formats of a table.
+LakeFormat = Literal["delta", "iceberg"]
+"""The format of a table whose own commits hold the offsets."""
 Output = Literal["parquet"] | LakeFormat
+"""The format of a table: parquet, delta or iceberg."""
 #: Makes the rows of a table of a topic's records.
 Shaped = Callable[[DataFrame], DataFrame]
 #: The columns of a table in addition to the value's fields; `batch` is the name of the folder that a row is in.
@@ -44,6 +54,16 @@ BATCH = "batch"
 DELETED = "deleted"
 #: Folders of the table that no reader of Parquet looks into: whose table it is, and how far it is.
 _MARK, _CHECKPOINT = "_distlog", "_checkpoint"
+#: The property of a table that `to_table` made, with the topic's id.
+TOPIC_PROPERTY = "distlog.topic"
+#: The name of the JSON object that a commit carries.
+_JSON_NAME = "distlog"
+#: Marks, on the way to the table, a record that deletes its key.
+_DELETES = "__distlog_deletes"
+#: Errors of the JVM where classes of a jar and of Spark were made for each other's other releases.
+_MISFITS = ("NoSuchMethodError", "NoClassDefFoundError", "IncompatibleClassChangeError", "AbstractMethodError")
+#: The number of newest commits to search before the whole history.
+_COMMITS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +111,8 @@ def to_table(
         url: The topic.
         table: For `parquet` a folder of Spark's file systems; for `delta` that or a name in a catalog; for `iceberg`
             a name in a catalog.
-        output: The format of the table.
-        format: The format of the values, as in `decode`; `binary` leaves them unchanged.
+        output: The format of the table: parquet, delta or iceberg.
+        format: The format of the values: json, avro or protobuf as in `decode`; binary leaves them unchanged.
         schema: As in `decode`.
         registry: As in `decode`.
         message: As in `decode`.
@@ -138,7 +158,7 @@ def to_table(
         table = table.rstrip("/")
         rows, batches = _to_parquet(spark, topic, table, shaped, changes, checkpoint, limits)
     else:
-        lake = lake_table(spark, output, table)
+        lake = _FORMATS[output](spark, table)
         if checkpoint is not None:
             raise InvalidConfigError("a table of Delta or Iceberg has no checkpoint: its commits hold the offsets")
         keyed = "compact" in topic.config.cleanup_policy and not changes
@@ -268,3 +288,365 @@ def _has_rows(spark: SparkSession, folder: str) -> bool:
             raise
         return False
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """The topic of a commit, the next offset by partition, and the number of the commit among the marked ones."""
+
+    topic: str
+    keyed: bool
+    number: int
+    run: str
+    offsets: Ends
+
+    def to_json(self) -> str:
+        return json.dumps({_JSON_NAME: asdict(self)}, separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, text: str | None) -> _Mark | None:
+        """Parse an untrusted text; returns None if it is not a mark."""
+        try:
+            mark = json.loads(text or "")[_JSON_NAME]
+            offsets = {int(partition): int(offset) for partition, offset in mark["offsets"].items()}
+            return cls(str(mark["topic"]), bool(mark["keyed"]), int(mark["number"]), str(mark["run"]), offsets)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+
+
+@dataclass(slots=True)
+class LakeTable(ABC):
+    """A table of Delta or Iceberg by its name in SQL."""
+
+    spark: SparkSession
+    requested_name: str
+    name: str = field(init=False)
+
+    format: ClassVar[LakeFormat]
+    #: The tested jar of each PySpark, by its minor version, or by the full version if only that fits.
+    jars: ClassVar[Mapping[str, str]]
+    #: A class of the jar.
+    known_by: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        self.name = self._identifier()
+        self._check_jar()
+        self._check_settings()
+
+    @abstractmethod
+    def _identifier(self) -> str:
+        """Return the table's name in SQL. Raises InvalidConfigError for a name that the format cannot have."""
+
+    @abstractmethod
+    def _check_settings(self) -> None:
+        """Raise InvalidConfigError if the session lacks a setting that the format needs."""
+
+    @abstractmethod
+    def marks(self) -> Iterator[tuple[_Mark, int]]:
+        """Yield the marks of the table's commits, newest first, with the number of added rows."""
+
+    @abstractmethod
+    def last_number(self) -> int:
+        """Return a number that is not below any mark's."""
+
+    @abstractmethod
+    def options(self, mark: _Mark) -> dict[str, str]:
+        """Return the options of an append that carries the mark."""
+
+    def _check_jar(self) -> None:
+        thread = self.spark.sparkContext._jvm.java.lang.Thread.currentThread()  # type: ignore[union-attr]
+        try:
+            thread.getContextClassLoader().loadClass(self.known_by)
+        except Py4JJavaError:
+            minor = ".".join(pyspark.__version__.split(".")[:2])
+            jar = self.jars.get(pyspark.__version__, self.jars.get(minor))
+            if jar is None:
+                text = f"none was tried with PySpark {pyspark.__version__}: {self._remedy()}"
+                raise InvalidConfigError(f"Spark has no jar of {self.format.capitalize()}, and {text}") from None
+            text = f"Spark has no jar of {self.format.capitalize()}: start it with --packages {jar}"
+            raise InvalidConfigError(text, pyspark=pyspark.__version__) from None
+
+    def _remedy(self) -> str:
+        alternatives = ", ".join(f"{jar} (PySpark {version})" for version, jar in self.jars.items())
+        return f"use a PySpark that has one, {alternatives}, or start this one with a jar that fits it"
+
+    @contextmanager
+    def explained_misfits(self) -> Iterator[None]:
+        """Raise InvalidConfigError in place of the JVM's error if the jar does not fit this Spark."""
+        try:
+            yield
+        except Py4JJavaError as error:
+            if not any(misfit in str(error) for misfit in _MISFITS):
+                raise
+            text = f"the jar of {self.format.capitalize()} does not fit PySpark {pyspark.__version__}"
+            raise InvalidConfigError(f"{text}: {self._remedy()}") from error
+
+    def properties(self) -> dict[str, str] | None:
+        """Return the table's properties; None without a table."""
+        try:
+            if not self.spark.catalog.tableExists(self.name):
+                return None
+        except AnalysisException as error:
+            if "DELTA_MISSING_DELTA_TABLE" not in str(error):
+                raise
+            return None
+        return {row.key: row.value for row in self.spark.sql(f"SHOW TBLPROPERTIES {self.name}").collect()}
+
+    def append(self, rows: DataFrame, mark: _Mark) -> None:
+        rows.writeTo(self.name).options(**self.options(mark)).append()
+
+    def merge(self, rows: DataFrame) -> None:
+        """Change the row of each key to its row in `rows`, or delete it, unless the table's is as new."""
+        view, names = f"distlog_{uuid.uuid4().hex}", [quoted(name) for name in rows.columns if name != _DELETES]
+        newer = "(t.partition <> s.partition OR t.offset < s.offset)"
+        changed = ", ".join(f"t.{name} = s.{name}" for name in names)
+        rows.createOrReplaceTempView(view)
+        try:
+            self.spark.sql(
+                f"MERGE INTO {self.name} AS t USING {view} AS s ON t.key = s.key "
+                f"WHEN MATCHED AND {newer} AND s.{_DELETES} THEN DELETE "
+                f"WHEN MATCHED AND {newer} THEN UPDATE SET {changed} "
+                f"WHEN NOT MATCHED AND NOT s.{_DELETES} THEN "
+                f"INSERT ({', '.join(names)}) VALUES ({', '.join(f's.{name}' for name in names)})"
+            )
+        finally:
+            self.spark.catalog.dropTempView(view)
+
+
+@dataclass(slots=True)
+class DeltaTable(LakeTable):
+    """A table of Delta, by its path or by its name in a catalog."""
+
+    format = "delta"
+    jars: ClassVar[Mapping[str, str]] = {
+        "4.0": "io.delta:delta-spark_2.13:4.0.0",
+        "4.1.1": "io.delta:delta-spark_4.1_2.13:4.2.0",
+    }
+    known_by = "io.delta.sql.DeltaSparkSessionExtension"
+
+    def _identifier(self) -> str:
+        if "/" not in self.requested_name:
+            return self.requested_name
+        if not self.requested_name.startswith("/") and "://" not in self.requested_name:
+            raise InvalidConfigError(
+                "the path of a table of Delta begins with / or a scheme", table=self.requested_name
+            )
+        return f"delta.{quoted(self.requested_name)}"
+
+    def _check_settings(self) -> None:
+        catalog = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+        has_catalog = self.spark.conf.get("spark.sql.catalog.spark_catalog", "") == catalog
+        if self.known_by not in (self.spark.conf.get("spark.sql.extensions", "") or "") or not has_catalog:
+            raise InvalidConfigError(
+                f"Delta needs the settings spark.sql.extensions={self.known_by} and "
+                f"spark.sql.catalog.spark_catalog={catalog}: give them when Spark starts"
+            )
+
+    def marks(self) -> Iterator[tuple[_Mark, int]]:
+        """Yield the marks since the last restore: earlier commits do not describe the restored table."""
+        for commit in self._history(_COMMITS) or self._history(None):
+            if commit.operation == "RESTORE":
+                return
+            if mark := _Mark.parse(commit.userMetadata):
+                yield mark, int((commit.operationMetrics or {}).get("numOutputRows", 0))
+
+    def _history(self, most: int | None) -> list[Any]:
+        """Return the commits, newest first; empty if older commits exist and no mark is among these."""
+        limit = "" if most is None else f" LIMIT {most}"
+        commits = self.spark.sql(f"DESCRIBE HISTORY {self.name}{limit}").collect()
+        is_marked = any(_Mark.parse(commit.userMetadata) or commit.operation == "RESTORE" for commit in commits)
+        return commits if most is None or is_marked or len(commits) < most else []
+
+    def last_number(self) -> int:
+        """Return the table's version: each mark has its own commit."""
+        return int(self.spark.sql(f"DESCRIBE HISTORY {self.name} LIMIT 1").collect()[0].version)
+
+    def options(self, mark: _Mark) -> dict[str, str]:
+        """As in `LakeTable`. Delta accepts one of two runs that continue from the same commit."""
+        return {"userMetadata": mark.to_json(), "txnAppId": f"distlog-{mark.topic}", "txnVersion": str(mark.number)}
+
+
+@dataclass(slots=True)
+class IcebergTable(LakeTable):
+    """A table of Iceberg, by its name in a catalog."""
+
+    format = "iceberg"
+    jars: ClassVar[Mapping[str, str]] = {
+        "4.0": "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.1",
+        "4.1": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0",
+    }
+    known_by = "org.apache.iceberg.spark.SparkCatalog"
+
+    def _identifier(self) -> str:
+        if "/" in self.requested_name or "." not in self.requested_name:
+            text = "a table of Iceberg has a name in a catalog, as lake.logs.clicks"
+            raise InvalidConfigError(text, table=self.requested_name)
+        return self.requested_name
+
+    def _check_settings(self) -> None:
+        catalog = self.requested_name.split(".")[0].strip("`")
+        if not self.spark.conf.get(f"spark.sql.catalog.{catalog}", ""):
+            raise InvalidConfigError(
+                f"Spark has no catalog of this name: give it spark.sql.catalog.{catalog}={self.known_by}, with its "
+                f"type and its address",
+                table=self.requested_name,
+            )
+
+    def marks(self) -> Iterator[tuple[_Mark, int]]:
+        """Yield the marks of the current snapshot and its ancestors."""
+        # another process may have written; a catalog keeps what it knows for half a minute
+        self.spark.catalog.refreshTable(self.name)
+        current = self.spark.sql(f"SELECT snapshot_id FROM {self.name}.refs WHERE name = 'main'").collect()
+        columns = f"snapshot_id, parent_id, summary['{_JSON_NAME}'] AS mark, summary['added-records'] AS added"
+        snapshots = {
+            row.snapshot_id: row for row in self.spark.sql(f"SELECT {columns} FROM {self.name}.snapshots").collect()
+        }
+        snapshot = snapshots.get(current[0].snapshot_id) if current else None
+        while snapshot is not None:
+            if mark := _Mark.parse(snapshot.mark):
+                yield mark, int(snapshot.added or 0)
+            snapshot = snapshots.get(snapshot.parent_id)
+
+    def last_number(self) -> int:
+        """Zero, since Iceberg checks no numbers."""
+        return 0
+
+    def options(self, mark: _Mark) -> dict[str, str]:
+        return {f"snapshot-property.{_JSON_NAME}": mark.to_json()}
+
+
+_FORMATS: Mapping[LakeFormat, type[LakeTable]] = {"delta": DeltaTable, "iceberg": IcebergTable}
+
+
+def fill(
+    table: LakeTable,
+    topic: Topic,
+    columns: list[str],
+    shaped: Callable[[DataFrame], DataFrame],
+    *,
+    keyed: bool,
+    limits: Limits,
+) -> tuple[int, int]:
+    """Add the topic's records that the table lacks. Returns the numbers of added rows and batches."""
+    with table.explained_misfits():
+        return _Filling(table, topic.refresh(), columns, shaped, keyed, limits).run()
+
+
+def _start(mark: _Mark, number: int, state: PartitionState) -> int:
+    """Return the first offset that the table lacks. Raises OffsetOutOfRangeError if it was deleted."""
+    # a partition that was added after the table was made begins at its first record
+    offset = mark.offsets.get(number, 0 if mark.offsets else state.log_start_offset)
+    if not state.log_start_offset <= offset <= state.log_end_offset:
+        raise OffsetOutOfRangeError(
+            "the records after the table's end were deleted from the topic: make another table",
+            partition=number,
+            offset=offset,
+            log_start_offset=state.log_start_offset,
+            log_end_offset=state.log_end_offset,
+        )
+    return offset
+
+
+@dataclass(slots=True)
+class _Filling:
+    table: LakeTable
+    topic: Topic
+    columns: list[str]
+    shaped: Callable[[DataFrame], DataFrame]
+    keyed: bool
+    limits: Limits
+    run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def run(self) -> tuple[int, int]:
+        snapshot = self.topic.live_snapshot
+        admission = Admission(self.limits, time.monotonic)
+        rows = batches = 0
+        self._make()
+        while True:
+            mark = self._newest()
+            starts = {number: _start(mark, number, state) for number, state in enumerate(snapshot.partitions)}
+            log_ends = {number: state.log_end_offset for number, state in enumerate(snapshot.partitions)}
+            available = {number: (start, log_ends[number]) for number, start in starts.items()}
+            available = {number: span for number, span in available.items() if span[0] < span[1]}
+            if not available:
+                return rows, batches
+            ends = admission.ends(self.topic.reader, snapshot, available)
+            first = {number: starts[number] for number in available}
+            frame = read(self.table.spark, self.topic, self.columns, first, ends, partitions=list(available))
+            after = _Mark(snapshot.topic_id, self.keyed, mark.number + 1, self.run_id, {**starts, **ends})
+            rows += self._merge(frame, after) if self.keyed else self._append(frame, after)
+            batches += 1
+
+    def _make(self) -> None:
+        """Make a missing table, with the topic's id for a time without marks."""
+        properties = self.table.properties()
+        topic_id = self.topic.snapshot.topic_id
+        if properties is None:
+            writer = self._no_rows().writeTo(self.table.name).using(self.table.format)
+            writer.tableProperty(TOPIC_PROPERTY, topic_id).create()
+        elif properties.get(TOPIC_PROPERTY, topic_id) != topic_id:
+            self._refuse()
+
+    def _no_rows(self) -> DataFrame:
+        nothing = self.table.spark.createDataFrame([], schema_of(self.columns, include_headers=False))
+        return self._rows(nothing).drop(_DELETES)
+
+    def _newest(self) -> _Mark:
+        mark, _ = next(self.table.marks(), (None, 0))
+        if mark is None:
+            return self._by_rows()
+        if mark.topic != self.topic.snapshot.topic_id:
+            self._refuse()
+        if mark.keyed != self.keyed:
+            kinds = ("all records", "one row for each key")
+            text = f"the table has {kinds[mark.keyed]}, and not {kinds[self.keyed]}: choose another"
+            raise InvalidConfigError(text, table=self.table.requested_name)
+        return mark
+
+    def _by_rows(self) -> _Mark:
+        number = self.table.last_number()
+        last_offsets = self.table.spark.table(self.table.name).groupBy("partition").agg(F.max("offset").alias("last"))
+        offsets = {row.partition: row.last + 1 for row in last_offsets.collect()}
+        has_topic = TOPIC_PROPERTY in (self.table.properties() or {})
+        if offsets and not has_topic:
+            text = (
+                f"the table has rows, but its commits and its property {TOPIC_PROPERTY} name no topic: "
+                "choose another table, or set the property to the topic's id"
+            )
+            raise InvalidConfigError(text, table=self.table.requested_name, topic_id=self.topic.snapshot.topic_id)
+        mark = _Mark(self.topic.snapshot.topic_id, self.keyed, number, self.run_id, offsets)
+        if self.keyed and not has_topic:
+            # a merge carries no mark: without this one the rows' topic is unknown until the next mark
+            self.table.append(self._no_rows(), mark)
+        return mark
+
+    def _rows(self, frame: DataFrame) -> DataFrame:
+        """Return the table's rows of records; with `keyed` the last of each key, marked if it deletes the key."""
+        if not self.keyed:
+            return self.shaped(frame)
+        last = F.max_by(F.struct(*frame.columns), F.struct("offset", "partition")).alias("last")
+        newest_rows = frame.where("key IS NOT NULL").groupBy("key").agg(last).select("last.*")
+        return self.shaped(newest_rows.withColumn(_DELETES, F.col("value").isNull()))
+
+    def _append(self, frame: DataFrame, mark: _Mark) -> int:
+        self.table.append(self._rows(frame), mark)
+        same = [(added_mark, rows) for added_mark, rows in self.table.marks() if added_mark.number == mark.number]
+        if len(same) > 1:
+            text = "two concurrent runs added the same records: restore the table to the commit before them"
+            raise CommitConflictError(f"{text}, and run one at a time", table=self.table.requested_name)
+        # Delta drops this commit if another run committed first
+        return sum(rows for added_mark, rows in same if added_mark == mark)
+
+    def _merge(self, frame: DataFrame, mark: _Mark) -> int:
+        rows = self._rows(frame).persist()
+        try:
+            count = rows.count()
+            self.table.merge(rows)
+            self.table.append(rows.drop(_DELETES).limit(0), mark)
+        finally:
+            rows.unpersist()
+        return count
+
+    def _refuse(self) -> None:
+        text = "the table belongs to another topic, or to a dropped topic of this name: choose another table"
+        raise InvalidConfigError(text, table=self.table.requested_name)

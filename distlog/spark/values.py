@@ -22,6 +22,7 @@ from distlog.core.schemas.registry import SchemaRegistry, SchemaTopic, registry_
 from distlog.spark.versions import arrow_schema
 
 ValueFormat = Literal["json", "avro", "protobuf"]
+"""The format of values: json, avro or protobuf."""
 
 #: The part of a column's name that Spark fills with a text that is not JSON.
 _BAD = "__bad_json"
@@ -50,7 +51,7 @@ def decode(
 
     Args:
         df: The frame or stream.
-        format: The format of the values.
+        format: The format of the values: json, avro or protobuf.
         schema: The columns: for `json` Spark's, as `user string, at timestamp`; for `avro` and `protobuf` as in
             `Scan.avro` and `Scan.protobuf`, or a schema of `SchemaRegistry.latest`.
         registry: A registry, or the source of one: values of Avro and Protobuf begin with their schema's id.

@@ -23,9 +23,8 @@ import zstandard
 from file_reads import reader, rows, values, written
 
 from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError
-from distlog.core.files.file_reader import FileReader
+from distlog.core.files.file_reader import FileReader, pack
 from distlog.core.files.input_files import Kind, ReadOptions
-from distlog.core.files.splits import pack
 from distlog.core.storage.storage import InputStorage, Storage
 
 

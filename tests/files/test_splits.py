@@ -16,8 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from distlog.core.errors import InvalidRecordError
-from distlog.core.files.file_reader import runs_to_repeat
-from distlog.core.files.splits import pack
+from distlog.core.files.file_reader import pack, runs_to_repeat
 
 SIZES = st.integers(1, 40)
 TEXTS = st.lists(st.text(st.sampled_from('ab,"\n\r é€𝄞1'), max_size=30), min_size=1, max_size=3)

@@ -21,8 +21,7 @@ from distlog.core.storage.storage import Storage
 from distlog.spark import sink
 from distlog.spark.batch_source import RECENT_MS, KnownTopics, schema_of
 from distlog.spark.sink import DistlogWriter, MicroBatch, PlannedTopic, WriteOptions, WrittenSegments
-from distlog.spark.stream_plan import StreamOptions
-from distlog.spark.stream_source import DistlogStreamReader
+from distlog.spark.stream_plan import DistlogStreamReader, StreamOptions
 from simulation.oracle import Batch
 from simulation.threads import current
 from simulation.world import Process

@@ -18,7 +18,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 
 import distlog
-from distlog.spark import lake, to_table
+from distlog.spark import tables, to_table
 from distlog.spark.stream_plan import Limits
 from tools.spark_versions import path_of, with_pyspark
 
@@ -60,7 +60,7 @@ def test_errors_name_the_tested_jars() -> None:
             for jar in profile.iterfind("dependencies/dependency", space)
         ]
         version = profile.findtext("id", "", space)
-        jars = [kind.jars for kind in (lake.DeltaTable, lake.IcebergTable)]
+        jars = [kind.jars for kind in (tables.DeltaTable, tables.IcebergTable)]
         assert [":".join(jar) for jar in parts] == [jar.get(VERSIONS[version]) or jar[version] for jar in jars]
 
 
@@ -90,19 +90,19 @@ def test_missing_parts_of_spark_are_named(
 def test_a_wrong_jar_is_named(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = distlog.create(str(tmp_path / "clicks"), config={"retention.ms": -1})
 
-    def properties(table: lake.LakeTable) -> None:
+    def properties(table: tables.LakeTable) -> None:
         jvm: Any = table.spark.sparkContext._jvm
         raise Py4JJavaError("An error", jvm.java.lang.NoSuchMethodError("void ParquetToSparkSchemaConverter"))
 
     for name in ("_check_jar", "_check_settings"):
-        monkeypatch.setattr(lake.LakeTable, name, lambda _: None)
-        monkeypatch.setattr(lake.DeltaTable, name, lambda _: None)
-    monkeypatch.setattr(lake.LakeTable, "properties", properties)
+        monkeypatch.setattr(tables.LakeTable, name, lambda _: None)
+        monkeypatch.setattr(tables.DeltaTable, name, lambda _: None)
+    monkeypatch.setattr(tables.LakeTable, "properties", properties)
     with pytest.raises(distlog.InvalidConfigError, match=f"Delta does not fit PySpark {pyspark.__version__}: use a"):
         to_table(spark, topic, str(tmp_path / "table"), output="delta")
 
 
-class MemoryTable(lake.LakeTable):
+class MemoryTable(tables.LakeTable):
     format = "delta"
 
     def __post_init__(self) -> None:
@@ -137,7 +137,7 @@ class MemoryTable(lake.LakeTable):
 def filled(table: MemoryTable, topic: distlog.Topic) -> list[tuple[int, int]]:
     """Return the partitions and offsets in the table after a run, in order."""
     limits = Limits(None, None)
-    lake.fill(table, topic, ["partition", "offset"], lambda rows: rows, keyed=False, limits=limits)
+    tables.fill(table, topic, ["partition", "offset"], lambda rows: rows, keyed=False, limits=limits)
     return sorted(table.rows)
 
 

@@ -16,8 +16,7 @@ import distlog
 from distlog import Topic
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
 from distlog.spark.data_source import DistlogDataSource
-from distlog.spark.stream_plan import StreamOptions
-from distlog.spark.stream_source import WholeStreamReader
+from distlog.spark.stream_plan import StreamOptions, WholeStreamReader
 from distlog.spark.versions import map_in_arrow
 
 

@@ -18,8 +18,7 @@ import distlog
 from distlog.core.commits.commit_log import CommitLog
 from distlog.spark import sink
 from distlog.spark.batch_source import KNOWN_TOPICS, schema_of
-from distlog.spark.stream_plan import FRESH_S, StreamOptions
-from distlog.spark.stream_source import DistlogStreamReader
+from distlog.spark.stream_plan import FRESH_S, DistlogStreamReader, StreamOptions
 
 pytestmark = pytest.mark.spark
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from distlog.core.files.file_reader import FileReader, check_fields, runs_to_repeat
+from distlog.core.files.file_reader import FileReader, check_fields, pack, runs_to_repeat
 from distlog.core.files.input_files import ReadOptions
-from distlog.core.files.splits import pack
 from distlog.core.storage.storage import InputStorage
 
 

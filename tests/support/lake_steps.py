@@ -19,7 +19,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 import distlog
-from distlog.spark import lake, session, to_table
+from distlog.spark import session, tables, to_table
 
 FORMATS = ("delta", "iceberg")
 KINDS = ("records", "keys")
@@ -145,17 +145,17 @@ class Steps:
     def a_first_merge_that_was_not_noted_is_done_again(self, format: str) -> None:
         topic, name = self._topic(format, "first", **{"cleanup.policy": "compact"}), self._sql(format, "first")
         self.spark.createDataFrame([], _COLUMNS).writeTo(name).using(format).create()
-        append = lake.LakeTable.append
+        append = tables.LakeTable.append
 
         def append_no_end(table: Any, rows: DataFrame, mark: Any) -> None:
             if mark.offsets:
                 raise OSError("the merge is not noted")
             append(table, rows, mark)
 
-        lake.LakeTable.append = append_no_end  # type: ignore[method-assign]
+        tables.LakeTable.append = append_no_end  # type: ignore[method-assign]
         with pytest.raises(OSError, match="not noted"):
             self._fill(topic, format, "first")
-        lake.LakeTable.append = append  # type: ignore[method-assign]
+        tables.LakeTable.append = append  # type: ignore[method-assign]
         assert self.spark.table(name).count() > 0
         assert self._fill(topic, format, "first").batches == 1
         self._check(topic, format, "first")
@@ -210,16 +210,16 @@ class Steps:
                 to_table(self.spark, topic, "pond.db.made", output="iceberg")
 
     def two_runs_at_once(self, format: str) -> None:
-        topic, append = self._topic(format, "twice"), lake.LakeTable.append
+        topic, append = self._topic(format, "twice"), tables.LakeTable.append
         self._fill(topic, format, "twice")
         add(topic, 45, 5)
 
         def append_second(table: Any, rows: DataFrame, mark: Any) -> None:
-            lake.LakeTable.append = append  # type: ignore[method-assign]
+            tables.LakeTable.append = append  # type: ignore[method-assign]
             assert self._fill(topic, format, "twice").rows == 5
             append(table, rows, mark)
 
-        lake.LakeTable.append = append_second  # type: ignore[method-assign]
+        tables.LakeTable.append = append_second  # type: ignore[method-assign]
         if format == "delta":
             assert self._fill(topic, format, "twice").rows == 0
             self._check(topic, format, "twice")
@@ -237,16 +237,16 @@ def be_killed(folder: Path) -> None:
     """
     spark = started(folder, DELTA)
     jvm = spark.sparkContext._gateway.proc.pid
-    append, barrier = lake.LakeTable.append, threading.Barrier(len(FORMATS) * len(KINDS) + 1)
+    append, barrier = tables.LakeTable.append, threading.Barrier(len(FORMATS) * len(KINDS) + 1)
 
-    def append_and_wait(table: lake.LakeTable, rows: DataFrame, mark: Any) -> None:
+    def append_and_wait(table: tables.LakeTable, rows: DataFrame, mark: Any) -> None:
         if not mark.keyed or mark.number < 2:
             append(table, rows, mark)
         if mark.number == 2:
             barrier.wait()
             threading.Event().wait()
 
-    lake.LakeTable.append = append_and_wait  # type: ignore[method-assign]
+    tables.LakeTable.append = append_and_wait  # type: ignore[method-assign]
     topics = {
         "records": topic_of(folder, "records"),
         "keys": topic_of(folder, "keys", **{"cleanup.policy": "compact"}),

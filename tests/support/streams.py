@@ -19,8 +19,7 @@ from distlog import Topic
 from distlog.core.commits.actions import SetPartitions
 from distlog.spark.batch_source import schema_of
 from distlog.spark.data_source import DistlogDataSource
-from distlog.spark.stream_plan import StreamOptions
-from distlog.spark.stream_source import DistlogStreamReader
+from distlog.spark.stream_plan import DistlogStreamReader, StreamOptions
 
 SCHEMA = schema_of(["partition", "offset", "value"], False)
 #: By partition, the offsets that were read, in the order in which they came.
