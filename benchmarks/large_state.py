@@ -25,13 +25,13 @@ import pyarrow as pa
 import distlog
 from distlog.core import paths
 from distlog.core.arrays import booleans, integers, texts
-from distlog.core.commits import checkpoint, producer_table, segment_table, transaction_table
+from distlog.core.commits import checkpoint, deduplication, segment_table
 from distlog.core.commits.actions import SetTransaction
 from distlog.core.commits.checkpoint import CHECKPOINT_COMMITS
 from distlog.core.commits.commit_log import CommitRace
+from distlog.core.commits.deduplication import TransactionTable
 from distlog.core.commits.partition_table import PartitionTable
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.commits.transaction_table import TransactionTable
 from distlog.core.maintain.merge import plan_merge
 from distlog.core.maintain.retention import plan_retention
 from distlog.core.read.scan import plan_slices
@@ -90,7 +90,7 @@ def batches(created: Snapshot, rows: int, batch_id: Callable[[int], str | int]) 
         "in_order": booleans(np.zeros(rows, bool)),
         "unknown": texts([""] * rows),
     }
-    batch = pa.RecordBatch.from_arrays(list(columns.values()), schema=transaction_table.SCHEMA)
+    batch = pa.RecordBatch.from_arrays(list(columns.values()), schema=deduplication.BATCH_SCHEMA)
     return dataclasses.replace(created, transactions=TransactionTable(batch))
 
 
@@ -100,7 +100,7 @@ def producers(created: Snapshot, rows: int) -> Snapshot:
     states = {}
     for number in range(PARTITIONS):
         sent_batches = [
-            producer_table.ProducerBatch(
+            deduplication.ProducerBatch(
                 number * per_partition + producer,
                 0,
                 10 * batch + 9,
@@ -110,15 +110,15 @@ def producers(created: Snapshot, rows: int) -> Snapshot:
                 0,
                 -1,
             )
-            for batch in range(producer_table.KEPT_BATCHES)
+            for batch in range(deduplication.KEPT_BATCHES)
             for producer in range(per_partition)
         ]
         state = created.partitions[number]
         states[number] = dataclasses.replace(
             state,
-            log_start_offset=10 * per_partition * producer_table.KEPT_BATCHES,
-            log_end_offset=10 * per_partition * producer_table.KEPT_BATCHES,
-            producers=producer_table.NO_PRODUCERS.updated(sent_batches, 1),
+            log_start_offset=10 * per_partition * deduplication.KEPT_BATCHES,
+            log_end_offset=10 * per_partition * deduplication.KEPT_BATCHES,
+            producers=deduplication.NO_PRODUCERS.updated(sent_batches, 1),
         )
     return dataclasses.replace(created, partitions=created.table.with_states(states), passed_ms=1)
 

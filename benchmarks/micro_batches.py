@@ -25,8 +25,8 @@ from benchmarks.topics import table
 from distlog.core.commits.actions import Add, SetTransaction
 from distlog.core.commits.checkpoint import CHECKPOINT_COMMITS
 from distlog.core.commits.commit_log import CommitLog, CommitRace
+from distlog.core.commits.deduplication import TransactionInfo
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.commits.transaction_table import TransactionInfo
 from distlog.core.config import TopicConfig
 from distlog.core.maintain.merge import merge_tails
 from distlog.core.storage.storage import Storage

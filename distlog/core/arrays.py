@@ -178,6 +178,10 @@ def byte_array(data: Any) -> np.ndarray:
     return np.frombuffer(memoryview(data).toreadonly(), _BYTE)
 
 
+def no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(0, spec.type) for spec in schema], schema=schema)
+
+
 def join(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """All rows of `batches`, at least one, of the same schema, in one batch."""
     filled = [batch for batch in batches if len(batch)] or batches[:1]

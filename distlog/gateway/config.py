@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
-from distlog.core.commits.producer_table import EXPIRATION_MS
+from distlog.core.commits.deduplication import EXPIRATION_MS
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidConfigError
 from distlog.core.integers import MAX_INT

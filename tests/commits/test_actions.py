@@ -30,7 +30,7 @@ from distlog.core.commits.actions import (
     SetTransaction,
     read_actions,
 )
-from distlog.core.commits.producer_table import ProducerBatch
+from distlog.core.commits.deduplication import ProducerBatch
 from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
 
 STEM = segment().stem

@@ -86,10 +86,10 @@ def test_parts_that_overlap_or_have_no_end_are_refused(segments: list[SegmentInf
 )
 def test_a_checkpoint_with_overlapping_parts_is_refused(changes: dict[str, int], complaint: str) -> None:
     data = checkpoint.encode(added(part(), part(1, 100, 1008, 2012)))
-    state, segments, transactions, _ = checkpoint.unpack(data)
-    rows = segments.to_pylist()
+    state, batches = checkpoint.unpack(data)
+    rows, schema = batches["segments"].to_pylist(), batches["segments"].schema
     rows[1].update(changes)
-    changed = checkpoint.pack(state, pa.RecordBatch.from_pylist(rows, segments.schema), transactions)
+    changed = checkpoint.pack(state, {**batches, "segments": pa.RecordBatch.from_pylist(rows, schema)})
     with pytest.raises(CorruptMetadataError, match=complaint):
         checkpoint.decode(changed, "a checkpoint")
 

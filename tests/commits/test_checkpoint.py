@@ -14,8 +14,9 @@ import pytest
 from histories import History, former_file, segment
 
 from distlog.core import paths
-from distlog.core.commits import checkpoint, producer_table, segment_table, transaction_table
+from distlog.core.commits import checkpoint, segment_table
 from distlog.core.commits.actions import Active, Add, Drop, GcFloor, SetConfig, SetLogStartOffset, SetTransaction
+from distlog.core.commits.deduplication import BATCH_SCHEMA, PRODUCER_SCHEMA
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
 from distlog.core.storage.storage import Storage
@@ -33,16 +34,18 @@ def snapshot() -> Snapshot:
 
 
 def with_state(data: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
-    state, segments, transactions, _ = checkpoint.unpack(data)
+    state, batches = checkpoint.unpack(data)
     change(state)
-    return checkpoint.pack(state, segments, transactions)
+    return checkpoint.pack(state, batches)
 
 
 def with_segments(data: bytes, change: Callable[[list[dict[str, Any]]], object]) -> bytes:
-    state, segments, transactions, _ = checkpoint.unpack(data)
-    rows = segments.to_pylist()
+    state, batches = checkpoint.unpack(data)
+    rows = batches["segments"].to_pylist()
     change(rows)
-    return checkpoint.pack(state, pa.RecordBatch.from_pylist(rows, segments.schema), transactions)
+    return checkpoint.pack(
+        state, {**batches, "segments": pa.RecordBatch.from_pylist(rows, batches["segments"].schema)}
+    )
 
 
 def test_the_state_round_trips(storage: Storage, snapshot: Snapshot) -> None:
@@ -60,8 +63,8 @@ def test_the_state_of_a_new_and_of_a_dropped_topic_round_trip(storage: Storage) 
 def test_the_file_is_json_and_arrow_messages_in_a_zstd_frame(snapshot: Snapshot) -> None:
     file = pa.BufferReader(pa.input_stream(io.BytesIO(checkpoint.encode(snapshot)), compression="zstd").read())
     state = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    tables = (segment_table, transaction_table, producer_table)
-    kinds = {str(kind): kind for table in tables for kind in table.SCHEMA.types}
+    all_schemas = (segment_table.SCHEMA, BATCH_SCHEMA, PRODUCER_SCHEMA)
+    kinds = {str(kind): kind for schema in all_schemas for kind in schema.types}
     schemas = [pa.schema({name: kinds[kind] for name, kind in part.items()}) for part in state["columns"].values()]
     batches = [pa.ipc.read_record_batch(pa.ipc.read_message(file), schema) for schema in schemas]
     segments, transactions, producers = (batch.to_pylist() for batch in batches)
@@ -199,14 +202,21 @@ def test_a_file_that_is_not_a_frame_is_refused(data: bytes) -> None:
         checkpoint.decode(data, "a file")
 
 
+def named(*batches: pa.RecordBatch) -> dict[str, pa.RecordBatch]:
+    return dict(zip(("segments", "transactions", "producers"), batches, strict=True))
+
+
 def test_rows_of_something_else_are_refused(snapshot: Snapshot) -> None:
-    state, segments, transactions, _ = checkpoint.unpack(checkpoint.encode(snapshot))
+    state, parts = checkpoint.unpack(checkpoint.encode(snapshot))
+    segments, transactions, producers = parts.values()
     other, of_floats = pa.record_batch({"x": [1]}), segments.append_column("x", pa.array([0.5] * 4))
     for batches in ((other, other), (segments, other), (of_floats, transactions), (transactions, segments)):
         with pytest.raises(CorruptMetadataError, match="a file"):
-            checkpoint.decode(checkpoint.pack(state, *batches), "a file")
+            checkpoint.decode(checkpoint.pack(state, named(*batches, producers)), "a file")
     with pytest.raises(CorruptMetadataError, match="malformed"):
-        checkpoint.decode(checkpoint.pack(state, segments.drop_columns(["stem"]), transactions), "a file")
+        checkpoint.decode(
+            checkpoint.pack(state, named(segments.drop_columns(["stem"]), transactions, producers)), "a file"
+        )
     plain = pa.input_stream(io.BytesIO(checkpoint.encode(snapshot)), compression="zstd").read()
     for wrong in (plain[:-8], plain[:4], plain + plain[-8:], b"\xff" * 8 + plain[8:]):
         with pytest.raises(CorruptMetadataError, match="a file"):

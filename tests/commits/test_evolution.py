@@ -68,9 +68,9 @@ def test_a_commit_of_another_format_is_refused(storage: Storage, stored_format: 
 def test_a_checkpoint_of_another_format_is_refused(storage: Storage, stored_format: int, message: str) -> None:
     log = commit_log(storage)
     state = append(log, log.create(1, CONFIG))
-    body, *rows = checkpoint.unpack(checkpoint.encode(state))
+    body, batches = checkpoint.unpack(checkpoint.encode(state))
     with pytest.raises(UnsupportedVersionError, match=message):
-        checkpoint.decode(checkpoint.pack({**body, "format": stored_format}, *rows), "a file")
+        checkpoint.decode(checkpoint.pack({**body, "format": stored_format}, batches), "a file")
 
 
 def test_an_unknown_setting_is_kept_and_ignored(storage: Storage) -> None:

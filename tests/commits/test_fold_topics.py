@@ -23,8 +23,8 @@ from distlog.core.commits.actions import (
     SetPartitions,
     SetTransaction,
 )
+from distlog.core.commits.deduplication import KEPT_MS, TransactionInfo
 from distlog.core.commits.snapshot import PartitionState, fold
-from distlog.core.commits.transaction_table import KEPT_MS, TransactionInfo
 from distlog.core.errors import CorruptMetadataError
 
 

@@ -44,7 +44,7 @@ from distlog.core.commits.actions import (
 )
 from distlog.core.commits.checkpoint import RowChanges
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.producer_table import ProducerBatch
+from distlog.core.commits.deduplication import ProducerBatch
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import DAY_MS
 from distlog.core.errors import CorruptMetadataError

@@ -22,7 +22,7 @@ from topics import NOW
 from distlog.core import paths
 from distlog.core.commits import checkpoint, fields
 from distlog.core.commits.actions import Add, Commit, SetTransaction
-from distlog.core.commits.transaction_table import TransactionInfo
+from distlog.core.commits.deduplication import TransactionInfo
 from distlog.core.errors import CorruptMetadataError
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage
 
@@ -55,7 +55,8 @@ def honest() -> State:
     history = History()
     history.create(1)
     history.commit(Add(segment(0, 0, 10)), SetTransaction("app", 7, {0: (0, 10)}))
-    return checkpoint.unpack(checkpoint.encode(history.snapshot()))
+    state, batches = checkpoint.unpack(checkpoint.encode(history.snapshot()))
+    return state, *batches.values()
 
 
 def with_name(honest: State, size: int) -> State:
@@ -113,7 +114,7 @@ def test_columns_that_share_their_bytes_are_refused(honest: State) -> None:
     for name, size in (("a", MIB), ("b", 1), ("c", 1)):
         segments = segments.append_column(name, pa.array(["x" * size]))
     data = plain((state, segments, transactions, producers))
-    assert [len(batch) for batch in checkpoint.unpack(frame(data))[1:]] == [1, 1, 0]
+    assert [len(batch) for batch in checkpoint.unpack(frame(data))[1].values()] == [1, 1, 0]
     words = np.frombuffer(data, np.int64).copy()
     # a buffer is its position and its size; a column has buffers of nulls, offsets and text
     (size,) = np.flatnonzero(words == MIB)

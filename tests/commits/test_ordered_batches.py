@@ -12,17 +12,16 @@ from hypothesis import strategies as st
 
 from distlog.core.commits import checkpoint
 from distlog.core.commits.actions import SetTransaction
-from distlog.core.commits.snapshot import fold
-from distlog.core.commits.transaction_table import (
+from distlog.core.commits.deduplication import (
+    BATCH_SCHEMA,
     KEPT_MS,
     KEPT_NUMBERS,
     NO_TRANSACTIONS,
-    SCHEMA,
     Batch,
-    TransactionDraft,
     TransactionInfo,
     TransactionTable,
 )
+from distlog.core.commits.snapshot import fold
 from distlog.core.config import DAY_MS
 from tests.commits.test_transaction_table import remembered
 
@@ -57,24 +56,20 @@ def test_only_the_last_batches_of_an_application_that_commits_in_order_are_kept(
 
 
 def test_batches_from_before_an_application_committed_in_order_are_forgotten() -> None:
-    draft = TransactionDraft(NO_TRANSACTIONS)
+    table = NO_TRANSACTIONS
     for number in range(300):
-        draft.record("app", number, info(number, number, in_order=False), number - 1)
-    draft.record("app", "a word", info(300, 300, in_order=False), 299)
-    draft.record("other", 3, info(301, 301, in_order=False), 300)
-    draft.record("app", 305, info(302, 302), 301)
-    table = draft.finish(302)
+        table = table.recorded(("app", number), info(number, number, in_order=False), number - 1)
+    table = table.recorded(("app", "a word"), info(300, 300, in_order=False), 299)
+    table = table.recorded(("other", 3), info(301, 301, in_order=False), 300)
+    table = table.recorded(("app", 305), info(302, 302), 301)
     assert numbers(table) == [*(str(number) for number in range(296, 300)), '"a word"', "305"]
     assert numbers(table, "other") == ["3"]
 
 
 def test_a_repeated_batch_in_order_is_refused() -> None:
-    for table in (in_order(range(20)), NO_TRANSACTIONS):
-        draft = TransactionDraft(table)
-        if not len(table):
-            draft.record("app", 19, info(1, 1), 0)
+    for table in (in_order(range(20)), NO_TRANSACTIONS.recorded(("app", 19), info(1, 1), 0)):
         with pytest.raises(ValueError, match="batch 19 of 'app' is in commit"):
-            draft.record("app", 19, info(21, 21), 20)
+            table.recorded(("app", 19), info(21, 21), 20)
 
 
 def test_the_state_does_not_depend_on_grouping_or_checkpoints() -> None:
@@ -98,7 +93,7 @@ def test_the_state_does_not_depend_on_grouping_or_checkpoints() -> None:
 def test_a_batch_in_order_without_a_number_is_refused(change: dict[str, str]) -> None:
     row = in_order(range(1)).columns().to_pylist()[0]
     with pytest.raises(ValueError, match=r"no number|Extra data"):
-        TransactionTable(pa.RecordBatch.from_pylist([{**row, **change}], schema=SCHEMA))
+        TransactionTable(pa.RecordBatch.from_pylist([{**row, **change}], schema=BATCH_SCHEMA))
 
 
 STEPS = st.tuples(
@@ -114,7 +109,7 @@ STEPS = st.tuples(
 def test_a_table_remembers_the_batches_of_the_rule(steps: list[tuple[str, int | str, bool, int]], group: int) -> None:
     """Compare with a plain implementation, for any grouping of commits, and after the table was stored and loaded."""
     plain, ordered, now_ms = dict[Batch, TransactionInfo](), dict[Batch, TransactionInfo](), 0
-    table, draft = NO_TRANSACTIONS, TransactionDraft(NO_TRANSACTIONS)
+    table = NO_TRANSACTIONS
     for version, (app, batch, orderly, passed_ms) in enumerate(steps):
         before_ms, now_ms = now_ms, now_ms + passed_ms
         latest = info(version, now_ms, in_order=orderly and isinstance(batch, int))
@@ -122,9 +117,9 @@ def test_a_table_remembers_the_batches_of_the_rule(steps: list[tuple[str, int | 
         if is_known:
             if is_known.timestamp_ms >= now_ms - KEPT_MS:
                 with pytest.raises(ValueError, match="already"):
-                    TransactionDraft(draft.finish(before_ms)).record(app, batch, latest, before_ms)
+                    table.recorded((app, batch), latest, before_ms)
             continue
-        draft.record(app, batch, latest, before_ms)
+        table = table.recorded((app, batch), latest, before_ms)
         if latest.in_order:
             for batches in (plain, ordered):
                 for name, number in list(batches):
@@ -134,28 +129,26 @@ def test_a_table_remembers_the_batches_of_the_rule(steps: list[tuple[str, int | 
         into[app, batch] = latest
         plain = remembered(plain, now_ms)
         if version % group == 0:
-            table = draft.finish(now_ms)
             assert len(table) == len(plain) + len(ordered)
             for names, info_of in (({*ordered}, ordered), ({*plain} - {*ordered}, plain)):
                 assert {name: table.get(*name) for name in names} == {name: info_of[name] for name in names}
             assert table == TransactionTable(table.columns())
             table = pickle.loads(pickle.dumps(TransactionTable(table.columns()) if version % 2 else table))
-            draft = TransactionDraft(table)
 
 
 Step = tuple[str, int, bool, int]
 
 
 def folded(steps: list[Step], *, at_once: bool) -> TransactionTable:
-    """Return the table after batches (app, number, in order, day)."""
-    draft, before_ms = TransactionDraft(NO_TRANSACTIONS), 0
+    """Return the table after batches (app, number, in order, day), each in a commit; stored after each, or not."""
+    table, before_ms = NO_TRANSACTIONS, 0
     for version, (app, number, orderly, day) in enumerate(steps):
         now_ms = day * DAY_MS + version
-        draft.record(app, number, info(version, now_ms, in_order=orderly), before_ms)
+        table = table.recorded((app, number), info(version, now_ms, in_order=orderly), before_ms)
         before_ms = now_ms
         if not at_once:
-            draft = TransactionDraft(draft.finish(now_ms))
-    return draft.finish(before_ms)
+            table = TransactionTable(table.updated({}, now_ms).columns())
+    return table
 
 
 @pytest.mark.parametrize("first_steps", [[], [("a", 5, True, 1)]])

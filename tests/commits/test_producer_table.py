@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from raw_batches import batch, record
 
-from distlog.core.commits import actions, checkpoint, producer_table
+from distlog.core.commits import actions, checkpoint, deduplication
 from distlog.core.commits.actions import Add, Commit, Drop, ProducerBatches
-from distlog.core.commits.producer_table import (
+from distlog.core.commits.deduplication import (
     COMMIT_MARKER,
     DATA,
     EXPIRATION_MS,
     NO_PRODUCERS,
-    PAUSE_MS,
+    PRODUCER_PAUSE_MS,
     ProducerBatch,
     ProducerTable,
     sufficient_batches,
@@ -67,7 +67,7 @@ STEPS = st.lists(
         st.integers(0, 1),
         st.sampled_from(["data", "data", "data", "open", "commit", "abort"]),
         st.integers(1, 3),
-        st.sampled_from([0, 0, 0, 1, PAUSE_MS // 2, PAUSE_MS, 30 * DAY_MS]),
+        st.sampled_from([0, 0, 0, 1, PRODUCER_PAUSE_MS // 2, PRODUCER_PAUSE_MS, 30 * DAY_MS]),
     ),
     max_size=60,
 )
@@ -97,13 +97,13 @@ def test_a_fold_of_commits_has_the_producer_state_of_their_batches(
     history.create(1)
     rows = read_headers(log)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(producer_table, "_MOST_CHANGED", most)
+        patch.setattr(deduplication, "_MOST_CHANGED", most)
         first = 0
         while first < len(rows):
             part = rows[first : first + data.draw(st.integers(1, 9))]
             pause_ms = steps[first][4] + 1
             history.now_ms += pause_ms - 1
-            passed_ms += min(pause_ms, PAUSE_MS)
+            passed_ms += min(pause_ms, PRODUCER_PAUSE_MS)
             quiet = [
                 producer
                 for producer in range(1, 6)
@@ -293,19 +293,20 @@ WRONG_ROWS: dict[str, tuple[str, Any]] = {
 @pytest.mark.parametrize("name", WRONG_ROWS)
 def test_impossible_rows_of_a_checkpoint_are_refused(history: History, name: str) -> None:
     append(history, snapshot_of_entries(7, 0), snapshot_of_entries(8, 1), end=10)
-    state, segments, transactions, producers = checkpoint.unpack(checkpoint.encode(history.snapshot()))
-    rows, (column, value) = producers.to_pylist(), WRONG_ROWS[name]
+    state, batches = checkpoint.unpack(checkpoint.encode(history.snapshot()))
+    rows, (column, value) = batches["producers"].to_pylist(), WRONG_ROWS[name]
     rows[0][column] = value
-    changed = pa.RecordBatch.from_pylist(rows, producers.schema)
+    changed = pa.RecordBatch.from_pylist(rows, batches["producers"].schema)
     with pytest.raises(CorruptMetadataError):
-        checkpoint.decode(checkpoint.pack(state, segments, transactions, changed), "a file")
+        checkpoint.decode(checkpoint.pack(state, {**batches, "producers": changed}), "a file")
 
 
 def test_a_checkpoint_with_fewer_rows_than_it_says_is_refused(history: History) -> None:
     append(history, snapshot_of_entries(7, 0), snapshot_of_entries(8, 1))
-    state, segments, transactions, producers = checkpoint.unpack(checkpoint.encode(history.snapshot()))
+    state, batches = checkpoint.unpack(checkpoint.encode(history.snapshot()))
+    fewer = {**batches, "producers": batches["producers"].slice(1)}
     with pytest.raises(CorruptMetadataError, match="number of its rows"):
-        checkpoint.decode(checkpoint.pack(state, segments, transactions, producers.slice(1)), "a file")
+        checkpoint.decode(checkpoint.pack(state, fewer), "a file")
 
 
 @given(steps=STEPS)

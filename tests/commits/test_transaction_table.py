@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pickle
 
-from distlog.core.commits import transaction_table
-from distlog.core.commits.transaction_table import KEPT_MS, NO_TRANSACTIONS, Batch, TransactionInfo, TransactionTable
+from distlog.core.commits.deduplication import (
+    KEPT_MS,
+    NO_TRANSACTIONS,
+    TAIL_LIMIT,
+    Batch,
+    TransactionInfo,
+    TransactionTable,
+)
 from distlog.core.config import DAY_MS
 
 
@@ -21,10 +27,10 @@ def filled(count: int) -> TransactionTable:
 
 
 def test_a_batch_is_found_with_its_offsets() -> None:
-    table = filled(transaction_table.TAIL_LIMIT + 10)
-    for version in (0, 100, transaction_table.TAIL_LIMIT + 9):
+    table = filled(TAIL_LIMIT + 10)
+    for version in (0, 100, TAIL_LIMIT + 9):
         assert table.get("app", version) == info(version)
-    assert len(table) == transaction_table.TAIL_LIMIT + 10
+    assert len(table) == TAIL_LIMIT + 10
 
 
 def test_a_batch_of_another_application_or_kind_is_another_batch() -> None:
@@ -78,9 +84,9 @@ def test_the_newest_number_of_an_application_is_from_its_last_commit() -> None:
     silent = daily(1, apps=1).updated({("app0", "text"): info(1, DAY_MS)}, DAY_MS)
     assert silent.newest("app0") == 0
     assert silent.newest("another") is None
-    grown = filled(transaction_table.TAIL_LIMIT + 10)
+    grown = filled(TAIL_LIMIT + 10)
     for table in (grown, TransactionTable(grown.columns()), pickle.loads(pickle.dumps(grown))):
-        assert table.newest("app") == transaction_table.TAIL_LIMIT + 9
+        assert table.newest("app") == TAIL_LIMIT + 9
     forgotten = daily(2, apps=2)
     for day in range(2, 60):
         forgotten = forgotten.updated({("app1", day): info(day, day * DAY_MS)}, day * DAY_MS)

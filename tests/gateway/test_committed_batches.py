@@ -13,7 +13,7 @@ from raw_batches import batch, record
 from transacting import values_seen
 
 import distlog
-from distlog.core.commits.producer_table import NO_PRODUCERS
+from distlog.core.commits.deduplication import NO_PRODUCERS
 from distlog.core.commits.segment_table import NOT_LOOKED
 from distlog.core.errors import InvalidRecordError, OutOfOrderSequenceError
 from distlog.core.segments.producer_states import last_stable_offset

@@ -12,7 +12,7 @@ from compacting import DAY, NOW, CompactedTopic
 from producers import Producers
 from raw_batches import batch, record
 
-from distlog.core.commits.producer_table import EXPIRATION_MS
+from distlog.core.commits.deduplication import EXPIRATION_MS
 from distlog.core.format.indexes import AbortedTransaction
 from distlog.core.format.record_batch import (
     COMMIT,

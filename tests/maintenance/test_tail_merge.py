@@ -17,9 +17,9 @@ from searches import examples
 from topics import TINY, contents, topic_on, values
 
 import distlog
+from distlog.core.commits.deduplication import NO_TRANSACTIONS
 from distlog.core.commits.segment_table import NO_SEGMENTS, SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
-from distlog.core.commits.transaction_table import NO_TRANSACTIONS
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitConflictError
 from distlog.core.maintain import merge

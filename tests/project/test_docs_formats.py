@@ -21,7 +21,7 @@ from docs_pages import read, section, table
 import distlog
 from distlog.core import paths
 from distlog.core.arrays import PAGE_BYTES
-from distlog.core.commits import actions, checkpoint, fields, producer_table
+from distlog.core.commits import actions, checkpoint, deduplication, fields
 from distlog.core.commits.actions import (
     MAX_PARTITIONS,
     MOST_PRODUCER_BATCHES,
@@ -39,9 +39,8 @@ from distlog.core.commits.actions import (
     write_table,
 )
 from distlog.core.commits.checkpoint import CHECKPOINT_BYTES, CHECKPOINT_COMMITS
-from distlog.core.commits.producer_table import ProducerBatch
+from distlog.core.commits.deduplication import KEPT_MS, KEPT_NUMBERS, PAUSE_MS, ProducerBatch
 from distlog.core.commits.segment_table import SegmentInfo
-from distlog.core.commits.transaction_table import KEPT_MS, KEPT_NUMBERS, PAUSE_MS
 from distlog.core.format import record_batch
 from distlog.core.format.indexes import OFFSET_ENTRY, TIME_ENTRY, TRANSACTION_ENTRY
 from distlog.core.integers import MAX_LONG
@@ -179,21 +178,21 @@ def test_a_segment_has_the_members_and_defaults_of_the_table(topic: distlog.Topi
 
 def test_the_producer_entries_of_a_commit_match_the_table() -> None:
     rows, text = table(PAGE, "### Producers"), " ".join(section(PAGE, "### Producers").split())
-    assert names(rows) == ["partition", *producer_table.BOUNDS]
+    assert names(rows) == ["partition", *deduplication.BOUNDS]
     assert {name for row in rows for name in names([row]) if "differences" in row[2]} == {*PRODUCER_STEPS}
-    batch = ProducerBatch(7, 0, 4, 9, 2, 1_000, producer_table.DATA, producer_table.NONE)
+    batch = ProducerBatch(7, 0, 4, 9, 2, 1_000, deduplication.DATA, deduplication.NONE)
     (document,) = write_actions([ProducerBatches({0: (batch,)})])
     assert document["producers"].keys() == {name for row in rows for name in names([row]) if not row[1]}
     kinds = {int(number): name for number, name in re.findall(r"(\d): (?:a |an )?([a-z ]+)", rows[-2][2])}
-    assert [kinds[kind] for kind in (producer_table.DATA, producer_table.TRANSACTIONAL_DATA)] == [
+    assert [kinds[kind] for kind in (deduplication.DATA, deduplication.TRANSACTIONAL_DATA)] == [
         "data outside of transactions",
         "data of a transaction",
     ]
-    assert kinds[producer_table.ABORT_MARKER] == "abort marker"
-    assert kinds[producer_table.COMMIT_MARKER] == "commit marker"
-    assert f"the last {producer_table.KEPT_BATCHES} batches" in text
+    assert kinds[deduplication.ABORT_MARKER] == "abort marker"
+    assert kinds[deduplication.COMMIT_MARKER] == "commit marker"
+    assert f"the last {deduplication.KEPT_BATCHES} batches" in text
     assert f"at most {MOST_PRODUCER_BATCHES:,} batches" in text
-    assert (producer_table.EXPIRATION_MS, producer_table.PAUSE_MS) == (86_400_000, 3_600_000)
+    assert (deduplication.EXPIRATION_MS, deduplication.PRODUCER_PAUSE_MS) == (86_400_000, 3_600_000)
 
 
 def test_a_checkpoint_has_the_columns_and_members_of_the_tables(topic: distlog.Topic) -> None:
@@ -204,7 +203,7 @@ def test_a_checkpoint_has_the_columns_and_members_of_the_tables(topic: distlog.T
     state = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     columns = table(PAGE, "## Checkpoints")
     assert names(columns) == list(state["columns"])
-    assert names(columns[2:], 1) == producer_table.SCHEMA.names
+    assert names(columns[2:], 1) == deduplication.PRODUCER_SCHEMA.names
     assert list(state["columns"]["segments"]) == list(fields.checks(SegmentInfo))
     assert names(columns[1:2], 1) == list(state["columns"]["transactions"])
     rows = {names([row])[0]: names([row], 1) for row in table(PAGE, "## Checkpoints", 1)}

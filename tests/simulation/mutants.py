@@ -42,7 +42,7 @@ MODULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("topics/test_group_commit.py", "commits/test_fairness.py"),
     ),
     "state": (
-        ("commits.snapshot", "commits.partition_table", "commits.segment_table", "commits.transaction_table"),
+        ("commits.snapshot", "commits.partition_table", "commits.segment_table", "commits.deduplication"),
         ("commits/test_*table*.py", "commits/test_fold*.py", "commits/test_ordered_batches.py"),
     ),
     "appends": (
@@ -50,7 +50,7 @@ MODULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("topics/test_append*.py", "topics/test_writer*.py", "topics/test_direct_*.py"),
     ),
     "producers": (
-        ("write.producer", "log.producers", "segments.producer_states", "commits.producer_table"),
+        ("write.producer", "log.producers", "segments.producer_states"),
         ("topics/test_*producer.py", "log/test_*producers*.py", "transactions/test_producer_states.py"),
     ),
     "active segments": (

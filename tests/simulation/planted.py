@@ -22,11 +22,10 @@ from distlog.core.commits import (
 )
 from distlog.core.commits.actions import SetLogStartOffset, SetTransaction
 from distlog.core.commits.commit_log import CommitLog, CommitRace
+from distlog.core.commits.deduplication import NO_PRODUCERS, NO_TRANSACTIONS
 from distlog.core.commits.pending_queue import AppendRace, AppendTicket
-from distlog.core.commits.producer_table import NO_PRODUCERS
 from distlog.core.commits.snapshot import PartitionDraft, Snapshot
 from distlog.core.commits.snapshot_loader import CommitFiles
-from distlog.core.commits.transaction_table import NO_TRANSACTIONS
 from distlog.core.errors import CommitStateUnknownError, StorageError
 from distlog.core.kafka import adopt, export
 from distlog.core.maintain import merge, merge_job, restore, vacuum

@@ -21,8 +21,8 @@ from distlog.core import paths
 from distlog.core.commits import checkpoint
 from distlog.core.commits.actions import GcFloor, LogFloor, SetConfig, SetTransaction
 from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.deduplication import TAIL_LIMIT
 from distlog.core.commits.snapshot_loader import CommitFiles
-from distlog.core.commits.transaction_table import TAIL_LIMIT
 from distlog.core.errors import (
     CommitConflictError,
     CommitStateUnknownError,

@@ -19,8 +19,8 @@ from uncommitted import storage as storage
 import distlog
 from distlog import StorageFullError
 from distlog.core.commits.actions import SetTransaction
+from distlog.core.commits.deduplication import TAIL_LIMIT
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.commits.transaction_table import TAIL_LIMIT
 from distlog.core.errors import (
     CommitConflictError,
     InvalidRecordError,

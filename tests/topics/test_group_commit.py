@@ -19,6 +19,7 @@ from topics import contents, topic_on, values
 from distlog.core import paths
 from distlog.core.commits.actions import Add, Commit, Drop, SetLogStartOffset, SetTransaction
 from distlog.core.commits.commit_log import CommitRace
+from distlog.core.commits.deduplication import TAIL_LIMIT
 from distlog.core.commits.pending_queue import (
     _ALIKE,
     CROWD,
@@ -32,7 +33,6 @@ from distlog.core.commits.pending_queue import (
     pending_file,
 )
 from distlog.core.commits.segment_table import SegmentInfo
-from distlog.core.commits.transaction_table import TAIL_LIMIT
 from distlog.core.config import TopicConfig
 from distlog.core.errors import (
     CommitConflictError,

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 
 from distlog.core.arrays import booleans, flags_of, integers, join, numbers_of, texts
 from distlog.core.commits import fields
+from distlog.core.commits.deduplication import BOUNDS, NONE, ProducerBatch
 from distlog.core.commits.fields import LONG, NAME, PARTITION, STEM, UUID, Integer, Text, optional, stored
-from distlog.core.commits.producer_table import BOUNDS, NONE, ProducerBatch
 from distlog.core.commits.segment_table import (
     REMOVED_SCHEMA,
     SCHEMA,

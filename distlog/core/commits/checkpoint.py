@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from distlog.core import paths
 from distlog.core.arrays import flags_of, integers, join, numbers_of
-from distlog.core.commits import fields, producer_table, segment_table, transaction_table
+from distlog.core.commits import fields, segment_table
 from distlog.core.commits.actions import (
     FORMAT,
     MAX_PARTITIONS,
@@ -37,12 +37,18 @@ from distlog.core.commits.actions import (
     check_format,
     declared_size,
 )
+from distlog.core.commits.deduplication import (
+    BATCH_SCHEMA,
+    NO_PRODUCERS,
+    PRODUCER_SCHEMA,
+    TransactionTable,
+    producer_columns,
+    producer_tables,
+)
 from distlog.core.commits.fields import LONG, UUID, Text, stored
 from distlog.core.commits.partition_table import Longs, PartitionTable
-from distlog.core.commits.producer_table import NO_PRODUCERS
 from distlog.core.commits.segment_table import SegmentTable, check_rows
 from distlog.core.commits.snapshot import MOST_FORMER_IDS, PartitionState, Snapshot
-from distlog.core.commits.transaction_table import TransactionTable
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptMetadataError
 from distlog.core.integers import MAX_LONG
@@ -61,8 +67,8 @@ MAX_STATE_BYTES = 2 << 30
 
 _SCHEMAS = {
     "segments": segment_table.SCHEMA,
-    "transactions": transaction_table.SCHEMA,
-    "producers": producer_table.SCHEMA,
+    "transactions": BATCH_SCHEMA,
+    "producers": PRODUCER_SCHEMA,
 }
 #: The columns that identify a row of each table, in the order of the rows.
 _KEYS: Mapping[str, tuple[str, str | None]] = {
@@ -74,7 +80,6 @@ _KEYS: Mapping[str, tuple[str, str | None]] = {
 _ROW, _REMOVED = "row", "_gone"
 _ROWS_SCHEMA = pa.schema([(_ROW, pa.int64())])
 _TYPES = {str(kind): kind for schema in _SCHEMAS.values() for kind in schema.types}
-_NO_PRODUCERS = producer_table.to_columns({})
 #: From this number of rows on, a checkpoint is written in the background, and incremental if it can be.
 LARGE_ROWS = 10_000
 _LONGEST_NAME = 200
@@ -125,7 +130,7 @@ def write_incremental(storage: Storage, snapshot: Snapshot, base: str, commits: 
     """
     body, batches = _body_and_rows(snapshot)
     data = _read_file(storage, base)
-    base_body, base_batches = _unpacked(data)
+    base_body, base_batches = unpack(data)
     most_rows = 2 * sum(map(len, batches.values())) + LARGE_ROWS
     if base_body["topic_id"] != snapshot.topic_id or sum(map(len, base_batches.values())) > most_rows:
         return None
@@ -140,7 +145,7 @@ def write_incremental(storage: Storage, snapshot: Snapshot, base: str, commits: 
         changes = RowChanges.between(base_batches[table], rows, _KEYS[table])
         changed[table] = changes.added.append_column(_ROW, integers(changes.added_rows))
         removed[table + _REMOVED] = pa.RecordBatch.from_arrays([integers(changes.removed_rows)], schema=_ROWS_SCHEMA)
-    data = _packed(body, {name: batch for name, batch in {**changed, **removed}.items() if len(batch)})
+    data = pack(body, {name: batch for name, batch in {**changed, **removed}.items() if len(batch)})
     if len(data) > most_bytes:
         return None
     name = paths.checkpoint_file(snapshot.version, _digest(data), base)
@@ -262,15 +267,12 @@ _SAME = fields.checks(_State).keys() - {"config", "partitions", "active", "trans
 
 def encode(snapshot: Snapshot) -> bytes:
     """The file of a checkpoint of `snapshot`; raises ValueError if it would be larger than a checkpoint may be."""
-    body, batches = _body_and_rows(snapshot)
-    return pack(body, *batches.values())
+    return pack(*_body_and_rows(snapshot))
 
 
 def _body_and_rows(snapshot: Snapshot) -> tuple[dict[str, Any], dict[str, pa.RecordBatch]]:
     table = snapshot.table
-    producers = producer_table.to_columns(
-        {number: state.producers for number, state in sorted(table.changed_states.items())}
-    )
+    producers = producer_columns({number: state.producers for number, state in sorted(table.changed_states.items())})
     state = _State(
         **{name: getattr(snapshot, name) for name in _SAME},
         config={name: str(value) for name, value in snapshot.config.overrides().items()},
@@ -290,11 +292,11 @@ def decode(data: bytes, file: str, changes: bytes | None = None) -> Snapshot:
     Raises CorruptMetadataError, UnsupportedVersionError.
     """
     try:
-        body, batches = _unpacked(data)
+        body, batches = unpack(data)
         if changes is not None:
             if declared_size(data) + declared_size(changes) > MAX_STATE_BYTES:
                 raise ValueError("it and its full one decompress to more than any state may take")
-            body, changed = _unpacked(changes, incremental=True)
+            body, changed = unpack(changes, incremental=True)
             batches = {table: _changed(rows, table, changed) for table, rows in batches.items()}
         check_format(body.get("format"), file)
         state = fields.read(_State, body)
@@ -329,19 +331,18 @@ def _snapshot(
     count = sum(state.partitions.segments.tolist())
     if (len(segments), len(transactions), len(producers)) != (count, state.transactions, state.producers):
         raise ValueError("the number of its rows differs from its metadata")
-    segments = _batch(segments, segment_table.SCHEMA)
     _check_segments(segments, state.partitions)
     return Snapshot(
         **{name: getattr(state, name) for name in _SAME},
         config=TopicConfig.stored(state.config),
         partitions=_partition_table(segments, producers, state),
-        transactions=TransactionTable(transactions_of(transactions, state.timestamp_ms)),
+        transactions=TransactionTable.of_columns(transactions, state.timestamp_ms),
     )
 
 
 def _partition_table(segments: pa.RecordBatch, producers: pa.RecordBatch, state: _State) -> PartitionTable:
     columns_of: _Partitions = state.partitions
-    tables = producer_table.of_columns(producers, columns_of.log_end_offsets, state.passed_ms)
+    tables = producer_tables(producers, columns_of.log_end_offsets, state.passed_ms)
     active = {segment.partition: segment for segment in state.active}
     table, ends = SegmentTable(segments), np.cumsum(columns_of.segments)
     changed = {
@@ -360,17 +361,8 @@ def _partition_table(segments: pa.RecordBatch, producers: pa.RecordBatch, state:
     return PartitionTable.of_columns(*columns, segments, changed)
 
 
-def pack(
-    state: Mapping[str, Any],
-    segments: pa.RecordBatch,
-    transactions: pa.RecordBatch,
-    producers: pa.RecordBatch = _NO_PRODUCERS,
-) -> bytes:
-    """The file of a state and its rows; raises ValueError when no reader would take it."""
-    return _packed(state, dict(zip(_SCHEMAS, (segments, transactions, producers), strict=True)))
-
-
-def _packed(state: Mapping[str, Any], batches: Mapping[str, pa.RecordBatch]) -> bytes:
+def pack(state: Mapping[str, Any], batches: Mapping[str, pa.RecordBatch]) -> bytes:
+    """The file of a state and its rows; ValueError if it would be larger than a checkpoint may be."""
     columns = {name: {spec.name: str(spec.type) for spec in batch.schema} for name, batch in batches.items()}
     text = json.dumps({**state, "columns": columns}, default=fields.write, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -385,14 +377,11 @@ def _packed(state: Mapping[str, Any], batches: Mapping[str, pa.RecordBatch]) -> 
     return data
 
 
-def unpack(data: bytes) -> tuple[dict[str, Any], pa.RecordBatch, pa.RecordBatch, pa.RecordBatch]:
-    """The state and the rows in the bytes of a checkpoint, safe to use; raises what `decode` makes its error of."""
-    state, batches = _unpacked(data)
-    return state, *batches.values()
+def unpack(data: bytes, *, incremental: bool = False) -> tuple[dict[str, Any], dict[str, pa.RecordBatch]]:
+    """The state and the batches in a checkpoint: all tables of a full one, or those that an incremental one has.
 
-
-def _unpacked(data: bytes, *, incremental: bool = False) -> tuple[dict[str, Any], dict[str, pa.RecordBatch]]:
-    """The state and the batches in a checkpoint: all tables of a full one, or those that an incremental one has."""
+    Raises one of _MALFORMED for other bytes.
+    """
     size = declared_size(data)
     if size > _limit(data):
         raise ValueError(f"it decompresses to {size} bytes, far more than its size allows")
@@ -450,26 +439,10 @@ def _unsigned(data: bytes, position: int, size: int) -> int:
     return int.from_bytes(data[position : position + size], "little")
 
 
-def transactions_of(rows: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
-    """The checked columns of a TransactionTable, none of which is later than `now_ms`; raises ValueError."""
-    transactions = _batch(rows, transaction_table.SCHEMA)
-    times = numbers_of(transactions["timestamp_ms"])
-    if np.any(np.diff(times) < 0) or np.any(times > now_ms) or np.any(times < 0):
-        raise ValueError("its transactions are not in the order of time")
-    for column in transactions["offsets"].flatten().flatten():
-        if column.null_count or np.any(numbers_of(column) < 0):
-            raise ValueError("the offsets of a transaction are malformed")
-    return transactions
-
-
-def _batch(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    if not rows.schema.equals(schema) or any(column.null_count for column in rows.columns):
-        raise ValueError("its rows are malformed")
-    return rows
-
-
 def _check_segments(segments: pa.RecordBatch, partitions: _Partitions) -> None:
     """Raise ValueError unless the rows are segments, in the order of the log, and up to its end."""
+    if not segments.schema.equals(segment_table.SCHEMA) or any(column.null_count for column in segments.columns):
+        raise ValueError("its rows are malformed")
     check_rows(segments)
     owners, bases, ends = (numbers_of(segments[name]) for name in ("partition", "base_offset", "next_offset"))
     if not np.array_equal(owners, np.repeat(np.arange(len(partitions.segments)), partitions.segments)):

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from distlog.core.arrays import booleans, integers, join, numbers_of
 from distlog.core.commits.actions import Active
-from distlog.core.commits.producer_table import NO_PRODUCERS, ProducerTable
+from distlog.core.commits.deduplication import NO_PRODUCERS, ProducerTable
 from distlog.core.commits.segment_table import NO_OFFSET, NO_SEGMENTS, SegmentTable
 from distlog.core.paths import stem_read_version
 

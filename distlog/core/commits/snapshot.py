@@ -39,16 +39,17 @@ from distlog.core.commits.actions import (
     check_added,
     without_tables,
 )
-from distlog.core.commits.partition_table import NO_PARTITIONS, PartitionTable
-from distlog.core.commits.partition_table import PartitionState as PartitionState
-from distlog.core.commits.producer_table import NO_PRODUCERS, PAUSE_MS, ProducerBatch
-from distlog.core.commits.segment_table import REMOVED_SCHEMA, SCHEMA, SegmentInfo
-from distlog.core.commits.transaction_table import (
+from distlog.core.commits.deduplication import (
+    NO_PRODUCERS,
     NO_TRANSACTIONS,
-    TransactionDraft,
+    PRODUCER_PAUSE_MS,
+    ProducerBatch,
     TransactionInfo,
     TransactionTable,
 )
+from distlog.core.commits.partition_table import NO_PARTITIONS, PartitionTable
+from distlog.core.commits.partition_table import PartitionState as PartitionState
+from distlog.core.commits.segment_table import REMOVED_SCHEMA, SCHEMA, SegmentInfo
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptMetadataError
 from distlog.core.paths import stem_read_version
@@ -65,7 +66,7 @@ class Snapshot:
 
     `name` is the prefix of the partition folders: the topic's name when it was created. A commit is refused if the
     read version of its files is below `gc_floor`. `commit_bytes` is the size of all commits so far, `passed_ms` the
-    time that has passed in commits (see `producer_table`).
+    time that has passed in commits (see `deduplication`).
 
     Commits below `log_floor` may be deleted. `former_retention_ms` is `commit.retention.ms` from before version
     `former_retention_version` lowered it: it applies until `log_floor` is above that version. `replaced_ms` is the
@@ -305,7 +306,7 @@ class _Draft:
         self._partitions = snapshot.table if snapshot else NO_PARTITIONS
         self._changed: dict[int, PartitionDraft] = {}
         self._touched: dict[int, PartitionDraft] = {}
-        self._transactions = TransactionDraft(snapshot.transactions if snapshot else NO_TRANSACTIONS)
+        self._transactions = snapshot.transactions if snapshot else NO_TRANSACTIONS
 
     def apply(self, commit: Commit) -> None:
         head = self._follow(commit)
@@ -361,7 +362,7 @@ class _Draft:
         return dataclasses.replace(
             self._head,
             partitions=self._partitions.with_states(changed),
-            transactions=self._transactions.finish(self._head.timestamp_ms),
+            transactions=self._transactions.updated({}, self._head.timestamp_ms),
         )
 
     def _follow(self, commit: Commit) -> Snapshot:
@@ -375,7 +376,7 @@ class _Draft:
             head = self._create(commit, commit.actions[0])
         if head is None or commit.topic_id != head.topic_id:
             raise ValueError("it belongs to another topic")
-        pause_ms = min(commit.timestamp_ms - head.timestamp_ms, PAUSE_MS)
+        pause_ms = min(commit.timestamp_ms - head.timestamp_ms, PRODUCER_PAUSE_MS)
         return dataclasses.replace(
             head,
             version=commit.version,
@@ -506,7 +507,7 @@ class _Draft:
 
     def _drop(self, head: Snapshot) -> Snapshot:
         self._partitions, self._changed, self._touched = NO_PARTITIONS, {}, {}
-        self._transactions = TransactionDraft(NO_TRANSACTIONS)
+        self._transactions = NO_TRANSACTIONS
         return dataclasses.replace(head, dropped=True, transactions=NO_TRANSACTIONS)
 
     def _record(self, commit: Commit, action: SetTransaction) -> None:
@@ -514,8 +515,8 @@ class _Draft:
             raise ValueError("a transaction names a partition that does not exist")
         in_order = action.in_order and isinstance(action.batch_id, int)
         info = TransactionInfo(commit.version, commit.timestamp_ms, action.offsets, in_order)
-        before_ms = self._head.timestamp_ms if self._head else 0
-        self._transactions.record(action.app_id, action.batch_id, info, before_ms)
+        former_ms = self._head.timestamp_ms if self._head else 0
+        self._transactions = self._transactions.recorded((action.app_id, action.batch_id), info, former_ms)
 
 
 def _raised(head: Snapshot, log_floor: int) -> Snapshot:

@@ -14,7 +14,7 @@ import numpy as np
 
 from distlog.core.arrays import byte_array, numbers_of
 from distlog.core.commits.actions import Action, Add, Cleaned, SetLogStartOffset
-from distlog.core.commits.producer_table import NONE, ProducerBatch
+from distlog.core.commits.deduplication import NONE, ProducerBatch
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.errors import CorruptIndexError, CorruptRecordError
 from distlog.core.format.indexes import AbortedTransaction

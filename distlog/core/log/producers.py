@@ -13,7 +13,7 @@ from crc32c import crc32c
 from distlog.core import paths
 from distlog.core.arrays import byte_array, new_array
 from distlog.core.commits.commit_log import CurrentSnapshot
-from distlog.core.commits.producer_table import KnownBatch
+from distlog.core.commits.deduplication import KnownBatch
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig

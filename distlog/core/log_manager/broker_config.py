@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from distlog.core.commits.producer_table import EXPIRATION_MS
+from distlog.core.commits.deduplication import EXPIRATION_MS
 from distlog.core.config import HOUR_MS, TopicConfig, without_unit
 from distlog.core.errors import InvalidConfigError
 from distlog.core.integers import MAX_INT, MAX_LONG

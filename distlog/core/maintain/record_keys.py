@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core.arrays import new_array
-from distlog.core.commits.producer_table import EXPIRATION_MS
+from distlog.core.commits.deduplication import EXPIRATION_MS
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.errors import InvalidConfigError
 from distlog.core.format.indexes import AbortedTransaction

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from distlog.core.commits.producer_table import (
+from distlog.core.commits.deduplication import (
     ABORT_MARKER,
     COMMIT_MARKER,
     DATA,

@@ -21,9 +21,9 @@ import numpy.typing as npt
 from distlog.core import paths
 from distlog.core.commits.actions import Action, Add, ProducerBatches
 from distlog.core.commits.commit_log import CommitRace, CurrentSnapshot
-from distlog.core.commits.producer_table import (
+from distlog.core.commits.deduplication import (
     NONE,
-    PAUSE_MS,
+    PRODUCER_PAUSE_MS,
     KnownBatch,
     ProducerBatch,
     ProducerState,
@@ -667,7 +667,7 @@ class ProducerCheck:
         return duplicate
 
     def _has_expired(self, state: ProducerState) -> bool:
-        since_ms = min(max(0, self.handle.clock() - self.snapshot.timestamp_ms), PAUSE_MS)
+        since_ms = min(max(0, self.handle.clock() - self.snapshot.timestamp_ms), PRODUCER_PAUSE_MS)
         silent_ms = self.snapshot.passed_ms + since_ms - state.heard_ms
         return state.transaction_first_offset == NONE and silent_ms >= self.handle.producer_expiration_ms
 

@@ -19,7 +19,7 @@ from enum import Enum, auto
 from functools import partial
 from weakref import WeakKeyDictionary
 
-from distlog.core.commits.producer_table import KEPT_BATCHES
+from distlog.core.commits.deduplication import KEPT_BATCHES
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidRecordError, StorageError, TopicNotFoundError

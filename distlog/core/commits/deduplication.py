@@ -1,0 +1,723 @@
+"""What a topic remembers of appends, to recognize repeated ones: the batches of applications, and producers (KIP-98).
+
+Batches are kept for thirty days, and the newest of each application forever. If an application commits its batches
+in order, only the last few are kept: the newest number shows which batches were committed. An application that
+commits in no order every ten seconds leaves 260,000 batches, so they are columns, in the order of their commits:
+forgetting the oldest is a slice, a lookup is a scan of two columns in Arrow.
+
+A producer that no commit named for EXPIRATION_MS is forgotten, unless its transaction is open. Both expire by the
+times of commits, so that all readers agree; a pause between two commits counts for a limited time, so that a commit
+from the far future makes nothing forgotten.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distlog.core.arrays import batch_of_rows, booleans, flags_of, integers, join, no_rows, numbers_of, texts
+from distlog.core.config import DAY_MS
+from distlog.core.format.record_batch import increment_sequence
+from distlog.core.integers import MAX_INT, MAX_LONG
+from distlog.core.times import NO_TIMESTAMP
+
+#: How long batches of applications are kept, in ms, and the most that a pause between two batches adds to their age.
+KEPT_MS, PAUSE_MS = 30 * DAY_MS, DAY_MS
+#: Batches that are kept one by one, before they become columns.
+TAIL_LIMIT = 256
+#: A batch in order makes batches forgotten whose numbers are lower by this much or more. A writer repeats only its
+#: newest batch; the few before it are for people to see.
+KEPT_NUMBERS = 10
+#: Applications that are searched one by one in less time than all of them take.
+_FEW_APPLICATIONS = 8
+_RANGE = pa.struct(
+    [pa.field("partition", pa.int32()), pa.field("start_offset", pa.int64()), pa.field("end_offset", pa.int64())]
+)
+#: The columns of batches. A batch_id is JSON, so that the batch 7 is not the batch "7".
+BATCH_SCHEMA = pa.schema(
+    {
+        "app_id": pa.string(),
+        "batch_id": pa.string(),
+        "version": pa.int64(),
+        "timestamp_ms": pa.int64(),
+        "offsets": pa.list_(_RANGE),
+        "in_order": pa.bool_(),
+    }
+)
+Batch = tuple[str, int | str]
+"""The id of an application, and the number or name of its batch."""
+
+#: How long a silent producer is remembered, in ms: Kafka's default of `producer.id.expiration.ms`.
+EXPIRATION_MS = DAY_MS
+#: The most time that passes for producers between two commits, in ms.
+PRODUCER_PAUSE_MS = 3_600_000
+#: How many batches of a producer are remembered, to recognize duplicates.
+KEPT_BATCHES = 5
+#: Stands for a missing epoch, sequence number or offset.
+NONE = -1
+#: The kinds of batches: data outside of transactions, data of a transaction, and the markers that end one.
+DATA, TRANSACTIONAL_DATA, ABORT_MARKER, COMMIT_MARKER = range(4)
+#: The smallest and the largest value of each field of a ProducerBatch.
+BOUNDS = {
+    "producer_id": (0, MAX_LONG),
+    "producer_epoch": (0, 2**15 - 1),
+    "last_sequence": (NONE, MAX_INT),
+    "last_offset": (0, MAX_LONG - 1),
+    "offset_delta": (0, MAX_INT),
+    "timestamp": (-(2**63), MAX_LONG),
+    "kind": (DATA, COMMIT_MARKER),
+    "coordinator_epoch": (-(2**31), MAX_INT),
+}
+_BATCH = ("last_sequence", "last_offset", "offset_delta", "timestamp")
+_FIELDS = ("epoch", "coordinator_epoch", "transaction_first_offset", "last_timestamp", "heard_ms")
+_ROW = np.dtype(
+    [
+        ("producer_id", np.int64),
+        *((name, np.int64) for name in _FIELDS),
+        ("count", np.int64),
+        ("batches", np.int64, (KEPT_BATCHES, len(_BATCH))),
+    ]
+)
+#: The producers of all partitions in a checkpoint.
+PRODUCER_SCHEMA = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("producer_id", pa.int64()),
+        *((name, pa.int64()) for name in _FIELDS),
+        ("batches", pa.list_(pa.struct([(name, pa.int64()) for name in _BATCH]))),
+    ]
+)
+#: Producers that may change before a table is rebuilt, and one more for each _ROWS_PER_CHANGE of its rows.
+_MOST_CHANGED = 16
+_ROWS_PER_CHANGE = 64
+
+Rows = npt.NDArray[np.void]
+
+
+class TransactionTable:
+    """The batches that were committed lately, and each application's newest; immutable.
+
+    Its parts, in the order of their commits: `_silent` (the newest of each application of which nothing is younger
+    than KEPT_MS), `_columns`, `_tail`. Batches in order are in `_ordered`, and do not age. A batch's age is the time
+    that went by at the head since, in which the pause between two batches counts as PAUSE_MS at most: a commit from
+    the far future, and those that must come after it, make no batch older by more than that. `_passed` is the time
+    that went by up to each row of `_columns`.
+    """
+
+    __slots__ = ("_columns", "_ordered", "_passed", "_silent", "_tail")
+
+    def __init__(
+        self,
+        columns: pa.RecordBatch,
+        tail: Mapping[Batch, TransactionInfo] | None = None,
+        silent: pa.RecordBatch | None = None,
+        passed: npt.NDArray[np.int64] | None = None,
+        ordered: OrderedBatches | None = None,
+    ) -> None:
+        if ordered is None:
+            in_order, ordered = flags_of(columns["in_order"]), _NO_ORDERED_BATCHES
+            # a kernel of Arrow takes longer to begin than all else here, and most topics need none
+            if in_order.any():
+                ordered = OrderedBatches.of(columns.filter(columns["in_order"]))
+                columns = columns.filter(booleans(~in_order))
+        self._columns, self._ordered = columns, ordered
+        self._tail = dict(tail or {})
+        self._silent = columns.slice(0, 0) if silent is None else silent
+        self._passed = _passed(numbers_of(columns["timestamp_ms"])) if passed is None else passed
+
+    def get(self, app_id: str, batch_id: int | str) -> TransactionInfo | None:
+        recent = self._ordered.get(app_id, batch_id) or self._tail.get((app_id, batch_id))
+        return recent or _find(self._columns, app_id, batch_id) or _find(self._silent, app_id, batch_id)
+
+    def newest(self, app_id: str) -> int | None:
+        """Return the number of the application's batch that was committed last; None if no batch has a number.
+
+        If the application has committed in order, and a greater number then, it is that number.
+        """
+        ordered = self._ordered.newest(app_id)
+        recent = (batch_id for app, batch_id in reversed(self._tail) if app == app_id)
+        stored = (batch_id for part in (self._columns, self._silent) for _, batch_id in _ids_of(part, app_id))
+        last = next((number for number in itertools.chain(recent, stored) if isinstance(number, int)), None)
+        return max((number for number in (ordered, last) if number is not None), default=None)
+
+    def has(self, app_id: str, batch_id: int | str, *, in_order: bool = False) -> bool:
+        """True if the batch was committed, as far as is known, or `in_order` a later one."""
+        if in_order and isinstance(batch_id, int):
+            newest = self.newest(app_id)
+            return newest is not None and batch_id <= newest
+        return self.get(app_id, batch_id) is not None or self.is_forgotten(app_id, batch_id)
+
+    @classmethod
+    def of_columns(cls, columns: pa.RecordBatch, now_ms: int) -> TransactionTable:
+        """The table of rows of BATCH_SCHEMA, none of which is later than `now_ms`; ValueError for other rows."""
+        if not columns.schema.equals(BATCH_SCHEMA) or any(column.null_count for column in columns.columns):
+            raise ValueError("its rows are malformed")
+        times = numbers_of(columns["timestamp_ms"])
+        if np.any(np.diff(times) < 0) or np.any(times > now_ms) or np.any(times < 0):
+            raise ValueError("its transactions are not in the order of time")
+        for column in columns["offsets"].flatten().flatten():
+            if column.null_count or np.any(numbers_of(column) < 0):
+                raise ValueError("the offsets of a transaction are malformed")
+        return cls(columns)
+
+    @property
+    def size(self) -> int:
+        """The bytes of the batches that were not committed in order, without the last few."""
+        return sum(int(part.nbytes) for part in (self._columns, self._silent) if len(part))
+
+    def is_forgotten(self, app_id: str, batch_id: int | str) -> bool:
+        """True if the application commits in order, and has come so far that this batch is not known any more."""
+        return isinstance(batch_id, int) and self._ordered.forgets(app_id, batch_id)
+
+    def recorded(self, batch: Batch, info: TransactionInfo, former_ms: int) -> TransactionTable:
+        """This table with a batch of the next commit, which follows one of the time `former_ms`.
+
+        Raises ValueError if the batch was committed before, in the last thirty days.
+        """
+        app_id, batch_id = batch
+        earlier = self.get(app_id, batch_id)
+        if earlier and earlier.timestamp_ms >= info.timestamp_ms - KEPT_MS:
+            raise ValueError(f"batch {batch_id!r} of {app_id!r} is in commit {earlier.version} already")
+        table = self
+        if info.in_order and isinstance(batch_id, int):
+            up_to = batch_id - KEPT_NUMBERS
+            recent = (number for app, number in self._tail if app == app_id)
+            stored = (number for part in (self._columns, self._silent) for _, number in _ids_of(part, app_id))
+            if any(isinstance(number, int) and number <= up_to for number in itertools.chain(recent, stored)):
+                # first what is too old goes: without these batches, others look younger
+                table = self.updated({}, former_ms)._without_numbers(app_id, up_to)
+        return table.updated({batch: info}, info.timestamp_ms)
+
+    def _without_numbers(self, app_id: str, up_to: int) -> TransactionTable:
+        """This table without the application's batches of numbers up to `up_to`."""
+        columns = self.columns()
+        stays = np.ones(len(columns), bool)
+        for row, number in _ids_of(columns, app_id):
+            stays[row] = isinstance(number, str) or number > up_to
+        return TransactionTable(columns.filter(booleans(stays)))
+
+    def columns(self) -> pa.RecordBatch:
+        """All batches as rows of BATCH_SCHEMA, in the order of their commits."""
+        late = [_batch_columns(part.items()) for part in (self._tail, self._ordered) if len(part)]
+        rows = join([self._silent, self._columns, *late])
+        if not len(self._ordered):
+            return rows
+        versions = numbers_of(rows["version"])
+        is_sorted = (versions[1:] >= versions[:-1]).all()
+        return rows if is_sorted else rows.take(integers(np.argsort(versions, kind="stable")))
+
+    def updated(self, added: Mapping[Batch, TransactionInfo], now_ms: int) -> TransactionTable:
+        """This table with the later batches `added`, and without batches older than KEPT_MS at `now_ms`.
+
+        The newest batch of each application stays, at any age: its writer may repeat it after a long pause.
+        """
+        ordered = self._ordered.updated({batch: info for batch, info in added.items() if info.in_order})
+        added = {batch: info for batch, info in added.items() if not info.in_order}
+        # A batch may come again after KEPT_MS; it then goes last, since the columns are in the order of time.
+        earlier = {batch: info for batch, info in self._tail.items() if batch not in added}
+        silent = _without_applications(self._silent, {app_id for app_id, _ in added})
+        grown = TransactionTable(self._columns, {**earlier, **added}, silent, self._passed, ordered)
+        tail_age_ms = _time_within([*(info.timestamp_ms for info in grown._tail.values()), now_ms])
+        if len(grown._tail) > TAIL_LIMIT or tail_age_ms > KEPT_MS:
+            grown = TransactionTable(
+                join([self._columns, _batch_columns(grown._tail.items())]), {}, silent, ordered=ordered
+            )
+        return grown._without_old(now_ms)
+
+    def __len__(self) -> int:
+        return len(self._silent) + len(self._columns) + len(self._tail) + len(self._ordered)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TransactionTable) and bool(self.columns().equals(other.columns()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        stored = join([self._silent, self._columns, _batch_columns(self._ordered.items())])
+        return _restore_transactions, (stored.serialize().to_pybytes(), self._tail)
+
+    def _without_old(self, now_ms: int) -> TransactionTable:
+        if not len(self._columns):
+            return self
+        newest = self._columns["timestamp_ms"][-1].as_py()
+        since = _time_within([newest, *(info.timestamp_ms for info in self._tail.values()), now_ms])
+        old = int(np.searchsorted(self._passed, self._passed[-1] + since - KEPT_MS))
+        if not old:
+            return self
+        recent = self._columns.slice(old)
+        active = {app_id for app_id, _ in self._tail}
+        silent = join([self._silent, _newest_of_silent(self._columns.slice(0, old), recent["app_id"], active)])
+        return TransactionTable(recent, self._tail, silent, self._passed[old:], self._ordered)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionInfo:
+    """The time of the commit of an application's batch, and its `(start_offset, end_offset)` by partition.
+
+    `in_order` is the same as in SetTransaction.
+    """
+
+    version: int
+    timestamp_ms: int
+    offsets: Mapping[int, tuple[int, int]]
+    in_order: bool = False
+
+
+def _batch_columns(batches: Iterable[tuple[Batch, TransactionInfo]]) -> pa.RecordBatch:
+    rows: Iterable[dict[str, Any]] = (
+        {
+            "app_id": app_id,
+            "batch_id": json.dumps(batch_id),
+            "version": info.version,
+            "timestamp_ms": info.timestamp_ms,
+            "offsets": [
+                {"partition": partition, "start_offset": start, "end_offset": end}
+                for partition, (start, end) in info.offsets.items()
+            ],
+            "in_order": info.in_order,
+        }
+        for (app_id, batch_id), info in batches
+    )
+    return batch_of_rows(list(rows), BATCH_SCHEMA)
+
+
+def _info_at(columns: pa.RecordBatch, row: int) -> TransactionInfo:
+    """The batch in one row of the columns."""
+    ranges = columns["offsets"][row].as_py()
+    offsets = {item["partition"]: (item["start_offset"], item["end_offset"]) for item in ranges}
+    names = ("version", "timestamp_ms", "in_order")
+    version, timestamp_ms, in_order = (columns[name][row].as_py() for name in names)
+    return TransactionInfo(version, timestamp_ms, offsets, in_order)
+
+
+def _find(columns: pa.RecordBatch, app_id: str, batch_id: int | str) -> TransactionInfo | None:
+    """The last row of the application's batch, or None."""
+    if not len(columns):
+        return None
+    same_batch = pc.equal(columns["batch_id"], texts([json.dumps(batch_id)])[0])
+    same_app = pc.equal(columns["app_id"], texts([app_id])[0])
+    rows = pc.indices_nonzero(pc.and_(same_batch, same_app))
+    return _info_at(columns, rows[-1].as_py()) if len(rows) else None
+
+
+def _ids_of(columns: pa.RecordBatch, app_id: str) -> Iterator[tuple[int, int | str]]:
+    """The rows of the application with their batch ids, the last one first."""
+    if not len(columns):
+        return
+    for row in reversed(pc.indices_nonzero(pc.equal(columns["app_id"], texts([app_id])[0])).to_pylist()):
+        yield row, json.loads(columns["batch_id"][row].as_py())
+
+
+class OrderedBatches:
+    """By application, the batches that it committed in order with its last KEPT_NUMBERS numbers; immutable.
+
+    They do not expire, and there are at most KEPT_NUMBERS of an application whose numbers grow.
+    """
+
+    __slots__ = ("_batches",)
+
+    def __init__(self, batches: Mapping[str, Mapping[int, TransactionInfo]]) -> None:
+        self._batches = batches
+
+    @classmethod
+    def of(cls, columns: pa.RecordBatch) -> OrderedBatches:
+        """The batches in `columns`, in the order of their commits, without those that later ones make forgotten.
+
+        Raises ValueError for a batch without a number.
+        """
+        newest, rows = dict[str, int](), list[tuple[int, Batch]]()
+        names = zip(columns["app_id"].to_pylist(), columns["batch_id"].to_pylist(), strict=True)
+        for row, (app_id, text) in reversed(list(enumerate(names))):
+            number = json.loads(text)
+            if type(number) is not int:
+                raise ValueError("a batch in order has no number")
+            if number > newest.get(app_id, number) - KEPT_NUMBERS:
+                rows.append((row, (app_id, number)))
+            newest[app_id] = max(number, newest.get(app_id, number))
+        return _NO_ORDERED_BATCHES.updated({batch: _info_at(columns, row) for row, batch in reversed(rows)})
+
+    def get(self, app_id: str, batch_id: int | str) -> TransactionInfo | None:
+        """The batch's commit and offsets; None if it was not committed in order, or was forgotten."""
+        return self._batches.get(app_id, {}).get(batch_id) if isinstance(batch_id, int) else None
+
+    def newest(self, app_id: str) -> int | None:
+        """The greatest number that the application committed in order, or None."""
+        return max(self._batches.get(app_id, ()), default=None)
+
+    def forgets(self, app_id: str, number: int) -> bool:
+        """True if a batch of this number would be forgotten if it was committed."""
+        newest = self.newest(app_id)
+        return newest is not None and number <= newest - KEPT_NUMBERS
+
+    def updated(self, added: Mapping[Batch, TransactionInfo]) -> OrderedBatches:
+        """These batches and the later ones `added`, each of which makes much lower numbers forgotten."""
+        changed = dict[str, dict[int, TransactionInfo]]()
+        for (app_id, number), info in added.items():
+            if isinstance(number, int):
+                earlier_batches = changed.get(app_id) or self._batches.get(app_id, {})
+                retained = {
+                    batch_number: earlier
+                    for batch_number, earlier in earlier_batches.items()
+                    if number - KEPT_NUMBERS < batch_number != number
+                }
+                changed[app_id] = {**retained, number: info}
+        return OrderedBatches({**self._batches, **changed}) if changed else self
+
+    def items(self) -> Iterator[tuple[Batch, TransactionInfo]]:
+        """All batches, by version, application and number."""
+        pairs = [
+            ((app_id, number), info) for app_id, batches in self._batches.items() for number, info in batches.items()
+        ]
+        return iter(sorted(pairs, key=lambda item: (item[1].version, item[0])))
+
+    def __len__(self) -> int:
+        return sum(len(batches) for batches in self._batches.values())
+
+
+_NO_ORDERED_BATCHES = OrderedBatches({})
+
+
+def _passed(times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the time from the first of `times` to each one, with pauses cut to PAUSE_MS."""
+    return np.cumsum(np.minimum(np.diff(times, prepend=times[:1]), PAUSE_MS))
+
+
+def _time_within(times: Sequence[int]) -> int:
+    return sum(min(end - start, PAUSE_MS) for start, end in itertools.pairwise(times))
+
+
+def _without_applications(columns: pa.RecordBatch, app_ids: Collection[str]) -> pa.RecordBatch:
+    if not app_ids or not len(columns):
+        return columns
+    removed = pc.is_in(columns["app_id"], value_set=texts([*app_ids]))
+    return columns.filter(pc.invert(removed)) if pc.any(removed).as_py() else columns
+
+
+def _newest_of_silent(old: pa.RecordBatch, recent_ids: pa.Array, active: Container[str]) -> pa.RecordBatch:
+    """Return the last of the `old` rows of each application that is not in `recent_ids` or `active`."""
+    last = {app_id: row for row, app_id in enumerate(old["app_id"].to_pylist()) if app_id not in active}
+    if len(last) > _FEW_APPLICATIONS:
+        later = set(pc.unique(recent_ids).to_pylist())
+    else:
+        later = {app_id for app_id in last if pc.index(recent_ids, texts([app_id])[0]).as_py() >= 0}
+    return old.take(integers(sorted(row for app_id, row in last.items() if app_id not in later)))
+
+
+NO_TRANSACTIONS = TransactionTable(no_rows(BATCH_SCHEMA))
+
+
+def _restore_transactions(columns: bytes, tail: Mapping[Batch, TransactionInfo]) -> TransactionTable:
+    return TransactionTable(pa.ipc.read_record_batch(pa.py_buffer(columns), BATCH_SCHEMA), tail)
+
+
+class ProducerTable:
+    """The producers of one partition; immutable.
+
+    `rows` are ordered by producer id. The few that have changed since the rows were made are in `changed`, so that a
+    commit costs as much as the producers that it names.
+    """
+
+    __slots__ = ("_changed", "_rows")
+
+    def __init__(self, rows: Rows | None = None, changed: Mapping[int, ProducerState] | None = None) -> None:
+        self._rows = np.empty(0, _ROW) if rows is None else rows
+        self._changed = dict(changed or {})
+
+    def get(self, producer_id: int, passed_ms: int) -> ProducerState | None:
+        state = self._changed.get(producer_id)
+        if state is None:
+            row = int(np.searchsorted(self._rows["producer_id"], producer_id))
+            if row == len(self._rows) or self._rows["producer_id"][row] != producer_id:
+                return None
+            state = _producer_state(self._rows[row])
+        return None if _is_over(state, passed_ms) else state
+
+    @property
+    def open_transactions(self) -> dict[int, int]:
+        """The first offsets of the open transactions, by producer id."""
+        rows = self._rows[self._rows["transaction_first_offset"] != NONE]
+        offsets = dict(zip(rows["producer_id"].tolist(), rows["transaction_first_offset"].tolist(), strict=True))
+        offsets.update((producer, state.transaction_first_offset) for producer, state in self._changed.items())
+        return {producer: first for producer, first in offsets.items() if first != NONE}
+
+    def updated(self, batches: Iterable[ProducerBatch], passed_ms: int) -> ProducerTable:
+        """Return this table after a commit's batches at `passed_ms`; ValueError if their offsets are not in order."""
+        changed = dict(self._changed)
+        for batch in batches:
+            producer = batch.producer_id
+            former = changed.get(producer) or self.get(producer, passed_ms) or ProducerState()
+            after = (ProducerState() if _is_over(former, passed_ms) else former).after(batch, passed_ms)
+            if len(after.batches) > 1 and after.batches[-1].last_offset <= after.batches[-2].last_offset:
+                raise ValueError(f"the batches of producer {producer} are not in the order of their offsets")
+            changed[producer] = after
+        if len(changed) > _MOST_CHANGED + len(self._rows) // _ROWS_PER_CHANGE:
+            return ProducerTable(_merged_rows(self._rows, changed))
+        return ProducerTable(self._rows, changed)
+
+    def items(self) -> Iterator[tuple[int, ProducerState]]:
+        """All producers known at the time of the last batch, by producer id."""
+        return ((int(row["producer_id"]), _producer_state(row)) for row in self.rows())
+
+    def rows(self) -> Rows:
+        return _merged_rows(self._rows, self._changed)
+
+    @property
+    def most(self) -> int:
+        """The number of producers, or somewhat more; unlike `len`, it costs nothing."""
+        return len(self._rows) + len(self._changed)
+
+    def __len__(self) -> int:
+        return len(self.rows())
+
+    def __bool__(self) -> bool:
+        return bool(self._changed) or len(self._rows) > 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ProducerTable) and np.array_equal(self.rows(), other.rows())
+
+    def __hash__(self) -> int:
+        return hash(len(self))
+
+
+class ProducerBatch(NamedTuple):
+    """One batch of a producer; `timestamp` is the largest.
+
+    `coordinator_epoch` is of a marker. `last_sequence` is NONE for markers, and for data that is not numbered.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+    kind: int
+    coordinator_epoch: int
+
+    @property
+    def is_marker(self) -> bool:
+        return self.kind >= ABORT_MARKER
+
+    def is_within(self, start_offset: int, end_offset: int) -> bool:
+        """True if its numbers can be, and its offsets lie from `start_offset` (in) to `end_offset` (out)."""
+        is_legal = all(low <= value <= high for value, (low, high) in zip(self, BOUNDS.values(), strict=True))
+        return is_legal and start_offset <= self.last_offset - self.offset_delta and self.last_offset < end_offset
+
+
+def sufficient_batches(batches: Iterable[ProducerBatch]) -> list[ProducerBatch]:
+    """Return the batches of a partition, in their order, that give the same states as `batches`.
+
+    These are the last KEPT_BATCHES of data, the markers, and the first batch of an open transaction of each producer.
+    """
+    all_batches = list(batches)
+    keeps, following = [False] * len(all_batches), dict[int, int]()
+    first, ended_producers = dict[int, int](), set[int]()
+    for number in range(len(all_batches) - 1, -1, -1):
+        batch = all_batches[number]
+        producer = batch.producer_id
+        if batch.is_marker:
+            keeps[number] = True
+            ended_producers.add(producer)
+        else:
+            following[producer] = following.get(producer, 0) + 1
+            keeps[number] = following[producer] <= KEPT_BATCHES
+            if batch.kind == TRANSACTIONAL_DATA and producer not in ended_producers:
+                first[producer] = number
+    for number in first.values():
+        keeps[number] = True
+    return [batch for batch, is_kept in zip(all_batches, keeps, strict=True) if is_kept]
+
+
+class KnownBatch(NamedTuple):
+    """A batch of data that the log has; `timestamp` is its largest."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_sequence(self) -> int:
+        return int(increment_sequence(self.last_sequence, -self.offset_delta))
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """One producer: its newest epoch, and its last batches of that epoch, the oldest first.
+
+    Times are ms, and -1 stands for none: `coordinator_epoch` is of the last end marker,
+    `transaction_first_offset` of the open transaction.
+    """
+
+    epoch: int = NONE
+    batches: tuple[KnownBatch, ...] = ()
+    last_timestamp: int = NO_TIMESTAMP
+    coordinator_epoch: int = NONE
+    transaction_first_offset: int = NONE
+    # The time of its last batch by this process's clock, or by the time passed in commits.
+    heard_ms: int = NO_TIMESTAMP
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NONE
+
+    def has_expired(self, now_ms: int, after_ms: int = EXPIRATION_MS) -> bool:
+        """True if it was silent for `after_ms` at `now_ms`, and its transaction is not open."""
+        silent_ms = now_ms - max(self.last_timestamp, self.heard_ms)
+        return self.transaction_first_offset == NONE and silent_ms >= after_ms
+
+    def find_batch(self, epoch: int, first_sequence: int, last_sequence: int) -> KnownBatch | None:
+        """The batch with exactly these numbers, if it is kept."""
+        if epoch != self.epoch or first_sequence < 0:
+            return None
+        for batch in self.batches:
+            if batch.last_sequence == last_sequence and batch.first_sequence == first_sequence:
+                return batch
+        return None
+
+    def after(self, batch: ProducerBatch, heard_ms: int = NO_TIMESTAMP) -> ProducerState:
+        """Return the state after the next batch, as the log has it; a new epoch restarts the sequence at 0."""
+        batches = self.batches if batch.producer_epoch == self.epoch else ()
+        coordinator, first = self.coordinator_epoch, self.transaction_first_offset
+        if batch.is_marker:
+            coordinator, first = batch.coordinator_epoch, NONE
+        else:
+            added = KnownBatch(batch.last_sequence, batch.last_offset, batch.offset_delta, batch.timestamp)
+            batches = (*batches, added)[-KEPT_BATCHES:]
+            if batch.kind == TRANSACTIONAL_DATA and first == NONE:
+                first = added.first_offset
+        return ProducerState(
+            batch.producer_epoch, batches, batch.timestamp, coordinator, first, max(self.heard_ms, heard_ms)
+        )
+
+    def with_earlier(self, earlier: ProducerState) -> ProducerState:
+        """This state with the batches of `earlier` that lie before its own, if they are of this epoch."""
+        if earlier.epoch != self.epoch or not self.batches:
+            return self
+        first = self.batches[0].last_offset
+        batches = (*(batch for batch in earlier.batches if batch.last_offset < first), *self.batches)[-KEPT_BATCHES:]
+        return replace(self, batches=batches)
+
+
+NO_PRODUCERS = ProducerTable()
+
+
+def _is_over(state: ProducerState, passed_ms: int) -> bool:
+    return state.transaction_first_offset == NONE and passed_ms - state.heard_ms >= EXPIRATION_MS
+
+
+def _producer_state(row: Any) -> ProducerState:
+    epoch, coordinator, first, timestamp, heard_ms = (int(row[name]) for name in _FIELDS)
+    batches = tuple(KnownBatch(*batch) for batch in row["batches"][: int(row["count"])].tolist())
+    return ProducerState(epoch, batches, timestamp, coordinator, first, heard_ms)
+
+
+def _producer_row(producer: int, state: ProducerState) -> tuple[Any, ...]:
+    batches = np.zeros((KEPT_BATCHES, len(_BATCH)), np.int64)
+    batches[: len(state.batches)] = np.array(state.batches, np.int64).reshape(-1, len(_BATCH))
+    fields = state.epoch, state.coordinator_epoch, state.transaction_first_offset, state.last_timestamp
+    return (producer, *fields, state.heard_ms, len(state.batches), batches)
+
+
+def _merged_rows(rows: Rows, changed: Mapping[int, ProducerState]) -> Rows:
+    """All rows by producer id, without producers that had expired at the time of the last batch."""
+    if changed:
+        unchanged = rows[~np.isin(rows["producer_id"], np.fromiter(changed, np.int64, len(changed)))]
+        rows = np.concatenate([unchanged, np.array([_producer_row(*item) for item in changed.items()], _ROW)])
+        rows = rows[np.argsort(rows["producer_id"])]
+    young = rows["heard_ms"] > rows["heard_ms"].max(initial=0) - EXPIRATION_MS
+    young_rows: Rows = rows[young | (rows["transaction_first_offset"] != NONE)]
+    return young_rows
+
+
+def producer_columns(tables: Mapping[int, ProducerTable]) -> pa.RecordBatch:
+    """The producers of partitions, which ascend, as rows of PRODUCER_SCHEMA."""
+    parts = {number: table.rows() for number, table in tables.items() if table}
+    if not parts:
+        # most topics have no producers, and the rest takes a tenth of the time of a small checkpoint
+        return no_rows(PRODUCER_SCHEMA)
+    rows: Rows = np.concatenate([np.empty(0, _ROW), *parts.values()])
+    counts = np.fromiter(map(len, parts.values()), np.int64, len(parts))
+    partitions = np.repeat(np.fromiter(parts, np.int64, len(parts)), counts)
+    is_there = np.arange(KEPT_BATCHES) < rows["count"][:, None]
+    flat = rows["batches"][is_there]
+    ends = np.concatenate([[0], np.cumsum(rows["count"])])
+    batches = pa.ListArray.from_arrays(
+        integers(ends, pa.int32()),
+        pa.StructArray.from_arrays([integers(column) for column in flat.T], names=list(_BATCH)),
+    )
+    columns = [integers(rows[name]) for name in ("producer_id", *_FIELDS)]
+    return pa.RecordBatch.from_arrays([integers(partitions, pa.int32()), *columns, batches], schema=PRODUCER_SCHEMA)
+
+
+def producer_tables(
+    columns: pa.RecordBatch, log_ends: npt.NDArray[np.int64], passed_ms: int
+) -> dict[int, ProducerTable]:
+    """The table of each partition with producers, from columns of PRODUCER_SCHEMA; ValueError for wrong ones.
+
+    The logs end at `log_ends`. `passed_ms` is the snapshot's.
+    """
+    columns = columns.select(PRODUCER_SCHEMA.names)
+    if columns.schema.types != PRODUCER_SCHEMA.types or any(column.null_count for column in columns):
+        raise ValueError("its producers are malformed")
+    if not len(columns):
+        return {}
+    partitions = numbers_of(columns["partition"])
+    if np.any(partitions < 0) or np.any(partitions >= len(log_ends)) or np.any(np.diff(partitions) < 0):
+        raise ValueError("its producers are not in the order of their partitions")
+    rows = np.zeros(len(columns), _ROW)
+    for name in ("producer_id", *_FIELDS):
+        rows[name] = numbers_of(columns[name])
+    lists = columns["batches"]
+    rows["count"] = numbers_of(lists.value_lengths())
+    if np.any(rows["count"] > KEPT_BATCHES):
+        raise ValueError(f"a producer has more than {KEPT_BATCHES} batches")
+    structs = lists.flatten()
+    flat = [structs.field(number) for number in range(len(_BATCH))]
+    if structs.null_count or any(column.null_count for column in flat):
+        raise ValueError("its producers are malformed")
+    is_there = np.arange(KEPT_BATCHES) < rows["count"][:, None]
+    rows["batches"][is_there] = np.stack([numbers_of(column) for column in flat], axis=1)
+    _check_states(partitions, rows, is_there, log_ends[partitions], passed_ms)
+    numbers, firsts = np.unique(partitions, return_index=True)
+    ends = np.append(firsts, len(partitions))[1:]
+    bounds = zip(numbers.tolist(), firsts.tolist(), ends.tolist(), strict=True)
+    return {number: ProducerTable(rows[first:end]) for number, first, end in bounds}
+
+
+def _check_states(
+    partitions: npt.NDArray[Any],
+    rows: Rows,
+    is_there: npt.NDArray[np.bool_],
+    ends: npt.NDArray[np.int64],
+    passed_ms: int,
+) -> None:
+    """Raise ValueError for states that no commits can lead to."""
+    order = (np.diff(partitions) == 0) & (np.diff(rows["producer_id"]) <= 0)
+    wrong = [order, (rows["heard_ms"] < 0) | (rows["heard_ms"] > passed_ms)]
+    wrong += [~_within(rows["producer_id"], "producer_id"), ~_within(rows["epoch"], "producer_epoch")]
+    wrong += [~_within(rows["coordinator_epoch"], "coordinator_epoch")]
+    first = rows["transaction_first_offset"]
+    wrong += [(first < NONE) | (first >= ends)]
+    sequences, offsets, deltas = (rows["batches"][:, :, number] for number in range(3))
+    wrong += [~_within(sequences, "last_sequence"), ~_within(offsets, "last_offset")]
+    wrong += [(deltas < 0) | (deltas > offsets), is_there & (offsets >= ends[:, None])]
+    wrong += [is_there[:, 1:] & (offsets[:, 1:] <= offsets[:, :-1])]
+    if any(np.any(index) for index in wrong):
+        raise ValueError("its states of producers contradict each other")
+
+
+def _within(values: npt.NDArray[Any], name: str) -> npt.NDArray[np.bool_]:
+    low, high = BOUNDS[name]
+    is_within: npt.NDArray[np.bool_] = (values >= low) & (values <= high)
+    return is_within
