@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from distlog.core.arrays import booleans, integers, join, numbers_of
 from distlog.core.commits.actions import Active
 from distlog.core.commits.deduplication import NO_PRODUCERS, ProducerTable
-from distlog.core.commits.segment_table import NO_OFFSET, NO_SEGMENTS, SegmentTable
+from distlog.core.commits.segment_table import NO_OFFSET, NO_SEGMENTS, SegmentTable, check_append_times, check_fit
 from distlog.core.paths import stem_read_version
 
 
@@ -320,17 +320,13 @@ class PartitionTable(Sequence[PartitionState]):
             is_removed[rows[np.isin(keys, _keys(removed, stems))]] = True
         if np.count_nonzero(is_removed) != len(removed):
             raise ValueError("a removed segment is not live")
-        _check_fit(layer, is_removed, added)
+        bases, ends = (numbers_of(layer.rows[name]) for name in ("base_offset", "next_offset"))
+        check_fit(added, layer.owners, bases, ends, is_removed)
         remaining = _Layer(layer.rows.filter(booleans(~is_removed)))
         _check_not_live(remaining, added)
         if len(added):
             remaining = _merged([remaining, _Layer(added)])
-            if (numbers_of(added["append_time_ms"]) >= 0).any():
-                times = numbers_of(remaining.rows["append_time_ms"])
-                has_one = times >= 0
-                owners, times = remaining.owners[has_one], times[has_one]
-                if ((owners[1:] == owners[:-1]) & (times[1:] < times[:-1])).any():
-                    raise ValueError("a segment was appended before the previous segment")
+            check_append_times(remaining.owners, numbers_of(remaining.rows["append_time_ms"]))
         return (remaining,) if len(remaining.rows) else ()
 
 
@@ -433,30 +429,6 @@ def _check_not_live(layer: _Layer, added: pa.RecordBatch) -> None:
         again = added.filter(pc.is_in(added["stem"], value_set=common))
         if np.isin(_keys(again, common), keys).any():
             raise ValueError("a segment is added twice")
-
-
-def _check_fit(layer: _Layer, is_removed: Flags, added: pa.RecordBatch) -> None:
-    """Raise ValueError unless each added segment lies in a run of removed adjacent segments."""
-    if not len(added):
-        return
-    owners, bases, ends = (numbers_of(added[name]) for name in ("partition", "base_offset", "next_offset"))
-    live_bases, live_ends = (numbers_of(layer.rows[name]) for name in ("base_offset", "next_offset"))
-    apart = np.append(True, layer.owners[1:] != layer.owners[:-1])
-    begins = np.flatnonzero(is_removed & (apart | np.append(True, ~is_removed[:-1])))
-    lasts = np.flatnonzero(is_removed & (np.append(apart[1:], True) | np.append(~is_removed[1:], True)))
-    hole_owners, hole_bases, hole_ends = layer.owners[begins], live_bases[begins], live_ends[lasts]
-    kinds = np.append(np.zeros(len(begins), np.int8), np.ones(len(bases), np.int8))
-    order = np.lexsort((kinds, np.append(hole_bases, bases), np.append(hole_owners, owners)))
-    # the last hole that begins at or before each added segment
-    hole_before = np.maximum.accumulate(np.where(kinds[order] == 0, np.cumsum(kinds[order] == 0) - 1, -1))
-    hole = np.empty(len(order), np.int64)
-    hole[order] = hole_before
-    hole = hole[len(begins) :]
-    fits = hole >= 0
-    fits[fits] = (hole_owners[hole[fits]] == owners[fits]) & (ends[fits] <= hole_ends[hole[fits]])
-    fits[1:] &= (owners[1:] != owners[:-1]) | (bases[1:] >= ends[:-1])
-    if not fits.all():
-        raise ValueError(f"segment {added['stem'][int(fits.argmin())]} fits in no hole that this commit leaves")
 
 
 def _stacked(layers: tuple[_Layer, ...]) -> tuple[_Layer, ...]:

@@ -307,15 +307,20 @@ class SegmentTable(Sequence[SegmentInfo]):
         if np.count_nonzero(is_removed) != count:
             raise ValueError("a removed segment is not live")
         added = sorted(segments, key=lambda segment: segment.base_offset)
-        check_fit(added, *holes(self.base_offsets, self.next_offsets, is_removed, front))
+        starts, ends, is_free = self.base_offsets, self.next_offsets, is_removed
+        if front is not None:
+            # as far as no segment has its offsets
+            starts, ends = np.append(front[0], starts), np.append(min([front[1], *starts[:1].tolist()]), ends)
+            is_free = np.append(True, is_free)
+        owners = np.full(len(starts), added[0].partition if added else 0)
+        check_fit(to_columns(added), owners, starts, ends, is_free)
         remaining = SegmentTable(columns.filter(booleans(~is_removed))).appended(added).columns()
         return SegmentTable(remaining.take(pc.sort_indices(remaining["base_offset"])))
 
     def check_append_times(self) -> None:
         """Raise ValueError if a segment has an earlier append time than a segment before it."""
         times = self.array("append_time_ms")
-        if (np.diff(times[times >= 0]) < 0).any():
-            raise ValueError("a segment was appended before the previous segment")
+        check_append_times(np.zeros(len(times), np.int64), times)
 
     def live(self, stems: Collection[str]) -> set[str]:
         """The stems, of `stems`, that name a segment of this table."""
@@ -381,32 +386,41 @@ class SegmentTable(Sequence[SegmentInfo]):
 
 
 Longs = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 
-def holes(
-    starts: Longs, ends: Longs, is_removed: npt.NDArray[np.bool_], front: tuple[int, int] | None
-) -> tuple[Longs, Longs]:
-    """Return the start and end offsets of each run of adjacent removed segments.
+def check_append_times(owners: Longs, times: npt.NDArray[Any]) -> None:
+    """Raise ValueError if a segment has an earlier append time than one before it of the same owner, a partition."""
+    owners, times = owners[times >= 0], times[times >= 0]
+    if ((owners[1:] == owners[:-1]) & (times[1:] < times[:-1])).any():
+        raise ValueError("a segment was appended before the previous segment")
 
-    `starts` and `ends` are the segments' offsets. `front` is a range before the first segment that is free too, as
-    far as no segment has its offsets.
+
+def check_fit(
+    added: pa.RecordBatch, owners: Longs, starts: npt.NDArray[Any], ends: npt.NDArray[Any], is_free: Flags
+) -> None:
+    """Raise ValueError unless each `added` segment lies in a hole: a run of adjacent ranges of offsets that are free.
+
+    `starts` and `ends` are ranges of the partitions `owners`. All are in the order of (partition, base offset).
     """
-    if front is not None:
-        end = min([front[1], *starts[:1].tolist()])
-        starts, ends = np.concatenate([[front[0]], starts]), np.concatenate([[end], ends])
-        is_removed = np.concatenate([[True], is_removed])
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], is_removed, [False]]).astype(np.int8)))
-    return starts[edges[0::2]], ends[edges[1::2] - 1]
-
-
-def check_fit(segments: Sequence[SegmentInfo], starts: Longs, ends: Longs) -> None:
-    """Raise ValueError unless each of `segments`, by base offset, lies in a hole, after the previous one."""
-    end = 0
-    for segment in segments:
-        hole = int(np.searchsorted(starts, segment.base_offset, side="right")) - 1
-        if hole < 0 or segment.next_offset > ends[hole] or segment.base_offset < end:
-            raise ValueError(f"segment {segment.stem} fits in no hole that this commit leaves")
-        end = segment.next_offset
+    if not len(added):
+        return
+    added_owners, bases, next_offsets = (
+        numbers_of(added[name]) for name in ("partition", "base_offset", "next_offset")
+    )
+    is_first = np.append(True, owners[1:] != owners[:-1])
+    begins = np.flatnonzero(is_free & (is_first | np.append(True, ~is_free[:-1])))
+    lasts = np.flatnonzero(is_free & (np.append(is_first[1:], True) | np.append(~is_free[1:], True)))
+    hole_owners, hole_starts, hole_ends = owners[begins], starts[begins], ends[lasts]
+    is_added = np.append(np.zeros(len(begins), bool), np.ones(len(bases), bool))
+    order = np.lexsort((is_added, np.append(hole_starts, bases), np.append(hole_owners, added_owners)))
+    # the last hole that begins at or before each added segment, -1 for none
+    holes = (np.cumsum(~is_added[order]) - 1)[is_added[order]]
+    fits = holes >= 0
+    fits[fits] = (hole_owners[holes[fits]] == added_owners[fits]) & (next_offsets[fits] <= hole_ends[holes[fits]])
+    fits[1:] &= (added_owners[1:] != added_owners[:-1]) | (bases[1:] >= next_offsets[:-1])
+    if not fits.all():
+        raise ValueError(f"segment {added['stem'][int(fits.argmin())]} fits in no hole that this commit leaves")
 
 
 # A partition may have a hundred thousand segments, so a SegmentInfo is made on access. The rows are in a checkpoint's
