@@ -160,8 +160,7 @@ def bundle_file(stem: str) -> str:
 
 
 def parse_bundle_file(name: str) -> str | None:
-    match = _BUNDLE.fullmatch(name)
-    return match["stem"] if match else None
+    return match["stem"] if (match := _BUNDLE.fullmatch(name)) else None
 
 
 def pending_file(stem: str, actions: str = "") -> str:
@@ -170,13 +169,11 @@ def pending_file(stem: str, actions: str = "") -> str:
 
 
 def parse_pending_file(name: str) -> str | None:
-    match = _PENDING.fullmatch(name)
-    return match["stem"] if match else None
+    return match["stem"] if (match := _PENDING.fullmatch(name)) else None
 
 
 def actions_in_pending_name(name: str) -> str | None:
-    match = _PENDING.fullmatch(name)
-    return match["told"] if match else None
+    return match["told"] if (match := _PENDING.fullmatch(name)) else None
 
 
 def commit_file(version: int) -> str:
@@ -193,13 +190,11 @@ def checkpoint_file(version: int, digest_hex: str, base: str | None = None) -> s
 
 
 def parse_commit_file(name: str) -> int | None:
-    match = _COMMIT.fullmatch(last_part(name))
-    return int(match[1]) if match else None
+    return int(match[1]) if (match := _COMMIT.fullmatch(last_part(name))) else None
 
 
 def parse_checkpoint_file(name: str) -> int | None:
-    match = _CHECKPOINT.fullmatch(name)
-    return int(match["version"]) if match else None
+    return int(match["version"]) if (match := _CHECKPOINT.fullmatch(name)) else None
 
 
 def base_of_checkpoint(name: str) -> str | None:
@@ -239,8 +234,7 @@ def heartbeat_file(member: str) -> str:
 
 
 def parse_heartbeat_file(name: str) -> str | None:
-    match = _HEARTBEAT.fullmatch(last_part(name))
-    return match[1] if match else None
+    return match[1] if (match := _HEARTBEAT.fullmatch(last_part(name))) else None
 
 
 def temporary_file(unique_hex: str) -> str:

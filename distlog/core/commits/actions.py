@@ -184,7 +184,7 @@ class SetTransaction:
 
     app_id: str = stored(NAME)
     batch_id: int | str = stored(fields.batch_id)
-    offsets: Mapping[int, tuple[int, int]] = stored(fields.offset_ranges)
+    offsets: Mapping[int, tuple[int, int]] = stored(fields.by_partition(fields.offset_range))
     in_order: bool = stored(fields.boolean, default=False)
 
 

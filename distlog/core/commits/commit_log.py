@@ -299,8 +299,7 @@ class CommitLog:
         """
         passed_ms = head.timestamp_ms if head else 0
         timestamp_ms = max(trusted_ms(self._clock(), self.storage, passed_ms), passed_ms + 1)
-        actions = in_tables(actions)
-        actions = with_append_times([not_after(timestamp_ms, action) for action in actions], timestamp_ms)
+        actions = tuple(with_commit_time(action, timestamp_ms) for action in in_tables(actions))
         commit = Commit(
             version=head.version + 1 if head else 0,
             id=str(uuid.uuid4()),
@@ -645,18 +644,23 @@ class CurrentSnapshot:
             raise ReadOnlyTopicError(self._pin_reason, url=storage.url, version=self.snapshot.version)
 
 
-def with_append_times(actions: Sequence[Action], time_ms: int) -> tuple[Action, ...]:
-    """The `actions` of a commit of `time_ms`; segments that wait for the commit's time get it."""
-    return tuple(_timed(action, time_ms) for action in actions)
+def with_commit_time(action: Action, time_ms: int) -> Action:
+    """`action` in a commit of `time_ms`.
 
-
-def _timed(action: Action, time_ms: int) -> Action:
+    A segment that waits for its append time gets this time, and so does one with a later time, of a bad clock.
+    """
     if isinstance(action, AddTable):
-        waits = numbers_of(action.rows["append_time_ms"]) == BY_COMMIT
-        return AddTable(appended_at(action.rows, waits, time_ms)) if waits.any() else action
-    if isinstance(action, Add) and action.segment.append_time_ms == BY_COMMIT:
-        return dataclasses.replace(action, segment=action.segment.appended_at(time_ms))
-    return action
+        rows, created = action.rows, numbers_of(action.rows["created_ms"])
+        if (created > time_ms).any():
+            rows = with_numbers(rows, {"created_ms": np.minimum(created, time_ms)})
+        waits = numbers_of(rows["append_time_ms"]) == BY_COMMIT
+        return AddTable(appended_at(rows, waits, time_ms) if waits.any() else rows)
+    if not isinstance(action, Add):
+        return action
+    segment = action.segment
+    if segment.created_ms > time_ms:
+        segment = dataclasses.replace(segment, created_ms=time_ms)
+    return Add(segment.appended_at(time_ms) if segment.append_time_ms == BY_COMMIT else segment)
 
 
 # One bad clock must not damage a topic. A slow clock does no harm, since the times of commits only increase. The
@@ -678,18 +682,6 @@ def trusted_ms(now_ms: int, storage: Storage, passed_ms: int = 0) -> int:
         "this computer's clock is %d s ahead of the storage's: set it; until then the storage's time is used", ahead_s
     )
     return store_ms
-
-
-def not_after(timestamp_ms: int, action: Action) -> Action:
-    """`action` for a commit of `timestamp_ms`: a segment with a later time, of a bad clock, gets that time."""
-    if isinstance(action, AddTable):
-        created = numbers_of(action.rows["created_ms"])
-        if not (created > timestamp_ms).any():
-            return action
-        return AddTable(with_numbers(action.rows, {"created_ms": np.minimum(created, timestamp_ms)}))
-    if not isinstance(action, Add) or action.segment.created_ms <= timestamp_ms:
-        return action
-    return dataclasses.replace(action, segment=dataclasses.replace(action.segment, created_ms=timestamp_ms))
 
 
 def check_read_version(head: Snapshot, read_version: int | None) -> None:

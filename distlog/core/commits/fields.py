@@ -22,6 +22,12 @@ from distlog.core.paths import STEM_PATTERN
 # `json.loads` or raises ValueError; `read` converts a whole object. Fields of newer libraries are ignored: what must
 # not be ignored is a feature, see `actions.Requires`.
 
+#: Up to this number, values are checked one by one, in less time than a kernel of Arrow takes to start.
+_FEW = 64
+#: The values that any metadata may have, and the bytes for each further one: a commit has 20 to 30 bytes a value.
+FREE_VALUES, BYTES_PER_VALUE = 1_000_000, 16
+_CHECKSUM = re.compile(rb',"crc32c":(\d{1,10})\}\n')
+
 Check = Callable[[Any], Any]
 Value = TypeVar("Value")
 
@@ -75,13 +81,10 @@ def by_partition(check: Check) -> Check:
     return checked
 
 
-def _offset_range(bounds: Any) -> tuple[int, int]:
+def offset_range(bounds: Any) -> tuple[int, int]:
     if not isinstance(bounds, list) or len(bounds) != 2 or LONG(bounds[0]) > LONG(bounds[1]):
         raise ValueError("offsets must be [start_offset, end_offset]")
     return bounds[0], bounds[1]
-
-
-offset_ranges = by_partition(_offset_range)
 
 
 def settings(value: Any) -> dict[str, str]:
@@ -115,23 +118,15 @@ def stored(check: Check, default: Any = dataclasses.MISSING) -> Any:
     return dataclasses.field(default=default, metadata={"check": check})
 
 
-def checks(kind: type) -> Mapping[str, Check]:
+@cache
+def checks(kind: Any) -> Mapping[str, Check]:
     """The checks of a dataclass's stored fields, by name, in their order."""
-    return _checks(cast(Hashable, kind))
+    return {spec.name: spec.metadata["check"] for spec in dataclasses.fields(kind) if "check" in spec.metadata}
 
 
 @cache
 def _defaults(kind: Any) -> Mapping[str, Any]:
     return {spec.name: spec.default for spec in dataclasses.fields(kind) if "check" in spec.metadata}
-
-
-@cache
-def _checks(kind: Any) -> Mapping[str, Check]:
-    return {spec.name: spec.metadata["check"] for spec in dataclasses.fields(kind) if "check" in spec.metadata}
-
-
-#: Up to this number, values are checked one by one, in less time than a kernel of Arrow takes to start.
-_FEW = 64
 
 
 def check_column(name: str, column: pa.Array, check: Check) -> None:
@@ -162,7 +157,7 @@ def read(kind: type[Value], body: Any, **defaults: Any) -> Value:
         raise ValueError(f"{kind.__name__} must be an object")
     values, name = {}, ""
     try:
-        for name, check in checks(kind).items():
+        for name, check in checks(cast(Hashable, kind)).items():
             if name in body:
                 values[name] = check(body[name])
     except ValueError as error:
@@ -175,16 +170,10 @@ def read(kind: type[Value], body: Any, **defaults: Any) -> Value:
 
 def write(value: Any) -> dict[str, Any]:
     """The JSON object that `read` turns into an equal value; it lacks the fields that have their defaults."""
-    defaults = _defaults(cast(Hashable, type(value)))
-    stored_values = ((name, getattr(value, name)) for name in defaults)
-    return {name: stored_value for name, stored_value in stored_values if stored_value != defaults[name]}
-
-
-# The values that any text may have, and the bytes for each further one: a commit has 20 to 30.
-FREE_VALUES = 1_000_000
-BYTES_PER_VALUE = 16
-
-_CHECKSUM = re.compile(rb',"crc32c":(\d{1,10})\}\n')
+    stored_values = (
+        (name, getattr(value, name), default) for name, default in _defaults(cast(Hashable, type(value))).items()
+    )
+    return {name: stored_value for name, stored_value, default in stored_values if stored_value != default}
 
 
 def write_text(body: Mapping[str, Any], default: Callable[[Any], Any]) -> bytes:
@@ -202,13 +191,8 @@ def check_sum(data: bytes) -> None:
 
 def parse(data: bytes) -> Any:
     """The value of the JSON text `data`; raises ValueError, and RecursionError when it is nested too deep."""
-    check(data)
-    return json.loads(data)
-
-
-def check(data: bytes) -> None:
-    """Raise ValueError when `data` holds far more values than metadata of its size: they take much memory."""
-    # commas and brackets inside strings count too; metadata has few
+    # many values take much memory; commas and brackets inside strings count too, but metadata has few
     values = data.count(b",") + data.count(b"[") + data.count(b"{")
     if values > FREE_VALUES + len(data) // BYTES_PER_VALUE:
         raise ValueError(f"it holds {values} values in {len(data)} bytes, more than metadata does")
+    return json.loads(data)
