@@ -18,7 +18,7 @@ from distlog.core import paths
 from distlog.core.arrays import table_of_rows
 from distlog.core.commits.actions import MAX_PARTITIONS
 from distlog.core.config import TopicConfig
-from distlog.core.display import Listing, Shown, counted
+from distlog.core.display import Listing, Shown, counted, sums_of
 from distlog.core.errors import (
     CorruptionError,
     DistlogError,
@@ -378,13 +378,14 @@ def _topics_of(root: Storage, names: Iterable[str]) -> list[str]:
     ]
 
 
-_ROW = "log_start_offset", "log_end_offset", "records", "segments", "bytes"
-_COUNTS = "partitions", "records", "segments", "bytes"
-_COLUMNS = (
-    ("topic", pa.string()),
-    ("result", pa.string()),
-    *((name, pa.int64()) for name in _COUNTS),
-    ("settings", pa.string()),
+#: The numbers of a partition that are summed up for its topic.
+_SUMS = "records", "segments", "bytes"
+_TOPIC_SCHEMA = pa.schema(
+    [
+        *(("topic", pa.string()), ("result", pa.string())),
+        *((name, pa.int64()) for name in ("partitions", *_SUMS)),
+        ("settings", pa.string()),
+    ]
 )
 
 
@@ -440,14 +441,14 @@ class AdoptReport(Shown):
             {**topic, "settings": " ".join(f"{name}={value}" for name, value in topic["settings"].items())}
             for topic in self._topics()
         ]
-        return table_of_rows(rows, pa.schema(_COLUMNS))
+        return table_of_rows(rows, _TOPIC_SCHEMA)
 
     def to_dict(self) -> dict[str, Any]:
         """Every topic with its address, its notes and the row of the table; and a row per partition."""
         rows = [
             {"topic": topic.name, "partition": number, **row}
             for topic in self.adopted
-            for number, row in self._partitions(topic)
+            for number, row in sorted(_rows_of(topic, dry_run=self.dry_run).items())
         ]
         return {
             "ok": self.ok,
@@ -458,25 +459,22 @@ class AdoptReport(Shown):
         }
 
     def _topics(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "topic": topic.name,
-                "url": topic.url,
-                "result": topic.result,
-                "error": str(topic.error) if topic.error else None,
-                **_sums([row for _, row in self._partitions(topic)]),
-                "settings": dict(topic.settings),
-                "notes": list(topic.notes),
-            }
-            for topic in self.adopted
-        ]
-
-    def _partitions(self, adopted: AdoptedTopic) -> list[tuple[int, dict[str, int]]]:
-        return sorted(_rows_of(adopted, dry_run=self.dry_run).items())
-
-
-def _sums(rows: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    return {"partitions": len(rows), **{name: sum(row[name] for row in rows) for name in _COUNTS[1:]}}
+        topics = []
+        for topic in self.adopted:
+            rows = [*_rows_of(topic, dry_run=self.dry_run).values()]
+            topics.append(
+                {
+                    "topic": topic.name,
+                    "url": topic.url,
+                    "result": topic.result,
+                    "error": str(topic.error) if topic.error else None,
+                    "partitions": len(rows),
+                    **sums_of(rows, *_SUMS),
+                    "settings": dict(topic.settings),
+                    "notes": list(topic.notes),
+                }
+            )
+        return topics
 
 
 def _rows_of(adopted: AdoptedTopic, *, dry_run: bool) -> dict[int, dict[str, int]]:
@@ -492,7 +490,7 @@ def _rows_of(adopted: AdoptedTopic, *, dry_run: bool) -> dict[int, dict[str, int
         for number, state in enumerate(adopted.states)
     }
     for partition in adopted.partitions if dry_run else ():
-        row = rows.get(partition.name.partition, dict.fromkeys(_ROW, 0))
+        row = rows.get(partition.name.partition, dict.fromkeys(("log_start_offset", "log_end_offset", *_SUMS), 0))
         rows[partition.name.partition] = {
             "log_start_offset": row["log_start_offset"] if row["log_end_offset"] else partition.log_start_offset,
             "log_end_offset": partition.log_end_offset,

@@ -15,7 +15,7 @@ from distlog.core.commits.commit_log import CommitLog
 from distlog.core.errors import TopicNotFoundError
 from distlog.core.format.record_batch import TRANSACTIONAL
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, OffsetKey, Position, encode_position
-from distlog.core.storage.object_store import ObjectRequests
+from distlog.core.storage.object_store import ObjectStore
 from distlog.core.storage.storage import Storage
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.groups.offsets_format import encode_key
@@ -33,14 +33,14 @@ def cache(address: Address, linger_ms: int = 1) -> MetadataCache:
 
 @pytest.fixture
 def gets(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    read, actual, lock = ObjectRequests.read, Counter[str](), threading.Lock()
+    read, actual, lock = ObjectStore.read, Counter[str](), threading.Lock()
 
-    def counted(self: ObjectRequests, path: str, *bounds: Any) -> bytes:
+    def counted(self: ObjectStore, path: str, *bounds: Any) -> bytes:
         with lock:
             actual[path] += 1
         return read(self, path, *bounds)
 
-    monkeypatch.setattr(ObjectRequests, "read", counted)
+    monkeypatch.setattr(ObjectStore, "read", counted)
     return actual
 
 

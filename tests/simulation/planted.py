@@ -107,7 +107,7 @@ def _put_overwrites() -> Any:
         self._put(path, data)
         return data
 
-    return mock.patch.object(object_store.ObjectRequests, "_create", create)
+    return mock.patch.object(object_store.ObjectStore, "_create", create)
 
 
 def _replays_only_at_first() -> Any:

@@ -186,7 +186,7 @@ def test_the_probe_of_a_dead_create_is_deleted_later(storage_url: Address, monke
     clock = Clock()
     storage = TimedStorage(Storage(f"{storage_url.url}/log", storage_url.options), clock)
     with monkeypatch.context() as patch:
-        patch.setattr(storage_client, "_PROOFS", {})
+        patch.setattr(storage_client, "_CLIENTS", {})
         for backend in (LocalFiles, ObjectStore):
             patch.setattr(backend, "delete", die)
         with pytest.raises(KeyboardInterrupt):

@@ -166,7 +166,7 @@ def test_a_missing_folder_fails(tmp_path: Path) -> None:
 
 def test_a_lock_creates_its_removed_folder_again(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
-    lock = FileLock(str(folder / ".lock"), makes_folder=True)
+    lock = FileLock(str(folder / ".lock"))
     for value in (b"first", b"second"):
         with lock.held() as page:
             assert page.read() is None

@@ -16,7 +16,7 @@ from distlog.core.storage import object_client as storage_client
 @pytest.fixture
 def new_process(monkeypatch: pytest.MonkeyPatch) -> Any:
     def forget() -> None:
-        monkeypatch.setattr(storage_client, "_PROOFS", {})
+        monkeypatch.setattr(storage_client, "_CLIENTS", {})
 
     forget()
     return forget

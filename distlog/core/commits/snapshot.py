@@ -54,6 +54,7 @@ from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptMetadataError
 from distlog.core.paths import stem_read_version
 
+_OnPartition = Add | Remove | SetLogStartOffset | Restore | Cleaned | Active | Seal
 #: The clocks of a store's servers are taken to differ by less.
 CLOCKS_DIFFER_MS = 10_000
 #: Former ids that a topic remembers.
@@ -160,6 +161,32 @@ class PartitionDraft:
         self._restored_from: int | None = None
         self._former_end, self._has_batches = self._log_end_offset, False
 
+    def act(self, action: _OnPartition) -> None:
+        match action:
+            case Add(segment):
+                self.add(segment)
+            case Remove(_, stem):
+                if stem in self._removed:
+                    raise ValueError(f"segment {stem} is removed twice")
+                self._removed.add(stem)
+            case SetLogStartOffset(_, offset):
+                self.set_log_start_offset(offset)
+            case Restore(_, offset, _):
+                # the commit may add segments that were removed before
+                self._log_start_offset, self._restored_from = min(self._log_start_offset, offset), offset
+            case Cleaned(_, offset):
+                if offset > self._log_end_offset:
+                    raise ValueError(f"cleaned up to {offset}, above the log end {self._log_end_offset}")
+                self._first_dirty_offset = offset
+            case Active(_, stem, base_offset):
+                self._check_at_end(stem, base_offset)
+                if self._segments.live([stem]):
+                    raise ValueError(f"segment {stem} is sealed already")
+                self._opened_stems.add(stem)
+                self._active = action
+            case Seal(_, stem):
+                self.seal(stem)
+
     def add(self, segment: SegmentInfo) -> None:
         """Put `segment` at the log's end, or, if it begins below, in a hole that the commit makes."""
         segment.check()
@@ -171,11 +198,6 @@ class PartitionDraft:
         self._new.append(segment)
         self._log_end_offset = segment.next_offset
 
-    def remove(self, stem: str) -> None:
-        if stem in self._removed:
-            raise ValueError(f"segment {stem} is removed twice")
-        self._removed.add(stem)
-
     def set_log_start_offset(self, offset: int) -> None:
         """Raise the log start offset, never lower it; an empty partition may begin at any higher offset."""
         if offset > self._log_end_offset:
@@ -183,23 +205,6 @@ class PartitionDraft:
                 raise ValueError(f"the log start {offset} is above the log end {self._log_end_offset}")
             self._log_end_offset = offset
         self._log_start_offset = max(self._log_start_offset, offset)
-
-    def restore(self, offset: int) -> None:
-        """Lower the log start offset, and let the commit add segments that were removed before."""
-        self._log_start_offset = min(self._log_start_offset, offset)
-        self._restored_from = offset
-
-    def set_first_dirty_offset(self, offset: int) -> None:
-        if offset > self._log_end_offset:
-            raise ValueError(f"cleaned up to {offset}, above the log end {self._log_end_offset}")
-        self._first_dirty_offset = offset
-
-    def open(self, active: Active) -> None:
-        self._check_at_end(active.stem, active.base_offset)
-        if self._segments.live([active.stem]):
-            raise ValueError(f"segment {active.stem} is sealed already")
-        self._opened_stems.add(active.stem)
-        self._active = active
 
     def seal(self, stem: str) -> None:
         if not self._active or self._active.stem != stem:
@@ -270,9 +275,6 @@ class PartitionDraft:
 # A commit that breaks an invariant raises CorruptMetadataError: an error is better than a gap, an overlap or a
 # duplicate record. A writer runs `apply` before it commits, so it breaks none.
 
-#: The actions on one partition, besides tables and new log starts.
-_ON_PARTITIONS = Add | Remove | Restore | Cleaned | Active | Seal | ProducerBatches
-
 
 def apply(snapshot: Snapshot | None, commit: Commit) -> Snapshot:
     """The state after `commit`; `snapshot` is the state before it, None for commit 0."""
@@ -332,9 +334,9 @@ class _Draft:
 
         The order of actions on one partition matters: only new log starts, within the log, may follow tables.
         """
-        if any(isinstance(action, _ON_PARTITIONS) for action in actions):
-            return None
         starts = [action for action in actions if isinstance(action, SetLogStartOffset)]
+        if len(starts) < sum(isinstance(action, _OnPartition | ProducerBatches) for action in actions):
+            return None
         if not starts:
             return []
         first = actions.index(starts[0])
@@ -452,23 +454,8 @@ class _Draft:
                 self._act_on_partition(action)
         return head
 
-    def _act_on_partition(self, action: Add | Remove | SetLogStartOffset | Restore | Cleaned | Active | Seal) -> None:
-        draft = self._partition(action.segment.partition if isinstance(action, Add) else action.partition)
-        match action:
-            case Add(segment):
-                draft.add(segment)
-            case Remove():
-                draft.remove(action.stem)
-            case SetLogStartOffset():
-                draft.set_log_start_offset(action.offset)
-            case Restore():
-                draft.restore(action.offset)
-            case Cleaned():
-                draft.set_first_dirty_offset(action.first_dirty_offset)
-            case Active():
-                draft.open(action)
-            case Seal():
-                draft.seal(action.stem)
+    def _act_on_partition(self, action: _OnPartition) -> None:
+        self._partition(action.segment.partition if isinstance(action, Add) else action.partition).act(action)
 
     def _partition(self, partition: int) -> PartitionDraft:
         if partition not in self._changed:

@@ -35,7 +35,7 @@ class PartitionLock:
     def __init__(self, folder: str, topic_id: str, timeout_s: float) -> None:
         self.folder = folder
         self._topic_id, self._timeout_s = topic_id, timeout_s
-        self._file = FileLock(os.path.join(folder, paths.LOCK_FILE), makes_folder=True)
+        self._file = FileLock(os.path.join(folder, paths.LOCK_FILE))
         # packed once, since every append writes one
         self._active_head = head(topic_id, PageStatus.ACTIVE)
         self.recovery_point = NO_POINT

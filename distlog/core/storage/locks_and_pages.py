@@ -264,18 +264,17 @@ _forks = _generation = 0
 
 
 class FileLock:
-    """The lock and the page of the file `path`, not reentrant; a removed file is created again."""
+    """The lock and the page of the file `path`, not reentrant; a missing file is created, with its folder."""
 
     def __init__(
         self,
         path: str,
         *,
-        makes_folder: bool = False,
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = path
-        self._makes_folder, self._sleep, self._monotonic = makes_folder, sleep, monotonic
+        self._sleep, self._monotonic = sleep, monotonic
         # the first excludes threads; the second is held briefly, while the file is opened or closed
         self._thread_lock, self._opening_lock = threading.Lock(), threading.Lock()
         # `_locked` is the descriptor that a thread locks, set from before the lock until after the unlock
@@ -366,8 +365,7 @@ class FileLock:
         with self._opening_lock, failing_as("open the lock", self.path):
             while self._page is None:
                 forks = _forks
-                if self._makes_folder and not os.path.isdir(folder := os.path.dirname(self.path)):
-                    make_folders(folder)
+                make_folders(os.path.dirname(self.path))
                 # the next lock detects a removal between the two
                 file = open_lock(self.path)
                 try:

@@ -176,11 +176,6 @@ _S3_LIBRARY = frozenset(
         *("profile", "session_vars", "event_hooks", "include_builtin_handlers"),
     }
 )
-_CLIENTS: dict[tuple[int, str], Any] = {}
-#: The clients, by their key in _CLIENTS, whose server has answered once.
-_ANSWERED: set[tuple[int, str]] = set()
-#: By a client's key in _CLIENTS and a bucket: whether the bucket supports conditional puts.
-_PROOFS: dict[tuple[int, str, str], Proof] = {}
 
 
 @dataclass(slots=True)
@@ -191,6 +186,19 @@ class Proof:
     lock: AbstractContextManager[object] = field(default_factory=process_lock)
 
 
+@dataclass(slots=True)
+class KnownClient:
+    """A client of fsspec, whether its server has answered once, and the proofs of its buckets."""
+
+    client: Any
+    has_answered: bool = False
+    proofs: dict[str, Proof] = field(default_factory=dict)
+
+
+#: The clients, by process and by a hash of their settings.
+_CLIENTS: dict[tuple[int, str], KnownClient] = {}
+
+
 class ClientSource:
     def __init__(self, protocol: str, options: StorageOptions) -> None:
         self._protocol, self._options = protocol, options
@@ -198,7 +206,7 @@ class ClientSource:
         settings = json.dumps([protocol, options, environment()], sort_keys=True, default=repr)
         self._key = hashlib.sha256(settings.encode()).hexdigest()
 
-    def get(self) -> Any:
+    def get(self) -> KnownClient:
         """Return this process's client. Raises InvalidConfigError for an unknown option."""
         key = (os.getpid(), self._key)
         client = _CLIENTS.get(key)
@@ -207,21 +215,13 @@ class ClientSource:
             clients = [old for old in list(_CLIENTS) if old[0] == key[0]]
             for old in clients[: 1 - MAX_CLIENTS]:
                 _CLIENTS.pop(old, None)
-                _ANSWERED.discard(old)
-                for proof in [bucket_key for bucket_key in list(_PROOFS) if bucket_key[:2] == old]:
-                    _PROOFS.pop(proof, None)
-            client = _CLIENTS.setdefault(key, _connect(self._protocol, self._options))
+            client = _CLIENTS.setdefault(key, KnownClient(_connect(self._protocol, self._options)))
         return client
 
     @property
     def has_answered(self) -> bool:
-        return (os.getpid(), self._key) in _ANSWERED
-
-    def note_answer(self) -> None:
-        _ANSWERED.add((os.getpid(), self._key))
-
-    def proof(self, bucket: str) -> Proof:
-        return _PROOFS.setdefault((os.getpid(), self._key, bucket), Proof())
+        client = _CLIENTS.get((os.getpid(), self._key))
+        return client is not None and client.has_answered
 
 
 def _connect(protocol: str, options: StorageOptions) -> Any:

@@ -48,8 +48,22 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-class ObjectRequests:
-    """Sends requests and retries unclear errors; gets the client for every request, since the process may fork."""
+_WRITABLE = ("s3", "gs", "abfs", "abfss", "az", "memory")
+_KEYS_PER_DELETE = 1000
+#: How often the object for the store's time is put, if another process deletes it.
+_PROBES_TRIED = 3
+#: The time at which an object was written, in the clients of S3, Google, Azure and memory.
+_MODIFIED = ("LastModified", "mtime", "updated", "last_modified", "created")
+#: The least size of a part of an upload, in bytes; an object of SINGLE_PUT_BYTES or more is uploaded in parts.
+PART_BYTES, SINGLE_PUT_BYTES = 8 << 20, 16 << 20
+PARTS_IN_FLIGHT = 2
+_MEMORY = process_lock()
+
+T = TypeVar("T")
+
+
+class ObjectStore:
+    """The backend of URLs: it repeats requests after errors that may pass, with the client of the current process."""
 
     def __init__(self, protocol: str, options: StorageOptions, counters: StorageCounters) -> None:
         self.protocol, self.counters = protocol, counters
@@ -58,7 +72,7 @@ class ObjectRequests:
 
     @property
     def fs(self) -> Any:
-        return self._client.get()
+        return self._client.get().client
 
     def retried(self, action: str, path: str, call: Callable[[], T]) -> T:
         """Return `call()`, retried after temporary failures; for a shorter time if the server never answered."""
@@ -80,14 +94,10 @@ class ObjectRequests:
             answer = call()
         except Exception as error:
             if self._errors.is_answer(error):
-                self._client.note_answer()
+                self._client.get().has_answered = True
             raise
-        self._client.note_answer()
+        self._client.get().has_answered = True
         return answer
-
-    def proof(self, path: str) -> Proof:
-        # memory is a single store
-        return self._client.proof("" if self.protocol == "memory" else path.split("/")[2])
 
     def failure(self, action: str, path: str, error: Exception) -> DistlogError:
         return self._errors.failure(action, path, error)
@@ -105,7 +115,7 @@ class ObjectRequests:
     def put(self, path: str, data: bytes | bytearray) -> None:
         self.of_bucket("put", path, lambda: self._put(path, data))
 
-    def put_if_absent(self, path: str, data: bytes, timeout_s: float, put_time: PutTime) -> bytes:
+    def _put_if_absent(self, path: str, data: bytes, timeout_s: float, put_time: PutTime) -> bytes:
         tries: list[list[int]] = []
 
         def create() -> bytes:
@@ -191,8 +201,6 @@ class ObjectRequests:
             self._put(path, data, mode="create")
         return data
 
-
-class ObjectStore(ObjectRequests):
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[memoryview]:
         merged, covered_by = merge_ranges(ranges)
         replies = in_parallel(lambda span: memoryview(self.read(*span)), merged)
@@ -219,13 +227,15 @@ class ObjectStore(ObjectRequests):
         start_s = time.monotonic()
         self.probe_put_if_absent(path.rpartition("/")[0], timeout_s)
         left_s = timeout_s - (time.monotonic() - start_s)
-        return super().put_if_absent(path, data, left_s, put_time)
+        return self._put_if_absent(path, data, left_s, put_time)
 
     def probe_put_if_absent(self, folder: str, timeout_s: float) -> None:
         """See `Storage.probe_put_if_absent`; one of several threads sends the requests."""
         self._check_writable()
         start_s = time.monotonic()
-        proof = self.proof(folder)
+        # memory is a single store
+        bucket = "" if self.protocol == "memory" else folder.split("/")[2]
+        proof = self._client.get().proofs.setdefault(bucket, Proof())
         with proof.lock:
             if proof.is_held:
                 return
@@ -235,7 +245,7 @@ class ObjectStore(ObjectRequests):
                 raise StorageError("nothing was written: the storage did not answer another writer", folder=folder)
             path = f"{folder}/{paths.probe_file(uuid.uuid4().hex)}"
             check_one_wins(
-                lambda data: ObjectRequests.put_if_absent(self, path, data, left_s, PutTime()),
+                lambda data: self._put_if_absent(path, data, left_s, PutTime()),
                 lambda: self.delete([path]),
                 folder,
             )
@@ -359,15 +369,6 @@ class ObjectStore(ObjectRequests):
             )
 
 
-_MEMORY = process_lock()
-
-T = TypeVar("T")
-
-
-#: The time at which an object was written, in the clients of S3, Google, Azure and memory.
-_MODIFIED = ("LastModified", "mtime", "updated", "last_modified", "created")
-
-
 def modified_ms(entry: Mapping[str, Any]) -> int:
     """Return the time of a listed object in ms since 1970; MAX_LONG if unknown."""
     modified = next((entry[name] for name in _MODIFIED if entry.get(name)), MAX_LONG)
@@ -376,15 +377,10 @@ def modified_ms(entry: Mapping[str, Any]) -> int:
     return int(modified * 1000) if isinstance(modified, float) else MAX_LONG
 
 
-PART_BYTES = 8 * 1024 * 1024
-SINGLE_PUT_BYTES = 2 * PART_BYTES
-PARTS_IN_FLIGHT = 2
-
-
 # An object of less than 16 MiB is one PUT. A larger one is uploaded in parts of 8 MiB or more, two at a time, while
 # the next part fills. All parts but the last have the same size, which some stores need.
 class BufferedWriter(ObjectWriter):
-    def __init__(self, requests: ObjectRequests, path: str, part_bytes: int | None = None) -> None:
+    def __init__(self, requests: ObjectStore, path: str, part_bytes: int | None = None) -> None:
         self._requests, self._path, self._part_bytes = requests, path, part_bytes or PART_BYTES
         self._full: list[bytearray] = []
         self._filling = bytearray()
@@ -446,7 +442,7 @@ _ABORTED = "the upload expired, or another process aborted it: write the object 
 class MultipartUpload:
     """S3's multipart upload; every request is retried separately."""
 
-    def __init__(self, requests: ObjectRequests, path: str) -> None:
+    def __init__(self, requests: ObjectStore, path: str) -> None:
         self._requests, self._path = requests, path
         self._bucket, self._key, _ = requests.fs.split_path(path)
         self._crew = WorkerThreads(PARTS_IN_FLIGHT, "distlog-upload")
@@ -500,7 +496,7 @@ class MultipartUpload:
 class StreamUpload:
     """The chunked upload of an fsspec file, which retries; for stores other than S3."""
 
-    def __init__(self, requests: ObjectRequests, path: str) -> None:
+    def __init__(self, requests: ObjectStore, path: str) -> None:
         self._requests, self._path = requests, path
         self._file = self._called(lambda: requests.fs.open(path, "wb", block_size=PART_BYTES))
 
@@ -520,9 +516,3 @@ class StreamUpload:
             return call()
         except Exception as error:
             raise self._requests.failure("upload", self._path, error) from None
-
-
-_WRITABLE = ("s3", "gs", "abfs", "abfss", "az", "memory")
-_KEYS_PER_DELETE = 1000
-#: How often the object for the store's time is put, if another process deletes it.
-_PROBES_TRIED = 3
