@@ -36,7 +36,7 @@ from distlog.core.maintain.verify import verify as verify_all
 from distlog.core.opening import copies_in, naming_topics, topics
 from distlog.core.segments.segment_reader import topic_log
 from distlog.core.storage.storage import Storage as Folder
-from distlog.core.storage.store_check import check_store as store_report
+from distlog.core.storage.storage import check_store as store_report
 from distlog.core.times import now_ms
 
 OK, WARNING, ERROR = "ok", "warning", "error"

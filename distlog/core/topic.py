@@ -11,7 +11,6 @@ from html import escape
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -35,7 +34,7 @@ from distlog.core.commits.commit_log import (
     CurrentSnapshot,
     check_partition_count,
 )
-from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.display import Listing, SegmentColumns, counted, size_text, topic_figure
 from distlog.core.errors import InvalidPartitionsError, TopicNotFoundError
@@ -1023,7 +1022,7 @@ _HISTORY = pa.schema(
 )
 
 
-#: The columns that are shown of a commit and of a segment; the tables have more.
+#: The columns of commits and segments that a listing shows; the tables have more.
 _COMMIT = ("version", "timestamp", "operation", "writer", "records_added", "bytes_added", "segments_added")
 _SEGMENT = (
     *("partition", "base_offset", "next_offset", "record_count", "log_bytes"),
@@ -1053,18 +1052,16 @@ def _history_row(commit: Commit) -> dict[str, object]:
 
 
 def segments(snapshot: Snapshot) -> Listing:
-    """One row per live segment, with everything that the snapshot holds; a time that it lacks is null."""
+    """List the live segments, a row each; a time that a segment lacks is null."""
     table = pa.Table.from_batches([state.segments.columns() for state in snapshot.partitions])
     for name in _TIMES:
         table = table.set_column(table.schema.get_field_index(name), name, _times(table[name]))
-    is_active = booleans(np.concatenate([_active(partition) for partition in snapshot.partitions]))
-    return Listing(table.append_column("is_active", is_active), "segments", _SEGMENT)
-
-
-def _active(state: PartitionState) -> npt.NDArray[np.bool_]:
-    is_active = np.zeros(len(state.segments), np.bool_)
-    is_active[-1:] = [segment.is_active for segment in state.segments[-1:]]
-    return is_active
+    counts = np.array([len(state.segments) for state in snapshot.partitions])
+    is_active = np.zeros(len(table), np.bool_)
+    # only the last segment of a partition can be active
+    last_rows = (np.cumsum(counts) - 1)[counts > 0]
+    is_active[last_rows] = [state.segments[-1].is_active for state in snapshot.partitions if len(state.segments)]
+    return Listing(table.append_column("is_active", booleans(is_active)), "segments", _SEGMENT)
 
 
 def partitions(snapshot: Snapshot) -> pa.Table:

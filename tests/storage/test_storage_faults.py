@@ -28,8 +28,7 @@ from proxied_storage import storage as storage
 
 from distlog.core.errors import StorageError, StorageRefusedError
 from distlog.core.storage import backend
-from distlog.core.storage.storage import Storage
-from distlog.core.storage.store_check import check_store
+from distlog.core.storage.storage import Storage, check_store
 from distlog.core.times import now_ms
 
 pytestmark = pytest.mark.s3

@@ -14,9 +14,8 @@ from careless_bucket import new_process as new_process
 from command_line import CommandLine
 from every_storage import storage as storage
 
-from distlog.core.storage import backend, store_check
-from distlog.core.storage.storage import Storage
-from distlog.core.storage.store_check import StoreReport, check_store
+from distlog.core.storage import backend
+from distlog.core.storage.storage import Storage, StoreReport, check_store
 from distlog.core.times import now_ms
 
 CHECKS = ["writes and reads", "ranges", "listings", "deletes", "clock", "a race for one name"]
@@ -25,7 +24,7 @@ CHECKS = ["writes and reads", "ranges", "listings", "deletes", "clock", "a race 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"_RACES": 1, "_RACERS": 3, "_SAMPLES": 2, "_LARGE_BYTES": 1 << 20}.items():
-        monkeypatch.setattr(store_check, name, value)
+        monkeypatch.setattr(f"distlog.core.storage.storage.{name}", value)
 
 
 def checked(storage: Storage, clock: Callable[[], int] = now_ms) -> StoreReport:

@@ -1,4 +1,4 @@
-"""What a topic remembers of appends, to recognize repeated ones: the batches of applications, and producers (KIP-98).
+"""The batches of applications, and the producers (KIP-98), by which a topic recognizes repeated appends.
 
 Batches are kept for thirty days, and the newest of each application forever. If an application commits its batches
 in order, only the last few are kept: the newest number shows which batches were committed. An application that
@@ -36,7 +36,7 @@ TAIL_LIMIT = 256
 #: A batch in order makes batches forgotten whose numbers are lower by this much or more. A writer repeats only its
 #: newest batch; the few before it are for people to see.
 KEPT_NUMBERS = 10
-#: Applications that are searched one by one in less time than all of them take.
+#: Up to this number, searching applications one by one is faster than listing all.
 _FEW_APPLICATIONS = 8
 _RANGE = pa.struct(
     [pa.field("partition", pa.int32()), pa.field("start_offset", pa.int64()), pa.field("end_offset", pa.int64())]
