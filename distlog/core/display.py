@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import Field, dataclass, fields
 from html import escape
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 import numpy as np
 import numpy.typing as npt
@@ -126,15 +126,9 @@ def _rows(table: pa.Table) -> list[list[str]]:
     return [list(row) for row in zip(*columns, strict=True)]
 
 
-class Screen(Protocol):
-    """Shows one line of text, and a bar where `share` (0 to 1) is known; `close` shows the result."""
-
-    def draw(self, line: str, share: float | None) -> None: ...
-
-    def close(self, line: str) -> None: ...
-
-
 class Terminal:
+    """Shows a line of progress on a terminal until `close`."""
+
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
@@ -147,7 +141,10 @@ class Terminal:
 
 
 class Notebook:
-    """A bar and a line in the output of the cell that runs; the line stays. `display` is IPython's."""
+    """Shows a line of progress in the output of the cell that runs, with a bar if `share` (0 to 1) is known.
+
+    The line of `close` stays. `display` is IPython's.
+    """
 
     def __init__(self, display: Any) -> None:
         self._display = display
@@ -166,6 +163,9 @@ class Notebook:
             self._handle = self._display(content, raw=True, display_id=True)
         else:
             self._handle.update(content, raw=True)
+
+
+Screen = Terminal | Notebook
 
 
 def screen_of(shown: bool | None, stream: TextIO | None = None) -> Screen | None:

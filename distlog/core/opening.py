@@ -567,13 +567,11 @@ def adopt(
         adopted = []
         for name, replicas in replicas_by_topic.items():
             target = root if url and is_folder else root.child(name)
-            settings = partial(_settings, name, replicas, clusters, overrides)
             try:
-                adopted.append(
-                    _adopt(
-                        replicas, target, settings, states, by_links=not url, dry_run=dry_run, topics=adopted_topics
-                    )
-                )
+                settings = _settings(name, replicas, clusters, overrides)
+                adopted_topic, topic = _adopt(replicas, target, settings, states, by_links=not url, dry_run=dry_run)
+                adopted.append(adopted_topic)
+                adopted_topics.update({adopted_topic.name: topic} if topic else {})
             except DistlogError as error:
                 if is_folder:
                     raise
@@ -631,25 +629,22 @@ def _settings(
 def _adopt(
     replicas: Replicas,
     target: Storage,
-    settings: Callable[[], ImportedSettings],
+    settings: ImportedSettings,
     states: LeftStates,
     *,
     by_links: bool,
     dry_run: bool,
-    topics: dict[str, Topic],
-) -> AdoptedTopic:
-    settings_taken = settings()
+) -> tuple[AdoptedTopic, Topic | None]:
     adopted, log, snapshot = adopt_topic(
-        replicas, target, topic_log, settings_taken.config, states, by_links=by_links, dry_run=dry_run
+        replicas, target, topic_log, settings.config, states, by_links=by_links, dry_run=dry_run
     )
     if not adopted.was_there:
-        adopted = dataclasses.replace(
-            adopted, settings=settings_taken.values, notes=(*adopted.notes, *settings_taken.notes)
-        )
-    if snapshot is not None:
-        topic = topics[adopted.name] = Topic(TopicHandle.of(target, snapshot.name, log), snapshot)
-        adopted = dataclasses.replace(adopted, states=tuple(topic.live_snapshot.partitions))
-    return adopted
+        notes = (*adopted.notes, *settings.notes)
+        adopted = dataclasses.replace(adopted, settings=settings.values, notes=notes)
+    if snapshot is None:
+        return adopted, None
+    topic = Topic(TopicHandle.of(target, snapshot.name, log), snapshot)
+    return dataclasses.replace(adopted, states=tuple(topic.live_snapshot.partitions)), topic
 
 
 #: Why a topic in tiered storage refuses changes.

@@ -83,7 +83,7 @@ _SEGMENT_FILE = re.compile(
 _BUNDLE = re.compile(rf"{BUNDLES_DIR}/(?P<stem>{NEW_STEM_PATTERN}){re.escape(BUNDLE_SUFFIX)}")
 
 _PENDING = re.compile(
-    rf"{PENDING_DIR}/(?P<stem>{NEW_STEM_PATTERN})(?:\.json|\.(?P<told>[A-Za-z0-9_-]{{1,1000}})\.append)"
+    rf"{PENDING_DIR}/(?P<stem>{NEW_STEM_PATTERN})(?:\.json|\.(?P<actions>[A-Za-z0-9_-]{{1,1000}})\.append)"
 )
 
 
@@ -173,7 +173,7 @@ def parse_pending_file(name: str) -> str | None:
 
 
 def actions_in_pending_name(name: str) -> str | None:
-    return match["told"] if (match := _PENDING.fullmatch(name)) else None
+    return match["actions"] if (match := _PENDING.fullmatch(name)) else None
 
 
 def commit_file(version: int) -> str:

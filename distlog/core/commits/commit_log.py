@@ -99,11 +99,8 @@ _SHORT_S = 0.5
 #: Versions to read at once after several lost races: by then, several commits follow the winner's.
 _PROBES = 4
 
-# Concurrency is optimistic (see `CommitRace`): there are no locks, and no commit is ever changed. Vacuum deletes
-# commits older than `commit.retention.ms`. So a free name proves nothing to a process that was paused: the commit of
-# that name may have been deleted. Each snapshot has a time of the store's clock at which its next version did not
-# exist. If the response to a put, or "not found", has a time long after that, the process searches the newest commit
-# before it trusts the response. Usually this costs no request.
+# Vacuum deletes commits older than `commit.retention.ms`, so a free name proves nothing to a process that was paused:
+# docs/design/commit-log.md ("Old commits") has the rules.
 #
 # A visible commit may not be durable: on a local disk, its writer may have died before it synced the folder. A put
 # syncs the folder, with all earlier commits. Without a put, the folder is synced before the caller gets the commit.

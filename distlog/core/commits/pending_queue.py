@@ -35,32 +35,23 @@ from distlog.core.errors import (
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 
-# Only one commit is put at a time. So a writer that lost a race leaves its append as a file in `_pending/`: a commit
-# without a version, named by the stem of its first segment. The writer whose turn it is commits all pending appends
-# but the oldest, whose writer commits next: the commit names it. The other writers poll for the next commit, and find
-# their append in it. If it does not come, the first writer in the queue commits, then the next one, and each writer
-# for which the queue before it got no shorter in LONGEST_WAIT_S, since a writer may be dead. While the queue gets
-# shorter, nobody leaves it: of a thousand writers that commit at once one would win.
+# docs/design/commit-log.md ("Many writers on an object store") has the steps, and why each append is committed once.
 #
-# An append is committed once, since commits are a chain. The writer of version V has read all commits since the
-# files of each append were started, which the stem names, and commits no append that is in one. An append older than
-# a writer's commit history is left to other writers.
-#
-# A pending append may be committed at any time, also if its writer is dead, until the vacuum horizon is above its
-# files. So the outcome of an error after that is unknown, unless the topic was dropped or the files are too old.
+# An append leaves the queue, and races, when the queue before it got no shorter in LONGEST_WAIT_S: a writer may
+# be dead. While the queue gets shorter, nobody leaves it: of a thousand writers that commit at once one would win.
+# An append older than a writer's commit history is left to other writers.
 
-
-#: A pending append polls for the next commit after this time, in seconds, and the more seldom the longer none comes.
+#: The least and the longest pause between polls for the next commit, in seconds: the longer none comes, the longer.
 POLL_S, LONGEST_POLL_S = 0.05, 0.3
-#: How long each append in the queue waits for those before it, in seconds.
+#: How long an append waits for each of those before it in the queue, in seconds.
 PATIENCE_S = 1.0
-#: The longest wait in the queue while nothing before the append is committed, and at all, in seconds; then it races.
+#: The longest wait in the queue while nothing before the append is committed, and the longest wait, in seconds.
 LONGEST_WAIT_S, LONGEST_QUEUE_S = 3.0, 30.0
 #: An append that meets this many commits of other writers joins the queue; of two writers seldom one does.
 MANY = 3
 #: How long after a commit of many appends a writer's next one joins the queue at once, in seconds.
 CROWDED_S = 10.0
-#: The most appends that one commit takes from the queue, and that a writer lists.
+#: The most appends that one commit has from the queue, and that a writer lists.
 MOST_TOGETHER, MOST_LISTED = 200, 1000
 #: A commit that could take this many appends leaves one in the queue, whose writer commits next.
 CROWD = 2
@@ -69,10 +60,9 @@ _MOST_FOLLOWED = 64
 
 # A short append is in its file's name too, deflated, in base64 for URLs: so its committer lists the folder, and reads
 # no file, since one of a hundred concurrent reads always takes long. The dictionary of the compression is the text
-# that all pending appends share, with the topic's id and the stem: a name has about 30 letters for each part of a
-# bundle. An object store's names have at most 1,024 bytes, with the folders.
+# that all pending appends share, with the topic's id and the stem.
 
-#: The most bytes of a file, and of its whole address with the name.
+#: The most bytes of a file, and of its whole address: stores take 1,024 bytes for a name with its folders.
 LARGEST_PENDING, LONGEST_ADDRESS = 64 << 10, 1000
 #: The operations of appends that wait: any, and one whose records all have keys, which compacted topics ask for.
 PENDING, PENDING_KEYED = "append", "append-keyed"

@@ -506,25 +506,15 @@ def of_numbers(
 ) -> pa.RecordBatch:
     """Segments as a batch of SCHEMA; one stem and compression may stand for all. Other fields are defaults, or 0."""
     count = len(np.asarray(columns["partition"]))
-    shared = {"stem": stem, "compression": compression}
     arrays = []
     for spec in SCHEMA:
-        if isinstance(shared.get(spec.name), pa.Array):
-            arrays.append(shared[spec.name])
-        elif spec.type == pa.string():
-            arrays.append(
-                pa.DictionaryArray.from_arrays(
-                    integers(np.zeros(count, np.int32), pa.int32()), texts([shared[spec.name]])
-                ).dictionary_decode()
-            )
-        elif spec.name in columns:
-            kind = booleans if spec.type == pa.bool_() else integers
-            arrays.append(kind(columns[spec.name]))
+        if spec.type == pa.string():
+            value = stem if spec.name == "stem" else compression
+            every_row = integers(np.zeros(count, np.int64))
+            arrays.append(value if isinstance(value, pa.Array) else texts([value]).take(every_row))
         else:
-            value = _DEFAULTS.get(spec.name, 0)
-            arrays.append(
-                booleans(np.zeros(count, bool)) if spec.type == pa.bool_() else integers(np.full(count, value))
-            )
+            make = booleans if spec.type == pa.bool_() else integers
+            arrays.append(make(np.broadcast_to(columns.get(spec.name, _DEFAULTS.get(spec.name, 0)), count)))
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 

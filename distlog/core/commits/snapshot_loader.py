@@ -6,7 +6,7 @@ import bisect
 import dataclasses
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -458,12 +458,6 @@ class CommitFiles:
             raise CorruptMetadataError("a commit below the head is missing; restore it from a copy", file=file)
         return commit
 
-    def read_many(self, versions: Sequence[int]) -> list[Commit | None]:
-        """`read` of each of `versions`; in parallel, if requests are slow."""
-        if self._storage.is_local or len(versions) == 1:
-            return [self.read(version) for version in versions]
-        return in_parallel(self.read, versions)
-
     def follow(
         self,
         start: int,
@@ -485,7 +479,8 @@ class CommitFiles:
             request_time.time_ms = self._storage.replied_ms()
             # Two versions after `existing`: the first is expected to be missing, and then the second must be, too.
             size = min(max(group, start - first, existing + 3 - start), _LARGEST_GROUP)
-            next_commits = self.read_many(range(start, min(start + size, end)))
+            read_all = map if self._storage.is_local else in_parallel
+            next_commits = list(read_all(self.read, range(start, min(start + size, end))))
             commits = list(_until_missing(next_commits))
             if commits:
                 yield commits
@@ -519,8 +514,8 @@ def _check_belongs(snapshot: Snapshot, commit: Commit) -> None:
 
 # A commit in a folder that was deleted would be the only one there, and one in a topic that was created again would
 # not follow the commit before it: nobody could read that topic. So a writer checks that the commit before its own
-# exists and is the same one. On a local disk a check costs little. On an object store it is a request in CHECK_S, for
-# a commit that existed at the last check, since the process may have put commits since.
+# exists and is the same one. On a local disk it checks always, on an object store once in CHECK_S, for a commit that
+# existed at the last check, since the process may have put commits since.
 
 
 class TopicExistence:
@@ -528,15 +523,18 @@ class TopicExistence:
 
     def __init__(self, storage: Storage, monotonic: Callable[[], float]) -> None:
         self._storage, self._monotonic = storage, monotonic
-        # on an object store: the time, and the version and id of the commit to check next
+        # on an object store: the time of the last check, and the version and id of the commit to check next
         self._last_check: tuple[float, int, str] | None = None
-        # on a disk: the id of the commit that was read last, and its file's number and time
-        self._last_file: tuple[str, int, int] | None = None
 
     def check(self, head: Snapshot) -> bool:
         """True if the commit of `head`, or one before it, still exists, as far as this checks."""
         if self._storage.is_local:
-            return self._is_on_disk(head)
+            try:
+                with self._storage.opened_file(paths.commit_file(head.version)) as file:
+                    first_bytes = os.pread(file, _HEAD_BYTES, 0)
+            except OSError:
+                return False
+            return self._is_of(first_bytes, head.version, head.commit_id)
         now_s = self._monotonic()
         checked_s, version, commit_id = self._last_check or (now_s, head.version, head.commit_id)
         if now_s - checked_s >= CHECK_S:
@@ -548,22 +546,6 @@ class TopicExistence:
                 return False
             checked_s, version, commit_id = now_s, head.version, head.commit_id
         self._last_check = checked_s, version, commit_id
-        return True
-
-    def _is_on_disk(self, head: Snapshot) -> bool:
-        name = paths.commit_file(head.version)
-        try:
-            status = os.stat(self._storage.local_path(name))
-            file = (head.commit_id, status.st_ino, status.st_mtime_ns)
-            if file == self._last_file:
-                return True
-            with self._storage.opened_file(name) as descriptor:
-                first_bytes = os.pread(descriptor, _HEAD_BYTES, 0)
-        except OSError:
-            return False
-        if not self._is_of(first_bytes, head.version, head.commit_id):
-            return False
-        self._last_file = file
         return True
 
     def _is_of(self, first_bytes: bytes, version: int, commit_id: str) -> bool:

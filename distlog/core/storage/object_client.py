@@ -429,8 +429,6 @@ _AZURE_KEYS = "the account key, the token or the SAS"
 #: 409 and 412 are unclear: only a read shows which object is stored. Other 3xx and 4xx are refusals, 5xx unclear.
 _STATUSES = {
     307: ErrorKind.UNCLEAR,
-    401: ErrorKind.REFUSED,
-    403: ErrorKind.REFUSED,
     404: ErrorKind.MISSING,
     408: ErrorKind.UNCLEAR,
     409: ErrorKind.UNCLEAR,
