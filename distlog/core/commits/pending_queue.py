@@ -43,7 +43,7 @@ from distlog.core.storage.storage import Storage
 
 #: The least and the longest pause between polls for the next commit, in seconds: the longer none comes, the longer.
 POLL_S, LONGEST_POLL_S = 0.05, 0.3
-#: How long an append waits for each of those before it in the queue, in seconds.
+#: How long an append waits for each earlier append in the queue, in seconds.
 PATIENCE_S = 1.0
 #: The longest wait in the queue while nothing before the append is committed, and the longest wait, in seconds.
 LONGEST_WAIT_S, LONGEST_QUEUE_S = 3.0, 30.0

@@ -42,8 +42,8 @@ CHUNK_BYTES = 2 << 20
 _READS_IN_FLIGHT = 4
 #: How far the store's clock and ours may be apart: S3 itself refuses requests from a quarter of an hour on.
 MAX_CLOCK_SKEW_MS = 300_000
-#: `check_store` lets _RACERS writers race for each of _RACES names, and measures _SAMPLES requests of each kind, with
-#: objects of these sizes.
+#: `check_store` lets _RACERS writers race for each of _RACES names. It measures _SAMPLES requests of each kind, with
+#: small and large objects.
 _RACES, _RACERS, _SAMPLES = 3, 16, 10
 _SMALL, _LARGE_BYTES = bytes(1024), 32 << 20
 
