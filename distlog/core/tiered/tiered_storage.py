@@ -26,10 +26,10 @@ import numpy.typing as npt
 from distlog.core import paths
 from distlog.core.commits import fields
 from distlog.core.commits.actions import MAX_PARTITIONS
+from distlog.core.commits.deduplication import NO_TRANSACTIONS
 from distlog.core.commits.fields import LONG, Integer
 from distlog.core.commits.segment_table import NO_OFFSET, SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
-from distlog.core.commits.deduplication import NO_TRANSACTIONS
 from distlog.core.config import TopicConfig
 from distlog.core.errors import (
     CorruptMetadataError,
