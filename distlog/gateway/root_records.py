@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
@@ -49,36 +50,36 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
-class RootRecords(Generic[Key, Value]):
-    """The newest records of the topic `name`, for many threads.
+class RootRecords(ABC, Generic[Key, Value]):
+    """The newest records of the topic `name`, for many threads."""
 
-    `parse` returns the key of a record and its value, None to remove the key. For an unknown record it raises
-    ValueError or DistlogError, and the record is logged and skipped; UnknownValueError removes its key, too.
-    `changed` gets all values after a change.
-    """
+    name: str
 
-    def __init__(
-        self,
-        metadata: MetadataCache,
-        name: str,
-        clock: Callable[[], int],
-        parse: Callable[[bytes, bytes | None], tuple[Key, Value | None]],
-        changed: Callable[[Mapping[Key, Value]], None],
-    ) -> None:
-        self._metadata, self._name, self._clock = metadata, name, clock
-        self._parse, self._changed = parse, changed
-        self._lock = threading.Lock()
+    def __init__(self, metadata: MetadataCache, clock: Callable[[], int]) -> None:
+        self._metadata, self._clock, self._lock = metadata, clock, threading.Lock()
         self._hosted: HostedTopic | None = None
         self._tail = PartitionTail(lambda offset: None)
         self._values: dict[Key, Value] = {}
         # the values are unknown before the first refresh
         self._is_reported = False
 
+    @abstractmethod
+    def parse(self, key: bytes, value: bytes | None) -> tuple[Key, Value | None]:
+        """Return the key of a record and its value, None to remove the key.
+
+        Raises ValueError or DistlogError for an unknown record, which is logged and skipped. An UnknownValueError
+        removes its key, too.
+        """
+
+    @abstractmethod
+    def on_changed(self, values: Mapping[Key, Value]) -> None:
+        """Take all values after a change."""
+
     def refresh(self) -> None:
         """Read what any gateway changed. Raises DistlogError."""
         with self._lock:
             try:
-                hosted = self._metadata.fresh_topic(self._name)
+                hosted = self._metadata.fresh_topic(self.name)
                 hosted.refresh()
             except TopicNotFoundError:
                 if self._hosted is not None:
@@ -86,13 +87,13 @@ class RootRecords(Generic[Key, Value]):
             else:
                 self._read(hosted)
             if not self._is_reported:
-                self._changed(dict(self._values))
+                self.on_changed(dict(self._values))
                 self._is_reported = True
 
     def append(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
         """Store records; they are durable, and apply here, when this returns. Raises DistlogError."""
         if records:
-            hosted = self._metadata.own_topic(self._name, 1, _CONFIG)
+            hosted = self._metadata.own_topic(self.name, 1, _CONFIG)
             hosted.append_run(0, own_batch(records, self._clock()), lambda snapshot: None)
             self.refresh()
 
@@ -110,10 +111,10 @@ class RootRecords(Generic[Key, Value]):
             for row in records.to_pylist():
                 self._is_reported = False
                 try:
-                    key, value = self._parse(row["key"] or b"", row["value"])
+                    key, value = self.parse(row["key"] or b"", row["value"])
                 except (ValueError, DistlogError) as error:
                     reason = text(str(error))[:_MOST_TEXT]
-                    _log.error("a record of %s is unknown: %s (offset=%s)", self._name, reason, row["offset"])
+                    _log.error("a record of %s is unknown: %s (offset=%s)", self.name, reason, row["offset"])
                     if isinstance(error, UnknownValueError):
                         self._values.pop(cast("Key", error.key), None)
                     continue
@@ -174,8 +175,10 @@ def decode_acl(key: bytes, value: bytes | None) -> tuple[bytes, Acl | None]:
         raise ValueError("this is not an ACL") from None
 
 
-class RootAcls:
+class RootAcls(RootRecords[bytes, Acl]):
     """The ACLs in a root, for many threads. Before the first refresh only super users may do anything."""
+
+    name, parse = ACLS_TOPIC, staticmethod(decode_acl)
 
     def __init__(
         self,
@@ -185,13 +188,11 @@ class RootAcls:
         *,
         everyone_if_none: bool,
     ) -> None:
+        super().__init__(metadata, clock)
         self._super_users, self._everyone_if_none = frozenset(super_users), everyone_if_none
         self._lists = AccessLists((), self._super_users)
-        #: The keys of each ACL's records; the gateways write one key for each.
+        # the keys of each ACL's records; the gateways write one key for each
         self._keys: Mapping[Acl, Sequence[bytes]] = {}
-        self._records = RootRecords(metadata, ACLS_TOPIC, clock, decode_acl, self._set)
-        #: Reads what was changed, by any gateway. Raises DistlogError.
-        self.refresh = self._records.refresh
         self.denials = EventLog("requests that no ACL allows")
 
     @property
@@ -203,37 +204,19 @@ class RootAcls:
 
     def create(self, acls: Iterable[Acl]) -> None:
         """Add ACLs; they are durable, and apply here, when this returns. Raises DistlogError."""
-        self._records.append([encode_acl(check_acl(acl)) for acl in dict.fromkeys(acls)])
+        self.append([encode_acl(check_acl(acl)) for acl in dict.fromkeys(acls)])
 
     def delete(self, acls: Iterable[Acl]) -> None:
         keys = self._keys
         deleted_keys = [key for acl in dict.fromkeys(acls) for key in keys.get(acl, (encode_acl(acl)[0],))]
-        self._records.append([(key, None) for key in deleted_keys])
+        self.append([(key, None) for key in deleted_keys])
 
-    def _set(self, acls: Mapping[bytes, Acl]) -> None:
+    def on_changed(self, values: Mapping[bytes, Acl]) -> None:
         keys: dict[Acl, list[bytes]] = {}
-        for key, acl in acls.items():
+        for key, acl in values.items():
             keys.setdefault(acl, []).append(key)
         self._keys = keys
         self._lists = AccessLists(keys, self._super_users, everyone_if_none=self._everyone_if_none)
-
-
-class RootUsers:
-    def __init__(self, metadata: MetadataCache, clock: Callable[[], int]) -> None:
-        #: The secrets of each user by their mechanisms, as of the last refresh; another object after a change.
-        self.secrets: Mapping[str, Mapping[str, ScramSecret]] = {}
-        self._records = RootRecords(metadata, CREDENTIALS_TOPIC, clock, decode_credential, self._set)
-        #: Reads what was changed, by any gateway. Raises DistlogError.
-        self.refresh = self._records.refresh
-
-    def alter(self, changes: Iterable[tuple[Credential, ScramSecret | None]]) -> None:
-        self._records.append([encode_credential(name, secret) for name, secret in changes])
-
-    def _set(self, secrets: Mapping[Credential, ScramSecret]) -> None:
-        users: dict[str, dict[str, ScramSecret]] = {}
-        for name, secret in secrets.items():
-            users.setdefault(name.user, {})[name.mechanism] = secret
-        self.secrets = users
 
 
 # A credential as a record: the user and the mechanism in the key, the secret in the value, as in the file of users.
@@ -269,6 +252,23 @@ def decode_credential(key: bytes, value: bytes | None) -> tuple[Credential, Scra
         return name, None if value is None else parsed_secret(name.mechanism, json.loads(value))
     except _MALFORMED:
         raise UnknownValueError(name, "this is not a credential") from None
+
+
+class RootUsers(RootRecords[Credential, ScramSecret]):
+    """The users in a root, whose names and secrets administrators change by Kafka's API."""
+
+    name, parse = CREDENTIALS_TOPIC, staticmethod(decode_credential)
+    #: The secrets of each user by their mechanisms, as of the last refresh; another object after a change.
+    secrets: Mapping[str, Mapping[str, ScramSecret]] = {}
+
+    def alter(self, changes: Iterable[tuple[Credential, ScramSecret | None]]) -> None:
+        self.append([encode_credential(name, secret) for name, secret in changes])
+
+    def on_changed(self, values: Mapping[Credential, ScramSecret]) -> None:
+        users: dict[str, dict[str, ScramSecret]] = {}
+        for name, secret in values.items():
+            users.setdefault(name.user, {})[name.mechanism] = secret
+        self.secrets = users
 
 
 # Null is the default entity. A record without a value removes the quota.
@@ -314,32 +314,38 @@ def decode_change(fields: Mapping[str, Any], value: bytes | None) -> tuple[tuple
 _Key = tuple[Entity | str, str]
 
 
-class DynamicConfigs:
+def decode_config(key: bytes, value: bytes | None) -> tuple[_Key, float | None]:
+    try:
+        fields: Any = json.loads(key)
+        return decode_setting(fields, value) if "group" in fields else decode_change(fields, value)
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError("this is not a quota or a setting") from error
+
+
+class DynamicConfigs(RootRecords[_Key, float]):
     """The quotas and settings of groups that administrators change at run time."""
+
+    name, parse = CONFIGS_TOPIC, staticmethod(decode_config)
 
     def __init__(
         self, metadata: MetadataCache, quotas: Quotas, groups: GroupConfigs, clock: Callable[[], int]
     ) -> None:
+        super().__init__(metadata, clock)
         self._quotas, self.groups = quotas, groups
-        self._records = RootRecords[_Key, float](metadata, CONFIGS_TOPIC, clock, decode_config, self._set)
 
     @property
     def limits(self) -> Limits:
         return self._quotas.limits
 
-    def refresh(self) -> None:
-        """Read what any gateway changed. Raises DistlogError."""
-        self._records.refresh()
-
     def alter_quotas(self, entity: Entity, changes: Changes) -> None:
         """Store quotas; they are durable, and apply here, when this returns. Raises DistlogError."""
         check_change(entity, changes)
-        self._records.append([encode_change(entity, name, value) for name, value in sorted(changes.items())])
+        self.append([encode_change(entity, name, value) for name, value in sorted(changes.items())])
 
     def alter_group(self, group: str, changes: Mapping[str, int | None]) -> None:
-        self._records.append([encode_setting(group, name, value) for name, value in sorted(changes.items())])
+        self.append([encode_setting(group, name, value) for name, value in sorted(changes.items())])
 
-    def _set(self, values: Mapping[_Key, float]) -> None:
+    def on_changed(self, values: Mapping[_Key, float]) -> None:
         limits: dict[Entity, dict[str, float]] = {}
         settings: dict[tuple[str, str], int] = {}
         for (subject, name), value in values.items():
@@ -349,11 +355,3 @@ class DynamicConfigs:
                 settings[subject, name] = int(value)
         self._quotas.set(limits)
         self.groups.set(settings)
-
-
-def decode_config(key: bytes, value: bytes | None) -> tuple[_Key, float | None]:
-    try:
-        fields: Any = json.loads(key)
-        return decode_setting(fields, value) if "group" in fields else decode_change(fields, value)
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError("this is not a quota or a setting") from error

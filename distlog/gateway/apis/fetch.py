@@ -176,15 +176,6 @@ def _by_partition(request: Request) -> dict[tuple[str, int], Any]:
     }
 
 
-class _ListedOffset(NamedTuple):
-    offset: int
-    timestamp: int
-    leader_epoch: int
-
-
-_NO_LISTED_OFFSET = _ListedOffset(_NONE, _NONE, _NONE)
-
-
 def _list_topic(
     request: Request, broker: Broker, topic: str, requested: Sequence[Any], committed: bool
 ) -> list[Fields]:
@@ -196,37 +187,33 @@ def _list_topic(
             hosted.refresh()
     except Exception as error:
         code = error_code(error)
-        return [_listed_fields(part, code, _NO_LISTED_OFFSET) for part in requested]
+        return [{"partition_index": part.partition_index, "error_code": code} for part in requested]
 
-    def answer(part: Any) -> Fields:
-        try:
-            return _listed_fields(part, ErrorCode.none, _listed_offset(hosted, part, committed))
-        except Exception as error:
-            return _listed_fields(part, error_code(error), _NO_LISTED_OFFSET)
+    def listed(part: Any) -> Fields:
+        return attempted(partial(_listed_offset, hosted, part, committed), partition_index=part.partition_index)
 
-    return [answer(part) for part in requested] if hosted.is_local else in_parallel(answer, requested)
+    return [listed(part) for part in requested] if hosted.is_local else in_parallel(listed, requested)
 
 
-def _listed_fields(requested: Any, code: ErrorCode, listed: _ListedOffset) -> Fields:
-    return {"partition_index": requested.partition_index, "error_code": code, **listed._asdict()}
-
-
-def _listed_offset(hosted: HostedTopic, requested: Any, committed: bool) -> _ListedOffset:
+def _listed_offset(hosted: HostedTopic, requested: Any, committed: bool) -> Fields:
+    """The offset for a time or a name of Kafka's, with its time and epoch; nothing if there is none."""
     partition = hosted.partition(requested.partition_index)
     state, time = partition.state(), requested.timestamp
+    epochs = partition.leader_epochs(state)
     end = partition.offsets(state).last_stable_offset if committed else state.log_end_offset
     if time == LATEST:
-        return _ListedOffset(end, _NONE, partition.leader_epochs(state).latest)
+        return {"offset": end, "leader_epoch": epochs.latest}
     if time in (EARLIEST, _EARLIEST_LOCAL):
         start = state.log_start_offset
-        return _ListedOffset(start, _NONE, partition.leader_epochs(state).epoch_of(state, start))
+        return {"offset": start, "leader_epoch": epochs.epoch_of(state, start)}
     if time == _LATEST_TIERED or (time < 0 and time != MAX_TIMESTAMP):
-        return _NO_LISTED_OFFSET
+        return {}
     offset_and_time = offset_for_time(hosted.topic.reader, state, time)
     # a reader of committed records gets no offset that is not stable yet
     if offset_and_time is None or offset_and_time[0] >= end:
-        return _NO_LISTED_OFFSET
-    return _ListedOffset(*offset_and_time, partition.leader_epochs(state).epoch_of(state, offset_and_time[0]))
+        return {}
+    offset, timestamp = offset_and_time
+    return {"offset": offset, "timestamp": timestamp, "leader_epoch": epochs.epoch_of(state, offset)}
 
 
 # An imported log has its broker's epochs: each ends where the next one begins, and the latest one where the log ends.

@@ -17,7 +17,7 @@ from distlog.gateway.event_log import FAILURES
 from distlog.gateway.groups.classic_group import GroupPhase, Join, JoinReply, SyncReply, SyncRequest
 from distlog.gateway.groups.consumer_group import ConsumerHeartbeat, HeartbeatReply, matches
 from distlog.gateway.groups.coordinator import GroupDescription
-from distlog.gateway.groups.offsets_format import TopicIdPartition, numbers_by_topic_id
+from distlog.gateway.groups.offsets_format import TopicIdPartition
 from distlog.gateway.kafka_apis import Api, Broker, Handlers
 from distlog.gateway.protocol.error_codes import AccessDeniedError, CoordinatorError, attempted, error_code
 from distlog.gateway.protocol.messages import ErrorCode, Fields
@@ -396,7 +396,7 @@ def _check_heartbeat(request: Request, broker: Broker) -> None:
 
 
 def _assigned_topics(partitions: Iterable[TopicIdPartition]) -> list[Fields]:
-    return [{"topic_id": topic, "partitions": numbers} for topic, numbers in numbers_by_topic_id(partitions).items()]
+    return by_topic(sorted(partitions))
 
 
 _CONSUMER = 1

@@ -232,15 +232,14 @@ class ProduceRequest(DelayedAppend):
         parts = self._of(PartState.APPENDED, PartState.FLUSH_LOCKED)
         # a thread has several: to hand a part over takes as long as the work for it besides the sync
         threads = min(len(parts), PARALLEL_REQUESTS)
+        if threads > 1:
+            in_parallel(self._flush_parts, [parts[first::threads] for first in range(threads)])
+        else:
+            self._flush_parts(parts)
 
-        def flush(first: int) -> None:
-            for part in parts[first::threads]:
-                self._flush_part(part)
-
-        if threads == 1:
-            flush(0)
-        elif threads:
-            in_parallel(flush, range(threads))
+    def _flush_parts(self, parts: Sequence[ProducedPart]) -> None:
+        for part in parts:
+            self._flush_part(part)
 
     def _flush_part(self, part: ProducedPart) -> None:
         assert part.partition is not None
@@ -294,7 +293,7 @@ class ProduceRequest(DelayedAppend):
             if any(part.state is PartState.FAILED for part in parts):
                 request.hang_up("a produce request with acks=0 failed")
             else:
-                request.respond_nothing()
+                request.respond(None)
             return
         results, errors_left = list[tuple[str | uuid.UUID, Fields]](), _MOST_RECORD_ERRORS
         for part in parts:

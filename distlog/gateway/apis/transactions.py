@@ -19,7 +19,7 @@ from distlog.gateway.groups.consumer_group import matches
 from distlog.gateway.groups.offsets_format import encode_key
 from distlog.gateway.groups.registry import MAX_TEXT_BYTES
 from distlog.gateway.kafka_apis import Api, Broker, Handlers
-from distlog.gateway.protocol.error_codes import CoordinatorError, attempted, error_code
+from distlog.gateway.protocol.error_codes import CoordinatorError, attempted
 from distlog.gateway.protocol.messages import ErrorCode, Fields
 from distlog.gateway.security.acls import Operation, ResourceType
 from distlog.gateway.server.request import Request, by_topic, grouped
@@ -186,30 +186,23 @@ def _written(request: Request, broker: Broker, markers: Sequence[Any]) -> list[F
         (topic.name, number) for marker in markers for topic in marker.topics for number in topic.partition_indexes
     )
     return by_topic(
-        (name, {"partition_index": number, "error_code": _marker_code(request, broker, markers[0], name, number)})
+        (name, attempted(partial(_write_marker, request, broker, markers[0], name, number), partition_index=number))
         for name, number in partitions
     )
 
 
-def _marker_code(request: Request, broker: Broker, requested: Any, topic: str, number: int) -> ErrorCode:
-    try:
-        request.rights.check_cluster(Operation.ALTER, Operation.CLUSTER_ACTION)
-        return _write(broker, requested, topic, number)
-    except Exception as error:
-        return error_code(error)
-
-
-def _write(broker: Broker, requested: Any, topic: str, number: int) -> ErrorCode:
+def _write_marker(request: Request, broker: Broker, requested: Any, topic: str, number: int) -> Fields | None:
+    request.rights.check_cluster(Operation.ALTER, Operation.CLUSTER_ACTION)
     hosted = broker.metadata.fresh_topic(topic)
     partition = hosted.partition(number)
     producer = next((entry for entry in partition.producers() if entry["producer_id"] == requested.producer_id), None)
     if producer is None or producer["transaction_first_offset"] < 0:
         # nothing is open: it may be a repeated request
-        return ErrorCode.none
+        return None
     if requested.producer_epoch < producer["producer_epoch"]:
-        return ErrorCode.invalid_producer_epoch
+        raise CoordinatorError(ErrorCode.invalid_producer_epoch)
     if requested.coordinator_epoch < producer["coordinator_epoch"]:
-        return ErrorCode.transaction_coordinator_fenced
+        raise CoordinatorError(ErrorCode.transaction_coordinator_fenced)
     run = marker(
         requested.producer_id,
         requested.producer_epoch,
@@ -223,7 +216,7 @@ def _write(broker: Broker, requested: Any, topic: str, number: int) -> ErrorCode
 
     hosted.end_transaction({number: run}, check, timeout_s=OWN_WAIT_S)[number].result()
     broker.fetches.appended(partition)
-    return ErrorCode.none
+    return None
 
 
 _ANY = -1
@@ -283,20 +276,15 @@ def describe_transactions(request: Request, broker: Broker) -> Fields:
 
 
 def _transaction_fields(request: Request, state: TransactionState) -> Fields:
-    topics: dict[str, list[int]] = {}
-    for topic, number in sorted(
-        partition for partition in state.partitions if request.rights.describes(partition[0])
-    ):
-        topics.setdefault(topic, []).append(number)
+    partitions = sorted(partition for partition in state.partitions if request.rights.describes(partition[0]))
     return {
-        "error_code": ErrorCode.none,
         "transactional_id": state.transactional_id,
         "transaction_state": state.status.kafka_name,
         "transaction_timeout": state.timeout_ms,
         "transaction_start_time": state.started_ms,
         "producer_id": state.producer.id,
         "producer_epoch": state.producer.epoch,
-        "topics": [{"topic": name, "partitions": tuple(numbers)} for name, numbers in topics.items()],
+        "topics": by_topic(partitions, name="topic"),
     }
 
 
@@ -306,19 +294,14 @@ _NAMES = {**{name: name for name in _SAME_NAMES}, "transaction_first_offset": "c
 
 
 def describe_producers(request: Request, broker: Broker) -> Fields:
-    requested = dict[str, dict[int, None]]()
-    for topic in request.body.topics:
-        requested.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
-
-    def described(name: str, number: int) -> Fields:
-        work = partial(_producers, request, broker, name, number)
-        return attempted(work, partition_index=number)
-
-    topics = [
-        {"name": name, "partitions": [described(name, number) for number in numbers]}
-        for name, numbers in requested.items()
-    ]
-    return {"topics": topics}
+    partitions = dict.fromkeys(
+        (topic.name, number) for topic in request.body.topics for number in topic.partition_indexes
+    )
+    parts = (
+        (name, attempted(partial(_producers, request, broker, name, number), partition_index=number))
+        for name, number in partitions
+    )
+    return {"topics": by_topic(parts)}
 
 
 def _producers(request: Request, broker: Broker, topic: str, number: int) -> Fields:

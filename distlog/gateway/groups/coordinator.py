@@ -41,7 +41,7 @@ from distlog.gateway.groups.consumer_group import (
 )
 from distlog.gateway.groups.offsets_format import CurrentAssignment, MemberMetadata, TopicIdPartition
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
-from distlog.gateway.groups.registry import MAX_TEXT_BYTES, Group, GroupRegistry
+from distlog.gateway.groups.registry import MAX_TEXT_BYTES, CoordinatedEntries, Group, GroupRegistry
 from distlog.gateway.protocol.error_codes import CoordinatorError
 from distlog.gateway.protocol.messages import ErrorCode
 
@@ -455,7 +455,7 @@ class Coordination:
         if self._loaded.get(number) != lease.term:
             raise CoordinatorError(ErrorCode.coordinator_load_in_progress)
 
-    def step(self, registry: Registry) -> None:
+    def step(self, registry: CoordinatedEntries[Any]) -> None:
         """Unload lost partitions, and load new ones. Raises DistlogError: step again later."""
         previous = self.loaded
         try:
@@ -464,7 +464,7 @@ class Coordination:
             if previous - self.loaded:
                 self._unloaded.set()
 
-    def _step(self, registry: Registry) -> None:
+    def _step(self, registry: CoordinatedEntries[Any]) -> None:
         held, term = self._held, self._lease.term
         lost_partitions = self._store.lost_partitions() if self._loaded else ()
         old = {
@@ -477,7 +477,7 @@ class Coordination:
         if new := held - self._loaded.keys():
             self._load(new, term, registry)
 
-    def _unload(self, partitions: set[int], registry: Registry) -> None:
+    def _unload(self, partitions: set[int], registry: CoordinatedEntries[Any]) -> None:
         remaining = {number: term for number, term in self._loaded.items() if number not in partitions}
         # they count as loaded until none of their changes is in flight
         self._loaded = {**remaining, **dict.fromkeys(partitions, _UNLOADING)}
@@ -486,7 +486,7 @@ class Coordination:
         self._store.end(partitions)
         self._loaded = remaining
 
-    def _load(self, partitions: frozenset[int], term: int, registry: Registry) -> None:
+    def _load(self, partitions: frozenset[int], term: int, registry: CoordinatedEntries[Any]) -> None:
         try:
             self._load_together(partitions, term, registry)
         except LockHeldError:
@@ -502,7 +502,7 @@ class Coordination:
             if errors:
                 raise errors[0] from None
 
-    def _load_together(self, partitions: frozenset[int], term: int, registry: Registry) -> None:
+    def _load_together(self, partitions: frozenset[int], term: int, registry: CoordinatedEntries[Any]) -> None:
         def may_lead() -> None:
             if self._lease.term != term or not partitions <= self._lease.held_partitions:
                 raise CoordinatorError(ErrorCode.not_coordinator)
@@ -532,11 +532,3 @@ class LeaderStore(Protocol):
     def drain(self) -> None: ...
 
     def load(self, partitions: Collection[int]) -> Iterable[Any]: ...
-
-
-class Registry(Protocol):
-    """The groups or transactions that this gateway coordinates; see GroupRegistry and TransactionCoordinator."""
-
-    def load(self, stored: Iterable[Any], /) -> None: ...
-
-    def unload(self, is_of: Callable[[str], bool]) -> None: ...

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import groupby
@@ -118,18 +117,24 @@ def _blob(value: bytes) -> bytes:
 
 
 def encode_key(key: OffsetKey | GroupKey | ConsumerKey) -> bytes:
-    if isinstance(key, ConsumerKey):
-        return encode_consumer_key(key)
     if isinstance(key, OffsetKey):
         return encode_offset_key(key)
-    return struct.pack(">h", _GROUP_KEY) + text_field(key.group)
+    if isinstance(key, GroupKey):
+        return struct.pack(">h", _GROUP_KEY) + text_field(key.group)
+    data = struct.pack(">h", key.kind) + text_field(key.group)
+    return data + text_field(key.member) if key.kind in OF_MEMBERS else data
 
 
 def decode_key(data: bytes) -> OffsetKey | GroupKey | ConsumerKey | None:
+    """The key of a record; None for a record of another kind. Raises CorruptRecordError."""
     reader = FieldReader(data, "a key", OFFSETS_TOPIC)
-    if reader.number(">h") == _GROUP_KEY:
+    version = reader.number(">h")
+    if version == _GROUP_KEY:
         return GroupKey(reader.text())
-    return decode_consumer_key(data) or decode_offset_key(data)
+    if version not in set(RecordKind):
+        return decode_offset_key(data)
+    kind = RecordKind(version)
+    return ConsumerKey(reader.text(), kind, reader.text() if kind in OF_MEMBERS else "")
 
 
 def encode_group(record: GroupRecord) -> bytes:
@@ -173,20 +178,6 @@ def _member(reader: FieldReader, version: int) -> MemberRecord:
         subscription=reader.blob(),
         assignment=reader.blob(),
     )
-
-
-def encode_consumer_key(key: ConsumerKey) -> bytes:
-    data = struct.pack(">h", key.kind) + text_field(key.group)
-    return data + text_field(key.member) if key.kind in OF_MEMBERS else data
-
-
-def decode_consumer_key(data: bytes) -> ConsumerKey | None:
-    reader = FieldReader(data, "a key", OFFSETS_TOPIC)
-    number = reader.number(">h")
-    if number not in set(RecordKind):
-        return None
-    kind = RecordKind(number)
-    return ConsumerKey(reader.text(), kind, reader.text() if kind in OF_MEMBERS else "")
 
 
 _VERSION, _NO_TAGS = struct.pack(">h", 0), b"\0"
@@ -245,15 +236,10 @@ def _text(value: str | None) -> bytes:
     return _size(-1) if value is None else _size(len(data)) + data
 
 
-def numbers_by_topic_id(partitions: Iterable[TopicIdPartition]) -> dict[uuid.UUID, list[int]]:
-    by_id = groupby(sorted(partitions), itemgetter(0))
-    return {topic: [number for _, number in of_topic] for topic, of_topic in by_id}
-
-
 def _encode_partitions(partitions: frozenset[TopicIdPartition]) -> bytes:
-    topics = numbers_by_topic_id(partitions)
+    topics = [(topic, [number for _, number in same]) for topic, same in groupby(sorted(partitions), itemgetter(0))]
     parts = [_size(len(topics))]
-    for topic, numbers in topics.items():
+    for topic, numbers in topics:
         parts += topic.bytes, _size(len(numbers)), struct.pack(f">{len(numbers)}i", *numbers), _NO_TAGS
     return b"".join(parts)
 

@@ -246,12 +246,12 @@ class OffsetsBatching:
     """A writer, and the calls whose records it has, in order. `answer` gets finished calls, and must not wait."""
 
     def __init__(self, sender: RecordSender, linger_ms: int, answer: Callable[[Sequence[Call]], None]) -> None:
-        # the first keeps calls and records in the same order; the writer's thread takes only the second
+        # `_order` keeps calls and records in the same order; the writer's thread takes only `_lock`
         self._order, self._lock = threading.RLock(), threading.Lock()
         self._calls, self._answer = dict[int, deque[Call]](), answer
         self._waiting_bytes = 0
         self.has_failed = False
-        self._writer = Writer(sender, linger_ms=linger_ms, on_delivery=self._delivered)
+        self._writer = Writer(sender, linger_ms=linger_ms, on_delivery=self._on_delivery)
 
     def append(
         self, partition: int, records: Sequence[tuple[bytes, bytes | None]], on_stored: Stored, too_large: ErrorCode
@@ -260,45 +260,38 @@ class OffsetsBatching:
         size = sum(_RECORD_OVERHEAD + len(key) + len(value or b"") for key, value in records)
         call = Call(on_stored, len(records), size)
         with self._order:
-            if not self._has_queued(partition, call, too_large):
+            with self._lock:
+                if size > _MAX_WAITING_BYTES:
+                    call.code = too_large
+                elif self.has_failed or self._waiting_bytes + size > _MAX_WAITING_BYTES:
+                    call.code = ErrorCode.coordinator_load_in_progress
+                else:
+                    # the call is queued first: where no thread can be started, the writer's `append` delivers
+                    self._calls.setdefault(partition, deque()).append(call)
+                    self._waiting_bytes += size
+            if call.code is not ErrorCode.none:
                 self._answer([call])
                 return
             try:
                 for key, value in records:
                     self._writer.append(value, key=key, partition=partition)
-            except InvalidRecordError as error:
-                if not self._has_refused(partition, call, records, too_large):
-                    self._fail(error)
             except DistlogError as error:
-                self._fail(error)
+                self._refuse(partition, call, error, too_large)
 
-    def _has_refused(
-        self, partition: int, call: Call, records: Sequence[tuple[bytes, bytes | None]], too_large: ErrorCode
-    ) -> bool:
-        """Refuse a call whose only record does not fit; returns False if the call has more."""
+    def _refuse(self, partition: int, call: Call, error: DistlogError, too_large: ErrorCode) -> None:
+        """Answer a call whose only record does not fit; after any other error all calls fail."""
         with self._lock:
-            if len(records) != 1 or self.has_failed:
-                return False
-            self._calls[partition].remove(call)
-            self._waiting_bytes -= call.size
-            call.code = too_large
-        self._answer([call])
-        return True
-
-    def _has_queued(self, partition: int, call: Call, too_large: ErrorCode) -> bool:
-        with self._lock:
-            if call.size > _MAX_WAITING_BYTES:
+            is_alone = isinstance(error, InvalidRecordError) and call.remaining == 1 and not self.has_failed
+            if is_alone:
+                self._calls[partition].remove(call)
+                self._waiting_bytes -= call.size
                 call.code = too_large
-                return False
-            if self.has_failed or self._waiting_bytes + call.size > _MAX_WAITING_BYTES:
-                call.code = ErrorCode.coordinator_load_in_progress
-                return False
-            # the call is queued first: where no thread can be started, the writer's `append` delivers
-            self._calls.setdefault(partition, deque()).append(call)
-            self._waiting_bytes += call.size
-            return True
+        if is_alone:
+            self._answer([call])
+        else:
+            self._fail(error)
 
-    def _delivered(self, delivery: Delivery) -> None:
+    def _on_delivery(self, delivery: Delivery) -> None:
         if delivery.error is not None:
             self._fail(delivery.error)
             return

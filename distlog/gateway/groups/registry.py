@@ -7,6 +7,7 @@ import struct
 import threading
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -52,7 +53,7 @@ class _Entry(Protocol):
 Entry = TypeVar("Entry", bound=_Entry)
 
 
-class CoordinatedEntries(Generic[Entry]):
+class CoordinatedEntries(ABC, Generic[Entry]):
     """Groups or transactions by name, each with a lock, as long as this gateway coordinates them; for many threads.
 
     `check` raises CoordinatorError for a name that this gateway does not coordinate, or not yet.
@@ -92,6 +93,10 @@ class CoordinatedEntries(Generic[Entry]):
                     self.check(name)
                 yield entry
                 return
+
+    @abstractmethod
+    def load(self, stored: Iterable[Any], /) -> None:
+        """Add the entries of stored records."""
 
     def unload(self, is_of: Callable[[str], bool]) -> None:
         """Forget the entries with these names; no thread uses one when this returns."""

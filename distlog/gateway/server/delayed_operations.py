@@ -8,7 +8,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -45,7 +45,7 @@ _log = logging.getLogger("distlog.gateway")
 #: A check takes at most a tenth of the time, while pauses are not at their longest.
 _SHARE = 10
 
-Delayed = TypeVar("Delayed")
+Delayed = TypeVar("Delayed", bound="DelayedOperation")
 
 
 class _Purgatory(ABC, Generic[Delayed]):
@@ -68,11 +68,43 @@ class _Purgatory(ABC, Generic[Delayed]):
         """Have all waiting requests answered now, and later ones at once."""
         self.is_stopped = True
         self._changed.set()
-        self._wake_all()
+        with self._lock:
+            waiting = list(self._waiting)
+        self._wake(waiting)
+
+    def _has_added(self, delayed: Delayed) -> bool:
+        """Have `delayed` wait; False if it must not, since its time is over or the gateway is stopping."""
+        with self._lock:
+            if self.is_stopped or delayed.is_over:
+                return False
+            delayed.is_waiting = True
+            self._waiting[delayed] = None
+            self._watch(delayed)
+        self._changed.set()
+        return True
+
+    def _wake(self, waiting: Iterable[Delayed]) -> None:
+        """Have requests handled again whose wait no other thread has ended."""
+        for delayed in waiting:
+            if self._has_claimed(delayed):
+                self._again(delayed.request)
+
+    def _has_claimed(self, delayed: Delayed) -> bool:
+        with self._lock:
+            if not delayed.is_waiting:
+                return False
+            delayed.is_waiting = False
+            del self._waiting[delayed]
+            self._unwatch(delayed)
+            return True
 
     @abstractmethod
-    def _wake_all(self) -> None:
-        """Have all waiting requests handled again."""
+    def _watch(self, delayed: Delayed) -> None:
+        """Note what a request waits for; the lock is held."""
+
+    @abstractmethod
+    def _unwatch(self, delayed: Delayed) -> None:
+        """Forget what a request waited for, if another request should not see it; the lock is held."""
 
     @abstractmethod
     def _check(self) -> None:
@@ -124,18 +156,15 @@ class DelayedFetch(DelayedOperation):
     #: The partitions that it is registered for: none if too many are watched already.
     watched: tuple[Partition, ...] = ()
 
-    def is_complete(self, ends: Ends) -> bool:
+    def is_complete(self, ends: Ends, partitions: Iterable[Partition]) -> bool:
+        """True if enough records have come in these partitions, or one cannot be read any more."""
         grown = 0
-        for partition in self.watched:
+        for partition in partitions:
             more = self._growth(partition, ends)
             if more is None:
                 return True
             grown += more
         return grown > 0 and grown >= self.missing
-
-    def is_complete_by(self, partition: Partition, ends: Ends) -> bool:
-        grown = self._growth(partition, ends)
-        return grown is None or (grown > 0 and grown >= self.missing)
 
     def _growth(self, partition: Partition, ends: Ends) -> int | None:
         """The bytes of new records; None if the partition cannot be read any more."""
@@ -170,22 +199,12 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
         self._of: defaultdict[Partition, dict[DelayedFetch, None]] = defaultdict(dict)
         self._watched = Counter[CpuUse]()
 
-    def _wake_all(self) -> None:
-        self._wake(list(self._waiting))
-
     def wait(self, delayed: DelayedFetch) -> bool:
         """Have `delayed` wait; False if enough records have arrived already, or its time is over."""
-        with self._lock:
-            if self.is_stopped or delayed.is_over:
-                return False
-            delayed.is_waiting = True
-            self._waiting[delayed] = None
-            self._watch(delayed)
-        self._changed.set()
-        if not delayed.watched:
-            return True
-        # records that came between its look and its wait have woken no fetch
-        return not (delayed.is_complete(Ends()) and self._has_claimed(delayed))
+        if not self._has_added(delayed):
+            return False
+        # records that came between its read and its wait have woken no fetch
+        return not (delayed.is_complete(Ends(), delayed.watched) and self._has_claimed(delayed))
 
     def forget(self, delayed: DelayedFetch) -> None:
         if not delayed.watched:
@@ -211,21 +230,7 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
                 of_share[delayed.request.share] += 1
                 if delayed.is_waiting and of_share[delayed.request.share] <= _MOST_WOKEN:
                     waiting.append(delayed)
-        self._wake([delayed for delayed in waiting if delayed.is_complete_by(partition, ends)])
-
-    def _wake(self, fetches: list[DelayedFetch]) -> None:
-        for delayed in fetches:
-            if self._has_claimed(delayed):
-                self._again(delayed.request)
-
-    def _has_claimed(self, delayed: DelayedFetch) -> bool:
-        """End its wait; False if another thread did. Its own handler forgets what it watched."""
-        with self._lock:
-            if not delayed.is_waiting:
-                return False
-            delayed.is_waiting = False
-            del self._waiting[delayed]
-            return True
+        self._wake([delayed for delayed in waiting if delayed.is_complete(ends, [partition])])
 
     def _watch(self, delayed: DelayedFetch) -> None:
         remaining, owner = _MOST_WATCHED - self._watched.total(), _owner(delayed)
@@ -237,6 +242,9 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
         for partition in delayed.watched:
             self._of[partition][delayed] = None
 
+    def _unwatch(self, delayed: DelayedFetch) -> None:
+        """Do nothing: the handler calls `forget` when it reads again."""
+
     def _check(self) -> None:
         with self._lock:
             waiting, partitions = list(self._waiting), list(self._of)
@@ -246,11 +254,9 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
                 topic.refresh(self._refresh_ms)
         ends = Ends()
         self._wake(
-            [
-                delayed
-                for delayed in waiting
-                if delayed.is_over or delayed.request.is_gone or (delayed.watched and delayed.is_complete(ends))
-            ]
+            delayed
+            for delayed in waiting
+            if delayed.is_over or delayed.request.is_gone or delayed.is_complete(ends, delayed.watched)
         )
 
 
@@ -287,40 +293,32 @@ class DelayedAppends(_Purgatory[DelayedAppend]):
         super().__init__("delayed-appends", again, _APPEND_CHECK_S, _LONGEST_APPEND_PAUSE_S)
         self._of = Counter[Partition]()
 
-    def _wake_all(self) -> None:
-        self._wake(lambda _: True)
-
     def max_wait_s(self, partition: Partition) -> float:
         """The seconds that a handler may wait for a lock: none if requests wait for it already."""
         return 0 if partition in self._of else SHORT_WAIT_S
 
     def wait(self, delayed: DelayedAppend, waits_for: Mapping[Partition, bool]) -> bool:
-        with self._lock:
-            if self.is_stopped or delayed.is_over:
-                return False
-            delayed.is_waiting, delayed.waits_for = True, dict(waits_for)
-            self._waiting[delayed] = None
-            self._of.update(delayed.waits_for.keys())
-        self._changed.set()
-        return True
+        """Have `delayed` wait for locks, True for a flush lock; False if its time is over."""
+        delayed.waits_for = dict(waits_for)
+        return self._has_added(delayed)
 
-    def _wake(self, is_due: Callable[[DelayedAppend], bool]) -> None:
-        with self._lock:
-            due = [delayed for delayed in self._waiting if is_due(delayed)]
-            for delayed in due:
-                delayed.is_waiting = False
-                del self._waiting[delayed]
-                self._of.subtract(delayed.waits_for.keys())
-                self._of = +self._of
-        for delayed in due:
-            self._again(delayed.request)
+    def _watch(self, delayed: DelayedAppend) -> None:
+        self._of.update(delayed.waits_for.keys())
+
+    def _unwatch(self, delayed: DelayedAppend) -> None:
+        for partition in delayed.waits_for:
+            self._of[partition] -= 1
+            if not self._of[partition]:
+                del self._of[partition]
 
     def _check(self) -> None:
         with self._lock:
             waiting = list(self._waiting)
         awaited = {partition_and_flush for delayed in waiting for partition_and_flush in delayed.waits_for.items()}
         free = {(partition, flush) for partition, flush in awaited if _is_free(partition, flush)}
-        self._wake(lambda delayed: delayed.is_over or not free.isdisjoint(delayed.waits_for.items()))
+        self._wake(
+            [delayed for delayed in waiting if delayed.is_over or not free.isdisjoint(delayed.waits_for.items())]
+        )
 
 
 def _is_free(partition: Partition, flush: bool) -> bool:

@@ -93,24 +93,21 @@ class Request:
         if self.frame is not None:
             (self.client_id, self.body), self.frame = read_request(self.frame, self.head, most_items), None
 
-    def respond(self, fields: Fields) -> None:
-        """Send the response; one that cannot be written closes the connection."""
+    def respond(self, fields: Fields | None) -> None:
+        """Send the response, None for none; one that cannot be written closes the connection."""
         self.throttled_s = self.quotas.wait_s(self.user, self.client_id)
-        if self.throttled_s and "throttle_time" in response_fields(self.head.api_key):
+        if fields is not None and self.throttled_s and "throttle_time" in response_fields(self.head.api_key):
             fields = {**fields, "throttle_time": ceil(1000 * self.throttled_s)}
-        chunks = self._chunks_of(fields)
+        chunks = () if fields is None else self._chunks_of(fields)
         if chunks is not None:
-            self._send(chunks)
+            # the connection has the request: without this circle the garbage collector finds next to nothing
+            self.delayed = None
+            self.client.send(self, chunks)
 
     def refuse(self, fields: Fields, after_s: float) -> None:
         chunks = self._chunks_of(fields)
         if chunks is not None:
             self.client.send_last(self, chunks, after_s)
-
-    def _send(self, chunks: Sequence[ResponseChunk]) -> None:
-        # it has the request, too: without this circle there is next to nothing for the garbage collector to find
-        self.delayed = None
-        self.client.send(self, chunks)
 
     def hang_up(self, reason: str) -> None:
         self.client.fail(self, reason)
@@ -129,10 +126,6 @@ class Request:
             _log.exception("a response cannot be written (api_key=%d version=%d)", self.head.api_key, version)
             self.hang_up("the response cannot be written")
             return None
-
-    def respond_nothing(self) -> None:
-        self.throttled_s = self.quotas.wait_s(self.user, self.client_id)
-        self._send(())
 
 
 class ClientConnection(Protocol):
@@ -355,9 +348,9 @@ def topic_key(topic: Any, field: str) -> str | uuid.UUID:
     return name if name is not None else topic.topic_id or uuid.UUID(int=0)
 
 
-def by_topic(parts: Iterable[tuple[Topic, Fields]], field: str = "partitions", name: str = "name") -> list[Fields]:
+def by_topic(parts: Iterable[tuple[Topic, Any]], field: str = "partitions", name: str = "name") -> list[Fields]:
     """The topics of a response, by name or id, each with its parts in `field`."""
-    topics: dict[Topic, list[Fields]] = {}
+    topics: dict[Topic, list[Any]] = {}
     for topic, part in parts:
         topics.setdefault(topic, []).append(part)
     return [
