@@ -403,20 +403,16 @@ class OwnCompaction:
         self._tried_ends.update({number: snapshot.partitions[number].log_end_offset for number in due})
         if due:
             try:
-                log = topic_log(topic.storage, topic.handle.clock, engine="gateway", defaults=_COMPACTION_DEFAULTS)
+                former = topic.handle
+                log = topic_log(topic.storage, former.clock, engine="gateway", defaults=_COMPACTION_DEFAULTS)
+                expiration_ms = former.producer_expiration_ms
                 handle = TopicHandle.of(
-                    topic.storage,
-                    topic.handle.name,
-                    log,
-                    topic.handle.clock,
-                    producer_expiration_ms=topic.handle.producer_expiration_ms,
+                    topic.storage, former.name, log, former.clock, producer_expiration_ms=expiration_ms
                 )
                 report, _ = compact(handle, log.load(cached=snapshot), partitions=due)
-                for failed in report.partitions:
-                    if failed.error is not None:
-                        _log.warning(
-                            "cannot compact partition %d of %s: %s", failed.partition, topic.name, failed.error
-                        )
+                for part in report.partitions:
+                    if part.error is not None:
+                        _log.warning("cannot compact partition %d of %s: %s", part.partition, topic.name, part.error)
             except Exception as error:
                 # the thread must try again later
                 is_mistake = not isinstance(error, DistlogError)

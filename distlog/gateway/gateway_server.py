@@ -28,7 +28,7 @@ from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 from distlog.gateway.apis import APIS
 from distlog.gateway.cluster import COMPACTION_PERIOD_MS, GatewayLease, advertised, this_machine
-from distlog.gateway.config import AclSettings, GatewayConfig, with_settings
+from distlog.gateway.config import GatewayConfig, with_settings
 from distlog.gateway.groups.consumer_group import SubscribedTopics
 from distlog.gateway.groups.coordinator import DroppedTopics, GroupServices
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
@@ -103,16 +103,21 @@ class GatewayServer:
         fetches = DelayedFetches(self._apis.offer, config.metadata_max_age_ms)
         appends = DelayedAppends(self._apis.offer)
         self._lease = GatewayLease(metadata.root, config.wanted_id, config.broker_session_timeout_ms / 1000)
-        memory = FetchMemory(config.fetch_memory_limit)
         linger_ms = 0 if metadata.root.is_local_disk else config.linger_ms
         store = OffsetsTopic(metadata.root.url, linger_ms=linger_ms, storage_options=storage_options)
         topics = SubscribedTopics(lambda name: metadata.fresh_topic(name).summary, metadata.clients_topics)
-        kept_ms = config.offsets_retention_ms
-        self._groups = GroupServices(store, self._lease, config.groups, topics, retention_ms=kept_ms)
+        retention_ms = config.offsets_retention_ms
+        self._groups = GroupServices(store, self._lease, config.groups, topics, retention_ms=retention_ms)
         self._transactions = TransactionServices(metadata, fetches, self._groups, clock)
         configs = DynamicConfigs(metadata, quotas, self._groups.configs, clock)
         protocol = ("SASL_" if authentication else "") + ("SSL" if tls else "PLAINTEXT")
-        acls, users = _access(metadata, clock, config.acls, authentication)
+        acls = users = None
+        if config.acls.authorizer:
+            everyone_if_none, super_users = config.acls.everyone_if_none, config.acls.super_principals
+            acls = RootAcls(metadata, clock, super_users, everyone_if_none=everyone_if_none)
+            users = root_users = RootUsers(metadata, clock)
+            if authentication is not None:
+                authentication.root_secrets = lambda: root_users.secrets
         self.broker = Broker(
             config=config,
             metadata=metadata,
@@ -120,7 +125,7 @@ class GatewayServer:
             appends=appends,
             clock=clock,
             apis=APIS,
-            fetch_memory=memory,
+            fetch_memory=FetchMemory(config.fetch_memory_limit),
             cluster=self._lease,
             groups=self._groups,
             transactions=self._transactions,
@@ -373,19 +378,6 @@ class ShutdownDeadline:
 
         threading.Thread(target=run_work, name="gateway-close", daemon=True).start()
         return self.result_of(result)
-
-
-def _access(
-    metadata: MetadataCache, clock: Callable[[], int], settings: AclSettings, authentication: Authentication | None
-) -> tuple[RootAcls | None, RootUsers | None]:
-    """The ACLs and users of a root, if the settings have an authorizer."""
-    if not settings.authorizer:
-        return None, None
-    users = RootUsers(metadata, clock)
-    if authentication is not None:
-        authentication.root_secrets = lambda: users.secrets
-    acls = RootAcls(metadata, clock, settings.super_principals, everyone_if_none=settings.everyone_if_none)
-    return acls, users
 
 
 def _run_logged(work: Callable[[], None], subject: str) -> None:

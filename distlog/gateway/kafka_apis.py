@@ -125,12 +125,10 @@ class KafkaApis:
         with self._lock:
             count, seconds = sorted(self._count.items()), sorted(self._seconds.items())
         counted = "requests that handlers worked on; a fetch that waited counts again"
-        tables = (("requests", counted, count), ("request_seconds", "how long handlers worked on requests", seconds))
+        rows = ("requests", counted, count), ("request_seconds", "how long handlers worked on requests", seconds)
         return [
-            Metric(
-                f"distlog_gateway_{name}", "counter", meaning, [({"api": api}, float(value)) for api, value in values]
-            )
-            for name, meaning, values in tables
+            Metric(f"distlog_gateway_{name}", "counter", meaning, [({"api": api}, float(n)) for api, n in values])
+            for name, meaning, values in rows
         ]
 
 

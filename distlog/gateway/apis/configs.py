@@ -12,11 +12,8 @@ from distlog.core.errors import InvalidConfigError
 from distlog.gateway.config import ShownSetting, gateway_settings, setting_text, topic_default_settings
 from distlog.gateway.kafka_apis import Api, Broker, Handlers
 from distlog.gateway.protocol.error_codes import (
-    AccessDeniedError,
     UnsupportedRequestError,
     attempted,
-    client_text,
-    error_code,
 )
 from distlog.gateway.protocol.messages import ErrorCode, Fields
 from distlog.gateway.root_records import check_change
@@ -299,12 +296,13 @@ _IP = "ip"
 
 
 def describe_client_quotas(request: Request, broker: Broker) -> Fields:
-    """Return the current quotas; with `strict`, of entities with exactly the types of the filter."""
-    try:
-        request.rights.check_cluster(Operation.DESCRIBE_CONFIGS)
-        _check_filter(request.body.components)
-    except (UnsupportedRequestError, AccessDeniedError) as error:
-        return {"error_code": error_code(error), "error_message": client_text(error), "entries": None}
+    return attempted(partial(_described_quotas, request, broker), entries=None)
+
+
+def _described_quotas(request: Request, broker: Broker) -> Fields:
+    """The current quotas; with `strict`, of entities with exactly the types of the filter."""
+    request.rights.check_cluster(Operation.DESCRIBE_CONFIGS)
+    _check_filter(request.body.components)
     broker.configs.refresh()
     entries = [
         {
@@ -314,7 +312,7 @@ def describe_client_quotas(request: Request, broker: Broker) -> Fields:
         for entity, values in broker.configs.limits.items()
         if _matches(entity, request.body.components, request.body.strict)
     ]
-    return {"error_code": ErrorCode.none, "error_message": None, "entries": entries}
+    return {"entries": entries}
 
 
 def _check_filter(components: Sequence[Any]) -> None:
@@ -338,14 +336,13 @@ def _matches(entity: Entity, components: Sequence[Any], strict: bool) -> bool:
     parts = dict(entity.parts)
     if strict and len(parts) > len(components):
         return False
-    return all(
-        component.entity_type in parts and _has_name(component, parts[component.entity_type])
-        for component in components
-    )
-
-
-def _has_name(component: Any, name: str | None) -> bool:
-    return component.match_type == _ANY or name == (component.match if component.match_type == _EXACT else None)
+    for component in components:
+        name = component.match if component.match_type == _EXACT else None
+        if component.entity_type not in parts or (
+            component.match_type != _ANY and parts[component.entity_type] != name
+        ):
+            return False
+    return True
 
 
 def _entity_fields(entity: Entity) -> list[Fields]:

@@ -12,7 +12,6 @@ from typing import Any
 from distlog.core.commits.commit_log import check_partition_count
 from distlog.core.config import TopicConfig
 from distlog.core.errors import (
-    DistlogError,
     InvalidConfigError,
     InvalidTopicError,
     TopicExistsError,
@@ -27,7 +26,6 @@ from distlog.gateway.protocol.error_codes import (
     UnknownTopicIdError,
     UnsupportedRequestError,
     attempted,
-    client_text,
     error_code,
 )
 from distlog.gateway.protocol.messages import API_VERSIONS_KEY, ErrorCode, Fields
@@ -394,17 +392,16 @@ def elect_leaders(request: Request, broker: Broker) -> Fields:
         return {"error_code": code}
     topics = request.body.topic_partitions or ()
     partitions = dict.fromkeys((topic.topic, number) for topic in topics for number in topic.partitions)
-    results = ((name, _elected(broker, name, number)) for name, number in partitions)
+    results = (
+        (name, attempted(partial(_elected, broker, name, number), partition_id=number)) for name, number in partitions
+    )
     return {"replica_election_results": by_topic(results, "partition_result", "topic")}
 
 
 def _elected(broker: Broker, topic: str, number: int) -> Fields:
-    try:
-        broker.metadata.fresh_topic(topic).partition(number)
-    except DistlogError as error:
-        return {"partition_id": number, "error_code": error_code(error), "error_message": client_text(error)}
+    broker.metadata.fresh_topic(topic).partition(number)
     message = "every gateway can lead each partition"
-    return {"partition_id": number, "error_code": ErrorCode.election_not_needed, "error_message": message}
+    return {"error_code": ErrorCode.election_not_needed, "error_message": message}
 
 
 def list_partition_reassignments(request: Request, broker: Broker) -> Fields:

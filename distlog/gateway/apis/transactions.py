@@ -54,36 +54,34 @@ def fenced_code(api_version: int, since: int) -> ErrorCode:
     return ErrorCode.producer_fenced if api_version >= since else ErrorCode.invalid_producer_epoch
 
 
-_NO_PRODUCER = ProducerId(-1, -1)
 _PRODUCER_FENCED_SINCE = 4
 
 
 def init_producer_id(request: Request, broker: Broker) -> Fields:
-    body, rights, producer = request.body, request.rights, _NO_PRODUCER
-    id_, timeout_ms = body.transactional_id, body.transaction_timeout
-
-    def begin_producer() -> None:
-        nonlocal producer
-        expected = ProducerId(request.get("producer_id", -1), request.get("producer_epoch", -1))
-        producer = broker.transactions.coordinator.begin_producer(
-            id_, timeout_ms, None if expected == _NO_PRODUCER else expected
-        )
-
-    code = ErrorCode.none
+    body, rights, id_ = request.body, request.rights, request.body.transactional_id
+    producer, code = ProducerId(-1, -1), ErrorCode.none
     if id_ is None:
         # the right to write to any topic is enough (KIP-679)
         if not rights.might_with_any(Operation.WRITE, ResourceType.TOPIC):
             code = rights.denied(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)
         if code is ErrorCode.none:
             producer = ProducerId(new_producer_id(), 0)
-    elif denial := rights.denied(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, id_):
-        code = denial
+    elif denied := _denied(request, id_):
+        code = denied
     elif not 0 < len(id_.encode("utf-8", "surrogatepass")) <= MAX_TEXT_BYTES:
         code = ErrorCode.invalid_request
-    elif not 0 < timeout_ms <= broker.config.transaction_max_timeout_ms:
+    elif not 0 < body.transaction_timeout <= broker.config.transaction_max_timeout_ms:
         code = ErrorCode.invalid_transaction_timeout
     else:
-        code = code_of(begin_producer, fenced=fenced_code(request.api_version, _PRODUCER_FENCED_SINCE))
+        producers = list[ProducerId]()
+        former = ProducerId(request.get("producer_id", -1), request.get("producer_epoch", -1))
+        expected = None if former == producer else former
+        begin = broker.transactions.coordinator.begin_producer
+        code = code_of(
+            lambda: producers.append(begin(id_, body.transaction_timeout, expected)),
+            fenced=fenced_code(request.api_version, _PRODUCER_FENCED_SINCE),
+        )
+        producer = producers[0] if producers else producer
     return {"error_code": code, "producer_id": producer.id, "producer_epoch": producer.epoch}
 
 

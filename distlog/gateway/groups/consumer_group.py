@@ -177,10 +177,8 @@ class ConsumerGroup:
             member = ConsumerMember(request.member_id or self._new_id(), MemberMetadata(), _NOTHING)
             self.members[member.id] = member
             return member, True
-        if not joins and request.instance_id is not None:
-            member = self._checked(static, request.member_id)
-        if member is None:
-            raise CoordinatorError(ErrorCode.unknown_member_id)
+        if member is None or not joins:
+            member = self._existing(request)
         current, owned = member.current, request.owned
         if not joins and request.epoch != current.epoch:
             # the answer with the newest epoch may have been lost
@@ -189,12 +187,15 @@ class ConsumerGroup:
                 raise CoordinatorError(ErrorCode.fenced_member_epoch)
         return member, False
 
-    def _checked(self, static: ConsumerMember | None, member_id: str) -> ConsumerMember:
-        if static is None:
+    def _existing(self, request: ConsumerHeartbeat) -> ConsumerMember:
+        member = self.members.get(request.member_id)
+        if request.instance_id is not None:
+            member = self.static(request.instance_id)
+            if member is not None and member.id != request.member_id:
+                raise CoordinatorError(ErrorCode.fenced_instance_id)
+        if member is None:
             raise CoordinatorError(ErrorCode.unknown_member_id)
-        if static.id != member_id:
-            raise CoordinatorError(ErrorCode.fenced_instance_id)
-        return static
+        return member
 
     def _replaced(self, old: ConsumerMember, new_id: str) -> ConsumerMember:
         target = self.target.pop(old.id, frozenset())
@@ -207,12 +208,7 @@ class ConsumerGroup:
         return member
 
     def _leave(self, request: ConsumerHeartbeat) -> None:
-        if request.instance_id is None:
-            member = self.members.get(request.member_id)
-        else:
-            member = self._checked(self.static(request.instance_id), request.member_id)
-        if member is None:
-            raise CoordinatorError(ErrorCode.unknown_member_id)
+        member = self._existing(request)
         if request.epoch == LEAVES_FOR_A_WHILE:
             epochs, assigned = (request.epoch, member.current.epoch), member.current.assigned
             self._move(member, CurrentAssignment(*epochs, MemberState.STABLE, assigned, frozenset()))

@@ -256,12 +256,12 @@ class DroppedTopics:
                 # no error may end the checks
                 _log.debug("cannot check whether %s was dropped: %s", name, error)
                 continue
+            is_dropped = name in self._unfinished or (name in previous_ids and previous_ids[name] not in ids)
+            self._unfinished.discard(name)
             if replaced_ms:
                 # groups may have offsets in the new topic already
-                self._unfinished.discard(name)
                 replaced[name] = replaced_ms
-            elif name in self._unfinished or (name in previous_ids and previous_ids[name] not in ids):
-                self._unfinished.discard(name)
+            elif is_dropped:
                 self._offsets.forget_topic(name, partial(self._unfinished.add, name))
             if ids:
                 self._ids[name] = ids[0]

@@ -347,10 +347,6 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport is not None
 
     @property
-    def is_sending(self) -> bool:
-        return bool(self._under_way) and self._under_way[0].unsent is not None
-
-    @property
     def is_throttled(self) -> bool:
         """True while its client is not read, since it has used a quota."""
         return self._throttles > 0
@@ -657,7 +653,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         # new data is not read, and a started frame would have no room
         self._read_on(False)
-        if self.is_sending:
+        if self._under_way[0].unsent is not None:
             self._abort_soon()
 
     def hang_up(self, reason: str, *, is_routine: bool = False) -> None:
