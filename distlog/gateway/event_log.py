@@ -12,7 +12,9 @@ from distlog.core.display import text
 from distlog.core.errors import DistlogError
 
 _log = logging.getLogger("distlog.gateway")
+#: Events, and failures with the same text, are logged once in this time.
 _PERIOD_S = 60.0
+#: The most sources that are counted, that a line shows, characters of a text, and failures that are remembered.
 _MOST_SOURCES, _MOST_SHOWN, _MOST_TEXT, _MOST_FAILURES = 1000, 5, 200, 1000
 #: The source of events when there are too many sources.
 _OTHER_SOURCES = "others"

@@ -126,6 +126,7 @@ class RootRecords(ABC, Generic[Key, Value]):
 
 _log = logging.getLogger("distlog.gateway")
 _CONFIG = TopicConfig.parse({"cleanup.policy": "compact"})
+#: The most characters of an error that the log shows: a record may have any text.
 _MOST_TEXT = 300
 
 

@@ -24,8 +24,11 @@ from distlog.gateway.topics.partition import FetchedData, LogOffsets, Partition
 
 #: A fetch of a session (KIP-227) has a greater epoch. Sessions are optional, and no gateway offers one.
 _OPENING_EPOCH = 0
+#: The isolation level of clients that read committed records only.
 _READ_COMMITTED = 1
+#: A fetch waits no longer, even if its `fetch.max.wait.ms` is longer.
 _LONGEST_WAIT_S = 60.0
+#: The offsets in the response for a partition that cannot be read.
 _NO_OFFSETS = LogOffsets(-1, -1, -1)
 
 
@@ -153,9 +156,7 @@ def _records(read: _FetchedPartition) -> ResponseChunk:
 
 
 #: KIP-405: the earliest offset on the broker's own disk, and the latest in tiered storage. A gateway has no tiers.
-_EARLIEST_LOCAL = -4
-_LATEST_TIERED = -5
-_NONE = -1
+_EARLIEST_LOCAL, _LATEST_TIERED = -4, -5
 
 
 def list_offsets(request: Request, broker: Broker) -> Fields:
@@ -241,7 +242,7 @@ def delete_records(request: Request, broker: Broker) -> Fields:
         return {"low_watermark": report.log_start_offsets[number]}
 
     topics = by_topic(
-        (name, attempted(partial(delete, name, number, part.offset), partition_index=number, low_watermark=_NONE))
+        (name, attempted(partial(delete, name, number, part.offset), partition_index=number, low_watermark=-1))
         for (name, number), part in _by_partition(request).items()
     )
     return {"topics": topics}

@@ -25,7 +25,8 @@ from distlog.gateway.security.acls import CLUSTER_NAME, Operation, ResourceType
 from distlog.gateway.server.request import NO_OPERATIONS, Request, by_topic, grouped
 from distlog.gateway.topics.metadata_cache import HostedTopic
 
-_LIST = 4
+#: The version of FindCoordinator from which on a request has a list of keys.
+_LIST_VERSION = 4
 #: The type of a key that is a transactional id.
 _TRANSACTION = 1
 _NO_NODE: Fields = {"node_id": -1, "host": "", "port": -1}
@@ -33,7 +34,7 @@ _NO_COORDINATOR = {**_NO_NODE, "error_code": ErrorCode.coordinator_not_available
 
 
 def find_coordinator(request: Request, broker: Broker) -> Fields:
-    if request.api_version < _LIST:
+    if request.api_version < _LIST_VERSION:
         return _coordinator(request, broker, request.body.key)
     coordinators = [
         {**_coordinator(request, broker, key), "key": key} for key in dict.fromkeys(request.body.coordinator_keys)
@@ -62,6 +63,7 @@ def _denied(request: Request) -> ErrorCode:
 
 #: From here on a client learns its id before it is a member (KIP-394), or that it need not assign (KIP-814).
 _KNOWS_ITS_ID, _MAY_SKIP = 4, 9
+#: The version of JoinGroup from which on the protocol of a response may be null.
 _NULL_PROTOCOL = 7
 
 
@@ -92,7 +94,6 @@ def _respond_to_join(request: Request, reply: JoinReply) -> None:
             "error_code": reply.error,
             "generation_id": reply.generation,
             "protocol_type": reply.protocol_type,
-            # null only from version 7 on
             "protocol_name": reply.protocol if request.api_version >= _NULL_PROTOCOL else reply.protocol or "",
             "leader": reply.leader,
             "skip_assignment": reply.skip_assignment,
@@ -171,6 +172,7 @@ def leave_group(request: Request, broker: Broker) -> Fields:
     return {"members": results}
 
 
+#: The leader epoch of an offset that a client commits without one.
 _NO_EPOCH = -1
 
 
@@ -399,6 +401,7 @@ def _assigned_topics(partitions: Iterable[TopicIdPartition]) -> list[Fields]:
     return by_topic(sorted(partitions))
 
 
+#: The type of a member by the newer protocol, in ConsumerGroupDescribe.
 _CONSUMER = 1
 
 

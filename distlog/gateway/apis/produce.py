@@ -47,11 +47,12 @@ def produce(request: Request, broker: Broker) -> None:
 
 
 _log = logging.getLogger("distlog.gateway")
+#: The base offset in the response for a batch that was not appended.
 _NO_OFFSET = -1
-#: A batch's producer id and epoch.
+#: The position of a batch's producer id and epoch, and their form.
 _PRODUCER_AT, _PRODUCER = 43, struct.Struct(">qh")
 _ACKS = (-1, 0, 1)
-#: A batch's first timestamp, and its largest one.
+#: The position of a batch's first and its largest timestamp, and their form.
 _TIMES_AT, _TIMES = 27, struct.Struct(">qq")
 #: The most record errors in a response, which must not be many times as large as its request.
 _MOST_RECORD_ERRORS = 10_000

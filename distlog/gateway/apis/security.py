@@ -80,8 +80,9 @@ def _refuse(request: Request, broker: Broker, fields: Fields, user: str, reason:
 
 #: ScramMechanism of Kafka's admin client.
 _MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
-_MOST_SALT_BYTES = 1 << 10
 _CODES = {name: code for code, name in _MECHANISMS.items()}
+#: The longest salt that a client may give a user.
+_MOST_SALT_BYTES = 1 << 10
 _DISABLED = {
     "error_code": ErrorCode.security_disabled,
     "error_message": "Clients may change users only at a gateway with --acls.",

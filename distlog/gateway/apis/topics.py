@@ -36,6 +36,7 @@ from distlog.gateway.topics.topic_index import TopicSummary
 
 #: The features of the cluster by which clients know what groups there are (KIP-584, KIP-848), with their versions.
 _FEATURES = {"group.version": 1}
+#: The last version of ApiVersions whose clients do not expect a feature with the least version 0.
 _NO_ZERO = 3
 
 
@@ -51,7 +52,6 @@ def api_versions(request: Request, broker: Broker) -> Fields:
         # the response to an unknown version is in version 0
         "error_code": ErrorCode.unsupported_version if request.body is None else ErrorCode.none,
         "api_keys": keys,
-        # before version 4 a client does not expect the least version 0
         "supported_features": supported if request.api_version > _NO_ZERO else [],
         "finalized_features_epoch": 0,
         "finalized_features": finalized,
@@ -265,6 +265,7 @@ def _sizes(hosted: HostedTopic, numbers: Iterable[int]) -> Fields:
     return {"name": hosted.name, "partitions": partitions}
 
 
+#: Stands for the default number of partitions, or of replicas.
 _DEFAULT_COUNT = -1
 #: The fields of a setting in CreateTopics; DescribeConfigs has more.
 _OF_SETTING = ("name", "value", "read_only", "config_source", "is_sensitive")
@@ -328,6 +329,7 @@ def _check_replicas(assignments: Sequence[Any]) -> None:
             raise InvalidAssignmentError("The manual partition assignment includes a broker more than once.")
 
 
+#: The version of DeleteTopics from which on a topic has a name or an id.
 _BY_STATE = 6
 
 

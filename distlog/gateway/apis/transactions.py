@@ -54,7 +54,8 @@ def fenced_code(api_version: int, since: int) -> ErrorCode:
     return ErrorCode.producer_fenced if api_version >= since else ErrorCode.invalid_producer_epoch
 
 
-_PRODUCER_FENCED_SINCE = 4
+#: The versions of InitProducerId, and of the other APIs, from which on clients know PRODUCER_FENCED.
+_INIT_FENCED_SINCE, _FENCED_SINCE = 4, 2
 
 
 def init_producer_id(request: Request, broker: Broker) -> Fields:
@@ -79,13 +80,10 @@ def init_producer_id(request: Request, broker: Broker) -> Fields:
         begin = broker.transactions.coordinator.begin_producer
         code = code_of(
             lambda: producers.append(begin(id_, body.transaction_timeout, expected)),
-            fenced=fenced_code(request.api_version, _PRODUCER_FENCED_SINCE),
+            fenced=fenced_code(request.api_version, _INIT_FENCED_SINCE),
         )
         producer = producers[0] if producers else producer
     return {"error_code": code, "producer_id": producer.id, "producer_epoch": producer.epoch}
-
-
-_FENCED_SINCE = 2
 
 
 def add_partitions_to_txn(request: Request, broker: Broker) -> Fields:
@@ -217,6 +215,7 @@ def _write_marker(request: Request, broker: Broker, requested: Any, topic: str, 
     return None
 
 
+#: The duration filter of a request that has none.
 _ANY = -1
 
 

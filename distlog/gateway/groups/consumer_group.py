@@ -442,6 +442,7 @@ class Subscriptions:
         return {*self.names, *(name for pattern in self.patterns for name in topics.matching(pattern))}
 
 
+#: The assignment of a member that has just joined.
 _NOTHING = CurrentAssignment(JOINS, JOINS, MemberState.STABLE, frozenset(), frozenset())
 
 ConsumerChanges = Sequence[tuple[ConsumerKey, ConsumerValue | None]]

@@ -512,6 +512,7 @@ class Coordination:
         self._loaded = {**self._loaded, **dict.fromkeys(partitions, term)}
 
 
+#: Instead of a term: the partition is being unloaded.
 _UNLOADING = -1
 
 

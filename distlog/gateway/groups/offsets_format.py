@@ -108,8 +108,8 @@ class PendingOffset:
     position: Position
 
 
-_GROUP_KEY = 2
-_VALUE_VERSION = 3
+#: The version of the key of a classic group, and the newest one of its value.
+_GROUP_KEY, _VALUE_VERSION = 2, 3
 
 
 def _blob(value: bytes) -> bytes:
@@ -180,6 +180,7 @@ def _member(reader: FieldReader, version: int) -> MemberRecord:
     )
 
 
+#: The version before each value of the newer protocol, and its end without tagged fields.
 _VERSION, _NO_TAGS = struct.pack(">h", 0), b"\0"
 
 

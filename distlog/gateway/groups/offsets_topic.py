@@ -78,7 +78,7 @@ class OffsetsTopic:
         partitions: int = PARTITIONS,
     ) -> None:
         self._url, self._options = f"{root.rstrip('/')}/{OFFSETS_TOPIC}", storage_options
-        self._linger_ms, self._partitions = linger_ms, partitions
+        self._linger_ms, self.partitions = linger_ms, partitions
         self._lock = threading.Lock()
         self._topic_led: tuple[Topic, Leadership] | None = None
         self._tails, self._compaction = dict[int, PartitionTail](), OwnCompaction()
@@ -90,12 +90,8 @@ class OffsetsTopic:
     def open(self) -> int:
         return self._topic_and_leadership()[0].partitions
 
-    @property
-    def partitions(self) -> int:
-        return self._partitions
-
     def partition_of(self, group: str) -> int:
-        return offsets_partition(group, self._partitions)
+        return offsets_partition(group, self.partitions)
 
     def begin(self, partitions: Collection[int], may_lead: Callable[[], None] = lambda: None) -> None:
         """Lead partitions; an earlier leader stores nothing more. Raises the errors of `Leadership.begin`."""
@@ -184,8 +180,8 @@ class OffsetsTopic:
     def _topic_and_leadership(self) -> tuple[Topic, Leadership]:
         with self._lock:
             if self._topic_led is None:
-                topic = _open_or_create(self._url, self._partitions, self._options)
-                self._partitions = topic.partitions
+                topic = _open_or_create(self._url, self.partitions, self._options)
+                self.partitions = topic.partitions
                 self._topic_led = topic, Leadership(topic.handle, topic.current)
             return self._topic_led
 
@@ -227,6 +223,7 @@ class OffsetsTopic:
             answerer.join()
 
 
+#: The bytes that a record counts besides its key and its value.
 _RECORD_OVERHEAD = 100
 #: Bytes that may be on their way: so few that a writer always has room for them, and `append` never waits.
 _MAX_WAITING_BYTES = 8 << 20

@@ -44,6 +44,7 @@ FIXED = {
 }
 #: The other kinds of plain fields, and their values where Kafka's message files have no default.
 EMPTY_VALUES: dict[str, Any] = {"string": "", "bytes": b"", "records": b"", "uuid": None}
+#: The API by which clients ask for the versions, before they know any.
 API_VERSIONS_KEY = 18
 
 
@@ -162,8 +163,8 @@ ResponseChunk = bytes | memoryview | StoredBatches
 MAX_ITEMS = 50_000
 #: Smaller pieces are copied together: a copy costs less than a call of the system.
 COPIED_BYTES = 1 << 14
-_UUID_BYTES = 16
-_UVARINT_BYTES = 5
+#: The bytes of an id, and the most of a varint of 32 bits.
+_UUID_BYTES, _UVARINT_BYTES = 16, 5
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 _UTF_8 = partial(str, encoding="utf-8")
 #: The byte before a nullable message that is present (KIP-893), and the byte of one that is null.
@@ -663,6 +664,7 @@ def uvarint(value: int) -> bytes:
     return bytes(data)
 
 
+#: API, version and correlation id at the start of a request.
 _HEAD = struct.Struct(">hhi")
 #: The API whose requests carry records.
 PRODUCE_KEY = 0
@@ -718,8 +720,9 @@ def _reader(api_key: int, version: int) -> tuple[bool, MessageReader]:
     return schema.is_head_flexible, message_reader(schema.body)
 
 
+#: The length and the correlation id at the start of a response; the length counts the bytes after itself.
 _RESPONSE_HEAD = struct.Struct(">ii")
-_CORRELATION_ID = struct.Struct(">i")
+_LENGTH_BYTES = 4
 
 
 def write_response(api_key: int, version: int, correlation_id: int, fields: Fields) -> list[ResponseChunk]:
@@ -730,10 +733,7 @@ def write_response(api_key: int, version: int, correlation_id: int, fields: Fiel
     write(writer, fields)
     writer.end()
     size = sum(map(len, writer.chunks))
-    first = (
-        _RESPONSE_HEAD.pack(size - _RESPONSE_HEAD.size + _CORRELATION_ID.size, correlation_id)
-        + bytes(writer.chunks[0])[_RESPONSE_HEAD.size :]
-    )
+    first = _RESPONSE_HEAD.pack(size - _LENGTH_BYTES, correlation_id) + bytes(writer.chunks[0])[_RESPONSE_HEAD.size :]
     return [first, *writer.chunks[1:]]
 
 

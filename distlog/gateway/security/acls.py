@@ -79,6 +79,7 @@ _IMPLIED_BY = {
     _O.DESCRIBE: frozenset({_O.READ, _O.WRITE, _O.DELETE, _O.ALTER}),
     _O.DESCRIBE_CONFIGS: frozenset({_O.ALTER_CONFIGS}),
 }
+#: The longest principal, and the longest name, of an ACL.
 _MOST_TEXT_BYTES = 1 << 10
 
 
@@ -127,6 +128,7 @@ def _is_text(text: str) -> bool:
         return False
 
 
+#: The start of an IPv4 address that is written as an IPv6 address.
 _MAPPED = "::ffff:"
 
 

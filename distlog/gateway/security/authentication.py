@@ -21,10 +21,13 @@ from distlog.gateway.security.users_file import HASHES, MAX_NAME_BYTES, ScramSec
 
 PLAIN = "PLAIN"
 MECHANISMS = (PLAIN, *HASHES)
+#: Random bytes of a nonce, and of the key of cached passwords.
 _NONCE_BYTES = 24
-#: How long a right password is known, and how many are.
-_KNOWN_S, _MOST_KNOWN = 600.0, 10_000
+#: How long a right password is cached, and how many are.
+_CACHED_S, _MOST_CACHED = 600.0, 10_000
+#: The longest message of SASL: a name and a password need much less.
 _MAX_TOKEN_BYTES = 8 << 10
+#: SCRAM's first and last message of the client, and its escaped name (RFC 5802).
 _FIRST = re.compile(
     r"(?P<gs2>[ny],(?:a=(?P<as>[^,]*))?,)(?P<bare>n=(?P<name>[^,]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?:,.*)?)"
 )
@@ -78,15 +81,15 @@ class KnownPasswords:
 
     def user(self, login: PlainLogin, users: Users) -> AuthenticatedUser | None:
         """The user of a login whose password is known; None if it must be checked."""
-        known_s, secret = self._cached.get(self._hash(login), (float("-inf"), None))
-        if secret is None or self._clock_s() - known_s > _KNOWN_S:
+        cached_s, secret = self._cached.get(self._hash(login), (float("-inf"), None))
+        if secret is None or self._clock_s() - cached_s > _CACHED_S:
             return None
         is_current = users.secret(login.name, users.plain_mechanism(login.name)) == (secret, True)
         return AuthenticatedUser(login.name, secret) if is_current else None
 
     def add(self, login: PlainLogin, secret: ScramSecret) -> None:
         with self._lock:
-            if len(self._cached) >= _MOST_KNOWN:
+            if len(self._cached) >= _MOST_CACHED:
                 self._cached.clear()
             self._cached[self._hash(login)] = self._clock_s(), secret
 
@@ -164,6 +167,7 @@ def _decoded(text: str) -> bytes:
 _HALF_LIFE_S = 30.0
 #: Each further multiple of this many failures adds the shortest delay, up to the longest.
 _PATIENCE, _LONGEST_DELAY_S = 10, 20.0
+#: The addresses whose failures are remembered.
 _MOST_ADDRESSES = 10_000
 
 
@@ -244,21 +248,21 @@ class SaslExchange:
 
     def claimed(self, token: bytes) -> str:
         """The user that a client claims to be; empty if unknown."""
-        if self.mechanism != PLAIN:
-            return self._scram.name if self._scram is not None else ""
-        try:
-            return read_plain(token).name
-        except AuthenticationFailedError:
-            return ""
+        login = self._login(token)
+        if login is not None:
+            return login.name
+        return self._scram.name if self._scram is not None else ""
 
     def is_slow(self, token: bytes) -> bool:
         """True if the check of a token takes some ms of CPU time, as for an unknown password."""
-        if self.mechanism != PLAIN:
-            return False
+        login = self._login(token)
+        return login is not None and self._all.known.user(login, self._all.current()) is None
+
+    def _login(self, token: bytes) -> PlainLogin | None:
         try:
-            return self._all.known.user(read_plain(token), self._all.current()) is None
+            return read_plain(token) if self.mechanism == PLAIN else None
         except AuthenticationFailedError:
-            return False
+            return None
 
     def choose(self, mechanism: str, *, by_tokens: bool) -> bool:
         if mechanism not in self.mechanisms:

@@ -16,6 +16,7 @@ from distlog.gateway.security.users_file import stamp_of
 _log = logging.getLogger("distlog.gateway")
 #: The values of `ssl.client.auth`, and their meanings.
 CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+#: The first line of a file with a password is no longer.
 _MAX_PASSWORD_BYTES = 1 << 10
 
 
@@ -23,8 +24,8 @@ _MAX_PASSWORD_BYTES = 1 << 10
 class TlsFiles:
     """The paths of PEM files: the certificate chain, its key, and the authorities of clients' certificates.
 
-    `key_password_file` has the key's password in its first line. `crl` has the CRL of each
-    authority between a client's certificate and its root, with that.
+    `key_password_file` has the key's password in its first line. `crl` has the CRLs of all authorities from the
+    certificate of a client to its root.
     """
 
     certificate: str
@@ -117,10 +118,12 @@ _SHORT = {
     "domainComponent": "DC",
     "userId": "UID",
 }
+#: The characters that a name escapes; a rule of `ssl.principal.mapping.rules`; a group in its replacement.
 _SPECIAL = re.compile(r'([,+"\\<>;])')
 _RULE = re.compile(r"\s*(?:RULE:((?:\\/|[^/])*)/((?:\\/|[^/])*)/([LU]?)|(DEFAULT))\s*(?:,|$)")
 _GROUP = re.compile(r"\$(\d)")
 _DEFAULT = re.compile(".*", re.DOTALL), "$0", ""
+#: A client whose subject is longer has no name.
 _MOST_NAME_BYTES = 1 << 10
 
 

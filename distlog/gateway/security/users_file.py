@@ -51,6 +51,7 @@ HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 ITERATIONS = 16_384
 #: The mechanism that checks the plain password of a user that does not exist.
 PLAIN_BY = "SCRAM-SHA-256"
+#: The iterations that a secret may have: RFC 5802 has the minimum; more than the maximum would block a login.
 MIN_ITERATIONS, MAX_ITERATIONS = 4096, 1 << 20
 SALT_BYTES = 32
 
@@ -89,6 +90,7 @@ def new_secrets(password: str, random: Callable[[int], bytes]) -> dict[str, Scra
 #                                        "stored_key": "<base64>", "server_key": "<base64>"},
 #                      "SCRAM-SHA-512": ...}}}
 
+#: The version of the format; a library reads no other one.
 _FORMAT = 1
 _DECOY_BYTES = 32
 MAX_NAME_BYTES = 255
@@ -185,11 +187,13 @@ def parsed_secret(mechanism: str, fields: Any) -> ScramSecret:
 
 
 _log = logging.getLogger("distlog.gateway")
+#: The mode of a new file: its owner reads and writes it.
 _PRIVATE = 0o600
 #: A group may read it, as where a file is mounted for a process; other users have no access.
 _OTHER_ACCESS = 0o037
 #: No file of users is larger: a million users need about half.
 _MAX_BYTES = 1 << 30
+#: How long a change waits for another change of the file.
 _WAIT_S = 10.0
 
 _Stamp = tuple[int, ...]

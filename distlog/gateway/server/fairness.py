@@ -21,6 +21,7 @@ _RATE_OF_USE = 0.6931 / _HALF_LIFE_S
 _ACTIVE_S = 0.5
 #: The most that is counted, so that nobody waits for more than a second after having had everything for long.
 _MOST_S = 0.8 / _RATE_OF_USE
+#: A share that used less is idle.
 _NO_USE_S = 1e-6
 #: Idle shares are forgotten when this many exist, or twice as many as the active ones.
 _MANY = 1000
@@ -307,6 +308,7 @@ _BURST_S = 1.0
 #: Kafka's longest wait for handlers' time, and the longest one here for bytes, so that a client does not give up.
 _LONGEST_S = {REQUEST_PERCENTAGE: 1.0}
 _LONGEST_FOR_BYTES_S = 20.0
+#: Paid debts are forgotten when there are more.
 _MANY_DEBTS = 10_000
 
 

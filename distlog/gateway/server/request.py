@@ -257,6 +257,7 @@ class TokenRequest(Request):
 # Received bytes go into a buffer that all connections share; only a larger or incomplete frame has its own memory,
 # which is requested as the frame comes. So an idle connection has none, and a length without its bytes costs none.
 
+#: The bytes of a frame's length.
 _LENGTH = 4
 #: The first request for memory; later ones double the frame's.
 _STEP = 64 << 10

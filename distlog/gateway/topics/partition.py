@@ -150,9 +150,6 @@ class Partition:
                 return log.producers(timeout_s=SHORT_WAIT_S)
         return producer_entries(topic.handle, self.fresh.refresh().partitions[self.number])
 
-    def close(self, timeout_s: float | None = None) -> None:
-        self._logs.close(self, timeout_s)
-
     def _log(self) -> AbstractContextManager[PartitionLog]:
         topic = self.fresh.topic
         return self._logs.use(self, lambda: PartitionLog(topic.handle, self.number, topic.current, first=self._first))
@@ -392,6 +389,7 @@ class OpenPartitionLogs:
             return [(partition, self._logs.pop(partition)) for partition in unused if partition in to_close]
 
 
+#: A tail is read in steps of this size.
 READ_BYTES = 1 << 20
 RECORD_COLUMNS = ("offset", "key", "value")
 
