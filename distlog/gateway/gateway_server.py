@@ -206,7 +206,7 @@ class GatewayServer:
 
     def metrics(self) -> list[Metric]:
         waiting = sum(len(pool.channel) for pool in self._apis.pools.values())
-        return [*server_metrics(self._sockets, self.broker, waiting), *self._apis.metrics()]
+        return [*_server_metrics(self._sockets, self.broker, waiting), *self._apis.metrics()]
 
     @property
     def address(self) -> str:
@@ -317,7 +317,7 @@ def warm_up() -> None:
         _log.warning("the first requests may wait for kernels, since no temporary topic could be used: %s", error)
 
 
-def server_metrics(sockets: SocketServer, broker: Broker, waiting: int) -> list[Metric]:
+def _server_metrics(sockets: SocketServer, broker: Broker, waiting: int) -> list[Metric]:
     """The metrics of the network and of what waits; `waiting` requests are queued for handlers."""
     gauges = [
         ("connections", "open connections", len(sockets.connections)),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -35,7 +35,7 @@ from distlog.gateway.topics.partition import Fence, RefreshingTopic
 Results = dict[int, Future[AppendInfo]]
 #: A request's batches by partition, each with the fence that may refuse it.
 RequestedBatches = Mapping[int, tuple[bytes, Fence | None]]
-#: The most batches in a commit, so that the number of producers in it is bounded.
+#: About the most batches in a commit, so that the number of producers in it is bounded.
 MOST_BATCHES = 10_000
 #: Times of the monotonic clock: any time, and never.
 _AT_ONCE, _NEVER = -math.inf, math.inf
@@ -62,7 +62,8 @@ class GatheredAppends:
     ) -> None:
         self._fresh, self._linger_s, self._linger_bytes = fresh, linger_ms / 1000, linger_bytes
         self._changed = threading.Condition()
-        self._waiting = _Gathering()
+        # oldest first; the last one takes more requests, unless it is full
+        self._waiting = deque[_Gathering]()
         self._senders = WeakKeyDictionary[object, Sender]()
         # the senders whose next requests may come together, and until when
         self._expected, self._expected_until_s = set[Sender](), _AT_ONCE
@@ -122,7 +123,9 @@ class GatheredAppends:
                 sender = self._senders.setdefault(connection, Sender())
                 sender.send(now_s, _SOON * self._linger_s)
                 self._expected.discard(sender)
-            self._waiting.add(batches, sender)
+            if not self._waiting or len(self._waiting[-1].batches) >= MOST_BATCHES:
+                self._waiting.append(_Gathering())
+            self._waiting[-1].add(batches, sender)
             self._changed.notify()
 
     def commit_now(self) -> None:
@@ -158,14 +161,15 @@ class GatheredAppends:
                 if not self._changed.wait(left_s) and not self._waiting:
                     self._thread = None
                     return None
-            (gathering, self._waiting), self._paused_s = self._waiting.split(), math.inf
-            return gathering or None
+            self._paused_s = math.inf
+            return self._waiting.popleft() if self._waiting else None
 
     def _next_commit_s(self) -> float:
-        if self._waiting.size >= self._linger_bytes or len(self._waiting) >= MOST_BATCHES:
+        gathering = self._waiting[0]
+        if gathering.size >= self._linger_bytes or len(gathering.batches) >= MOST_BATCHES:
             return _AT_ONCE
         expected_s = self._expected_until_s if self._expected else _AT_ONCE
-        return min(self._due_s, max(self._waiting.complete_s, expected_s))
+        return min(self._due_s, max(gathering.complete_s, expected_s))
 
     def _answer(self, gathering: _Gathering) -> None:
         with self._changed:
@@ -329,22 +333,15 @@ class Sender:
 
 
 class _Gathering:
-    """Requests that wait for their commit: batches and sender, None for the gateway's own."""
+    """The batches of one commit, and the numbers of their requests by sender, None for the gateway's own."""
 
-    def __init__(self, requests: Sequence[tuple[Sequence[GatheredBatch], Sender | None]] = ()) -> None:
+    def __init__(self) -> None:
         self.batches, self.size, self.sent_s = list[GatheredBatch](), 0, _AT_ONCE
         self.requests = Counter[Sender | None]()
-        self._in_order = list[tuple[Sequence[GatheredBatch], Sender | None]]()
         self._completeness = dict[Sender | None, Completeness]()
         self._senders = Counter[Completeness]()
-        for batches, sender in requests:
-            self.add(batches, sender)
-
-    def __len__(self) -> int:
-        return len(self.batches)
 
     def add(self, batches: Sequence[GatheredBatch], sender: Sender | None) -> None:
-        self._in_order.append((batches, sender))
         self.batches += batches
         self.size += sum(batch.valid.data.nbytes for batch in batches)
         self.requests[sender] += 1
@@ -367,13 +364,3 @@ class _Gathering:
         if self.size < _WORTH_BYTES and (senders[Completeness.SENDING] or senders[Completeness.WAITING]):
             return _NEVER
         return self.sent_s + _TOGETHER_S if senders[Completeness.SENDING] else _AT_ONCE
-
-    def split(self) -> tuple[_Gathering, _Gathering]:
-        """The oldest requests, with about MOST_BATCHES at most, and the newer ones."""
-        size = count = 0
-        while count < len(self._in_order) and size < MOST_BATCHES:
-            size += len(self._in_order[count][0])
-            count += 1
-        if count == len(self._in_order):
-            return self, _Gathering()
-        return _Gathering(self._in_order[:count]), _Gathering(self._in_order[count:])

@@ -38,7 +38,7 @@ from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.protocol.error_codes import AccessDeniedError, UnknownTopicIdError, error_code
-from distlog.gateway.topics.gathered_appends import GatheredAppends
+from distlog.gateway.topics.gathered_appends import GatheredAppends, RequestedBatches, Results
 from distlog.gateway.topics.partition import (
     SHORT_WAIT_S,
     FailedBatches,
@@ -368,8 +368,8 @@ class HostedTopic(RefreshingTopic):
         self._gathered = GatheredAppends(self, *linger, self._first)
         self._logs, self._partitions_lock = logs, threading.Lock()
         self._partitions: dict[int, Partition] = {}
-        #: On an object store, appends batches with the next commit; lets none wait, since the gateway is stopping.
-        self.append_later, self.commit_now = self._gathered.append, self._gathered.commit_now
+        #: Lets no append wait for others: the gateway is stopping.
+        self.commit_now = self._gathered.commit_now
 
     @property
     def summary(self) -> TopicSummary:
@@ -391,6 +391,10 @@ class HostedTopic(RefreshingTopic):
                 self._failed.check(topic, number, batch)
 
         return check
+
+    def append_later(self, requested: RequestedBatches, connection: object | None = None) -> Results:
+        """On an object store, append batches with the next commit; see `GatheredAppends.append`."""
+        return self._gathered.append(requested, connection)
 
     def append_run(self, number: int, run: BatchRun, fence: Fence, *, is_durable: bool = True) -> Appended:
         """Append a batch of the gateway, unless `fence` refuses; fsynced if it `is_durable`."""

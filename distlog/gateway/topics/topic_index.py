@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import threading
 import uuid
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from crc32c import crc32c
@@ -76,7 +74,7 @@ class TopicIndex:
             indexed, asked_ms = self._topics.get(name), storage.replied_ms()
             if indexed is not None and indexed.is_verifiable_at(asked_ms) and _is_newest(storage, indexed, asked_ms):
                 proven_ms = indexed.proven_ms if indexed.is_proven_at(asked_ms) else asked_ms
-                indexed = dataclasses.replace(indexed, seen_ms=asked_ms, proven_ms=proven_ms)
+                indexed = indexed._replace(seen_ms=asked_ms, proven_ms=proven_ms)
             else:
                 indexed = _IndexedTopic.of(name, SnapshotLoader(storage).load_few())
         except Exception as error:
@@ -144,8 +142,7 @@ def client_id(name: str, snapshot: Snapshot) -> str:
     return topic_id if name == snapshot.name else str(uuid.uuid5(uuid.UUID(topic_id), name))
 
 
-@dataclass(frozen=True, slots=True)
-class _IndexedTopic:
+class _IndexedTopic(NamedTuple):
     """A topic's version that was the newest at `seen_ms` of the store's clock; or a missing topic.
 
     For `kept_ms` after that, the next version shows any change: no vacuum deletes it before. The version's own commit
@@ -179,7 +176,7 @@ class _IndexedTopic:
         return cls(str(uuid.UUID(topic_id)), str(uuid.UUID(commit_id)), partitions, version, seen_ms, kept_ms)
 
     def fields(self) -> list[object]:
-        return [self.topic_id, self.commit_id, self.partitions, self.version, self.seen_ms, self.kept_ms]
+        return list(self[:-1])
 
     def is_verifiable_at(self, time_ms: int) -> bool:
         """True if the next version shows, at this time of the store's clock, any change of the topic."""
