@@ -254,10 +254,10 @@ class GroupConfigs:
     def __init__(self, settings: GroupSettings) -> None:
         self.settings = settings
         self._overrides: Mapping[str, Mapping[str, int]] = {}
-        self._of: Mapping[str, GroupSettings] = {}
+        self._by_group: Mapping[str, GroupSettings] = {}
 
     def of(self, group: str) -> GroupSettings:
-        return self._of.get(group, self.settings)
+        return self._by_group.get(group, self.settings)
 
     @property
     def groups(self) -> list[str]:
@@ -279,7 +279,7 @@ class GroupConfigs:
         overrides: dict[str, dict[str, int]] = {}
         for (group, name), value in values.items():
             overrides.setdefault(group, {})[name] = value
-        self._of = {group: self._with(group_overrides) for group, group_overrides in overrides.items()}
+        self._by_group = {group: self._with(group_overrides) for group, group_overrides in overrides.items()}
         self._overrides = overrides
 
     def checked(self, group: str, changes: Mapping[str, str | None]) -> dict[str, int | None]:

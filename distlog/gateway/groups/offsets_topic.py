@@ -84,7 +84,7 @@ class OffsetsTopic:
         self._tails, self._compaction = dict[int, PartitionTail](), OwnCompaction()
         # by partition, or by None where all share one
         self._batchings = dict[int | None, OffsetsBatching]()
-        self._over: queue.SimpleQueue[Sequence[Call] | None] = queue.SimpleQueue()
+        self._finished: queue.SimpleQueue[Sequence[Call] | None] = queue.SimpleQueue()
         self._answerer: threading.Thread | None = None
 
     def open(self) -> int:
@@ -197,7 +197,7 @@ class OffsetsTopic:
             if batching is None:
                 engine = engine_of(topic.handle, topic.current, topic.live.invalidate, _LOCK_WAIT_S)
                 sender = RecordSender(topic.handle, topic.current, engine, fence=leadership)
-                batching = self._batchings[key] = OffsetsBatching(sender, self._linger_ms, self._over.put)
+                batching = self._batchings[key] = OffsetsBatching(sender, self._linger_ms, self._finished.put)
             if self._answerer is None:
                 self._answerer = threading.Thread(target=self._answer_calls, name="groups-stored", daemon=True)
                 self._answerer.start()
@@ -205,7 +205,7 @@ class OffsetsTopic:
 
     def _answer_calls(self) -> None:
         """Answer finished calls in a thread of its own: callbacks wait for the locks of their groups."""
-        while (calls := self._over.get()) is not None:
+        while (calls := self._finished.get()) is not None:
             for call in calls:
                 try:
                     call.on_stored(call.code)
@@ -219,7 +219,7 @@ class OffsetsTopic:
             answerer, self._answerer = self._answerer, None
         in_parallel(OffsetsBatching.close, batchings)
         if answerer is not None:
-            self._over.put(None)
+            self._finished.put(None)
             answerer.join()
 
 
@@ -295,15 +295,15 @@ class OffsetsBatching:
         with self._lock:
             calls = self._calls.get(delivery.partition or 0, deque())
             remaining = delivery.record_count
-            over = []
+            finished = []
             while remaining and calls:
                 count = min(remaining, calls[0].remaining)
                 calls[0].remaining -= count
                 remaining -= count
                 if calls[0].remaining == 0:
                     self._waiting_bytes -= calls[0].size
-                    over.append(calls.popleft())
-        self._answer(over)
+                    finished.append(calls.popleft())
+        self._answer(finished)
 
     def _fail(self, error: BaseException) -> None:
         """Fail all calls: a failed writer stores nothing more. Some may be durable all the same."""
@@ -311,12 +311,12 @@ class OffsetsBatching:
             if not self.has_failed:
                 FAILURES.note("storing groups", error)
             self.has_failed = True
-            over = [call for calls in self._calls.values() for call in calls]
+            finished = [call for calls in self._calls.values() for call in calls]
             self._calls.clear()
             is_fenced = isinstance(error, LeaderFencedError)
-            for call in over:
+            for call in finished:
                 call.code = ErrorCode.not_coordinator if is_fenced else ErrorCode.coordinator_not_available
-        self._answer(over)
+        self._answer(finished)
 
     def drain(self) -> None:
         with suppress(DistlogError):

@@ -207,9 +207,9 @@ class AccessLists:
         self, acls: Iterable[Acl], super_users: Collection[str] = (), *, everyone_if_none: bool = False
     ) -> None:
         self._super_users, self._everyone_if_none = frozenset(super_users), everyone_if_none
-        self._of: dict[tuple[ResourceType, PatternType, str], list[Acl]] = {}
+        self._by_pattern: dict[tuple[ResourceType, PatternType, str], list[Acl]] = {}
         for acl in acls:
-            self._of.setdefault((acl.resource_type, acl.pattern_type, acl.name), []).append(acl)
+            self._by_pattern.setdefault((acl.resource_type, acl.pattern_type, acl.name), []).append(acl)
         # by resource, the lengths of the prefixes that ACLs have
         self._lengths = {
             kind: sorted({len(acl.name) for acl in self._of_kind(kind) if acl.pattern_type is PatternType.PREFIXED})
@@ -219,7 +219,7 @@ class AccessLists:
 
     @property
     def acls(self) -> list[Acl]:
-        return [acl for acls in self._of.values() for acl in acls]
+        return [acl for acls in self._by_pattern.values() for acl in acls]
 
     def may(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> bool:
         """True if the principal, as in `User:alice`, may do this with a resource from this address."""
@@ -259,14 +259,16 @@ class AccessLists:
 
     def _for_resource(self, kind: ResourceType, name: str) -> Iterator[Acl]:
         for literal in {name, WILDCARD}:
-            yield from self._of.get((kind, PatternType.LITERAL, literal), ())
+            yield from self._by_pattern.get((kind, PatternType.LITERAL, literal), ())
         for length in self._lengths[kind]:
             if length > len(name):
                 return
-            yield from self._of.get((kind, PatternType.PREFIXED, name[:length]), ())
+            yield from self._by_pattern.get((kind, PatternType.PREFIXED, name[:length]), ())
 
     def _of_kind(self, kind: ResourceType) -> Iterator[Acl]:
-        return (acl for (resource_type, *_), acls in self._of.items() if resource_type is kind for acl in acls)
+        return (
+            acl for (resource_type, *_), acls in self._by_pattern.items() if resource_type is kind for acl in acls
+        )
 
 
 def _is_of(acl: Acl, principal: str, host: str) -> bool:

@@ -196,7 +196,7 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
     def __init__(self, again: Callable[[Request], None], refresh_ms: int) -> None:
         super().__init__("delayed-fetches", again, _CHECK_S, _LONGEST_PAUSE_S)
         self._refresh_ms = refresh_ms
-        self._of: defaultdict[Partition, dict[DelayedFetch, None]] = defaultdict(dict)
+        self._by_partition: defaultdict[Partition, dict[DelayedFetch, None]] = defaultdict(dict)
         self._watched = Counter[CpuUse]()
 
     def wait(self, delayed: DelayedFetch) -> bool:
@@ -215,18 +215,18 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
             if not self._watched[owner]:
                 del self._watched[owner]
             for partition in delayed.watched:
-                of_partition = self._of[partition]
-                del of_partition[delayed]
-                if not of_partition:
-                    del self._of[partition]
+                fetches = self._by_partition[partition]
+                del fetches[delayed]
+                if not fetches:
+                    del self._by_partition[partition]
             delayed.watched = ()
 
     def appended(self, partition: Partition) -> None:
-        if partition not in self._of:
+        if partition not in self._by_partition:
             return
         ends, of_share, waiting = Ends(), Counter[CpuUse](), list[DelayedFetch]()
         with self._lock:
-            for delayed in self._of.get(partition, ()):
+            for delayed in self._by_partition.get(partition, ()):
                 of_share[delayed.request.share] += 1
                 if delayed.is_waiting and of_share[delayed.request.share] <= _MOST_WOKEN:
                     waiting.append(delayed)
@@ -240,14 +240,14 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
         delayed.watched = tuple(delayed.visible_ends)
         self._watched[owner] += len(delayed.watched)
         for partition in delayed.watched:
-            self._of[partition][delayed] = None
+            self._by_partition[partition][delayed] = None
 
     def _unwatch(self, delayed: DelayedFetch) -> None:
         """Do nothing: the handler calls `forget` when it reads again."""
 
     def _check(self) -> None:
         with self._lock:
-            waiting, partitions = list(self._waiting), list(self._of)
+            waiting, partitions = list(self._waiting), list(self._by_partition)
         for topic in {partition.fresh for partition in partitions if not partition.fresh.is_local}:
             # the fetches that wake up answer with the error
             with suppress(DistlogError, OSError):
@@ -291,11 +291,11 @@ class DelayedAppend(DelayedOperation):
 class DelayedAppends(_Purgatory[DelayedAppend]):
     def __init__(self, again: Callable[[Request], None]) -> None:
         super().__init__("delayed-appends", again, _APPEND_CHECK_S, _LONGEST_APPEND_PAUSE_S)
-        self._of = Counter[Partition]()
+        self._wait_counts = Counter[Partition]()
 
     def max_wait_s(self, partition: Partition) -> float:
         """The seconds that a handler may wait for a lock: none if requests wait for it already."""
-        return 0 if partition in self._of else SHORT_WAIT_S
+        return 0 if partition in self._wait_counts else SHORT_WAIT_S
 
     def wait(self, delayed: DelayedAppend, waits_for: Mapping[Partition, bool]) -> bool:
         """Have `delayed` wait for locks, True for a flush lock; False if its time is over."""
@@ -303,13 +303,13 @@ class DelayedAppends(_Purgatory[DelayedAppend]):
         return self._has_added(delayed)
 
     def _watch(self, delayed: DelayedAppend) -> None:
-        self._of.update(delayed.waits_for.keys())
+        self._wait_counts.update(delayed.waits_for.keys())
 
     def _unwatch(self, delayed: DelayedAppend) -> None:
         for partition in delayed.waits_for:
-            self._of[partition] -= 1
-            if not self._of[partition]:
-                del self._of[partition]
+            self._wait_counts[partition] -= 1
+            if not self._wait_counts[partition]:
+                del self._wait_counts[partition]
 
     def _check(self) -> None:
         with self._lock:

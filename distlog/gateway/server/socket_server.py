@@ -82,10 +82,10 @@ class SocketServer:
         self.connections = set[Connection]()
         self.is_open, self.port = False, 0
         # the clients that are connected or connect, and their number by host
-        self._sessions, self._of = set[ClientSession](), Counter[str]()
+        self._sessions, self._host_counts = set[ClientSession](), Counter[str]()
         self._thread = 0
         self._turn_end_s: float | None = None
-        self._due, self._is_woken = deque[Callable[[], None]](), False
+        self._queued_work, self._is_woken = deque[Callable[[], None]](), False
         #: The numbers of connections that were accepted, refused, failed in TLS, and were ended by the gateway.
         self.accepted = self.refused = self.tls_failed = self.hung_up = 0
         self.failures = EventLog("connections that failed")
@@ -193,11 +193,11 @@ class SocketServer:
 
     def later(self, work: Callable[[], None]) -> None:
         """Run work in the event loop, from any thread; nothing if the loop has ended."""
-        self._due.append(work)
+        self._queued_work.append(work)
         if not self._is_woken and not self.loop.is_closed():
             self._is_woken = True
             is_own = threading.get_ident() == self._thread
-            (self.loop.call_soon if is_own else self.loop.call_soon_threadsafe)(self._do_due)
+            (self.loop.call_soon if is_own else self.loop.call_soon_threadsafe)(self._do_queued_work)
 
     def in_turn(self, work: Callable[[], None]) -> None:
         """Run the work of a connection, and the work that it adds, in this turn of the event loop."""
@@ -205,21 +205,21 @@ class SocketServer:
         try:
             work()
         finally:
-            self._do_due()
+            self._do_queued_work()
 
-    def _do_due(self) -> None:
+    def _do_queued_work(self) -> None:
         # first noted, then done: work that comes from now on wakes the loop again
         self._is_woken = False
-        for _ in range(len(self._due)):
+        for _ in range(len(self._queued_work)):
             try:
-                self._due.popleft()()
+                self._queued_work.popleft()()
             except Exception:  # noqa: PERF203 - other connections have work, too
                 _log.exception("the work of a connection failed")
 
     def joined(self, address: tuple[str, int], local: tuple[str, int]) -> ClientSession | None:
         """Take a new connection; None if there are too many, in all or from its host."""
         host, config = owner_of(None, address[0]), self.config
-        if len(self._sessions) >= config.connection_limit or self._of[host] >= config.max_connections_per_ip:
+        if len(self._sessions) >= config.connection_limit or self._host_counts[host] >= config.max_connections_per_ip:
             self.refused += 1
             self.failures.note(f"a client at {address[0]}", "max.connections or max.connections.per.ip is reached")
             return None
@@ -227,16 +227,16 @@ class SocketServer:
         sasl = SaslExchange(self.authentication) if self.authentication else None
         session = ClientSession(address, local, None if sasl else ANONYMOUS, sasl)
         self._sessions.add(session)
-        self._of[host] += 1
+        self._host_counts[host] += 1
         return session
 
     def disconnected(self, session: ClientSession) -> None:
         if session in self._sessions:
             self._sessions.remove(session)
             host = owner_of(None, session.address[0])
-            self._of[host] -= 1
-            if not self._of[host]:
-                del self._of[host]
+            self._host_counts[host] -= 1
+            if not self._host_counts[host]:
+                del self._host_counts[host]
 
 
 #: The connections that the system holds until they are accepted.
@@ -358,7 +358,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timeouts.touched()
         self._frames.received(nbytes)
         if self._can_read_next:
-            self._server.in_turn(self._next)
+            self._server.in_turn(self._read_next)
         elif self._frames.unframed >= _UNFRAMED_BYTES:
             # until then it is read on, to learn of a client that goes away while it waits
             self._read_on(False)
@@ -381,14 +381,14 @@ class Connection(asyncio.BufferedProtocol):
             return False
         return not self._under_way or (self._lets_next and len(self._under_way) < _MOST_UNDER_WAY)
 
-    def _next(self) -> None:
+    def _read_next(self) -> None:
         """Take the next frame if it is complete; close the connection if it is none."""
         try:
-            self._read_next()
+            self._start_next()
         except InvalidRequestError as error:
             self.hang_up(str(error))
 
-    def _read_next(self) -> None:
+    def _start_next(self) -> None:
         size = self._frames.begin()
         if self._frames.is_started:
             self._timeouts.receives(size)
@@ -426,7 +426,7 @@ class Connection(asyncio.BufferedProtocol):
         self._grant(size)
         self._timeouts.receives(self._frames.missing)
         self._read_on(True)
-        self._next()
+        self._read_next()
 
     def _begin(self) -> None:
         """Have the newest request handled, if it is its turn, and there is memory for it."""
@@ -606,7 +606,7 @@ class Connection(asyncio.BufferedProtocol):
         elif self._can_read_next:
             # else each request that is answered would have more read than it takes away
             self._read_on(self._frames.unframed < _UNFRAMED_BYTES)
-            self._next()
+            self._read_next()
 
     def pause_writing(self) -> None:
         self._is_paused = True

@@ -320,7 +320,7 @@ class SharedLoads(Generic[T]):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._under_way: dict[str, Future[T]] = {}
+        self._loads: dict[str, Future[T]] = {}
 
     def get(self, name: str, load: Callable[[], T]) -> T:
         """Return the result of one load of all threads; a load that started earlier and failed is repeated once."""
@@ -336,10 +336,10 @@ class SharedLoads(Generic[T]):
 
     def _join(self, name: str) -> tuple[Future[T], bool]:
         with self._lock:
-            result = self._under_way.get(name)
+            result = self._loads.get(name)
             if result is not None:
                 return result, False
-            result = self._under_way[name] = Future()
+            result = self._loads[name] = Future()
             return result, True
 
     def _run(self, name: str, result: Future[T], load: Callable[[], T]) -> None:
@@ -351,7 +351,7 @@ class SharedLoads(Generic[T]):
             set_result = partial(result.set_result, loaded)
         # first removed: a later call must not get an old result
         with self._lock:
-            del self._under_way[name]
+            del self._loads[name]
         set_result()
 
 

@@ -239,7 +239,7 @@ def _not_open() -> PartitionLog:
     raise WouldWaitError
 
 
-def _is_unflushed(log: PartitionLog) -> bool:
+def _has_unflushed(log: PartitionLog) -> bool:
     try:
         return log.has_unflushed()
     except StorageError:
@@ -315,7 +315,7 @@ class OpenPartitionLogs:
     def _close_all(self, logs: Iterable[tuple[Hashable, PartitionLog]]) -> None:
         """Close unused logs, later if their flush lock is not free."""
         for partition, log in logs:
-            is_unflushed = _is_unflushed(log)
+            is_unflushed = _has_unflushed(log)
             if not _has_closed(log):
                 with self._lock:
                     self._late.append((partition, log))
@@ -353,7 +353,7 @@ class OpenPartitionLogs:
             self._idle = set(self._logs)
         for _, log in to_close:
             # what is unflushed when it is closed has to be written again
-            if _is_unflushed(log):
+            if _has_unflushed(log):
                 with suppress(DistlogError):
                     log.flush(timeout_s=SHORT_WAIT_S)
         self._close_all(to_close)
