@@ -1,4 +1,4 @@
-"""Reads a partition segment by segment as a broker loads it, recovers after a crash, and reports that."""
+"""Reads a broker's partition as the broker loads it: segment by segment, with recovery after a crash."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from distlog.core.segments.segment_state import LogDescription, RecordStats, Unf
 from distlog.core.storage.backend import Part
 from distlog.core.times import NO_TIMESTAMP
 
+#: Records of old formats are read when their batches have decompressed to this many bytes.
 _PART_BYTES = 4 << 20
 _INDEXES = (".index", ".timeindex", ".txnindex")
 
@@ -182,7 +183,7 @@ class _Inspection:
         of_records: dict[str, Any] = {}
         if self.has_old_formats:
             file = self.names[".log"]
-            of_records = _counted(self.folder.log(file), position, position + self.log.size, file)
+            of_records = _record_fields(self.folder.log(file), position, position + self.log.size, file)
         elif self.newest:
             of_records = {"offset_of_max_timestamp": _first_newest(*self.newest)}
         changes: dict[str, Any] = {
@@ -215,7 +216,7 @@ class _Inspection:
 
 
 def _first_newest(data: memoryview, batch: Any) -> int:
-    """The offset of the first record with the largest timestamp of its batch; -1 if the batch shows no record."""
+    """Find the offset of the first record with the largest timestamp of a batch; -1 in a control batch."""
     if batch["attributes"][0] & CONTROL:
         return -1
     records = decode(data, batch, columns=("offset", "timestamp"))
@@ -224,8 +225,8 @@ def _first_newest(data: memoryview, batch: Any) -> int:
     return int(records.column(0)[int(rows[0])].as_py()) if len(rows) else -1
 
 
-def _counted(log: SourceLog, start: int, end: int, file: str) -> dict[str, Any]:
-    """Read the numbers of a segment from its records, since the headers of old formats lack them."""
+def _record_fields(log: SourceLog, start: int, end: int, file: str) -> dict[str, Any]:
+    """Return the fields of a segment that the headers of old formats lack, from its records."""
     numbers = RecordStats()
     for batches in log_walk(log, checked=False, file=file, start=start, size=end):
         source = Source(file, batches.position)
@@ -297,7 +298,10 @@ def read_partition(
         segments, end = [], checkpoint
     start = max(checkpoint, segments[0].info.base_offset if segments else checkpoint)
     if is_compacted or name in log_dir.first_dirty_offsets or any(segment.is_sparse for segment in segments):
-        segments = [_compacted(segment) for segment in segments]
+        segments = [
+            segment._replace(info=dataclasses.replace(segment.info, compacted=segment.gap > 0 or segment.is_sparse))
+            for segment in segments
+        ]
     else:
         hint = "a segment is missing, or the log was compacted: then adopt with cleanup.policy=compact"
         notes += [
@@ -344,13 +348,6 @@ def _segments(
             yield segment
             if segment.damage is not None:
                 return
-
-
-def _compacted(segment: AdoptedSegment) -> AdoptedSegment:
-    """Mark the segment of a compacted partition as compacted if it has gaps."""
-    if not segment.gap and not segment.is_sparse:
-        return segment
-    return segment._replace(info=dataclasses.replace(segment.info, compacted=True))
 
 
 def _producers(

@@ -54,17 +54,19 @@ from distlog.core.read.row_lines import (
 )
 
 Longs = npt.NDArray[np.int64]
-#: The value of an absent number.
+#: Stands for an absent number.
 ABSENT = MIN_LONG
-#: Kinds of values. A choice has the number of its word as its value.
+#: Kinds of values: a number, a number that may be absent, and the number of one of some words.
 _NUMBER, _OPTIONAL, _CHOICE = range(3)
 _BOOLEANS = ("false", "true")
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
 #: The most lines that are made at once.
 _LINES = 1 << 16
+#: The fewest bytes of a header: the lengths of an empty name and of a null value.
 _SMALLEST_HEADER = 2
 #: The size of a message of formats 0 and 1 after its offset, and its checksum.
 _LEGACY_SIZE_AND_CRC = struct.Struct(">iI")
+#: Kafka's types of control records, by number.
 _NAMES = ("ABORT", "COMMIT", "LEADER_CHANGE", "SNAPSHOT_HEADER", "SNAPSHOT_FOOTER", "KRAFT_VERSION", "KRAFT_VOTERS")
 _UNKNOWN = len(_NAMES)
 
@@ -454,9 +456,9 @@ def _batch_columns(batches: npt.NDArray[Any], origin: int, valid: npt.NDArray[np
 
 
 def timestamp_types(batches: npt.NDArray[Any]) -> Longs:
-    """The type of each batch's timestamps, as `line.time` takes it."""
+    """Return the type of each batch's timestamps, by the numbers of `time`."""
     types = np.where(batches["attributes"] & APPEND_TIME, 2, 1)
-    return np.where((batches["magic"] == 1) | (batches["magic"] >= 2), types, 0)
+    return np.where(batches["magic"] >= 1, types, 0)
 
 
 def _record_columns(batches: npt.NDArray[Any], records: DumpedRecords) -> dict[str, Any]:

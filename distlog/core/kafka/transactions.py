@@ -21,10 +21,10 @@ from distlog.core.errors import CommitConflictError, CorruptRecordError, TopicNo
 from distlog.core.format.record_encoder import ValidBatch
 from distlog.core.log.live_snapshot import LiveSnapshot
 from distlog.core.log.partition_log import BatchRun, PartitionLog, marker
-from distlog.core.read.consumer_offsets import FieldReader, text_field
+from distlog.core.read.consumer_offsets import FieldReader, newest_topic, text_field
 from distlog.core.read.fetch import MAX_TIMEOUT_MS, OpenTransaction, open_transactions
 from distlog.core.segments.chunks import READ_UNCOMMITTED
-from distlog.core.segments.segment_reader import TopicHandle, topic_log, whole_logs
+from distlog.core.segments.segment_reader import TopicHandle, whole_logs
 from distlog.core.times import iso
 from distlog.core.write.engine import ConcurrentAppendError, ProducerCheck, commit_batches, producer_entries
 
@@ -395,13 +395,10 @@ def _states_of_root(handle: TopicHandle) -> Mapping[str, TransactionState]:
     states, storage = dict[str, TransactionState](), handle.storage.sibling(TRANSACTIONS_TOPIC)
     if storage is None or not storage.list(paths.COMMITS_DIR):
         return states
-    log = topic_log(storage, handle.clock)
     try:
-        snapshot = log.load()
+        topic, live = newest_topic(storage, handle.clock)
     except TopicNotFoundError:
         return states
-    topic = TopicHandle.of(storage, snapshot.name, log, handle.clock)
-    live = LiveSnapshot(topic, CurrentSnapshot(log, snapshot)).refresh()
     for partition in live.partitions:
         for chunk in whole_logs(topic.reader, partition.segments):
             for records in chunk.records(("key", "value"), READ_UNCOMMITTED):

@@ -57,7 +57,7 @@ TIMES = {
     ),
     "flush.ms": (("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1)),
 }
-#: Kafka's settings with these prefixes that change nothing here. Other prefixes are not checked.
+#: Kafka's settings that begin with `log.` and change nothing here. Settings with other prefixes are not checked.
 _IGNORED = frozenset(
     {
         *("log.dir", "log.dirs", "log.dir.failure.timeout.ms", "log.deletion.max.segments.per.run"),
@@ -118,7 +118,7 @@ class BrokerConfig:
 
     @classmethod
     def parse(cls, settings: Mapping[str, object]) -> BrokerConfig:
-        """The config of Kafka-named `settings`; unknown names are refused only if they begin with `log.`."""
+        """Parse Kafka-named `settings`; unknown names are refused only if they begin with `log.`."""
         for name in settings:
             _check_known(name)
         return cls(**given_values(cls, settings), topic_defaults=_topic_defaults(settings))
@@ -151,7 +151,7 @@ def shown(values: Any) -> Iterator[tuple[BrokerSetting, str, bool]]:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """The settings in a Java properties file (`java.util.Properties.load`); the last one of a name counts."""
+    """Parse a Java properties file (`java.util.Properties.load`); the last value of a name applies."""
     properties = {}
     for line in _logical_lines(text):
         match = _KEY.fullmatch(line)
@@ -161,7 +161,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """The lines without comments; a line that ends with an odd number of backslashes continues in the next one."""
+    """Yield the lines without comments; a line with an odd number of backslashes at its end continues."""
     joined = ""
     for natural in re.split(r"\r\n|\r|\n", text):
         line = natural.lstrip(_SPACE)
@@ -200,7 +200,7 @@ def _check_known(name: str) -> None:
 
 
 def _topic_defaults(settings: Mapping[str, object]) -> dict[str, object]:
-    """The topic settings that the broker settings stand for; InvalidConfigError names the broker's setting."""
+    """Convert broker settings to the topic settings of the same meaning. Errors have the broker's name."""
     named = {topic: (broker, settings[broker]) for broker, topic in SAME_MEANING.items() if broker in settings}
     for topic, times in TIMES.items():
         setting = next(((name, unit) for name, unit in times if name in settings), None)
@@ -217,7 +217,7 @@ def _topic_defaults(settings: Mapping[str, object]) -> dict[str, object]:
 
 
 def _in_ms(topic: str, broker: str, value: object, unit: int) -> int:
-    """The time in ms; -1 stays -1 (no limit), and 0 is refused for retention, as in Kafka."""
+    """Convert a time to ms; for retention any negative number is -1 (no limit), and 0 is refused, as in Kafka."""
     number = setting_number(broker, value, -MAX_LONG)
     if topic == "retention.ms" and number <= 0:
         if number == 0:

@@ -77,8 +77,8 @@ def compact(
             failed[number] = stable_offset.reason
         else:
             stable[number] = stable_offset
-    due = [log for log in plan_compaction(snapshot_before, handle.trusted_ms(), stable) if log.partition in numbers]
-    rounds = _Rounds(due, failed)
+    logs = [log for log in plan_compaction(snapshot_before, handle.trusted_ms(), stable) if log.partition in numbers]
+    rounds = _Rounds(logs, failed)
     while not dry_run and (dirty := list(rounds.dirty(snapshot_after))):
         results = (clean or clean_dirtiest)(handle, snapshot_after, dirty, dedupe_buffer_bytes)
         cleaned = [result for result in results if isinstance(result, RewrittenPartition)]
@@ -169,7 +169,7 @@ class GroupToClean:
 
 @dataclass(frozen=True, slots=True)
 class CleaningPlan:
-    """One round: finds the keys of the dirty range [start_offset, end_offset) in all segments below `end_offset`.
+    """One round: it removes older records of the keys of the dirty range [start_offset, end_offset).
 
     `segments` are all of the partition's, since transactions depend on them; those from `first` on reach above the
     log start. They and the topic's `config` are of `read_version`, committed at `timestamp_ms`. A plan pickles, so a
@@ -186,14 +186,14 @@ class CleaningPlan:
     timestamp_ms: int
 
     @classmethod
-    def of(cls, snapshot: Snapshot, due: Cleanable) -> CleaningPlan:
+    def of(cls, snapshot: Snapshot, log: Cleanable) -> CleaningPlan:
         """The plan of one round over the dirty range, as far as one commit takes its segments."""
-        state = snapshot.partitions[due.partition]
+        state = snapshot.partitions[log.partition]
         segments, first = list(state.segments), state.segments.find(state.log_start_offset)
         first_excluded = [segment.base_offset for segment in segments[first + MOST_SEGMENTS :][:1]]
-        start, end = first_dirty_offset(state), min([due.first_uncleanable_offset, *first_excluded])
+        start, end = first_dirty_offset(state), min([log.first_uncleanable_offset, *first_excluded])
         version = snapshot.version, snapshot.timestamp_ms
-        return cls(due.partition, start, end, segments, first, snapshot.config, *version)
+        return cls(log.partition, start, end, segments, first, snapshot.config, *version)
 
     def now_ms(self, handle: TopicHandle) -> int:
         """The time for the horizons of tombstones, which a fast or a slow clock would drop too early."""
@@ -270,12 +270,12 @@ def plan_compaction(
         cleanable(number, state, config, now_ms, stable.get(number, state.log_end_offset))
         for number, state in enumerate(snapshot.partitions)
     )
-    due = [
+    dirty = [
         log
         for log in ranges
         if log.dirty_bytes and (log.overdue or log.dirty_ratio > config.min_cleanable_dirty_ratio)
     ]
-    return sorted(due, key=lambda log: -log.dirty_ratio)
+    return sorted(dirty, key=lambda log: -log.dirty_ratio)
 
 
 def cleanable(
@@ -478,7 +478,7 @@ class BatchFilter:
 
 @dataclass(frozen=True, slots=True)
 class _BatchOutcomes:
-    """Flags and offsets per batch that do not depend on its records."""
+    """Flags of each batch that do not depend on its records."""
 
     discarded: Flags
     stays_empty: Flags
@@ -520,13 +520,13 @@ def clean_group(handle: TopicHandle, due: GroupToClean, survivors: record_keys.S
 
 
 def clean_dirtiest(
-    handle: TopicHandle, snapshot: Snapshot, due: Sequence[Cleanable], dedupe_buffer_bytes: int
+    handle: TopicHandle, snapshot: Snapshot, logs: Sequence[Cleanable], dedupe_buffer_bytes: int
 ) -> list[RewrittenPartition | RewriteFailure]:
     """Clean the first due partitions in one round in this process: ROUND_BYTES of log, or one partition."""
     results: list[RewrittenPartition | RewriteFailure] = []
     room = ROUND_BYTES
-    for partition in due:
-        plan = CleaningPlan.of(snapshot, partition)
+    for log in logs:
+        plan = CleaningPlan.of(snapshot, log)
         room -= plan.log_bytes
         if results and room < 0:
             break
@@ -551,9 +551,9 @@ def _notes(snapshot: Snapshot, stable: Mapping[int, int]) -> Iterator[str]:
 class _Rounds:
     """The partitions that are due, and the rounds that were done for each."""
 
-    def __init__(self, due: Sequence[Cleanable], failed: Mapping[int, str]) -> None:
-        self._due, self._failed = due, dict(failed)
-        self._rounds: dict[int, list[RewrittenPartition]] = {partition.partition: [] for partition in due}
+    def __init__(self, logs: Sequence[Cleanable], failed: Mapping[int, str]) -> None:
+        self._logs, self._failed = logs, dict(failed)
+        self._rounds: dict[int, list[RewrittenPartition]] = {log.partition: [] for log in logs}
         self._skipped = dict.fromkeys(self._rounds, 0)
 
     def add(
@@ -566,15 +566,15 @@ class _Rounds:
 
     def dirty(self, snapshot: Snapshot) -> Iterator[Cleanable]:
         """Yield the partitions that have more to clean, and whose last round made progress."""
-        for due in self._due:
-            start, rounds = first_dirty_offset(snapshot.partitions[due.partition]), self._rounds[due.partition]
+        for log in self._logs:
+            start, rounds = first_dirty_offset(snapshot.partitions[log.partition]), self._rounds[log.partition]
             has_progress = not rounds or start > rounds[-1].start_offset
-            if due.partition not in self._failed and start < due.first_uncleanable_offset and has_progress:
-                yield due
+            if log.partition not in self._failed and start < log.first_uncleanable_offset and has_progress:
+                yield log
 
     def results(self, snapshot_before: Snapshot, snapshot_after: Snapshot) -> Iterator[PartitionCompaction]:
-        for due in self._due:
-            number, end = due.partition, due.first_uncleanable_offset
+        for log in self._logs:
+            number, end = log.partition, log.first_uncleanable_offset
             yield PartitionCompaction(
                 partition=number,
                 end_offset=end,

@@ -221,14 +221,14 @@ def _streamed(
 
 
 def _aborted_in(reader: SegmentReader, segments: SegmentTable) -> list[AbortedTransaction]:
-    """The aborted transactions of the segments, in the order of their last offsets."""
+    """Read the aborted transactions of the segments, in the order of their last offsets."""
     return [
         transaction for segment in transactional_of(segments) for transaction in reader.aborted_transactions(segment)
     ]
 
 
 def _cut(reader: SegmentReader, group: SegmentGroup, output: SegmentInfo) -> SegmentInfo:
-    """One output of a split group, with the metadata of its own offsets."""
+    """Return one output of a split group with the metadata of its own offsets."""
     if output.next_offset < group.next_offset:
         # only the end of a group is an end of its inputs
         output = dataclasses.replace(output, first_unstable_offset=NOT_LOOKED)
@@ -236,7 +236,7 @@ def _cut(reader: SegmentReader, group: SegmentGroup, output: SegmentInfo) -> Seg
 
 
 def _newest_of(reader: SegmentReader, inputs: SegmentTable, output: SegmentInfo) -> int:
-    """The offset of the first record with the largest timestamp of `output`, or -1."""
+    """Find the offset of the first record with the largest timestamp of `output`; -1 without one."""
     if output.max_timestamp < 0:
         return -1
     overlaps = (inputs.base_offsets < output.next_offset) & (inputs.next_offsets > output.base_offset)
@@ -252,7 +252,7 @@ def _newest_of(reader: SegmentReader, inputs: SegmentTable, output: SegmentInfo)
 
 
 def read_logs(storage: Storage, topic: str, segments: SegmentTable) -> Bytes:
-    """The logs of `segments`, back to back in their order."""
+    """Read the logs of `segments`, back to back in their order."""
     begins, sizes = np.maximum(segments.array("log_position"), 0), segments.log_bytes
     names, objects = _objects(topic, segments)
     # an empty part goes before the one that begins where it is
@@ -282,7 +282,7 @@ def read_logs(storage: Storage, topic: str, segments: SegmentTable) -> Bytes:
 
 
 def _objects(topic: str, segments: SegmentTable) -> tuple[list[str], Longs]:
-    """The names of the objects with the logs, and the number of each segment's object."""
+    """Return the names of the objects that hold the logs, and the number of each segment's object."""
     coded = segments.columns()["stem"].dictionary_encode()
     stems, codes = coded.dictionary.to_pylist(), numbers_of(coded.indices).astype(np.int64)
     names, own_files = [paths.bundle_file(stem) for stem in stems], np.flatnonzero(segments.array("log_position") < 0)
@@ -296,7 +296,7 @@ def _objects(topic: str, segments: SegmentTable) -> tuple[list[str], Longs]:
 
 
 class _UnsoundError(Exception):
-    """A segment of a job is wrong: a job for each group finds it."""
+    """A segment of a job is damaged; single groups show which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +311,7 @@ class _Batches:
 
 
 def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
-    """The batches of a job's logs, with their append times written. Raises CorruptionError, _UnsoundError."""
+    """Check the batches of a job's logs, and write their append times. Raises CorruptionError, _UnsoundError."""
     segments = job.inputs
     sizes = segments.log_bytes
     ends = np.cumsum(sizes)
@@ -396,12 +396,12 @@ class _Writing:
     part_bytes: int | None
 
     def merged(self) -> pa.RecordBatch:
-        """The durable segments, one for each group. Raises StorageError, UnfitBatchError."""
+        """Write a segment for each group, durably. Raises StorageError, UnfitBatchError."""
         sizes = np.add.reduceat(self.batches.rows["size"], np.cumsum(self.batches.counts) - self.batches.counts)
         return join([self._written(start, end) for start, end in self._cuts(sizes)])
 
     def _cuts(self, sizes: Longs) -> Iterator[tuple[int, int]]:
-        """Ranges of groups: a large one alone, and small ones that make one bundle."""
+        """Yield ranges of groups: each large group alone, and small groups that make one bundle."""
         start = held = 0
         for number, size in enumerate(sizes.tolist()):
             if size > LARGEST_PART or held + size > LARGEST_BUNDLE:
@@ -454,7 +454,7 @@ class _Writing:
         return dict(zip(names, positions, strict=True))
 
     def _described(self, start: int, end: int) -> dict[str, npt.NDArray[np.int64]]:
-        """The fields of the segments of groups [start, end) that come from the inputs, not from batches."""
+        """Return the fields of the segments of groups [start, end) that come from the inputs, not from batches."""
         inputs, ends = self.job.inputs, np.cumsum(self.job.counts)
         firsts, lasts = self.job.firsts[start:end], ends[start:end] - 1
         newest = inputs.max_timestamps
@@ -572,7 +572,7 @@ class BatchJoin:
         return joins
 
     def _runs(self, part: _Adjacent, rows: Longs, joins: Flags, scanned: ScannedRecords) -> _Runs | None:
-        """The runs of batches, of `rows` of the part, that become one batch each, or None."""
+        """Return the runs of the batches `rows` of the part that become one batch each; None without any."""
         sizes = scanned.sections["end"] - scanned.sections["start"]
         firsts = np.empty(len(rows), np.int64)
         firsts = firsts[: cut_runs(joins, sizes, self.usual_bytes, firsts)]

@@ -110,7 +110,7 @@ class RetentionReport(Shown):
         return "; ".join([f"{verb} {', '.join(counted(n, name[:-1]) for name, n in sums.items())}", *self._reasons()])
 
     def _reasons(self) -> Iterator[str]:
-        """Each rule, the number of segments that it deletes, and the reason."""
+        """Yield each rule with the number of segments that it deletes, and the reason."""
         sums = sums_of(self._rows(), "too_old", "above_size", "below_log_start")
         if sums["too_old"]:
             newest = iso(max(partition.newest_ms for partition in self.partitions))
@@ -155,7 +155,7 @@ MOST_SEGMENTS = MOST_ROWS
 def plan_retention(
     snapshot: Snapshot, now_ms: int, *, keep_tails: bool = False, most_segments: int = MAX_LONG
 ) -> list[PartitionRetention]:
-    """The segments to delete at `now_ms` by the topic's config, of partitions that lose some."""
+    """Plan the segments to delete at `now_ms` by the topic's config, in partitions that lose some."""
     table = snapshot.table
     plain, changed = SegmentTable(table.plain_segments()), table.changed_states
     columns = _Columns.of(plain, changed)
@@ -225,7 +225,7 @@ class _Columns:
 
 
 def _ends(columns: _Columns, starts: Longs, config: TopicConfig, now_ms: int) -> tuple[Longs, Longs, Longs]:
-    """The rows at which each rule stops in each partition: the log start's, the size's and the time's."""
+    """Return the row of each partition at which the rules of log start, size and time stop."""
     is_below = columns.values["next_offset"] <= columns.of_each(starts[columns.partitions])
     below = columns.run_ends(is_below, columns.firsts)
     size = age = below
@@ -240,7 +240,7 @@ def _ends(columns: _Columns, starts: Longs, config: TopicConfig, now_ms: int) ->
 
 
 def _times(newest: Longs, written: Longs, now_ms: int) -> Longs:
-    """The time from which each segment's age counts: its largest timestamp, unless unknown or in the future."""
+    """Return the time of each segment's age: its largest timestamp if known and past, else the write time."""
     return np.where((newest >= 0) & (newest <= now_ms), newest, written)
 
 
@@ -261,7 +261,7 @@ def _seal_expired(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> Snaps
 
 
 def _expired_active(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> list[int]:
-    """The partitions whose active segment has expired."""
+    """Return the partitions whose active segment has expired."""
     if not snapshot.active_partitions:
         return []
     plans = plan_retention(with_tails(handle, snapshot), now_ms)

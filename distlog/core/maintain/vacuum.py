@@ -161,7 +161,7 @@ class Referenced:
 
 
 def stem_of(name: str, topic: str) -> FoundStem | None:
-    """The stem of a segment's file or a bundle, by its relative name; None for any other file."""
+    """Parse the stem in the relative name of a segment's file or a bundle; None for any other file."""
     bundle = paths.parse_bundle_file(name)
     return (None, bundle) if bundle else paths.parse_segment_file(name, topic)
 
@@ -199,7 +199,7 @@ def _is_dead(upload: UnfinishedUpload, referenced: Referenced, floor: int, befor
 
 
 def dead_appends(files: Iterable[FileInfo], floor: int) -> list[FileInfo]:
-    """The pending appends that were started below `floor`: no commit can take them."""
+    """Return the pending appends that were started below `floor`: no commit can take them."""
     stemmed = ((file, paths.parse_pending_file(file.name)) for file in files)
     return [file for file, stem in stemmed if stem is not None and is_below((None, stem), floor)]
 
@@ -234,7 +234,7 @@ def _is_obsolete(name: str, head: Snapshot, referenced: Referenced) -> bool:
 
 
 def _is_below(name: str, snapshot: Snapshot) -> bool:
-    """True if the producer snapshot is of an offset before the log's begin."""
+    """Whether the producer snapshot is of an offset below the first segment."""
     partition_and_offset = paths.parse_producer_snapshot(name, snapshot.name)
     if partition_and_offset is None or partition_and_offset[0] >= len(snapshot.partitions):
         return False
@@ -345,7 +345,7 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
 
 
 def _segment_folders(storage: Storage, topic: str) -> list[str]:
-    """The folders of partitions, bundles and pending appends; StorageError for a link among or in them."""
+    """List the folders of partitions, bundles and pending appends. Raises StorageError for links."""
 
     def is_of_topic(name: str) -> bool:
         return name.startswith(f"{topic}-") or name in (paths.BUNDLES_DIR, paths.PENDING_DIR)
@@ -391,7 +391,7 @@ def _raise_floor(
 
 
 def _commit_floors(log: CommitLog, snapshot: Snapshot, floor: int, log_floor: int, kept_ms: int | None) -> Snapshot:
-    """The state after the commit of the horizons, the log's only if `kept_ms` is still the time to keep commits."""
+    """Commit the horizons, the log's only if `kept_ms` is still the time to keep commits; returns the state after."""
     with CommitRace(log, snapshot, "gc") as race:
         for head in race:
             actions: list[Action] = [GcFloor(floor)] if floor > head.gc_floor else []
@@ -472,7 +472,7 @@ class CommitsFolder:
 
 
 def highest_log_floor(head: Snapshot, folder: CommitsFolder, gc_floor: int, now_ms: int) -> int:
-    """The highest version for the log retention horizon: the head `commit.retention.ms` ago, or -1."""
+    """Return the highest version for the log retention horizon: the head `commit.retention.ms` ago, or -1."""
     kept_ms = head.commits_kept_ms
     head_then = None if kept_ms is None else folder.head_at(now_ms - kept_ms, now_ms)
     return min(-1 if head_then is None else head_then, gc_floor)
@@ -481,7 +481,7 @@ def highest_log_floor(head: Snapshot, folder: CommitsFolder, gc_floor: int, now_
 def next_log_floor(
     storage: Storage, log: CommitLog, head: Snapshot, folder: CommitsFolder, highest: int, *, dry_run: bool
 ) -> int:
-    """The next log retention horizon, at most `highest`: the newest sound full checkpoint kept for time travel.
+    """Return the next log retention horizon, at most `highest`: the newest full checkpoint for time travel.
 
     If that would keep many more commits than necessary, writes a checkpoint.
     """

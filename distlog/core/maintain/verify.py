@@ -157,7 +157,7 @@ def verify_commits(storage: Storage, snapshot: Snapshot) -> Iterator[Anomaly]:
 
 
 def _oldest_checkpoint(storage: Storage, checkpoints: dict[int, list[str]], snapshot: Snapshot) -> Snapshot | None:
-    """The oldest sound checkpoint between the log retention horizon and `snapshot`."""
+    """Read the oldest sound checkpoint between the log retention horizon and `snapshot`; None without one."""
     for version in sorted(checkpoints):
         for name in checkpoints[version] if snapshot.log_floor <= version <= snapshot.version else ():
             if is_sound(storage, name):
@@ -280,7 +280,7 @@ def _verdict_row(verdict: SegmentVerdict) -> dict[str, Any]:
 
 
 def _with_gaps(snapshot: Snapshot, verdicts: Sequence[SegmentVerdict]) -> Iterator[SegmentVerdict]:
-    """The verdicts, with anomalies for offsets that no batch holds at the end of a broker's segment."""
+    """Add anomalies for offsets that no batch holds at the end of a broker's segment."""
     is_compacted = "compact" in snapshot.config.cleanup_policy
     cleaned = {verdict.segment.partition for verdict in verdicts if verdict.is_sparse or verdict.segment.compacted}
     for verdict in verdicts:
@@ -296,7 +296,7 @@ def _with_gaps(snapshot: Snapshot, verdicts: Sequence[SegmentVerdict]) -> Iterat
 
 
 def _without_old_indexes(handle: TopicHandle, head: Snapshot, verdict: SegmentVerdict) -> SegmentVerdict:
-    """The verdict without its indexes if no page counts their entries: they are rebuilt from the log."""
+    """Drop anomalies of the indexes of an active segment that no page counts: these are rebuilt from the log."""
     segment = verdict.segment
     if not segment.is_active or is_counted(handle, head, segment.partition):
         return verdict
@@ -306,7 +306,7 @@ def _without_old_indexes(handle: TopicHandle, head: Snapshot, verdict: SegmentVe
 
 
 def _offsets_past_ends(handle: TopicHandle, snapshot: Snapshot) -> Iterator[Anomaly]:
-    """Anomalies for consumer groups, distlog's and Kafka clients', with committed offsets past a log's end."""
+    """Yield an anomaly for each committed offset past a log's end, of distlog's groups and of Kafka clients."""
     groups = [(group.group, group.positions) for group in group_states(handle.storage, snapshot.topic_id)]
     for name, positions in (*groups, *_client_groups(handle, snapshot)):
         for partition, state in enumerate(snapshot.partitions):
@@ -319,7 +319,7 @@ def _offsets_past_ends(handle: TopicHandle, snapshot: Snapshot) -> Iterator[Anom
 
 
 def _client_groups(handle: TopicHandle, snapshot: Snapshot) -> Iterable[tuple[str, Mapping[int, int]]]:
-    """The Kafka clients' groups and their committed offsets; none if they cannot be read."""
+    """Read the groups of Kafka clients and their committed offsets; none if they cannot be read."""
     try:
         return all_kafka_positions(handle, since_ms=snapshot.replaced_ms).items()
     except DistlogError as error:
@@ -540,7 +540,7 @@ def _transaction_index(reader: SegmentReader, segment: SegmentInfo) -> bytes:
 
 
 def _stored_transactions(transactions: SegmentTransactions) -> Iterator[AbortedTransaction]:
-    """The aborted transactions at the offsets that the segment's files have."""
+    """Yield the aborted transactions at the offsets that the segment's files have."""
     return (transaction.moved(-transactions.segment.shift) for transaction in transactions.aborted)
 
 
@@ -643,7 +643,7 @@ def _describe(snapshot: Snapshot, rebuilt: SegmentRebuild) -> list[Action]:
 
 
 def live_segment(snapshot: Snapshot, segment: SegmentInfo) -> SegmentInfo | None:
-    """The segment's entry in `snapshot`, or None if it is no longer live."""
+    """Return the segment's entry in `snapshot`; None if it is no longer live."""
     table = snapshot.partitions[segment.partition].segments
     index = table.find(segment.base_offset)
     return table[index] if index < len(table) and table[index].stem == segment.stem else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Generic, NamedTuple, TypeVar
@@ -32,6 +32,7 @@ from distlog.core.segments.segment_reader import (
     whole_logs,
 )
 from distlog.core.storage.parallel import cores
+from distlog.core.storage.storage import Storage
 
 
 class FieldReader:
@@ -142,7 +143,7 @@ def offset_key_prefixes(group: str, topic: str) -> tuple[bytes, ...]:
 
 
 def decode_offset_key(data: bytes) -> OffsetKey | None:
-    """The key of a committed offset from a record's key; None for other records."""
+    """Decode the key of a record with a committed offset; None for other records."""
     reader = FieldReader(data, "a key", OFFSETS_TOPIC)
     if reader.number(">h") not in _OFFSET_KEYS:
         return None
@@ -155,7 +156,7 @@ def encode_position(position: Position) -> bytes:
 
 
 def decode_position(data: bytes) -> Position | None:
-    """A committed offset; None in an unknown version."""
+    """Decode a committed offset; None if its version is unknown."""
     reader = FieldReader(data, "a position", OFFSETS_TOPIC)
     version = reader.number(">h")
     if not 0 <= version <= _FLEXIBLE_VERSION:
@@ -211,7 +212,7 @@ class WaitingChanges(Generic[Key, Value]):
         self._by_key.pop(key, None)
 
     def end(self, producer_id: int, *, is_committed: bool) -> dict[Key, Value]:
-        """The changes that apply since this producer's transaction ended."""
+        """End the transaction of a producer; returns the changes that apply by that."""
         changes = dict[Key, Value]()
         for key, waiting in list(self._by_key.items()):
             if producer_id not in waiting:
@@ -242,7 +243,7 @@ class OffsetsRecord(NamedTuple):
 def offsets_records(
     reader: SegmentReader, snapshot: Snapshot, partitions: Iterable[int], prefixes: Sequence[bytes] = (b"",)
 ) -> Iterator[OffsetsRecord]:
-    """The valid records in `snapshot`, by partition; of each key the last one, and some earlier ones."""
+    """Yield the valid records in `snapshot`, by partition: the last record of each key, and some earlier ones."""
     # a transaction's records are valid where it ends; records of open transactions are last in their partition
     states = {number: snapshot.partitions[number] for number in partitions}
     mixed = {number: state for number, state in states.items() if state.segments.array("has_transactions").any()}
@@ -292,7 +293,7 @@ def _with_transactions(
 
 
 def _runs(chunk: Chunk) -> Iterator[Chunk]:
-    """The chunk, cut at other segments, other producers' batches, and end markers."""
+    """Yield the chunk in parts, each of one segment and one producer; an end marker is a part alone."""
     for index in range(len(chunk.ranges)):
         part = chunk.part(index, index + 1)
         rows = part.batches
@@ -330,14 +331,12 @@ def kafka_positions(handle: TopicHandle, group: str, *, since_ms: int = 0) -> di
 def all_kafka_positions(
     handle: TopicHandle, group: str | None = None, *, since_ms: int = 0
 ) -> dict[str, dict[int, int]]:
+    """Return the offsets that Kafka clients of all groups, or of `group`, committed, by group and partition."""
     storage, topic = handle.storage.sibling(OFFSETS_TOPIC), paths.last_part(handle.storage.url)
     if storage is None:
         return {}
-    log = topic_log(storage, handle.clock)
     try:
-        loaded = log.load()
-        offsets = TopicHandle.of(storage, loaded.name, log, handle.clock)
-        snapshot = LiveSnapshot(offsets, CurrentSnapshot(log, loaded)).refresh()
+        offsets, snapshot = newest_topic(storage, handle.clock)
         numbers, prefixes = range(len(snapshot.partitions)), tuple[bytes, ...]((b"",))
         if group is not None:
             number = offsets_partition(group, len(numbers))
@@ -352,6 +351,14 @@ def all_kafka_positions(
         # without it, the error would be about the topic itself
         error.details.setdefault("url", storage.url)
         raise
+
+
+def newest_topic(storage: Storage, clock: Callable[[], int]) -> tuple[TopicHandle, Snapshot]:
+    """Open the topic in `storage` at its newest version, with its active segments. Raises TopicNotFoundError."""
+    log = topic_log(storage, clock)
+    loaded = log.load()
+    handle = TopicHandle.of(storage, loaded.name, log, clock)
+    return handle, LiveSnapshot(handle, CurrentSnapshot(log, loaded)).refresh()
 
 
 def _positions(newest: Mapping[bytes, bytes | None], topic: str, since_ms: int) -> dict[str, dict[int, int]]:

@@ -96,11 +96,11 @@ class GroupLog:
         self._random, self._sleep, self.clock = random or SystemRandom(), sleep, clock
 
     def load(self) -> GroupState:
-        """The newest state: one LIST and one GET."""
+        """Read the newest state: one LIST and one GET."""
         return self._listed(None)[0]
 
     def watch(self, state: GroupState | None) -> tuple[GroupState, dict[str, Heartbeat]]:
-        """The newest state, and the last heartbeats by member id: one LIST, and one GET if `state` is older."""
+        """Return the newest state, and heartbeats by member id: one LIST, and one GET if `state` is older."""
         newest, files = self._listed(state)
         by_member = ((paths.parse_heartbeat_file(file.name), file) for file in files)
         return newest, {member: (file.size, file.modified_ms) for member, file in by_member if member is not None}
@@ -115,7 +115,7 @@ class GroupLog:
                 return state, files
 
     def newer(self, state: GroupState) -> GroupState:
-        """The newest state, from `state` on: one GET of each later version, and one more.
+        """Return the newest state, from `state` on: one GET of each later version, and one more.
 
         Without a later version, a second GET shows whether it was deleted, as in a busy group.
         """
@@ -280,7 +280,7 @@ class GroupState:
 
 
 def assignment(members: Sequence[Member], owners: Mapping[int, str], partitions: int) -> dict[int, str]:
-    """The member that should own each of the `partitions`: evenly, and with few moves.
+    """Return the member that should own each of the `partitions`: evenly, and with few moves.
 
     All members compute the same assignment from the same state, also while they apply it. An owner keeps its
     partitions up to its fair share; the members with the fewest get the remaining ones.
@@ -369,7 +369,7 @@ def group_states(storage: Storage, topic_id: str) -> list[GroupState]:
 
 
 def group_table(storage: Storage, snapshot: Snapshot) -> Listing:
-    """A row per group and partition; a dead member stays until another member finds that its lease has lapsed."""
+    """Return a row per group and partition; a dead member stays until another member finds that its lease lapsed."""
     rows = [row for state in group_states(storage, snapshot.topic_id) for row in _rows(state, snapshot)]
     return Listing(table_of_rows(rows, _TABLE), "groups and partitions")
 
@@ -441,7 +441,7 @@ def carry_over_groups(storage: Storage, topic_id: str, new_id: str) -> None:
 
 
 def group_folders(storage: Storage) -> list[str]:
-    """The folders of all groups, also of topics that were dropped at this address."""
+    """List the folders of all groups, also of topics that were dropped at this address."""
     topics = (
         name for name in storage.list_folders(paths.GROUPS_DIR) if re.fullmatch(UUID.pattern, paths.last_part(name))
     )
@@ -451,7 +451,7 @@ def group_folders(storage: Storage) -> list[str]:
 def group_files(
     storage: Storage, folders: Iterable[str], topic_id: str | None
 ) -> tuple[list[FileInfo], list[FileInfo]]:
-    """The files in the `folders` of groups: of the topic, only on a local disk; and of dropped topics."""
+    """List the files of the topic's groups, only on a local disk, and of groups of dropped topics."""
     live = f"{paths.GROUPS_DIR}/{topic_id}/"
     files: tuple[list[FileInfo], list[FileInfo]] = [], []
     listed_folders = [folder for folder in folders if storage.is_local or not folder.startswith(live)]
@@ -515,7 +515,7 @@ class Membership:
     new_id: Callable[[], str]
     #: Whether this member replaces another one, as a new process does.
     replaces: Callable[[Member], bool] = lambda member: False
-    #: Grows when it joins again: earlier deliveries do not belong to it any more.
+    #: The number of times that it has joined: after a join, earlier deliveries cannot be committed.
     joins: int = field(default=0, init=False)
     #: The id of this member; empty before it joins, and after it leaves.
     id: str = field(default="", init=False)
@@ -532,7 +532,7 @@ class Membership:
     _proofs: dict[str, tuple[_Proof, float]] = field(default_factory=dict, init=False)
     #: The members whose leases have lapsed, with their heartbeats in the group's log.
     _lapsed: dict[str, int] = field(default_factory=dict, init=False)
-    #: The ids with heartbeats in the last list that are not members' ids.
+    #: The ids of heartbeats in the last list that no member has.
     _strangers: frozenset[str] = field(default=frozenset(), init=False)
 
     @property
@@ -541,7 +541,7 @@ class Membership:
 
     @property
     def owned(self) -> dict[int, int]:
-        """The group's offset in each partition that it owns, as of the last refresh."""
+        """The group's committed offset in each partition that this member owns, as of the last refresh."""
         state = self.state
         return {number: state.positions[number] for number in state.owned_by(self.id)} if state and self.id else {}
 
@@ -633,11 +633,11 @@ class Membership:
             self._lease_end, self._beat_at = self._terms(started)
 
     def _terms(self, started: float) -> tuple[float, float]:
-        """The end of a lease whose heartbeat `started` then, and the time of the next heartbeat."""
+        """Return when a lease ends whose heartbeat began at `started`, and when the next heartbeat is due."""
         return started + self.lease_s, started + self.lease_s * self.pace.heartbeat
 
     def _refresh(self, state: GroupState | None) -> GroupState:
-        """The newest state; from time to time also the heartbeats."""
+        """Read the newest state, and the heartbeats too when their next list is due."""
         started = self.clock()
         if state is not None and started < self._list_at:
             state = self.log.newer(state)
@@ -649,7 +649,7 @@ class Membership:
         return state
 
     def _watch(self, state: GroupState, heartbeats: Mapping[str, Heartbeat], started: float) -> None:
-        """Record the heartbeats of a list that `started` then; the next list is due when a lease may lapse."""
+        """Record the heartbeats of a list that began at `started`; the next list is due when a lease may lapse."""
         now, earlier, self._proofs, self._lapsed = self.clock(), self._proofs, {}, {}
         for member in state.members:
             if member.id == self.id:
@@ -668,7 +668,7 @@ class Membership:
         self._strangers = frozenset(strangers)
 
     def _with_all_partitions(self, state: GroupState, partitions: int, starts_of: StartsOf) -> GroupState:
-        """The group without dead members, and with an offset for each partition."""
+        """Return the group without dead members, and with an offset for each partition of the topic."""
         state = _without(state, self._dead(state))
         if state.partitions >= partitions:
             return state
@@ -709,7 +709,7 @@ class Membership:
             self._lease_end = -math.inf
 
     def _dead(self, state: GroupState) -> set[str]:
-        """The members whose leases have lapsed without a new version; before it joins, also members it replaces."""
+        """Return the members whose leases have lapsed; before this member joins, also those that it replaces."""
         return {
             member.id
             for member in state.members

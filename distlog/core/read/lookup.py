@@ -100,7 +100,7 @@ def offset_for_time(reader: SegmentReader, state: PartitionState, timestamp_ms: 
 def offsets_for_times(
     reader: SegmentReader, states: Sequence[PartitionState], times: Mapping[int, int]
 ) -> dict[int, OffsetAndTime | None]:
-    """`offset_for_time` by partition; in parallel if a lookup is a request."""
+    """Return `offset_for_time` by partition; makes the requests to an object store in parallel."""
 
     def lookup(number: int) -> OffsetAndTime | None:
         return offset_for_time(reader, states[number], times[number])
@@ -110,7 +110,7 @@ def offsets_for_times(
 
 
 def _by_metadata(segment: SegmentInfo, timestamp_ms: int, start: int) -> OffsetAndTime | None:
-    """The segment's first record, if the metadata alone show that no record is older."""
+    """Return the segment's first record if the metadata alone show that it is not before the time; else None."""
     is_ours = segment.dense and not segment.compacted and stem_read_version(segment.stem) is not None
     if not is_ours or segment.is_active or segment.base_offset < start:
         return None
@@ -164,7 +164,7 @@ def _largest_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Of
 
 
 def start_by_index(reader: SegmentReader, part: SegmentSlice) -> int:
-    """An offset before which the slice has no record of its times, by the time index; or its start."""
+    """Return an offset before which, by the time index, the slice has no record of its times; or its start."""
     start, end = part.span
     entry = _entry(reader, part.segment, part.times.oldest, start)
     chunk = next(_from_entry(reader, part.segment, entry), None)
@@ -177,7 +177,7 @@ def start_by_index(reader: SegmentReader, part: SegmentSlice) -> int:
 
 
 def first_in(reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, start: int) -> OffsetAndTime | None:
-    """The first record of `segment` at or after `timestamp_ms`, from offset `start` on, or None, from the log."""
+    """Read the first record of `segment` at or after `timestamp_ms`, from offset `start` on; None without one."""
     entry = _entry(reader, segment, timestamp_ms, start)
     for record in first_records(reader, segment, start, 1, timestamp_ms, entry):
         return record.offset, record.timestamp
@@ -189,13 +189,13 @@ def first_in(reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, sta
 
 
 def _entry(reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, start: int) -> TimestampOffset | None:
-    """The time index's last entry before `timestamp_ms`; None if it is not after `start`."""
+    """Return the last entry of the time index before `timestamp_ms`; None if its offset is not after `start`."""
     entry = reader.time_entry(segment, timestamp_ms)
     return entry if entry is not None and entry.offset + segment.shift > start else None
 
 
 def _from_entry(reader: SegmentReader, segment: SegmentInfo, entry: TimestampOffset | None) -> Iterator[Chunk]:
-    """Chunks from the index entry's batch on, which has only older records; none without a usable index."""
+    """Yield chunks from the batch of the index entry on, which has only older records; none without a good index."""
     if entry is None:
         return
     chunks = iter(_chunks_from(reader, segment, entry.offset + segment.shift))
@@ -262,7 +262,7 @@ class PointBatch(NamedTuple):
 
 
 class _NeedsScanError(Exception):
-    """A point read found something unusual: a scan must read it."""
+    """A point read found something unusual, which a scan must read."""
 
 
 def first_records(

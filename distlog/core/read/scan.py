@@ -177,7 +177,6 @@ class Scan:
             [{'path': '/start'}, {'path': '/help'}, {'path': '/start'}]
         """
         by_name = named_paths(paths, named, [name for name in self.columns if name != "value"])
-        check_on_error(on_error)
         batches: Iterable[pa.RecordBatch] = self._needed(progress)
         if framed:
             batches = without_headers(batches, on_error)

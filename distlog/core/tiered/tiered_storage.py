@@ -175,7 +175,13 @@ class ChunkIndex:
         return range(start // self.chunk_bytes, -(-end // self.chunk_bytes)) if start < end else range(0)
 
     def start(self, number: int) -> int:
+        """Return where a chunk starts in the log."""
         return min(number * self.chunk_bytes, self.log_bytes)
+
+    def end(self, number: int) -> int:
+        """Return where a compressed chunk ends in the object."""
+        assert self.ends is not None
+        return int(self.ends[number + 1])
 
     @classmethod
     def parse(cls, value: Any, *, compressed: bool) -> ChunkIndex:
@@ -283,17 +289,12 @@ class ChunkReader:
                 self._cache.popitem(last=False)
 
     def _fetched(self, requested: Sequence[tuple[Key, ChunkIndex]]) -> Chunks:
-        ranges = [(name, *_stored_range(chunks, number)) for (name, number), chunks in requested]
+        ranges = [(name, chunks.end(number - 1), chunks.end(number)) for (name, number), chunks in requested]
         stored = self._bucket.read_ranges(ranges)
         return {
             key: _decompressed(data, chunks.start(key[1] + 1) - chunks.start(key[1]), stored_range)
             for (key, chunks), data, stored_range in zip(requested, stored, ranges, strict=True)
         }
-
-
-def _stored_range(chunks: ChunkIndex, number: int) -> tuple[int, int]:
-    assert chunks.ends is not None
-    return int(chunks.ends[number]), int(chunks.ends[number + 1])
 
 
 def _decompressed(data: memoryview, size: int, stored_range: tuple[str, int, int]) -> memoryview:
@@ -481,7 +482,7 @@ def _named(bucket: Storage, prefix: str, topic: str) -> Iterator[RemoteTopic]:
 
 
 _PARTITION_OF = attrgetter("partition")
-#: How many manifests are read at once.
+#: The number of manifests that are read at once.
 MANIFESTS_AT_ONCE = 256
 _PARTITION = re.compile(r"0|[1-9][0-9]{0,5}")
 _OBJECT = re.compile(rf"(?P<stem>[0-9]{{20}}-{UUID_PATTERN})(?P<suffix>\.log|\.indexes|\.rsm-manifest)")
@@ -554,19 +555,17 @@ def read_manifests(topic: RemoteTopic, listed: Iterable[ListedSegment]) -> list[
     unread, segments = list(listed), []
     for start in range(0, len(unread), MANIFESTS_AT_ONCE):
         group = unread[start : start + MANIFESTS_AT_ONCE]
-        ranges = [_manifest_range(topic, segment) for segment in group]
+        ranges = []
+        for segment in group:
+            name, size = topic.file(segment.partition, segment.stem, MANIFEST), segment.sizes[MANIFEST]
+            if size > MAX_MANIFEST_BYTES:
+                raise CorruptMetadataError("the manifest of a remote segment is too large", file=name, size=size)
+            ranges.append((name, 0, size))
         for segment, data in zip(group, topic.bucket.read_ranges(ranges), strict=True):
             parsed = topic.parse(segment.partition, segment.stem, bytes(data))
             _check_sizes(topic, parsed, segment.sizes)
             segments.append(parsed)
     return segments
-
-
-def _manifest_range(topic: RemoteTopic, segment: ListedSegment) -> tuple[str, int, int]:
-    name, size = topic.file(segment.partition, segment.stem, MANIFEST), segment.sizes[MANIFEST]
-    if size > MAX_MANIFEST_BYTES:
-        raise CorruptMetadataError("the manifest of a remote segment is too large", file=name, size=size)
-    return name, 0, size
 
 
 def _check_sizes(topic: RemoteTopic, segment: RemoteSegment, sizes: Sizes) -> None:
@@ -675,15 +674,14 @@ def first_unstable_offsets(storage: TieredStorage, last: Sequence[RemoteSegment]
 
     It is the first offset of the earliest open transaction in the segment's producer snapshot.
     """
-    names = [f"{storage.topic.name}-{segment.partition}/{segment.stem}{SNAPSHOT}" for segment in last]
-    sizes = [segment.index_bytes(SNAPSHOT) for segment in last]
-    ranges = [(name, 0, size) for name, size in zip(names, sizes, strict=True) if size]
-    snapshots = iter(storage.read_ranges(ranges))
-    return [
-        _first_open(next(snapshots), name) if size else NO_OFFSET for name, size in zip(names, sizes, strict=True)
+    with_producers = [segment for segment in last if segment.index_bytes(SNAPSHOT)]
+    ranges = [
+        (f"{storage.topic.name}-{segment.partition}/{segment.stem}{SNAPSHOT}", 0, segment.index_bytes(SNAPSHOT))
+        for segment in with_producers
     ]
-
-
-def _first_open(snapshot: memoryview, name: str) -> int:
-    offsets = read_producer_snapshot(bytes(snapshot), file=name)["transaction_first_offset"]
-    return int(offsets[offsets >= 0].min(initial=MAX_LONG)) if (offsets >= 0).any() else NO_OFFSET
+    unstable = dict[int, int]()
+    for segment, (name, *_), data in zip(with_producers, ranges, storage.read_ranges(ranges), strict=True):
+        offsets = read_producer_snapshot(bytes(data), file=name)["transaction_first_offset"]
+        if (offsets >= 0).any():
+            unstable[segment.partition] = int(offsets[offsets >= 0].min())
+    return [unstable.get(segment.partition, NO_OFFSET) for segment in last]
