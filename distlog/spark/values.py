@@ -79,7 +79,7 @@ def decode(
         raise InvalidConfigError("the frame needs a column value of bytes, as a topic has it")
     if format == "json":
         return _json(df, schema, framed, flatten, on_error)
-    source = None if registry is None else registry_of(registry)
+    source = registry_of(registry)
     decoder: Decoder
     if format == "avro":
         decoder = AvroDecoder(AvroSchema.of(schema), source)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
@@ -220,8 +221,7 @@ class Scan:
             [{'count': 1}]
         """
         check_on_error(on_error)
-        source = None if registry is None else registry_of(registry)
-        return avro_table(self._needed(progress), self.schema, schema, source, on_error, flatten)
+        return avro_table(self._needed(progress), self.schema, schema, registry_of(registry), on_error, flatten)
 
     def protobuf(
         self,
@@ -262,8 +262,8 @@ class Scan:
             [{'count': 1}]
         """
         check_on_error(on_error)
-        source = None if registry is None else registry_of(registry)
-        return protobuf_table(self._needed(progress), self.schema, schema, message, source, on_error, flatten)
+        batches, source = self._needed(progress), registry_of(registry)
+        return protobuf_table(batches, self.schema, schema, message, source, on_error, flatten)
 
     def head(self, limit: int = 10) -> pa.Table:
         """Read the first records; a small limit reads little.
@@ -556,7 +556,7 @@ def _are_exact(texts: pa.ChunkedArray, doubles: pa.ChunkedArray) -> bool:
     return not pc.any(infinite).as_py() and all(float(integer) == int(integer) for integer in integers)
 
 
-#: How many offsets are read first, unless fewer records are requested.
+#: The number of offsets that are read first, unless fewer records are requested.
 FIRST_OFFSETS = 10_000
 
 
@@ -583,7 +583,7 @@ Longs = npt.NDArray[np.int64]
 
 
 def _sampled_slices(slices: Sequence[SegmentSlice], sizes: Longs, numbers: Longs) -> tuple[list[SegmentSlice], Longs]:
-    """The slices to read for the records `numbers`, and the rows of the records in them."""
+    """Return the slices to read for the records `numbers`, and the rows of the records in what they read."""
     parts: list[SegmentSlice] = []
     rows: list[Longs] = [np.empty(0, np.int64)]
     begin = 0
@@ -694,7 +694,7 @@ def records_of(
             yield Record(**{**row, "headers": [(header["key"], header["value"]) for header in row["headers"]]})
 
 
-#: By partition (start offset, end offset); None is the log's own bound.
+#: By partition (start offset, end offset); None is the log's own bound. EARLIEST and LATEST stand for these too.
 Bounds = Mapping[int, tuple[int | None, int | None]]
 
 
@@ -706,7 +706,8 @@ def offset_bounds(
 ) -> Bounds:
     count = len(snapshot.partitions)
     selected = range(count) if partitions is None else sorted({*whole_numbers("partition", partitions)})
-    for number in (*selected, *_partitions_of(start), *_partitions_of(end)):
+    in_offsets = [whole_numbers("partition", offsets) for offsets in (start, end) if isinstance(offsets, Mapping)]
+    for number in chain(selected, *in_offsets):
         if not 0 <= number < count:
             raise TopicNotFoundError(f"the topic has partitions 0 to {count - 1}", partition=number)
     return {number: (_bound(number, start), _bound(number, end)) for number in selected}
@@ -723,10 +724,6 @@ def time_bounds(
     return TimeRange.between(start_time, end_time)
 
 
-def _partitions_of(offsets: int | Mapping[int, int] | None) -> list[int]:
-    return whole_numbers("partition", offsets) if isinstance(offsets, Mapping) else []
-
-
 def _bound(partition: int, offset: int | Mapping[int, int] | None) -> int | None:
     value = offset.get(partition) if isinstance(offset, Mapping) else offset
     return None if value is None else whole_number("offset", value)
@@ -740,7 +737,7 @@ def plan_slices(
     out_of_range: OutOfRange = "fail",
     times: TimeRange = ALWAYS,
 ) -> tuple[list[SegmentSlice], Isolation]:
-    """The slices between `bounds` (also EARLIEST and LATEST), and the isolation that filters their batches.
+    """Return the slices between `bounds`, and the isolation that filters their batches.
 
     Reads only metadata, with two exceptions: the time index of a large segment that lies partly before `times`, with
     the batch that it leads to; and for read_committed the transaction indexes, and the segments with transactions if
@@ -771,7 +768,7 @@ def plan_slices(
 def slices_of(
     reader: SegmentReader, snapshot: Snapshot, partition: int, start: int | None, times: TimeRange = ALWAYS
 ) -> Iterator[SegmentSlice]:
-    """The slices of `plan_slices` for one partition from `start` on, planned some segments at a time when needed."""
+    """Yield the slices of `plan_slices` for one partition from `start` on; plans more segments when needed."""
     state = snapshot.partitions[partition]
     low = bounded_start(partition, state.log_start_offset if start is None else start, state, "fail")
     row, count = state.segments.find(low), 1
@@ -783,7 +780,7 @@ def slices_of(
 
 
 def _with_indexed_starts(reader: SegmentReader, parts: list[SegmentSlice]) -> list[SegmentSlice]:
-    """The slices without the first offsets that the time indexes of large segments exclude."""
+    """Drop the first offsets of slices that the time indexes of large segments exclude."""
     rows = [
         row
         for row, part in enumerate(parts)
@@ -822,7 +819,7 @@ def most_records(slices: Sequence[SegmentSlice]) -> int:
 def count_records(
     reader: SegmentReader, slices: Sequence[SegmentSlice], isolation: Isolation, max_workers: int
 ) -> int:
-    """The number of records; reads only segments whose metadata lacks it."""
+    """Count the records; reads only segments whose metadata lacks the number."""
     counts = [known_count(part) for part in slices]
     unknown = [part for part, count in zip(slices, counts, strict=True) if count is None]
     batches = read_slices(reader, unknown, ("offset",), isolation, max_workers)

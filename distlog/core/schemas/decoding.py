@@ -23,9 +23,10 @@ OnError = Literal["fail", "null"]
 Longs = npt.NDArray[np.int64]
 #: The columns that a read needs in addition to the selected columns.
 NEEDED = ("partition", "offset", "value")
-#: Up to this many values are decoded one by one, if not all can be decoded together.
+#: If values cannot be decoded together, halves of at most this many are decoded one by one.
 FEW = 64
 Payloads = TypeVar("Payloads", list[bytes], pa.Array)
+#: The size of a value's header: a zero byte and the schema's id.
 HEADER_BYTES = 5
 #: The deepest nesting of a message of Protobuf, and the most bytes of its indexes.
 MAX_DEPTH = 32
@@ -142,7 +143,7 @@ def in_halves(
 
 
 def scattered(parts: Sequence[tuple[Longs, pa.RecordBatch]], count: int, schema: pa.Schema) -> pa.RecordBatch:
-    """Return `count` rows, with the rows of `parts` at their numbers, and null elsewhere."""
+    """Return `count` rows: the rows of `parts` at their numbers, and null rows elsewhere."""
     if len(parts) == 1 and len(parts[0][0]) == count:
         return parts[0][1]
     sources = np.full(count, -1, np.int64)

@@ -163,8 +163,9 @@ class SchemaRegistry:
         return f"SchemaRegistry({self._source})"
 
 
-def registry_of(source: Any) -> SchemaRegistry:
-    return source if isinstance(source, SchemaRegistry) else SchemaRegistry(source)
+def registry_of(source: Any) -> SchemaRegistry | None:
+    """Return the registry at a source, or the registry itself; None without a source."""
+    return source if source is None or isinstance(source, SchemaRegistry) else SchemaRegistry(source)
 
 
 def split_subject(subject: str, context: str = DEFAULT_CONTEXT) -> tuple[str, str]:
