@@ -48,7 +48,7 @@ from distlog.core.kafka.transactions import (
     list_transactions,
 )
 from distlog.core.log.active_partition import ActiveSeals, seal_all
-from distlog.core.log.live_snapshot import LiveSnapshot, with_sound_tails
+from distlog.core.log.live_snapshot import LiveSnapshot, with_tails
 from distlog.core.log.segment_files import DamagedLogError
 from distlog.core.maintain.compaction import DEDUPE_BUFFER_BYTES, CompactionReport, compact
 from distlog.core.maintain.executor import Executor, LocalExecutor
@@ -139,7 +139,7 @@ class Topic:
         try:
             return self.live_snapshot
         except DamagedLogError:
-            return with_sound_tails(self.handle, self.current.refresh())
+            return with_tails(self.handle, self.current.refresh(), only_sound=True)
 
     @property
     def url(self) -> str:

@@ -84,7 +84,8 @@ def test_a_recent_direct_append_stays_in_an_old_segment(
     """Without record times, only the time of their append gives their age, before and after the seal."""
     clock = Clock(now_ms() - 60_000)
     topic = topic_on(Storage(f"{tmp_path}/log"), 1, {"retention.ms": 1000, "flush.messages": flush_messages}, clock)
-    with closing(RecordSender(topic.handle, topic.current, topic.engine())) as sender:
+    sender = RecordSender(topic.handle, topic.current, topic.engine())
+    with closing(sender.engine):
         for _ in range(5):
             clock.now_ms += 900
             timestamp = NO_TIMESTAMP if ahead_ms is None else clock.now_ms + ahead_ms

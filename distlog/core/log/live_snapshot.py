@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import lru_cache
 from typing import NamedTuple
@@ -75,35 +74,20 @@ _log = logging.getLogger("distlog")
 _PAGE_READS = 3
 
 
-def with_tails(handle: TopicHandle, snapshot: Snapshot) -> Snapshot:
+def with_tails(handle: TopicHandle, snapshot: Snapshot, *, only_sound: bool = False) -> Snapshot:
     """Return `snapshot` for readers, with the active segments up to their current ends; not a base of commits.
 
     Raises SnapshotTooOldError if an active segment was sealed, removed and vacuumed since, DamagedLogError if its log
-    is missing and its end is unknown.
+    is missing and its end is unknown. With `only_sound`, a damaged segment is left out instead.
     """
-    return _with_tails(handle, snapshot, with_tail)
-
-
-def with_sound_tails(handle: TopicHandle, snapshot: Snapshot) -> Snapshot:
-    """Do as `with_tails`, without the tails of partitions for which that raises DamagedLogError."""
-
-    def tail_if_sound(handle: TopicHandle, snapshot: Snapshot, partition: int) -> PartitionState:
+    states = dict[int, PartitionState]()
+    for number in snapshot.active_partitions:
         try:
-            return with_tail(handle, snapshot, partition)
-        except DamagedLogError:
-            return snapshot.partitions[partition]
-
-    return _with_tails(handle, snapshot, tail_if_sound)
-
-
-def _with_tails(
-    handle: TopicHandle, snapshot: Snapshot, with_one: Callable[[TopicHandle, Snapshot, int], PartitionState]
-) -> Snapshot:
-    active = snapshot.active_partitions
-    if not active:
-        return snapshot
-    states = {number: with_one(handle, snapshot, number) for number in active}
-    return dataclasses.replace(snapshot, partitions=snapshot.table.with_states(states))
+            states[number] = with_tail(handle, snapshot, number)
+        except DamagedLogError:  # noqa: PERF203 - each partition is read alone
+            if not only_sound:
+                raise
+    return dataclasses.replace(snapshot, partitions=snapshot.table.with_states(states)) if states else snapshot
 
 
 def is_counted(handle: TopicHandle, snapshot: Snapshot, partition: int) -> bool:

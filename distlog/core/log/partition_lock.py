@@ -149,29 +149,29 @@ class StateRecord:
 
 def recovery_point(data: bytes | None, topic_id: str, active: Active) -> SegmentState | None:
     """The recovery point of the `active` segment in a page's value, of any boot."""
-    for packed in _packed(data, topic_id)[1:]:
-        with suppress(ValueError):
-            return _of_segment(SegmentState.unpack(packed), active)
-    return None
+    return _states(data, topic_id, active)[1]
 
 
 def durable_end(data: bytes | None, topic_id: str, active: Active) -> DurableEnd:
     """The durable end of the log by a page of any boot."""
-    ends = [(0, 0)]
-    for packed in _packed(data, topic_id):
-        with suppress(ValueError):
-            state = _of_segment(SegmentState.unpack(packed), active)
-            ends += [(state.flushed_offset, state.flushed_position)] if state else []
-    return DurableEnd(*max(ends))
+    states = (state for state in _states(data, topic_id, active) if state is not None)
+    return DurableEnd(*max(((state.flushed_offset, state.flushed_position) for state in states), default=(0, 0)))
 
 
-def _packed(data: bytes | None, topic_id: str) -> tuple[bytes, ...]:
-    """The packed state and recovery point in a page's value of this topic, of any boot."""
+def _states(data: bytes | None, topic_id: str, active: Active) -> tuple[SegmentState | None, SegmentState | None]:
+    """The state and the recovery point of the `active` segment in a page's value, of any boot."""
     if data is None or len(data) != RECORD_BYTES:
-        return ()
+        return None, None
     version, _, _, topic = _HEAD.unpack_from(data)
-    is_of_topic = version == _VERSION and topic == uuid.UUID(topic_id).bytes
-    return (data[_HEAD.size : _POINT_AT], data[_POINT_AT:]) if is_of_topic else ()
+    if version != _VERSION or topic != uuid.UUID(topic_id).bytes:
+        return None, None
+    return _state_in(data[_HEAD.size : _POINT_AT], active), _state_in(data[_POINT_AT:], active)
+
+
+def _state_in(packed: bytes, active: Active) -> SegmentState | None:
+    with suppress(ValueError):
+        return _of_segment(SegmentState.unpack(packed), active)
+    return None
 
 
 def _of_segment(state: SegmentState | None, active: Active | None) -> SegmentState | None:

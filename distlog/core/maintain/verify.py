@@ -39,7 +39,7 @@ from distlog.core.errors import (
 )
 from distlog.core.format.indexes import TRANSACTION_ENTRY, AbortedTransaction, encode_transactions
 from distlog.core.log.active_partition import ActivePartition, TruncatedTail
-from distlog.core.log.live_snapshot import damage_of_tail, is_counted, with_sound_tails, without_tails
+from distlog.core.log.live_snapshot import damage_of_tail, is_counted, with_tails, without_tails
 from distlog.core.maintain.executor import Executor, LocalExecutor
 from distlog.core.maintain.group_rewrite import MOST_SEGMENTS
 from distlog.core.maintain.vacuum import is_sound
@@ -88,7 +88,7 @@ def verify(
     verdicts = with_missing_transactions(handle.reader, snapshot, verdicts)
     if not all(verdict.ok for verdict in verdicts):
         # a segment that was removed and vacuumed concurrently is not missing; rebuilt indexes are checked again
-        head = with_sound_tails(handle, handle.log.refresh(committed))
+        head = with_tails(handle, handle.log.refresh(committed), only_sound=True)
         settled = (_recheck(handle.reader, head, verdict) for verdict in verdicts)
         verdicts = [_without_old_indexes(handle, head, verdict) for verdict in settled if verdict is not None]
     verdicts = list(_with_gaps(snapshot, verdicts))

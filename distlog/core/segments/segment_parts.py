@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -30,7 +31,6 @@ from distlog.core.format.indexes import (
     GrowingOffsetIndex,
     GrowingTimeIndex,
     IndexCache,
-    MappedIndex,
     OffsetIndex,
     ReadBytes,
     TimeIndex,
@@ -41,6 +41,25 @@ from distlog.core.storage.backend import Part
 from distlog.core.storage.local_files import known_local_disk
 from distlog.core.storage.parallel import in_order, process_lock
 from distlog.core.storage.storage import Storage
+
+_log = logging.getLogger("distlog")
+
+#: The first bytes of a log, up to where the checksum of its first batch ends, whose position depends on the format.
+HEAD_BYTES, _MAGIC_AT, _LEGACY_CRC_AT = CRC_START, 16, 12
+#: The number of logs that stay known to belong to their segments: some 100 bytes each.
+REMEMBERED = 4096
+#: The number of indexes that stay open; each costs a mapping of its file.
+OPEN_INDEXES = 64
+#: The number of logs that stay mapped. The disk space of a deleted log is free only after `forget_deleted`.
+OPEN_LOGS = 16
+#: The largest GET, in bytes, of a remote file that is read from end to end; and the number of GETs that run ahead of
+#: the reader, which bounds the memory.
+WINDOW_BYTES, DEPTH = 8 << 20, 3
+#: The bytes of an active log that are read from a position on: for small batches, two of a writer, the largest usual.
+_PARTS_BYTES = (32 << 10, 512 << 10, 2 << 20)
+
+T = TypeVar("T")
+IndexT = TypeVar("IndexT", OffsetIndex, TimeIndex)
 
 
 class IndexFields(NamedTuple):
@@ -109,13 +128,6 @@ def part_of(topic: str, segment: SegmentInfo, suffix: str = ".log") -> Part:
 # Similar segments have their batches at the same positions and offsets: only the checksum fields of the first and the
 # last batch, which the metadata has, distinguish their logs. A read that begins after the first batch checks that.
 
-#: The beginning of a log, up to where the checksum of its first batch ends.
-HEAD_BYTES = CRC_START
-#: How many checked logs are remembered.
-REMEMBERED = 4096
-
-_MAGIC_AT, _LEGACY_CRC_AT = 16, 12
-
 
 class IdentifiedLogs:
     """The logs of a topic that belong to their segments by a check; for many threads, and picklable."""
@@ -165,7 +177,7 @@ def check_log(storage: Storage, segment: SegmentInfo, log: Part) -> None:
     try:
         size = storage.size(log.name)
     except FileNotFoundError:
-        raise missing_log(segment, log) from None
+        raise missing_file_error(log.name, segment.partition) from None
     is_short = size < log.begin + log.size
     if is_short and segment.is_active:
         raise SnapshotTooOldError(
@@ -183,10 +195,6 @@ def check_log(storage: Storage, segment: SegmentInfo, log: Part) -> None:
         )
 
 
-def missing_log(segment: SegmentInfo, part: Part) -> SnapshotTooOldError:
-    return missing_file_error(part.name, segment.partition)
-
-
 def missing_file_error(name: str, partition: int) -> SnapshotTooOldError:
     return SnapshotTooOldError(
         "a file of this version is missing: refresh the topic and read again: vacuum deletes what newer versions "
@@ -194,18 +202,6 @@ def missing_file_error(name: str, partition: int) -> SnapshotTooOldError:
         file=name,
         partition=partition,
     )
-
-
-_log = logging.getLogger("distlog")
-
-#: How many indexes stay open; each costs a mapping of its file.
-OPEN_INDEXES = 64
-
-_SUFFIXES = (".index", ".timeindex", ".txnindex")
-
-T = TypeVar("T")
-
-IndexT = TypeVar("IndexT", bound=MappedIndex)
 
 
 class SegmentIndexes:
@@ -222,30 +218,24 @@ class SegmentIndexes:
         """The segment's offset index, or None without a usable one; a bad one gives a warning."""
         if segment.is_active:
             return GrowingOffsetIndex(*self._growing(segment, ".index"))
-
-        return self._usable(segment, ".index", OffsetIndex, lambda index: index.sanity_check(segment.log_bytes))
+        return self._usable(segment, ".index", OffsetIndex, segment.log_bytes)
 
     def times(self, segment: SegmentInfo) -> TimeIndex | GrowingTimeIndex | None:
         if segment.is_active:
             return GrowingTimeIndex(*self._growing(segment, ".timeindex"))
-
-        end = segment.next_offset - segment.shift
-        return self._usable(segment, ".timeindex", TimeIndex, lambda index: index.sanity_check(end))
+        return self._usable(segment, ".timeindex", TimeIndex, segment.next_offset - segment.shift)
 
     def aborted_transactions(self, segment: SegmentInfo) -> list[AbortedTransaction]:
         """The aborted transactions that end in the segment, at stored offsets; FileNotFoundError without the file."""
-
-        def read(path: str, _: int) -> list[AbortedTransaction]:
-            with open(path, "rb") as file:
-                return self._decoded(segment, part, file.read())
-
         if not segment.txn_index_bytes:
             return []
         part = self._part(segment, ".txnindex")
         if segment.is_active:
             return self._decoded(segment, part, self._read(part.name, 0, part.size))
         try:
-            return self._fetched(segment, ".txnindex", read)
+            return self._fetched(
+                segment, ".txnindex", lambda path, _: self._decoded(segment, part, Path(path).read_bytes())
+            )
         except (FileNotFoundError, StorageError):
             raise
         except OSError as error:
@@ -262,23 +252,30 @@ class SegmentIndexes:
         return decode_transactions(data, part.name, segment.stored_base_offset)
 
     def forget(self, segment: SegmentInfo) -> None:
-        for suffix in _SUFFIXES:
+        for suffix in INDEX_FIELDS:
             self._drop(segment, suffix)
 
     def forget_deleted(self) -> None:
         self._open.forget_deleted()
 
-    def _usable(
-        self, segment: SegmentInfo, suffix: str, kind: type[IndexT], check: Callable[[IndexT], None]
-    ) -> IndexT | None:
+    def _usable(self, segment: SegmentInfo, suffix: str, kind: type[IndexT], end: int) -> IndexT | None:
+        """The open index, whose entries are below `end`; None without a usable one."""
         if not index_size(segment, suffix):
             return None
+        key = _index_key(segment, suffix)
         # not for a remote index: asking the cache for its copy marks that as used
-        cached: IndexT | None = self._open.cached(_index_key(segment, suffix)) if self._storage.is_local else None
+        cached: IndexT | None = self._open.cached(key) if self._storage.is_local else None
         if cached is not None:
             return cached
         try:
-            return self._fetched(segment, suffix, partial(self._open_index, segment, suffix, kind, check))
+            index: IndexT = self._fetched(
+                segment,
+                suffix,
+                lambda path, begin: self._open.get(
+                    key, path, lambda: self._checked_index(segment, suffix, kind, end, path, begin)
+                ),
+            )
+            return index
         except (CorruptIndexError, OSError) as error:
             _log.warning("%s: scanning the log instead; rebuild the indexes to be fast again", error)
             return None
@@ -312,29 +309,21 @@ class SegmentIndexes:
         return self._cache.local_file(self._storage, part, tag=_tag(segment, suffix))
 
     def fetch(self, segments: Sequence[SegmentInfo]) -> None:
-        parts = [(self._part(segment, suffix), _tag(segment, suffix)) for segment in segments for suffix in _SUFFIXES]
+        parts = [
+            (self._part(segment, suffix), _tag(segment, suffix)) for segment in segments for suffix in INDEX_FIELDS
+        ]
         in_bundles = [(part, tag) for part, tag in parts if part.size and not part.is_file]
         if in_bundles and not self._storage.is_local:
             self._cache.fetch(self._storage, in_bundles)
 
-    def _open_index(
-        self,
-        segment: SegmentInfo,
-        suffix: str,
-        kind: type[IndexT],
-        check: Callable[[IndexT], None],
-        path: str,
-        begin: int,
+    def _checked_index(
+        self, segment: SegmentInfo, suffix: str, kind: type[IndexT], end: int, path: str, begin: int
     ) -> IndexT:
-        def open_index() -> IndexT:
-            index = kind(path, segment.stored_base_offset, begin, index_size(segment, suffix))
-            error = checksum_error(segment, suffix, self._part(segment, suffix), index.checksum())
-            if error is not None:
-                raise error
-            check(index)
-            return index
-
-        index: IndexT = self._open.get(_index_key(segment, suffix), path, open_index)
+        index = kind(path, segment.stored_base_offset, begin, index_size(segment, suffix))
+        error = checksum_error(segment, suffix, self._part(segment, suffix), index.checksum())
+        if error is not None:
+            raise error
+        index.sanity_check(end)
         return index
 
     def _drop(self, segment: SegmentInfo, suffix: str) -> None:
@@ -354,13 +343,6 @@ def _index_key(segment: SegmentInfo, suffix: str) -> tuple[Any, ...]:
 def _tag(segment: SegmentInfo, suffix: str) -> str:
     """The key of a copy: an index of the same name and size has another if its log differs, or if it was rebuilt."""
     return f"{segment.crc32c:08x} {index_checksum(segment, suffix):x}"
-
-
-#: The largest GET of a remote file that is read from end to end.
-WINDOW_BYTES = 8 << 20
-
-#: How many GETs are under way ahead of the reader; memory is bounded by this many windows.
-DEPTH = 3
 
 
 class LogFile:
@@ -428,7 +410,7 @@ class LogFile:
             self._windows.close()  # type: ignore[attr-defined]
 
 
-#: Inode, size and time of a file.
+#: The inode, size in bytes, and modification time in ns, or 0, of a file.
 _Identity = tuple[int, int, int]
 
 
@@ -487,13 +469,6 @@ class OpenFiles(Generic[T]):
     def _identity(self, path: str) -> _Identity:
         status = os.stat(path)
         return status.st_ino, status.st_size, status.st_mtime_ns if self._timed else 0
-
-
-#: How many logs stay mapped. The disk space of a deleted one is free only when it is unmapped (`forget_deleted`).
-OPEN_LOGS = 16
-
-#: How much of an active log is read around a position: for small batches, for two of a writer, for the largest usual.
-_PARTS_BYTES = (32 << 10, 512 << 10, 2 << 20)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ from distlog.core.segments.segment_parts import (
     OpenLogs,
     SegmentIndexes,
     check_log,
-    missing_log,
+    missing_file_error,
     part_of,
 )
 from distlog.core.storage.backend import Part
@@ -67,8 +67,20 @@ from distlog.core.storage.parallel import in_order, prefetched
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 
-#: Log bytes read and decoded at once.
-CHUNK_BYTES = 8 << 20
+_log = logging.getLogger("distlog")
+
+#: Log bytes that are read and decoded at once, of one segment, and of small ones together.
+CHUNK_BYTES = GROUP_BYTES = 8 << 20
+#: Log bytes of the first local chunk: few, since it is decoded before others and may be enough.
+FIRST_BYTES = 1 << 20
+#: Segments up to this number of bytes are read whole and decoded together.
+SMALL_BYTES = 1 << 20
+#: A range of fewer bytes is read whole, without an index.
+INDEX_WORTH_BYTES = 256 << 10
+#: The least bytes that are read in addition, since an index leads to a position before the first batch.
+_SPARE_BYTES = 64 << 10
+#: The number of batches of one chunk, of about OUTPUT_BYTES at most, that are decoded ahead.
+AHEAD_BATCHES = 4
 
 
 class SegmentReader:
@@ -252,7 +264,7 @@ class SegmentReader:
         try:
             transactions = self._indexes.aborted_transactions(segment)
         except FileNotFoundError:
-            raise missing_log(segment, self.part(segment, ".txnindex")) from None
+            raise missing_file_error(self.name(segment, ".txnindex"), segment.partition) from None
         return [transaction.moved(segment.shift) for transaction in transactions]
 
     def fetch_indexes(self, segments: Sequence[SegmentInfo]) -> None:
@@ -279,15 +291,6 @@ class SegmentReader:
             for segment in segments:
                 check_log(self.storage, segment, self.part(segment))
             raise
-
-
-_log = logging.getLogger("distlog")
-
-
-#: The least extra bytes that are read, since an index leads to a position before the first batch.
-_SPARE_BYTES = 64 << 10
-#: A range of fewer bytes is read whole, without asking an index.
-INDEX_WORTH_BYTES = 256 << 10
 
 
 def spare_bytes(segment: SegmentInfo) -> int:
@@ -325,15 +328,6 @@ def _owned(chunk: Chunk) -> Chunk | None:
     rows = np.flatnonzero(owned)
     return chunk.rows(int(rows[0]), int(rows[-1]) + 1) if len(rows) else None
 
-
-#: Segments up to this size are read whole and decoded together.
-SMALL_BYTES = 1 << 20
-#: The size up to which small segments are put into one chunk.
-GROUP_BYTES = CHUNK_BYTES
-#: The size of the first local chunk: small, since it is decoded before others and may be enough.
-FIRST_BYTES = 1 << 20
-#: How many batches of one chunk, of about OUTPUT_BYTES at most, are decoded ahead.
-AHEAD_BATCHES = 4
 
 Group = list[SegmentSlice]
 #: Returns a chunk: its bytes are in memory already, or they are local and are read by the call.

@@ -31,7 +31,7 @@ from distlog.core.log.active_partition import wait_for_appends
 from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.storage.backend import Deadline
 from distlog.core.write.append import Appender, AppendResult, commit_append, open_appender
-from distlog.core.write.engine import DELIVERY_TIMEOUT_S, Engine
+from distlog.core.write.engine import DELIVERY_TIMEOUT_S, Appends, Engine, PartitionBatches
 from distlog.core.write.writer import RecordSender, SendResult, Writer, deliver, successes
 
 
@@ -244,7 +244,33 @@ class CommittedError(CommitConflictError):
     """The transaction cannot be aborted: its commit succeeded, although it returned an error."""
 
 
-class TransactionSender(RecordSender):
+class ProducerSender(RecordSender):
+    """Sends the buffers of a producer, with the sequence numbers of its batches."""
+
+    def __init__(
+        self,
+        handle: TopicHandle,
+        current: CurrentSnapshot,
+        engine: Engine,
+        compression: str | None,
+        sequences: ProducerSequences,
+    ) -> None:
+        super().__init__(handle, current, engine, compression)
+        self._sequences = sequences
+
+    def _append(self, parts: Sequence[PartitionBatches]) -> Appends:
+        appends = self.engine.append(parts, self._sequences.fence)
+        incomplete = {failure.partition for failure in appends.failures}
+        for part in parts:
+            if part.partition not in incomplete:
+                self._sequences.count(part.partition, part.record_count)
+        return appends
+
+    def _form_of(self, partition: int, form: BatchFormat) -> BatchFormat:
+        return self._sequences.form_of(partition, form)
+
+
+class TransactionSender(ProducerSender):
     """Sends a producer's buffers: within a transaction to segments that no commit names.
 
     A commit is atomic, so a transaction is one commit of its segments at its end, or none: nothing stays open, and
@@ -256,17 +282,6 @@ class TransactionSender(RecordSender):
     #: The transaction's segments, once its commit was tried, and the number that it is committed under.
     _written: Sequence[SegmentInfo] | None = None
     _number = 0
-
-    def __init__(
-        self,
-        handle: TopicHandle,
-        current: CurrentSnapshot,
-        engine: Engine,
-        compression: str | None,
-        sequences: ProducerSequences,
-    ) -> None:
-        super().__init__(handle, current, engine, compression, numbers=sequences)
-        self._sequences = sequences
 
     def begin(self) -> None:
         identity = self._sequences.fence
@@ -352,7 +367,7 @@ def producer_sender(
         # until the appends of earlier producers with this id have ended
         wait_for_appends(handle, current.snapshot)
     if transactional_id is None:
-        return RecordSender(handle, current, engine, compression, numbers=sequences)
+        return ProducerSender(handle, current, engine, compression, sequences)
     return TransactionSender(handle, current, engine, compression, sequences)
 
 

@@ -12,7 +12,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn
 
 import pyarrow as pa
 
@@ -24,7 +24,7 @@ from distlog.core.integers import whole_number
 from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.times import check_unit, fastest
 from distlog.core.write.append import AppendResult, is_early, warn_of_early
-from distlog.core.write.engine import CommitEngine, DirectEngine, Engine, Failure, Fence, PartitionBatches
+from distlog.core.write.engine import Appends, CommitEngine, DirectEngine, Engine, Failure, Fence, PartitionBatches
 from distlog.core.write.rows import (
     FIELDS,
     ROW_OVERHEAD,
@@ -178,7 +178,7 @@ class Writer:
         self._accumulator.advance(lambda: _unclosed.add(self))
         if self._closed:  # by another thread, which may not have seen this record
             self._drain()
-            self._sender.close()
+            self._sender.engine.close()
         self._raise_error()
 
     def flush(self) -> AppendResult:
@@ -192,7 +192,7 @@ class Writer:
         self._check_open()
         self._drain()
         self._raise_error()
-        self._sender.flush()
+        self._sender.engine.flush()
         self._accumulator.idle_if_empty()
         return self.result
 
@@ -203,7 +203,7 @@ class Writer:
             # `_is_over` is set last: after an interrupt the next close waits and raises as this one would
             self._closed, self._ruled_by = True, None
             self._drain()
-            self._sender.close()
+            self._sender.engine.close()
             self._accumulator.idle_if_empty()
             self._is_over = True
             self._raise_error()
@@ -280,7 +280,7 @@ class Writer:
         return errors(counts, error)
 
     def _idle(self) -> None:
-        if self._error is None and self._sender.is_flushed:
+        if self._error is None and self._sender.engine.is_flushed:
             _unclosed.discard(self)
 
     def commit_at_exit(self) -> BaseException | None:
@@ -293,7 +293,7 @@ class Writer:
 
     def _flush_error(self) -> BaseException | None:
         try:
-            self._sender.flush()
+            self._sender.engine.flush()
         except Exception as error:
             # the other writers still have to commit
             return error
@@ -537,7 +537,7 @@ atexit.register(_unclosed.warn)
 
 
 class RecordSender:
-    """Sends buffers of records of one topic to `engine`, routed to partitions, with a producer's `numbers`."""
+    """Sends buffers of records of one topic to `engine`, by partition; `fence` may refuse a buffer."""
 
     def __init__(
         self,
@@ -546,24 +546,23 @@ class RecordSender:
         engine: Engine,
         compression: str | None = None,
         *,
-        numbers: ProducerNumbers | None = None,
         fence: Fence | None = None,
     ) -> None:
-        self.handle, self.current, self.compression = handle, current, compression
-        self._engine, self._numbers, self._fence = engine, numbers, fence
+        self.handle, self.current, self.engine, self.compression = handle, current, engine, compression
+        self._fence = fence
         self._partitioner: tuple[int, Partitioner] | None = None
 
     def send(self, records: pa.RecordBatch) -> SendResult:
         """Append the records, each partition's in their order; an error that is raised applies to all records."""
-        parts = self._route(records)
-        fence = self._fence if self._numbers is None else self._numbers.fence
-        result, failures = self._engine.append(parts, fence)
-        if self._numbers is not None:
-            incomplete = {failure.partition for failure in failures}
-            for part in parts:
-                if part.partition not in incomplete:
-                    self._numbers.count(part.partition, part.record_count)
+        result, failures = self._append(self._route(records))
         return SendResult(result, successes(result), tuple(failures))
+
+    def _append(self, parts: Sequence[PartitionBatches]) -> Appends:
+        return self.engine.append(parts, self._fence)
+
+    def _form_of(self, partition: int, form: BatchFormat) -> BatchFormat:
+        """The form of the next batches of this partition, which is `form` without a producer."""
+        return form
 
     def _route(self, records: pa.RecordBatch) -> list[PartitionBatches]:
         handle, snapshot = self.handle, self.current.recent()
@@ -575,40 +574,15 @@ class RecordSender:
             self._partitioner = count, Partitioner(count, handle.random.randrange(count))
         parts = list[PartitionBatches]()
         for partition, rows in self._partitioner[1].split(records):
-            numbered = form if self._numbers is None else self._numbers.form_of(partition, form)
             size = records.nbytes * len(rows) // records.num_rows
-            parts.append(PartitionBatches(partition, source, rows, size, config, numbered, now_ms))
+            parts.append(
+                PartitionBatches(partition, source, rows, size, config, self._form_of(partition, form), now_ms)
+            )
         return parts
-
-    @property
-    def is_flushed(self) -> bool:
-        """True if everything sent is known to be durable."""
-        return self._engine.is_flushed
-
-    def flush(self) -> None:
-        """Return when everything sent is durable."""
-        self._engine.flush()
-
-    def close(self) -> None:
-        """Flush, and close files; a later `send` opens them again."""
-        self._engine.close()
 
     def begin_child(self) -> None:
         """Become usable in a forked child."""
-        self._engine.begin_child()
-
-
-class ProducerNumbers(Protocol):
-    """The numbers of a producer's batches."""
-
-    @property
-    def fence(self) -> Fence: ...
-
-    def form_of(self, partition: int, form: BatchFormat) -> BatchFormat:
-        """`form` with the producer, and the next sequence number of the partition."""
-
-    def count(self, partition: int, records: int) -> None:
-        """Advance the sequence number of a partition past records that are in the log."""
+        self.engine.begin_child()
 
 
 class SendResult(NamedTuple):
