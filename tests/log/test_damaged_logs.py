@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from kafka_commits import KafkaCommits
-from partition_logs import Process, append, encoded, log, new_topic, release_dead
+from partition_logs import Process, append, append_rows, encoded, log, new_topic, release_dead
 
 import distlog
 from distlog.core.errors import CorruptRecordError, DistlogError, TopicNotFoundError
@@ -108,7 +108,7 @@ def test_an_older_copy_under_an_open_log_refuses_appends(preallocate: bool, tmp_
 
 def test_a_log_deleted_before_its_flush_is_not_acknowledged(tmp_path: Path) -> None:
     process = Process(new_topic(tmp_path / "events"))
-    appended = process[0].append(*encoded(b"0"))
+    appended = append_rows(process[0], *encoded(b"0"))
     log(tmp_path / "events").unlink()
     with pytest.raises(DamagedLogError):
         process[0].flush(appended)
@@ -179,7 +179,7 @@ def test_a_repair_truncates_damage_and_reports_the_loss(
     folder = filled(tmp_path / "events", flushed=0)
     assert str(Process(folder).topic().repair()) == "nothing to repair: every active segment takes appends"
     living = Process(folder)
-    waiting = living[0].append(*encoded(b"8"))
+    waiting = append_rows(living[0], *encoded(b"8"))
     flip(log(folder), 3 * SIZE + 66)
     page(folder).write_bytes(b"")
     old_files = files(folder)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from active_segments import FailingCalls
-from partition_logs import Process, append, commit_sealed
+from partition_logs import Process, append, append_rows, commit_sealed
 from topics import NOW
 from transacting import Sender, committed, values_seen
 
@@ -111,7 +111,7 @@ def test_transactional_batches_need_a_check_of_the_commit_log(folder: Path) -> N
     process = Process(folder)
     run = marker(5, 0, NOW, is_committed=False)
     with pytest.raises(InvalidRecordError, match="without transactions"):
-        process[0].append(run.data, run.rows)
+        append_rows(process[0], run.data, run.rows)
     assert process[0].end() == (0, 0)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from active_segments import FailingCalls
-from partition_logs import Killed, Process, append, commit_sealed, encoded, new_topic, sealed
+from partition_logs import Killed, Process, append, append_rows, commit_sealed, encoded, new_topic, sealed
 from topics import contents
 
 from distlog.core.errors import StorageError
@@ -101,9 +101,9 @@ def test_every_waiting_flush_reports_the_loss(folder: Path, appends_since: int) 
     process, other = Process(folder, calls=calls), Process(folder)
     append(process[0], b"a")
     process[0].flush()
-    acknowledged = other[0].append(*encoded(b"k"))
+    acknowledged = append_rows(other[0], *encoded(b"k"))
     process[0].flush()
-    lost_append = other[0].append(*encoded(b"b"))
+    lost_append = append_rows(other[0], *encoded(b"b"))
     calls.fail("fsync", code=errno.EIO)
     with pytest.raises(StorageError, match="cannot sync"):
         process[0].flush()
@@ -142,7 +142,7 @@ def test_lost_records_stay_lost_on_a_failing_disk(folder: Path, times: int) -> N
 
 
 def append_all(process: Process, *values: bytes) -> Appended:
-    return process[0].append(*encoded(*values))
+    return append_rows(process[0], *encoded(*values))
 
 
 @pytest.mark.parametrize("by", ["flush", "roll", "bulk append"])
@@ -289,7 +289,7 @@ def test_a_dropped_page_is_lost_with_later_appends_in_it(begin: int, end: int, f
     process.close()
     (log,) = process.folder(0).glob("*.log")
     log.write_bytes(log.read_bytes()[:4096].ljust(end, b"\0"))
-    appended = other[0].append(*encoded(b"b"))
+    appended = append_rows(other[0], *encoded(b"b"))
     assert appended.first_offset == 3
     with pytest.raises(LostRecordsError):
         other[0].flush(appended)

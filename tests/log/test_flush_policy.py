@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from active_segments import FailingCalls
-from partition_logs import Process, append, encoded, new_topic
+from partition_logs import Process, append, append_rows, encoded, new_topic
 from topics import NOW, Clock
 
 from distlog.core import paths
@@ -43,21 +43,21 @@ def test_a_flush_is_due_by_messages_or_by_time(
 
 def test_an_append_reports_whether_it_needs_a_sync(tmp_path: Path) -> None:
     process = Process(new_topic(tmp_path / "events"))
-    assert process[0].append(*encoded(b"a")).flush_due
+    assert append_rows(process[0], *encoded(b"a")).flush_due
     log = Process(new_topic(tmp_path / "lax", flush_messages=3))[0]
-    due = [log.append(*encoded(*values)).flush_due for values in ([b"a"], [b"b"], [b"c"], [b"d", b"e"])]
+    due = [append_rows(log, *encoded(*values)).flush_due for values in ([b"a"], [b"b"], [b"c"], [b"d", b"e"])]
     assert due == [False, False, True, True]
     log.flush()
-    assert not log.append(*encoded(b"f")).flush_due
+    assert not append_rows(log, *encoded(b"f")).flush_due
 
 
 def test_messages_of_other_processes_count(tmp_path: Path) -> None:
     folder = new_topic(tmp_path / "events", flush_messages=3)
     first, other = Process(folder), Process(folder)
     append(first[0], b"a", b"b")
-    assert other[0].append(*encoded(b"c")).flush_due
+    assert append_rows(other[0], *encoded(b"c")).flush_due
     first[0].flush()
-    assert not other[0].append(*encoded(b"d")).flush_due
+    assert not append_rows(other[0], *encoded(b"d")).flush_due
 
 
 def test_time_makes_a_flush_due_without_appends(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_the_interval_starts_at_the_last_sync_of_any_process(tmp_path: Path) -> 
     clock.now_ms += 600
     assert not first[0].flush_if_due()
     clock.now_ms += 400
-    assert first[0].append(*encoded(b"c")).flush_due
+    assert append_rows(first[0], *encoded(b"c")).flush_due
     assert first[0].flush_if_due()
 
 
@@ -95,7 +95,7 @@ def test_a_policy_that_never_flushes_leaves_it_to_rolls_and_the_caller(tmp_path:
     process = Process(new_topic(tmp_path / "events", flush_messages=MAX_LONG), clock=clock, calls=calls)
     for _ in range(5):
         clock.now_ms += 1 << 40
-        assert not process[0].append(*encoded(b"a", time=clock.now_ms)).flush_due
+        assert not append_rows(process[0], *encoded(b"a", time=clock.now_ms)).flush_due
         assert not process[0].flush_if_due()
     assert process[0].end() == (5, 4)
 
@@ -115,7 +115,7 @@ def test_a_failed_background_sync_fails_waiting_flushes(tmp_path: Path) -> None:
     calls = FailingCalls()
     folder = new_topic(tmp_path / "events", flush_messages=MAX_LONG, flush_ms=0)
     process, flusher = Process(folder), Process(folder, calls=calls)
-    appended = process[0].append(*encoded(b"a"))
+    appended = append_rows(process[0], *encoded(b"a"))
     calls.fail("fsync", code=errno.EIO)
     with pytest.raises(StorageError, match="cannot sync"):
         flusher[0].flush_if_due()

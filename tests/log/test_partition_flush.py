@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from active_segments import FailingCalls
 from commits import put_commit
-from partition_logs import Process, append, encoded, sealed
+from partition_logs import Process, append, append_rows, encoded, sealed
 
 from distlog.core import paths
 from distlog.core.commits.actions import Remove
@@ -32,7 +32,7 @@ def test_a_flush_publishes_the_durable_end(folder: Path) -> None:
 def test_durable_records_are_not_synced_again(folder: Path) -> None:
     calls = FailingCalls()
     process, other = Process(folder, calls=calls), Process(folder, calls=calls)
-    appended = process[0].append(*encoded(b"a"))
+    appended = append_rows(process[0], *encoded(b"a"))
     append(other[0], b"b")
     other[0].flush()
     syncs = calls.calls_made.count("fsync")
@@ -87,7 +87,7 @@ def test_callers_during_a_sync_share_the_next_one(folder: Path) -> None:
     first = threading.Thread(target=log.flush)
     first.start()
     assert has_started.wait(60)
-    threads = [threading.Thread(target=log.flush, args=[log.append(*encoded(b"b"))]) for _ in range(7)]
+    threads = [threading.Thread(target=log.flush, args=[append_rows(log, *encoded(b"b"))]) for _ in range(7)]
     for thread in threads:
         thread.start()
     go_on.set()
@@ -119,7 +119,7 @@ def test_a_sync_concurrent_with_a_roll_succeeds(folder: Path) -> None:
 
 def test_sealed_records_are_durable_after_their_segment_was_removed(folder: Path) -> None:
     process, other = Process(folder), Process(folder)
-    appended = other[0].append(*encoded(b"a"))
+    appended = append_rows(other[0], *encoded(b"a"))
     append(process[0], b"b")
     process[0].roll()
     other[0].flush(appended)
@@ -148,4 +148,4 @@ def test_a_recovered_log_is_flushed_before_the_next_append(folder: Path) -> None
 
 
 def append_all(process: Process, *values: bytes) -> Appended:
-    return process[0].append(*encoded(*values))
+    return append_rows(process[0], *encoded(*values))

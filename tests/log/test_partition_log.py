@@ -13,7 +13,7 @@ import pytest
 from commits import put_commit
 from histories import forged
 from open_files import open_below
-from partition_logs import Process, append, encoded, new_topic, sealed
+from partition_logs import Process, append, append_rows, encoded, new_topic, sealed
 from raw_batches import batch, record
 from topics import NOW, Clock
 
@@ -61,9 +61,9 @@ def test_batches_that_do_not_fill_their_bytes_are_refused(folder: Path, row: int
     rows, original = read_headers(data.data).copy(), data.tobytes()
     rows[field][row] = value
     with pytest.raises(InvalidRecordError, match="do not fill their bytes"):
-        process[0].append(data, rows)
+        append_rows(process[0], data, rows)
     with pytest.raises(InvalidRecordError, match="do not fill their bytes"):
-        process[0].append(data, rows[:1])
+        append_rows(process[0], data, rows[:1])
     assert data.tobytes() == original
     assert process[0].end() == (0, 0)
 

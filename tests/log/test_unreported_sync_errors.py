@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from active_segments import FailingCalls
-from partition_logs import Killed, Process, append, commit_sealed, encoded, new_topic
+from partition_logs import Killed, Process, append, append_rows, commit_sealed, encoded, new_topic
 from soak.lossy_disk import LossyDisk
 from topics import NOW
 
@@ -113,7 +113,7 @@ def test_a_failed_sync_during_a_seal_loses_nothing(
     with monkeypatch.context() as patches:
         disk = LossyDisk(patches, folder.parent, random.Random(0))
         process, other = Process(folder), Process(folder)
-        appended = process[0].append(*encoded(b"a"))
+        appended = append_rows(process[0], *encoded(b"a"))
         real = os.fsync
 
         def sync_late(file: int) -> None:
@@ -144,7 +144,7 @@ def lost_after(work: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tupl
     process, waiting = Process(folder), Process(folder)
     append(process[0], b"a")
     process[0].flush()
-    lost_end = waiting[0].append(*encoded(b"b"))
+    lost_end = append_rows(waiting[0], *encoded(b"b"))
     with monkeypatch.context() as patches:
         patches.setattr(os, "fsync", no_device)
         DiesUntold(patches).end(ENDS[work], process)
@@ -207,7 +207,7 @@ def test_a_failed_seal_on_a_full_disk_is_checked_before_the_flush(tmp_path: Path
     process = Process(folder, calls=calls)
     append(process[0], b"a")
     process[0].flush()
-    lost_end = process[0].append(*encoded(b"b"))
+    lost_end = append_rows(process[0], *encoded(b"b"))
     calls.is_full = True
     with pytest.raises(StorageFullError):
         append(process[0], b"c", time=NOW + 10_000)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dying_calls import before_call
-from partition_logs import Process, append, new_topic, sealed
+from partition_logs import Process, append, append_rows, new_topic, sealed
 from raw_batches import batch, record
 from topics import NOW
 
@@ -21,7 +21,7 @@ COMPACTED = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.0}
 
 def put(log: PartitionLog, key: bytes, value: bytes) -> None:
     data = np.frombuffer(batch([record(0, 0, key, value)], base_timestamp=NOW, max_timestamp=NOW), np.uint8).copy()
-    log.append(data, read_headers(data.data))
+    append_rows(log, data, read_headers(data.data))
 
 
 def records(process: Process) -> list[tuple[int, bytes, bytes]]:

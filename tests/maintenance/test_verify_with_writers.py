@@ -12,7 +12,7 @@ import pytest
 from active_segments import FailingCalls
 from commits import put_commit
 from compacting import CompactedTopic
-from partition_logs import Process, append, encoded, new_topic
+from partition_logs import Process, append, append_rows, encoded, new_topic
 from producers import Producers
 from raw_batches import batch, record
 from topics import NOW
@@ -79,7 +79,7 @@ def test_a_maximum_timestamp_without_a_header_is_not_an_anomaly(process: Process
     raw = bytearray(batch(rows, base_timestamp=NOW + 50, max_timestamp=NOW + 55))
     data = type(data)((len(raw),), data.dtype)
     data[:] = raw
-    process[0].append(data, read_headers(data.data))
+    append_rows(process[0], data, read_headers(data.data))
     topic = process.topic()
     assert topic.live_snapshot.partitions[0].segments[-1].offset_of_max_timestamp == -1
     assert anomalies_of(topic.verify()) == []

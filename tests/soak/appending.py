@@ -11,7 +11,7 @@ import pyarrow as pa
 
 import distlog
 from distlog.core.format.record_encoder import encode
-from distlog.core.log.partition_log import PartitionLog
+from distlog.core.log.partition_log import BatchRun, PartitionLog
 from distlog.core.log.segment_files import FileCalls
 
 
@@ -25,7 +25,8 @@ class Appending:
     def append(self, records: Sequence[dict[str, Any]]) -> int:
         encoded = encode(pa.RecordBatch.from_pylist(list(records)))
         data = np.frombuffer(encoded.data, np.uint8)
-        return self.log.append(data, encoded.batches).first_offset
+        (appended,) = self.log.append_runs([BatchRun(data, encoded.batches)])
+        return appended.first_offset
 
     def flush(self) -> None:
         self.log.flush()

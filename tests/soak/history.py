@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from partition_logs import Process, commit_sealed, encoded, new_topic
+from partition_logs import Process, append_rows, commit_sealed, encoded, new_topic
 from topics import NOW
 
 from distlog.core import paths
@@ -120,7 +120,7 @@ class History:
         values = [b"%d " % number * self.chance.choice([1, 9]) for number in numbers]
         self._next_number, self.unsure = numbers.stop, values
         process = self._process()
-        appended = process[0].append(*encoded(*values, time=NOW + self._next_number))
+        appended = append_rows(process[0], *encoded(*values, time=NOW + self._next_number))
         self.unsure = []
         first, end = appended.first_offset, len(self.values)
         demand(first <= end and (self._may_lose or first == end), f"an append begins at {first}, not at {end}")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from active_segments import FailingCalls
 from full_disk import fail_writes, fill, make_room
-from partition_logs import Process, append, encoded, new_topic, sealed
+from partition_logs import Process, append, append_rows, encoded, new_topic, sealed
 
 import distlog
 from distlog.core.errors import StorageFullError
@@ -128,7 +128,7 @@ def test_a_sync_without_space_in_a_seal_has_failed(tmp_path: Path) -> None:
     process, other = Process(folder, calls=calls), Process(folder)
     append(process[0], b"a")
     process[0].flush()
-    lost_end = other[0].append(*encoded(b"b"))
+    lost_end = append_rows(other[0], *encoded(b"b"))
     calls.fail("pwrite")
     calls.fail("fsync")
     with pytest.raises(StorageFullError):

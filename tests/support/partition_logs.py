@@ -24,7 +24,7 @@ from distlog.core.format.record_batch import read_headers
 from distlog.core.log import partition_lock
 from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.partition_lock import PartitionLock, StateRecord
-from distlog.core.log.partition_log import PartitionLog
+from distlog.core.log.partition_log import Appended, BatchRun, PartitionLog
 from distlog.core.maintain.verify import verify
 from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.storage import locks_and_pages
@@ -185,9 +185,14 @@ def encoded(*values: bytes, time: int = NOW) -> tuple[Any, Any]:
     return data, read_headers(data.data)
 
 
+def append_rows(log: PartitionLog, data: Any, rows: Any) -> Appended:
+    (appended,) = log.append_runs([BatchRun(data, rows)])
+    return appended
+
+
 def append(log: PartitionLog, *values: bytes, time: int = NOW) -> tuple[int, int]:
     """Append the values as one batch: its first and end offset."""
-    appended = log.append(*encoded(*values, time=time))
+    appended = append_rows(log, *encoded(*values, time=time))
     return appended.first_offset, appended.end_offset
 
 

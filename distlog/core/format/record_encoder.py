@@ -463,7 +463,7 @@ class EncodedBatches:
 
 
 class ValidBatch(NamedTuple):
-    """A checked batch at offset 0, and its BATCH row, as `PartitionLog.append` takes them.
+    """A checked batch at offset 0, and its BATCH row.
 
     `newest_offset` is the offset of the first record with the largest timestamp, -1 without a timestamp;
     `min_timestamp` is the smallest. The times are the producer's: the log gives LogAppendTime under its lock.

@@ -86,24 +86,6 @@ class PartitionLog:
         # most appends have no producer
         return PartitionProducers(self._handle, self.partition, self._snapshots, self._first)
 
-    def append(
-        self,
-        data: npt.NDArray[np.uint8],
-        rows: npt.NDArray[Any],
-        *,
-        newest_offsets: Longs = BY_HEADERS,
-        min_timestamps: Longs = BY_HEADERS,
-    ) -> Appended:
-        """Give the batches their offsets, and write them; `rows` (BATCH rows) are the headers of all of `data`.
-
-        The batches are of format 2, from offset 0 on without a gap; their base offsets, and LogAppendTime, are
-        written into `data`. A producer's batches that the log already has are not appended again: the result is the
-        earlier one. After an error nothing was appended.
-        """
-        asked_ns = perf_counter_ns()
-        with self._active.held():
-            return self._append(asked_ns, BatchRun(data, rows, newest_offsets, min_timestamps))
-
     def append_runs(
         self,
         runs: Iterable[BatchRun],
@@ -111,9 +93,12 @@ class PartitionLog:
         *,
         timeout_s: float | None = None,
     ) -> Generator[Appended, None, None]:
-        """Append each run as `append` does, with no other records between them, and yield where it is.
+        """Append runs, with no other records between them; yields the offsets of each after it is written.
 
-        Holds the lock until it is exhausted or closed. `fence` gets the newest snapshot first, and may raise.
+        The batches are of format 2, from offset 0 on without a gap; their base offsets, and LogAppendTime, are
+        written into their bytes. A producer's batches that the log already has are not appended again: the result is
+        the earlier one. After an error nothing of its run was appended. Holds the lock until it is exhausted or
+        closed. `fence` gets the newest snapshot first, and may raise.
         """
         asked_ns = perf_counter_ns()
         with self._active.held(timeout_s):
@@ -320,16 +305,17 @@ _BAD_OFFSETS = "batches must have the offsets from 0 on, without a gap"
 
 
 class BatchRun(NamedTuple):
-    """Batches from offset 0 on, as `PartitionLog.append` takes them.
+    """Batches from offset 0 on: the bytes, all their headers (BATCH rows), and values that headers may lack.
 
-    `in_transaction`: they belong to an open transaction, or are its end marker. A caller that sets it must hold the
-    partition's lock since it read the commit log, or keep the transaction unchanged.
+    `newest_offsets` and `min_timestamps` are as in `fold`. `in_transaction`: they belong to an open transaction, or
+    are its end marker. A caller that sets it must hold the partition's lock since it read the commit log, or keep the
+    transaction unchanged.
     """
 
     data: npt.NDArray[np.uint8]
     rows: npt.NDArray[Any]
-    newest_offsets: Longs
-    min_timestamps: Longs
+    newest_offsets: Longs = BY_HEADERS
+    min_timestamps: Longs = BY_HEADERS
     in_transaction: bool = False
 
 

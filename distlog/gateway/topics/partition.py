@@ -74,7 +74,7 @@ class Partition:
             return log.is_free(flush=flush)
 
     def append_run(self, run: BatchRun, fence: Fence) -> Appended:
-        """Append batches of the gateway directly, unless `fence` refuses. Raises as `PartitionLog.append`."""
+        """Append batches of the gateway directly, unless `fence` refuses. Raises as `PartitionLog.append_runs`."""
         with self._log() as log:
             (appended,) = log.append_runs([run], fence, timeout_s=OWN_WAIT_S)
             return appended
