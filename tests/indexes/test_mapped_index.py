@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -81,14 +80,3 @@ def test_no_descriptor_stays_open_while_it_is_mapped(kind: Kind, path: Path) -> 
     assert len(os.listdir("/proc/self/fd")) == count
     path.unlink()
     assert lookup(index, 2) == 2
-
-
-def test_use_after_close_is_a_clear_error(kind: Kind, path: Path) -> None:
-    path.write_bytes(entries(kind, 1))
-    index = kind(str(path), BASE)
-    index.close()
-    index.close()
-    uses: list[Callable[[], object]] = [lambda: index.lookup(5), index.sanity_check, index.checksum]
-    for use in uses:
-        with pytest.raises(ValueError, match="the index is closed"):
-            use()

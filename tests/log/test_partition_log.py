@@ -81,9 +81,9 @@ def test_each_batch_must_be_plain_format_2_and_follow_the_previous_one(folder: P
         rows = read_headers(data.data).copy()
         rows[field][bad] = value
         with pytest.raises(InvalidRecordError, match=wrong):
-            Process(folder)[0].append(data, rows)
+            append_rows(Process(folder)[0], data, rows)
     with pytest.raises(InvalidRecordError, match="no batch"):
-        Process(folder)[0].append(data[:0], rows[:0])
+        append_rows(Process(folder)[0], data[:0], rows[:0])
 
 
 def test_a_full_segment_is_sealed_and_the_next_one_opened_in_one_commit(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from active_segments import FailingCalls
 from adopted import adopt_golden
 from golden import partitions
-from partition_logs import PID, Process, append, commit_sealed, new_topic, produced, send
+from partition_logs import PID, Process, append, append_rows, commit_sealed, new_topic, produced, send
 from topics import NOW, Clock
 
 from distlog.core.config import DAY_MS
@@ -97,7 +97,7 @@ def test_batches_appended_together_are_recognized_together(folder: Path) -> None
     for position, row in zip(headers["position"].tolist(), range(8), strict=True):
         data[position : position + 8] = np.frombuffer(struct.pack(">q", row), np.uint8)
     for again in (process, Process(folder)):
-        assert again[0].append(data.copy(), headers.copy())[:2] == (0, 8)
+        assert append_rows(again[0], data.copy(), headers.copy())[:2] == (0, 8)
     assert process.values()[0] == [b"%d" % number for number in range(8)]
 
 

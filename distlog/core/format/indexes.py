@@ -40,13 +40,6 @@ class Column(NamedTuple):
     width: int
 
 
-def column(entry: np.dtype[np.void], field: str) -> Column:
-    fields = entry.fields
-    assert fields is not None
-    dtype, start = fields[field][:2]
-    return Column(entry.itemsize, start, dtype.itemsize)
-
-
 class MappedIndex:
     """The mapped file of an offset or time index of a sealed segment: `size` bytes from `begin`, or all.
 
@@ -67,23 +60,11 @@ class MappedIndex:
         self._stride = self.ENTRY.itemsize
         with open(path, "rb", buffering=0) as file:
             mapped = map_sealed(file.fileno(), begin, end)
-        self._mapped: npt.NDArray[np.uint8] | None = np.frombuffer(mapped, np.uint8)
-        self.entries = len(self._mapped) // self._stride
+        self._data: npt.NDArray[np.uint8] = np.frombuffer(mapped, np.uint8)
+        self.entries = len(self._data) // self._stride
 
     def checksum(self) -> int:
         return crc32c(self._data.data)
-
-    def close(self) -> None:
-        self._mapped = None
-
-    @property
-    def _data(self) -> npt.NDArray[np.uint8]:
-        if self._mapped is None:
-            raise ValueError(f"the index is closed: {self.path}")
-        return self._mapped
-
-    def _floor_slot(self, target: int, column: Column) -> int:
-        return floor_slot(self._data, self.entries, target, *column)
 
     def _read(self, slot: int) -> tuple[int, int]:
         first, second = self.PACKED.unpack_from(self._data.data, slot * self._stride)
@@ -125,7 +106,7 @@ class MappedIndex:
 OFFSET_ENTRY = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 
 _OFFSET_KEY = (OFFSET_ENTRY.itemsize, 4)
-_POSITIONS = column(OFFSET_ENTRY, "position")
+_POSITIONS = Column(OFFSET_ENTRY.itemsize, 4, 4)
 
 
 class OffsetPosition(NamedTuple):
@@ -140,7 +121,7 @@ class OffsetIndex(MappedIndex):
 
     ENTRY: ClassVar[np.dtype[np.void]] = OFFSET_ENTRY
     PACKED: ClassVar[struct.Struct] = struct.Struct(">ii")
-    OFFSETS: ClassVar[Column] = column(OFFSET_ENTRY, "relative_offset")
+    OFFSETS: ClassVar[Column] = Column(OFFSET_ENTRY.itemsize, 0, 4)
 
     def lookup(self, offset: int) -> OffsetPosition:
         """The last entry up to `offset`, or (base offset, 0)."""
@@ -152,7 +133,7 @@ class OffsetIndex(MappedIndex):
 
     def ceiling(self, offset: int) -> OffsetPosition | None:
         """The first entry from `offset` on, or None."""
-        slot = self._floor_slot((offset - self.base_offset) - 1, self.OFFSETS) + 1
+        slot = floor_slot(self._data, self.entries, offset - self.base_offset - 1, *self.OFFSETS) + 1
         entry = self._entry(slot) if slot < self.entries else None
         if entry and entry.offset < offset:
             raise self._corrupt("the entries are out of order: rebuild the index", position=slot * self._stride)
@@ -160,7 +141,7 @@ class OffsetIndex(MappedIndex):
 
     def position_floor(self, position: int) -> OffsetPosition:
         """The last entry up to `position`, or (base offset, 0)."""
-        return self._entry(self._floor_slot(position, _POSITIONS))
+        return self._entry(floor_slot(self._data, self.entries, position, *_POSITIONS))
 
     def sanity_check(self, log_bytes: int | None = None) -> None:
         """Raise CorruptIndexError unless offsets and positions increase, and positions are less than `log_bytes`."""
@@ -187,7 +168,7 @@ class OffsetIndex(MappedIndex):
 TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("relative_offset", ">i4")])
 
 _TIME_KEY = (TIME_ENTRY.itemsize, 8)
-_TIMESTAMPS = column(TIME_ENTRY, "timestamp")
+_TIMESTAMPS = Column(TIME_ENTRY.itemsize, 0, 8)
 
 
 class TimestampOffset(NamedTuple):
@@ -202,7 +183,7 @@ class TimeIndex(MappedIndex):
 
     ENTRY: ClassVar[np.dtype[np.void]] = TIME_ENTRY
     PACKED: ClassVar[struct.Struct] = struct.Struct(">qi")
-    OFFSETS: ClassVar[Column] = column(TIME_ENTRY, "relative_offset")
+    OFFSETS: ClassVar[Column] = Column(TIME_ENTRY.itemsize, 8, 4)
 
     def lookup(self, timestamp: int) -> TimestampOffset:
         """The last entry up to `timestamp`, or (-1, base offset)."""
@@ -361,8 +342,21 @@ def encode_transactions(transactions: Iterable[AbortedTransaction]) -> bytes:
     ).tobytes()
 
 
-#: The indexes of about 200 GiB of log.
+#: Bytes of the indexes of about 200 GiB of log.
 DEFAULT_MAX_BYTES = 1 << 30
+#: A process lists the folder again after it has added one sixteenth of `max_bytes`.
+_SCAN_SHARE = 16
+#: It also lists the folder with its first copy, unless a process has just listed it: 100,000 copies take 0.4 s.
+_LISTED_NS = 60 * 10**9
+#: The modification time of this empty file is the time of the last listing.
+_LISTED_FILE = ".listed"
+#: The number of copies that are fetched, and in memory, together.
+_AT_ONCE = 512
+#: A process never evicts its last used copies, at most this many.
+_SPARED = 64
+#: A temporary file that is this much older than the newest copy belongs to a crashed process.
+_ABANDONED_NS = 3_600 * 10**9
+_OURS = re.compile(r"[0-9a-f]{64}(\.\w+)?")
 
 
 class IndexCache:
@@ -471,21 +465,6 @@ class IndexCache:
                         status = entry.stat(follow_symlinks=False)
                         copies.append((status.st_mtime_ns, status.st_size, entry.name))
         return copies
-
-
-#: A process lists the folder again after it has added one sixteenth of `max_bytes`.
-_SCAN_SHARE = 16
-#: It also lists the folder with its first copy, unless a process has just listed it: 100,000 copies take 0.4 s.
-_LISTED_NS = 60 * 10**9
-#: The modification time of this empty file is the time of the last listing.
-_LISTED_FILE = ".listed"
-#: How many copies are fetched, and in memory, together.
-_AT_ONCE = 512
-#: A process never evicts its last used copies, at most this many.
-_SPARED = 64
-#: A temporary file that is this much older than the newest copy belongs to a crashed process.
-_ABANDONED_NS = 3_600 * 10**9
-_OURS = re.compile(r"[0-9a-f]{64}(\.\w+)?")
 
 
 def default_folder() -> str:

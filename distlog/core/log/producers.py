@@ -379,14 +379,15 @@ def validate(data: Buffer, config: TopicConfig, now_ms: int) -> ValidBatch:
         refused = range(min(batch.record_count, _MOST_ERRORS))
         errors = RecordErrors((number, "a producer set the append time") for number in refused)
         raise InvalidTimestampError("only the log sets the append time", record_errors=errors)
-    by_log = config.message_timestamp_type == "LogAppendTime"
+    oldest_ms = max(now_ms - config.message_timestamp_before_max_ms, 0)
+    bounds = TimeBounds(oldest_ms, min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG))
     verdicts = np.zeros(batch.record_count, np.uint8)
     checked = check_records(
         records.data,
         records.start,
         records.end,
         batch.base_timestamp,
-        _UNBOUNDED if by_log else _bounds(config, now_ms),
+        _UNBOUNDED if config.message_timestamp_type == "LogAppendTime" else bounds,
         "compact" in config.cleanup_policy,
         verdicts,
     )
@@ -461,11 +462,6 @@ def _records(data: Buffer, batch: BatchFields, config: TopicConfig) -> _Records:
     if count * SMALLEST_RECORD > records.end - records.start:
         raise InvalidRecordError("a batch is too short for its number of records", records=count)
     return records
-
-
-def _bounds(config: TopicConfig, now_ms: int) -> TimeBounds:
-    oldest = max(now_ms - config.message_timestamp_before_max_ms, 0)
-    return TimeBounds(oldest, min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG))
 
 
 def _refuse(checked: CheckedRecords, verdicts: npt.NDArray[np.uint8]) -> None:

@@ -1,4 +1,4 @@
-"""Chunks: whole batches of one or several segments in one buffer, checked, filtered, decoded and sent."""
+"""Slices of segments that a read needs, and chunks: whole batches in one buffer, checked, filtered and decoded."""
 
 from __future__ import annotations
 
@@ -236,11 +236,8 @@ def split_by_bytes(slices: Iterable[SegmentSlice], target_bytes: int) -> list[li
                 # the first of the estimated bytes, and the remainder, which is not empty
                 span = remainder.end_position - remainder.start_position
                 position = remainder.start_position + span * room // remainder.estimated_bytes
-                head, remainder = (
-                    remainder._replace(end_position=position),
-                    remainder._replace(start_position=position),
-                )
-                groups[-1].append(head)
+                groups[-1].append(remainder._replace(end_position=position))
+                remainder = remainder._replace(start_position=position)
                 room = 0
             groups.append([])
             # the next group gets the bytes that this one lacks, so that there is not one group more
@@ -302,10 +299,8 @@ class LogRange(NamedTuple):
 
     def check_row(self) -> tuple[int, int, int, int]:
         """The values that its batches are checked against, as a RUN row."""
-        part, _, position, start, end, first_offset = self
-        segment = part.segment
-        ends_log = position + end - start == segment.log_bytes
-        return first_offset, segment.next_offset - segment.shift, segment.dense, ends_log
+        segment = self.slice.segment
+        return self.first_offset, segment.next_offset - segment.shift, segment.dense, self.ends_log
 
     def check_ends(self, first_crc: int, last_crc: int, last_position: int) -> None:
         """Raise CorruptRecordError if its first batch, or its last, shows that the log is another segment's."""
@@ -337,10 +332,8 @@ class Files(Sequence[str]):
 def headers_of_all(ranges: Sequence[LogRange], data: memoryview) -> npt.NDArray[Any]:
     try:
         batches: npt.NDArray[Any] = read_headers(data)
-        batch_ends, ends = (
-            np.append(0, batches["position"] + batches["size"]),
-            [log_range.end for log_range in ranges],
-        )
+        batch_ends = np.append(0, batches["position"] + batches["size"])
+        ends = [log_range.end for log_range in ranges]
         if (batch_ends[np.searchsorted(batch_ends[:-1], ends)] == ends).all():
             return batches
     except CorruptRecordError:
@@ -439,9 +432,8 @@ class Chunk:
 
     def timed(self) -> Chunk:
         """Write LogAppendTime into the chunk's bytes, with new checksums: check the old ones before."""
-        has_append_time = np.array([log_range.slice.segment.append_time_ms >= 0 for log_range in self.ranges])[
-            self.owner
-        ]
+        ranges_with_time = np.array([log_range.slice.segment.append_time_ms >= 0 for log_range in self.ranges])
+        has_append_time = ranges_with_time[self.owner]
         if not has_append_time.any():
             return self
         data, batches = np.array(self.data, np.uint8), self.batches.copy()
@@ -455,9 +447,8 @@ class Chunk:
 
         Base offsets are not in the checksums: only their order can be checked, and that a dense segment has no gap.
         """
-        wrong = first_misplaced(
-            self.batches, self.owner, np.array([log_range.check_row() for log_range in self.ranges], RUN)
-        )
+        runs = np.array([log_range.check_row() for log_range in self.ranges], RUN)
+        wrong = first_misplaced(self.batches, self.owner, runs)
         if wrong >= 0:
             message = "a batch is not at the offsets that its segment has there: verify, then restore it from a copy"
             raise self._located(self._source().corrupt(message, wrong, self.batches[wrong]))
@@ -498,11 +489,9 @@ class Chunk:
     def per_batch(self, values: Iterable[int]) -> PerBatch:
         """Return `values`, one per range, as one per batch; one number if all are equal."""
         range_values = list(values)
-        return (
-            range_values[0]
-            if range_values.count(range_values[0]) == len(range_values)
-            else np.array(range_values, np.int64)[self.owner]
-        )
+        if range_values.count(range_values[0]) == len(range_values):
+            return range_values[0]
+        return np.array(range_values, np.int64)[self.owner]
 
     def _located(self, error: CorruptRecordError) -> CorruptRecordError:
         file, position = error.details["file"], error.details["position"]
@@ -612,10 +601,8 @@ class Isolation:
             rows = np.flatnonzero((partition == number) & ((batches["attributes"] & TRANSACTIONAL) != 0))
             base = (batches["base_offset"] + shift)[rows]
             if len(rows):
-                reaching: list[list[int]] = transactions[
-                    (transactions[:, 1] <= int(base.max())) & (transactions[:, 2] >= int(base.min()))
-                ].tolist()
-                for producer, first, last in reaching:
+                is_reaching = (transactions[:, 1] <= int(base.max())) & (transactions[:, 2] >= int(base.min()))
+                for producer, first, last in transactions[is_reaching].tolist():
                     hidden = (batches["producer_id"][rows] == producer) & (base >= first) & (base <= last)
                     visible[rows[hidden]] = False
         return visible
@@ -625,7 +612,5 @@ READ_UNCOMMITTED = Isolation()
 
 
 def _rows(transactions: Iterable[AbortedTransaction]) -> npt.NDArray[np.int64]:
-    rows = [
-        (transaction.producer_id, transaction.first_offset, transaction.last_offset) for transaction in transactions
-    ]
+    rows = [(aborted.producer_id, aborted.first_offset, aborted.last_offset) for aborted in transactions]
     return np.array(rows, np.int64).reshape(-1, 3)

@@ -198,7 +198,6 @@ class DirectEngine(Engine):
         self._used = set[int]()
 
     def append(self, parts: Sequence[PartitionBatches], fence: Fence | None = None) -> Appends:
-        """Append the batches, each partition's in their order."""
         appends = [_PartAppend(part, fence) for part in parts]
         with self._lock:
             try:
@@ -305,8 +304,9 @@ class DirectEngine(Engine):
     def _sync(self) -> DistlogError | None:
         """Sync each partition; returns an error after which a sync may still succeed."""
         failure: DistlogError | None = None
-        for partition, stem in [(partition, stem) for partition, stems in self._unflushed.items() for stem in stems]:
-            failure = self._sync_one(partition, stem, self._lock_timeout_s) or failure
+        for partition in list(self._unflushed):
+            for stem in list(self._unflushed[partition]):
+                failure = self._sync_one(partition, stem, self._lock_timeout_s) or failure
         return failure
 
     def _sync_one(self, partition: int, stem: str, timeout_s: float | None) -> DistlogError | None:
@@ -426,7 +426,6 @@ class _PartAppend:
         return self.part.has_producer and isinstance(self._error, _RETRIABLE) and not self._is_rest_in_doubt
 
     def reset(self) -> None:
-        """Forget the error before the next try."""
         if isinstance(self._error, LostRecordsError):
             del self._appended[self._acknowledged :]
         self._error = None
@@ -460,7 +459,6 @@ class CommitEngine(Engine):
         self._handle, self._current = handle, current
 
     def append(self, parts: Sequence[PartitionBatches], fence: Fence | None = None) -> Appends:
-        """Commit the batches, all or none."""
         workers = workers_for(parts)
         encodings = (part.encode for part in parts)
         encoded = in_order(encodings, 2 * workers if workers > 1 else 0, workers=workers, joined=True)

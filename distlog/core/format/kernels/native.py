@@ -92,11 +92,9 @@ class _Sources:
         """Do nothing: _KernelCache does it."""
 
     def get_source_stamp(self) -> str:
-        """The digest of the sources."""
         return sources_digest()
 
     def get_disambiguator(self) -> str:
-        """The line of the function."""
         return str(self._line)
 
 
@@ -120,7 +118,6 @@ class _KernelCache(FunctionCache):
         self._started_s = 0.0
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The code for a signature, or None."""
         for folder, index in self.indexes.items():
             self._cache_file = index
             if not folder.is_dir() or not _is_trusted(folder):
@@ -138,7 +135,6 @@ class _KernelCache(FunctionCache):
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Save code, if a folder can be written."""
         _KernelCache._spent_s += time.monotonic() - self._started_s
         for folder, index in self.indexes.items():
             self._cache_file = index
@@ -308,7 +304,6 @@ class _PartCompiler(Compiler):
     """Numba's compiler, whose result is the code of a part."""
 
     def define_pipelines(self) -> Any:
-        """Numba's own."""
         state: Any = self.state
         new_code: Any = _PartCode
         state.library = new_code(state.targetctx.codegen(), state.func_id.func_qualname)
@@ -411,32 +406,34 @@ def _bytes_at(data: np.ndarray, position: int, width: int) -> bytes:
     return bytes(data[_checked(position, data, width) :][:width])
 
 
+def _loader(bits: int, *, is_signed: bool, is_big_endian: bool) -> Callable[..., Any]:
+    """The code that loads an integer of bytes as an int64, with little-endian numba targets: x86-64 and AArch64."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = pointer_to_item(context, builder, signature.args[0], args[0], args[1])
+        value = builder.load(builder.bitcast(pointer, ir.IntType(bits).as_pointer()), align=1)
+        value = _swapped(builder, value) if is_big_endian else value
+        extend = builder.sext if is_signed else builder.zext
+        return extend(value, ir.IntType(64)) if bits < 64 else value
+
+    return codegen
+
+
+def _swapped(builder: Any, value: Any) -> Any:
+    # LLVM makes load and swap one instruction
+    return builder.bswap(value) if value.type.width > 8 else value
+
+
 @_operation(lambda data, position: int.from_bytes(_bytes_at(data, position, 8), "little", signed=True))
 def word_at(typing_context: Any, data: Any, position: Any) -> Any:
     """The 8 bytes from `position` as a little-endian int64."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = pointer_to_item(context, builder, signature.args[0], *args)
-        return builder.load(builder.bitcast(pointer, ir.IntType(64).as_pointer()), align=1)
-
-    return types.int64(data, types.int64), codegen
+    return types.int64(data, types.int64), _loader(64, is_signed=True, is_big_endian=False)
 
 
 @_operation(lambda data, position: int.from_bytes(_bytes_at(data, position, 4), "little"))
 def half_word_at(typing_context: Any, data: Any, position: Any) -> Any:
     """The 4 bytes from `position` as a little-endian number, not negative."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = pointer_to_item(context, builder, signature.args[0], *args)
-        word = builder.load(builder.bitcast(pointer, ir.IntType(32).as_pointer()), align=1)
-        return builder.zext(word, ir.IntType(64))
-
-    return types.int64(data, types.int64), codegen
-
-
-def _swapped(builder: Any, value: Any) -> Any:
-    # x86-64 and AArch64, which numba compiles for, are little-endian; LLVM makes load and swap one instruction
-    return builder.bswap(value) if value.type.width > 8 else value
+    return types.int64(data, types.int64), _loader(32, is_signed=False, is_big_endian=False)
 
 
 @_operation(
@@ -445,14 +442,8 @@ def _swapped(builder: Any, value: Any) -> Any:
 )
 def int_at(typing_context: Any, data: Any, position: Any, width: Any) -> Any:
     """The signed big-endian integer of `width` bytes, a literal: 1, 2, 4 or 8."""
-    kind = ir.IntType(8 * width.literal_value)
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = pointer_to_item(context, builder, signature.args[0], args[0], args[1])
-        value = _swapped(builder, builder.load(builder.bitcast(pointer, kind.as_pointer()), align=1))
-        return builder.sext(value, ir.IntType(64)) if kind.width < 64 else value
-
-    return types.int64(data, types.int64, width), codegen
+    load = _loader(8 * width.literal_value, is_signed=True, is_big_endian=True)
+    return types.int64(data, types.int64, width), load
 
 
 def _put_int_in_python(target: np.ndarray, position: int, width: int, value: int) -> None:
