@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -46,30 +45,30 @@ def test_a_missing_file_cannot_be_read(kind: Kind, path: Path) -> None:
 
 def test_an_empty_file_is_an_empty_index(kind: Kind, path: Path) -> None:
     path.touch()
-    with closing(kind(str(path), BASE)) as index:
-        assert index.entries == 0
-        index.sanity_check()
-        assert index.lookup(2**40).offset == BASE
+    index = kind(str(path), BASE)
+    assert index.entries == 0
+    index.sanity_check()
+    assert index.lookup(2**40).offset == BASE
 
 
 def test_every_slot_counts_also_those_that_a_crash_left_empty(kind: Kind, path: Path) -> None:
     path.write_bytes(entries(kind, 1, 2, 3) + bytes(27 * kind.ENTRY.itemsize))
-    with closing(kind(str(path), BASE)) as index:
-        assert index.entries == 30
+    index = kind(str(path), BASE)
+    assert index.entries == 30
 
 
 def test_a_trailing_part_of_an_entry_does_not_count(kind: Kind, path: Path) -> None:
     path.write_bytes(entries(kind, 1, 2) + b"\1\2\3")
-    with closing(kind(str(path), BASE)) as index:
-        assert index.entries == 2
-        assert [lookup(index, step) for step in range(4)] == [0, 1, 2, 2]
+    index = kind(str(path), BASE)
+    assert index.entries == 2
+    assert [lookup(index, step) for step in range(4)] == [0, 1, 2, 2]
 
 
 def test_nothing_changes_the_file(kind: Kind, path: Path) -> None:
     path.write_bytes(entries(kind, 1, 2) + b"\0")
     content = path.read_bytes()
-    with closing(kind(str(path), BASE)) as index:
-        lookup(index, 1)
+    index = kind(str(path), BASE)
+    lookup(index, 1)
     assert path.read_bytes() == content
 
 

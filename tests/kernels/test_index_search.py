@@ -6,10 +6,14 @@ import bisect
 
 import numpy as np
 import pytest
+from compiled import compiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distlog.core.format.kernels.segments import WARM_BYTES, first_bad_slot, floor_entry, floor_slot, read_int
+from distlog.core.format.kernels.segments import WARM_BYTES, first_bad_slot, floor_entry, floor_slot
+from distlog.core.format.kernels.segments import read_int as read_int_part
+
+read_int = compiled(read_int_part)
 
 LAYOUTS = [(8, 0, 4), (8, 4, 4), (12, 0, 8), (12, 8, 4)]
 LONGS = st.integers(-(2**63), 2**63 - 1)

@@ -32,13 +32,13 @@ def number():
 OUTER = """
 from distlog.core.format.kernels.inner import number
 from distlog.core.format.kernels.native import fill_kernel
-from distlog.core.format.kernels.native import kernel
+from distlog.core.format.kernels.native import fill_kernel
 
 @fill_kernel
 def fill(out):
     out[0] = number()
 
-@kernel
+@fill_kernel
 def give():
     return number()
 """

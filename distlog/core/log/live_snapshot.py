@@ -90,56 +90,107 @@ def with_tails(handle: TopicHandle, snapshot: Snapshot, *, only_sound: bool = Fa
     return dataclasses.replace(snapshot, partitions=snapshot.table.with_states(states)) if states else snapshot
 
 
+class _ActiveTail:
+    """The active segment of a partition, as readers find it without the partition's lock."""
+
+    def __init__(self, handle: TopicHandle, snapshot: Snapshot, partition: int) -> None:
+        self._handle, self._snapshot, self._partition = handle, snapshot, partition
+        active = snapshot.partitions[partition].active
+        assert active is not None
+        self._active, self._folder = active, active_folder(handle, partition)
+        self._page = os.path.join(self._folder, paths.LOCK_FILE)
+
+    def known_state(self) -> SegmentState | None:
+        """The state in a page of this boot; None without one, and while the segment is being cut."""
+        for _ in range(_PAGE_READS):
+            record = StateRecord.unpack(stored_value(self._page))
+            if record is not None:
+                is_cut = record.status == PageStatus.FAILED
+                return None if is_cut else record.state_of(self._snapshot.topic_id, self._active)
+        return None
+
+    def info(self) -> SegmentInfo | None:
+        """The segment with its current end; None without records."""
+        state = self.known_state()
+        if state is None:
+            walked, is_end_known = self._walk()
+            # a writer that appended concurrently may publish these batches later, or cut them off
+            state = self.known_state()
+            if state is None:
+                state = walked
+                value = stored_value(self._page)
+                durable = durable_end(value, self._snapshot.topic_id, self._active)
+                with closing(self._readable(state)) as segment:
+                    error = segment.damage(durable, is_end_known=is_end_known)
+                    # unless a writer appended after the walk
+                    if error is not None and value == stored_value(self._page) and not self.known_state():
+                        _warn_once(segment.file, str(error))
+        return state.tail_info(self._partition, self._handle.clock()) if state.batches else None
+
+    def damage(self) -> DamagedLogError | None:
+        """The error with which the segment refuses appends, by its files."""
+        for _ in range(_PAGE_READS):
+            value = stored_value(self._page)
+            damage = self._damage()
+            # a process may append, recover or seal concurrently
+            if damage is None or (value == stored_value(self._page) and self._is_active()):
+                return damage
+        return None
+
+    def _damage(self) -> DamagedLogError | None:
+        value, state = stored_value(self._page), self.known_state()
+        durable = durable_end(value, self._snapshot.topic_id, self._active)
+        try:
+            if state is not None:
+                durable = DurableEnd(state.next_offset, state.position)
+                with closing(self._readable(state)) as segment:
+                    if segment.unknown_bytes() >= 0:
+                        return None
+            check_exists(os.path.join(self._folder, f"{self._active.stem}.log"), self._active)
+        except DamagedLogError as error:
+            return error
+        walked, is_end_known = self._walk()
+        with closing(self._readable(walked)) as segment:
+            return segment.damage(durable, is_end_known=is_end_known)
+
+    def _walk(self) -> tuple[SegmentState, bool]:
+        """Walk the log; returns the state, and True if the log must be cut there even if more bytes follow."""
+        handle, snapshot, active = self._handle, self._snapshot, self._active
+        name = paths.segment_file(handle.name, self._partition, active.stem, ".log")
+        if not os.path.exists(path := handle.storage.local_path(name)):
+            if self._is_active():
+                check_exists(path, active)
+            raise missing_file_error(name, self._partition)
+        begin = SegmentState.new(active.stem, active.base_offset, handle.clock())
+        value = stored_value(self._page)
+        point, end = recovery_point(value, snapshot.topic_id, active), _end_after_failed_sync(value, snapshot, active)
+        if point is not None:
+            with closing(self._readable(point)) as segment:
+                begin = point if segment.has_its_bytes() else begin
+        with closing(self._readable(begin)) as segment:
+            state = segment.scan_tail(transactions_before(handle, snapshot.partitions[self._partition]), end)
+        return state, end is not None
+
+    def _readable(self, state: SegmentState) -> ReadableSegment:
+        return ReadableSegment(self._folder, state, self._snapshot.config)
+
+    def _is_active(self) -> bool:
+        """True if the newest version still names this active segment."""
+        head = self._handle.log.refresh(self._snapshot)
+        is_same = head.topic_id == self._snapshot.topic_id
+        return is_same and head.partitions[self._partition].active == self._active
+
+
 def is_counted(handle: TopicHandle, snapshot: Snapshot, partition: int) -> bool:
     """True if a page of this boot has the active segment's end."""
-    active = snapshot.partitions[partition].active
-    return active is not None and _known_state(_page(handle, partition), snapshot, active) is not None
+    is_active = snapshot.partitions[partition].active is not None
+    return is_active and _ActiveTail(handle, snapshot, partition).known_state() is not None
 
 
 def damage_of_tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> DamagedLogError | None:
-    """The error with which the active segment refuses appends, by its files, without its lock."""
-    active = snapshot.partitions[partition].active
-    if active is None:
-        return None
-    page = _page(handle, partition)
-    for _ in range(_PAGE_READS):
-        value = stored_value(page)
-        damage = _damage(handle, snapshot, partition, active, page)
-        # a process may append, recover or seal concurrently
-        if damage is None or (value == stored_value(page) and _is_active(handle, snapshot, partition, active)):
-            return damage
-    return None
-
-
-def _damage(
-    handle: TopicHandle, snapshot: Snapshot, partition: int, active: Active, page: str
-) -> DamagedLogError | None:
-    folder, value = os.path.dirname(page), stored_value(page)
-    state = _known_state(page, snapshot, active)
-    try:
-        if state is not None:
-            durable = DurableEnd(state.next_offset, state.position)
-            with closing(ReadableSegment(folder, state, snapshot.config)) as segment:
-                if segment.unknown_bytes() >= 0:
-                    return None
-        check_exists(os.path.join(folder, f"{active.stem}.log"), active)
-    except DamagedLogError as error:
-        return error
-    if state is None:
-        durable = durable_end(value, snapshot.topic_id, active)
-    walked, is_end_known = _walk(handle, snapshot, partition, active, page)
-    with closing(ReadableSegment(folder, walked, snapshot.config)) as segment:
-        return segment.damage(durable, is_end_known=is_end_known)
-
-
-def _is_active(handle: TopicHandle, snapshot: Snapshot, partition: int, active: Active) -> bool:
-    """True if the newest version still names this active segment."""
-    head = handle.log.refresh(snapshot)
-    return head.topic_id == snapshot.topic_id and head.partitions[partition].active == active
-
-
-def _page(handle: TopicHandle, partition: int) -> str:
-    return os.path.join(active_folder(handle, partition), paths.LOCK_FILE)
+    """The error with which the active segment refuses appends; None without one, and without an active segment."""
+    is_active = snapshot.partitions[partition].active is not None
+    return _ActiveTail(handle, snapshot, partition).damage() if is_active else None
 
 
 def without_tails(snapshot: Snapshot) -> Snapshot:
@@ -155,26 +206,9 @@ def without_tails(snapshot: Snapshot) -> Snapshot:
 
 
 def tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> SegmentInfo | None:
-    """The partition's active segment with its current end; None without records."""
-    active = snapshot.partitions[partition].active
-    if active is None:
-        return None
-    page = _page(handle, partition)
-    state = _known_state(page, snapshot, active)
-    if state is None:
-        walked, is_end_known = _walk(handle, snapshot, partition, active, page)
-        # a writer that appended concurrently may publish these batches later, or cut them off
-        state = _known_state(page, snapshot, active)
-        if state is None:
-            state = walked
-            value = stored_value(page)
-            durable = durable_end(value, snapshot.topic_id, active)
-            with closing(ReadableSegment(os.path.dirname(page), state, snapshot.config)) as segment:
-                error = segment.damage(durable, is_end_known=is_end_known)
-                # unless a writer appended after the walk
-                if error is not None and value == stored_value(page) and not _known_state(page, snapshot, active):
-                    _warn_once(segment.file, str(error))
-    return state.tail_info(partition, handle.clock()) if state.batches else None
+    """The partition's active segment with its current end; None without records, or without an active segment."""
+    is_active = snapshot.partitions[partition].active is not None
+    return _ActiveTail(handle, snapshot, partition).info() if is_active else None
 
 
 def with_tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> PartitionState:
@@ -185,36 +219,6 @@ def with_tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> Partit
     return dataclasses.replace(
         state, segments=state.segments.with_active(segment), log_end_offset=segment.next_offset
     )
-
-
-def _known_state(page: str, snapshot: Snapshot, active: Active) -> SegmentState | None:
-    for _ in range(_PAGE_READS):
-        record = StateRecord.unpack(stored_value(page))
-        if record is not None:
-            # the segment is being cut
-            return None if record.status == PageStatus.FAILED else record.state_of(snapshot.topic_id, active)
-    return None
-
-
-def _walk(
-    handle: TopicHandle, snapshot: Snapshot, partition: int, active: Active, page: str
-) -> tuple[SegmentState, bool]:
-    """Walk the log; returns the state, and True if the log must be cut there even if more bytes follow."""
-    name = paths.segment_file(handle.name, partition, active.stem, ".log")
-    if not os.path.exists(path := handle.storage.local_path(name)):
-        if _is_active(handle, snapshot, partition, active):
-            check_exists(path, active)
-        raise missing_file_error(name, partition)
-    folder, config = os.path.dirname(page), snapshot.config
-    begin = SegmentState.new(active.stem, active.base_offset, handle.clock())
-    value = stored_value(page)
-    point, end = recovery_point(value, snapshot.topic_id, active), _end_after_failed_sync(value, snapshot, active)
-    if point is not None:
-        with closing(ReadableSegment(folder, point, config)) as segment:
-            begin = point if segment.has_its_bytes() else begin
-    with closing(ReadableSegment(folder, begin, config)) as segment:
-        state = segment.scan_tail(transactions_before(handle, snapshot.partitions[partition]), end)
-    return state, end is not None
 
 
 def _end_after_failed_sync(value: bytes | None, snapshot: Snapshot, active: Active) -> int | None:

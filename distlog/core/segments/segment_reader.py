@@ -389,7 +389,8 @@ def _local_chunks(reader: SegmentReader, slices: Iterable[SegmentSlice]) -> Iter
             yield partial(reader.whole_chunk, group)
         else:
             chunks = reader.chunks(group[0])
-            yield from _loaders(chunks if number else _growing(chunks))
+            for chunk in chunks if number else _growing(chunks):
+                yield partial(_same, chunk)
 
 
 def _growing(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
@@ -404,18 +405,15 @@ def _growing(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
 
 def _remote_chunks(reader: SegmentReader, groups: Iterable[Group]) -> Iterator[ChunkLoader]:
     for chunks in in_order((partial(_fetched, reader, group) for group in groups), DEPTH):
-        yield from chunks
+        for chunk in chunks:
+            yield partial(_same, chunk)
 
 
-def _fetched(reader: SegmentReader, group: Group) -> Iterable[ChunkLoader]:
+def _fetched(reader: SegmentReader, group: Group) -> Iterable[Chunk]:
     if _small(group[0]):
-        return [partial(_same, reader.whole_chunk(group))]
-    chunks = _loaders(reader.chunks(group[0]))
+        return [reader.whole_chunk(group)]
+    chunks = reader.chunks(group[0])
     return chain(list(islice(chunks, 1)), chunks)
-
-
-def _loaders(chunks: Iterable[Chunk]) -> Iterator[ChunkLoader]:
-    return (partial(_same, chunk) for chunk in chunks)
 
 
 def _same(chunk: Chunk) -> Chunk:

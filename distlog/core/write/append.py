@@ -6,7 +6,6 @@ import copy
 import os
 import sys
 import threading
-import uuid
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -48,36 +47,23 @@ from distlog.core.storage.storage import Storage
 from distlog.core.times import NO_TIMESTAMP, check_unit, in_ms, iso, wrong_unit
 from distlog.core.write.rows import Appendable, Longs, Partitioner, batches, normalize, parts_of, rows_of
 
-
-def at_log_ends(snapshot: Snapshot, segments: Sequence[SegmentInfo]) -> list[SegmentInfo]:
-    ends = snapshot.table.log_end_offsets.tolist()
-    placed = []
-    for segment in segments:
-        if segment.partition >= len(ends):
-            raise CommitConflictError("the topic no longer has this partition", partition=segment.partition)
-        placed.append(segment.moved_to(ends[segment.partition]))
-        ends[segment.partition] = placed[-1].next_offset
-    return placed
-
-
-def offsets_of(segments: Iterable[SegmentInfo]) -> dict[int, tuple[int, int]]:
-    if isinstance(segments, SegmentTable):
-        numbers, firsts = np.unique(segments.array("partition"), return_index=True)
-        lasts = np.append(firsts, len(segments))[1:] - 1
-        spans = zip(segments.base_offsets[firsts].tolist(), segments.next_offsets[lasts].tolist(), strict=True)
-        return dict(zip(numbers.tolist(), spans, strict=True))
-    offsets: dict[int, tuple[int, int]] = {}
-    for segment in segments:
-        first, _ = offsets.get(segment.partition, (segment.base_offset, 0))
-        offsets[segment.partition] = (first, segment.next_offset)
-    return offsets
-
-
 BatchId = int | str
 """A batch in its application: a number from 0 on, or text of 1 to 1000 characters."""
 
-#: How many partitions the text of a result names.
+
+#: The number of partitions that the text of a result names.
 _SPANS = 4
+#: The number of partitions whose files are uploaded at the same time.
+_CLOSERS = 8
+#: A slice of fewer bytes is written faster than threads can share it.
+_SHARED_BYTES = 1 << 20
+#: An append to this number of partitions, with this number of bytes each on average, may write them in one bundle
+#: without a writer for each, which needs 90 kB.
+SMALL_PARTITIONS, SMALL_PART = 64, 1 << 14
+#: Bytes of rows that are gathered to find that out: always, and at most, if the partitions may be small.
+SMALL_BYTES, MOST_SMALL_BYTES = 32 << 20, 256 << 20
+#: The least bytes that a writer gathers before it writes: they can be written past the page cache.
+LEAST_GATHERED = 256 << 10
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -110,6 +96,375 @@ class AppendResult(Shown):
         firsts, ends = ([span[side] for span in self.offsets.values()] for side in (0, 1))
         columns = {"partition": list(self.offsets), "start_offset": firsts, "end_offset": ends}
         return pa.table({name: integers(column) for name, column in columns.items()})
+
+
+class Appender:
+    """Writes rows as segments of one topic, to be committed; not thread-safe.
+
+    `read_version` is from before the first write; records without a key start at `first_partition`. Up to `workers`
+    threads, with the caller's, write partitions in parallel, and call `clock` and `new_id`. `held_bytes` limits the
+    small segments that are written together, by default to LARGEST_BUNDLE.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        topic: str,
+        config: TopicConfig,
+        partitions: int,
+        *,
+        read_version: int,
+        first_partition: int,
+        clock: Callable[[], int],
+        random: Random,
+        compression: str | None = None,
+        timestamp_unit: str = "ms",
+        new_id: Callable[[], str] = paths.new_id,
+        workers: int | None = None,
+        held_bytes: int | None = None,
+    ) -> None:
+        self._storage, self._topic, self._read_version = storage, topic, read_version
+        #: The settings by which the records are checked and written.
+        self.config = config
+        self._workers = workers or cores()
+        self._clock, self._random, self._new_id = clock, random, new_id
+        self._codec, self._unit = codec_of(config, compression), check_unit(timestamp_unit)
+        self._partitioner = Partitioner(partitions, first_partition)
+        self._queues: dict[int, PartitionQueue] = {}
+        self._new_stem: Callable[[], str] = lambda: paths.new_stem(read_version, new_id())
+        self._bundles = Bundles(storage, self._new_stem, held_bytes)
+        share = BLOCK_BYTES if held_bytes is None else held_bytes // (4 * partitions)
+        self._gather_bytes = min(max(share, LEAST_GATHERED), BLOCK_BYTES)
+        self._count = partitions
+        self._small: _Small | None = None
+        self._is_closing = False
+
+    def append(self, data: Appendable, partition: int | None = None, progress: bool | None = False) -> int:
+        """Append the rows; returns their number. After an error only `abort` may be called."""
+        tasks_ahead = 2 * self._workers if self._workers > 1 else 0
+        with (
+            closing(batches(data, self._unit)) as slices,
+            Progress("appending", total_rows=rows_of(data), shown=progress) as bar,
+        ):
+            for rows in in_order(self._tasks(slices, partition), tasks_ahead, workers=self._workers, joined=True):
+                bar.add(rows)
+        return bar.rows
+
+    def _tasks(self, slices: Iterator[pa.RecordBatch], partition: int | None) -> Iterator[Callable[[], int]]:
+        rows = 0
+        if self._small is not None:
+            small, self._small = self._small, None
+            parts = list(parts_of(small.order, small.counts))
+            for number, _ in parts:
+                self._open(number)
+            write = self._task(small.source, parts)
+            # their rows were counted before
+            yield lambda: 0 * write()
+        elif not self._queues and partition is None and self._count >= SMALL_PARTITIONS:
+            self._small, slices = self._gathered(slices)
+            if self._small is not None:
+                count = len(self._small.order)
+                yield lambda: count
+                return
+        for batch in slices:
+            records = normalize(batch, self.config, self._clock(), rows, self._unit)
+            source = RecordInput.from_arrow(records)
+            parts = list(self._partitioner.split(records, partition, rows))
+            rows += records.num_rows
+            # all first: a segment that shares a bundle is held longer
+            for number, _ in parts:
+                self._open(number)
+            if self._workers > 1 and records.nbytes >= _SHARED_BYTES:
+                yield from (self._task(source, [part]) for part in parts)
+            else:
+                yield self._task(source, parts)
+
+    def _gathered(self, slices: Iterator[pa.RecordBatch]) -> tuple[_Small | None, Iterator[pa.RecordBatch]]:
+        """(all rows, if they are few and for many partitions, the remaining slices)."""
+        gathered, size = list[pa.RecordBatch](), 0
+        most = max(SMALL_BYTES, min(SMALL_PART * self._count, MOST_SMALL_BYTES))
+        for batch in slices:
+            gathered.append(batch)
+            size += batch.nbytes
+            if size > most:
+                return None, chain(gathered, slices)
+        rows, size, normal, partitioner = 0, 0, list[pa.RecordBatch](), copy.copy(self._partitioner)
+        for batch in gathered:
+            normal.append(normalize(batch, self.config, self._clock(), rows, self._unit))
+            rows += batch.num_rows
+            # a dictionary's values are repeated here, so the records may be far larger than the input
+            size += normal[-1].nbytes
+            if size > SMALL_PART * self._count:
+                return None, iter(gathered)
+        if rows >= SMALL_PARTITIONS and all(batch.schema == normal[0].schema for batch in normal):
+            records = join(normal)
+            order, counts = partitioner.group(records)
+            partitions = np.flatnonzero(counts)
+            if len(partitions) >= SMALL_PARTITIONS and records.nbytes <= SMALL_PART * len(partitions):
+                source = RecordInput.from_arrow(records)
+                form = batch_format(self.config, self._codec, self._clock, self._random)
+                row_counts = counts[partitions]
+                segments = SmallSegments.of(source, records.nbytes, order, partitions, row_counts, form)
+                if segments is not None:
+                    self._partitioner = partitioner
+                    return _Small(source, order, counts, segments), iter(())
+        return None, iter(gathered)
+
+    def _task(self, source: RecordInput, parts: Sequence[tuple[int, Longs]]) -> Callable[[], int]:
+        writes = [self._queues[number].put(source, rows) for number, rows in parts]
+        return partial(_write, writes, sum(len(rows) for _, rows in parts))
+
+    def _open(self, partition: int) -> None:
+        if partition not in self._queues:
+            self._bundles.join(partition)
+            self._queues[partition] = PartitionQueue(self._writer(partition))
+
+    def _writer(self, partition: int) -> SegmentWriter:
+        return SegmentWriter(
+            self._storage,
+            self._topic,
+            partition,
+            self._read_version,
+            self.config,
+            codec=self._codec,
+            clock=self._clock,
+            new_id=self._new_id,
+            random=self._random,
+            bundles=self._bundles,
+            gather_bytes=self._gather_bytes,
+        )
+
+    def close(self) -> Sequence[SegmentInfo]:
+        """Make all files durable; returns the segments, by partition. An error leaves nothing open."""
+        self._is_closing = True
+        if self._small is not None:
+            return self._small.segments.write(self._storage, self._new_stem(), self._clock())
+        queues = [self._queues[partition] for partition in sorted(self._queues)]
+        uploads = any(queue.is_uploading for queue in queues)
+        closers = WorkerThreads(_CLOSERS if uploads else self._workers - 1, "distlog-close")
+        closing = [Task(queue.close) for queue in queues]
+        try:
+            for queue, task in zip(queues, closing, strict=True):
+                if queue.is_uploading or not uploads:
+                    closers.put(task.run)
+            segments = [segment for task in closing for segment in task.wait()]
+            self._bundles.close()
+            return [self._bundles.placed(segment) for segment in segments]
+        except BaseException:
+            for queue, task in zip(queues, closing, strict=True):
+                # only after its thread has left it; a second interrupt does not wait for that
+                task.when_over(queue.abort)
+            raise
+        finally:
+            closers.end(joined=True)
+
+    def abort(self) -> None:
+        """Abort; vacuum deletes the written files. A failed `close` aborts, too."""
+        if not self._is_closing:
+            for queue in list(self._queues.values()):
+                queue.abort()
+
+
+class _Small(NamedTuple):
+    source: RecordInput
+    order: Longs
+    counts: Longs
+    segments: SmallSegments
+
+
+def _write(writes: Sequence[Callable[[], None]], rows: int) -> int:
+    for write in writes:
+        write()
+    return rows
+
+
+class PartitionQueue:
+    """A SegmentWriter for many threads: one thread at a time writes the rows, in the order of `put`."""
+
+    def __init__(self, writer: SegmentWriter) -> None:
+        self._writer, self._lock = writer, threading.Lock()
+        self._waiting = deque[tuple[RecordInput, npt.NDArray[np.int64]]]()
+        self._put = self._written = 0
+        self._is_aborted = False
+        self._error: BaseException | None = None
+        self._trace: TracebackType | None = None
+
+    def put(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> Callable[[], None]:
+        """Queue the `rows` of `source`; returns a call that writes them, and all earlier ones.
+
+        After a call has raised, so do the calls for later rows, and only `abort` may be called.
+        """
+        self._waiting.append((source, rows))
+        self._put += 1
+        return partial(self._write_up_to, self._put)
+
+    def _write_up_to(self, count: int) -> None:
+        try:
+            with self._lock:
+                while self._written < count:
+                    self._write_next()
+        finally:
+            if self._is_aborted:
+                self.abort()
+
+    def _write_next(self) -> None:
+        if self._is_aborted:
+            raise StorageError("cannot write: the append was aborted, and appends nothing; begin a new one")
+        if self._error is not None:
+            # with its first traceback: each raise adds frames, which would keep the caller's objects alive
+            raise self._error.with_traceback(self._trace)
+        try:
+            self._writer.append(*self._waiting[0])
+        except BaseException as error:
+            self._error, self._trace = error, error.__traceback__
+            raise
+        self._waiting.popleft()
+        self._written += 1
+
+    def close(self) -> list[SegmentInfo]:
+        return self._writer.close()
+
+    @property
+    def is_uploading(self) -> bool:
+        return self._writer.is_uploading
+
+    def abort(self) -> None:
+        """Abort the segments, now or when the writing thread has finished its rows."""
+        self._is_aborted = True
+        if self._lock.acquire(blocking=False):
+            try:
+                self._writer.abort()
+            finally:
+                self._lock.release()
+
+
+class Transaction:
+    """Appends to any partitions of a topic that become visible together when the `with` block ends without an error.
+
+    `result` has the version and the offsets afterwards. If the block or an append raises, nothing is appended, and
+    `commit` raises the append's error again. A forked child can only abort its copy.
+    """
+
+    def __init__(
+        self,
+        handle: TopicHandle,
+        current: CurrentSnapshot,
+        app_id: str | None = None,
+        batch_id: BatchId | None = None,
+        compression: str | None = None,
+        *,
+        timestamp_unit: str = "ms",
+    ) -> None:
+        self._handle, self._current, self._app_id, self._batch_id = handle, current, app_id, batch_id
+        snapshot = current.recent()
+        self._read_version = snapshot.version
+        self._is_replay = replayed(snapshot, app_id, batch_id) is not None
+        check_room(snapshot, app_id, batch_id)
+        self._appender: Appender | None = open_appender(handle, current, compression, timestamp_unit)
+        self._error: BaseException | None = None
+        self._trace: TracebackType | None = None
+        self._process = os.getpid()
+        self.result = AppendResult(None)
+
+    def append(self, data: Appendable, partition: int | None = None, *, progress: bool | None = None) -> int:
+        """Append records.
+
+        Args:
+            data: As `table` of `Topic.append`.
+            partition: The partition of all rows.
+            progress: As in `Scan.to_table`.
+
+        Returns:
+            The number of rows; 0 for a repeated (app_id, batch_id).
+
+        Raises:
+            InvalidRecordError: A record does not fit the topic's rules; the transaction is aborted.
+
+        Examples:
+            >>> with topic.transaction("loader", batch_id=1) as transaction:
+            ...     print(transaction.append([{"value": b"{}"}] * 3))
+            3
+        """
+        appender = self._open_appender()
+        if self._is_replay:
+            return 0
+        try:
+            return appender.append(data, partition, progress)
+        except BaseException as error:
+            self.abort()
+            self._error, self._trace = error, error.__traceback__
+            raise
+
+    def commit(self) -> AppendResult:
+        """Make all appends durable and visible at once, and return the result, also in `result`.
+
+        Raises:
+            CommitConflictError: Another commit prevents this one; nothing was appended.
+            StorageError: The storage fails; nothing was appended.
+            CommitStateUnknownError: The records may be appended.
+        """
+        appender, self._appender = self._open_appender(), None
+        segments, snapshot = appender.close(), self._current.snapshot
+        self.result, snapshot = commit_append(
+            self._handle,
+            snapshot,
+            segments,
+            read_version=self._read_version,
+            app_id=self._app_id,
+            batch_id=self._batch_id,
+            written_by=appender.config,
+        )
+        self._current.advance(snapshot)
+        return self.result
+
+    def _open_appender(self) -> Appender:
+        if self._process != os.getpid():
+            raise InvalidRecordError("the transaction was started before a fork: start another one in this process")
+        if self._error is not None:
+            # with its first traceback: each raise adds frames, which would keep the caller's objects alive
+            raise self._error.with_traceback(self._trace)
+        if self._appender is None:
+            raise InvalidRecordError("the transaction has ended; begin another")
+        return self._appender
+
+    def abort(self) -> None:
+        """Append nothing; the written files stay unreferenced until vacuum."""
+        if self._appender is not None:
+            self._appender.abort()
+        self._appender = self._error = self._trace = None
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.abort()
+        elif self._appender is not None or self._error is not None:
+            self.commit()
+
+
+def at_log_ends(snapshot: Snapshot, segments: Sequence[SegmentInfo]) -> list[SegmentInfo]:
+    ends = snapshot.table.log_end_offsets.tolist()
+    placed = []
+    for segment in segments:
+        if segment.partition >= len(ends):
+            raise CommitConflictError("the topic no longer has this partition", partition=segment.partition)
+        placed.append(segment.moved_to(ends[segment.partition]))
+        ends[segment.partition] = placed[-1].next_offset
+    return placed
+
+
+def offsets_of(segments: Iterable[SegmentInfo]) -> dict[int, tuple[int, int]]:
+    if isinstance(segments, SegmentTable):
+        numbers, firsts = np.unique(segments.array("partition"), return_index=True)
+        lasts = np.append(firsts, len(segments))[1:] - 1
+        spans = zip(segments.base_offsets[firsts].tolist(), segments.next_offsets[lasts].tolist(), strict=True)
+        return dict(zip(numbers.tolist(), spans, strict=True))
+    offsets: dict[int, tuple[int, int]] = {}
+    for segment in segments:
+        first, _ = offsets.get(segment.partition, (segment.base_offset, 0))
+        offsets[segment.partition] = (first, segment.next_offset)
+    return offsets
 
 
 def commit_append(
@@ -271,111 +626,6 @@ def open_appender(
     )
 
 
-class Transaction:
-    """Appends to any partitions of a topic that become visible together when the `with` block ends without an error.
-
-    `result` has the version and the offsets afterwards. If the block or an append raises, nothing is appended, and
-    `commit` raises the append's error again. A forked child can only abort its copy.
-    """
-
-    def __init__(
-        self,
-        handle: TopicHandle,
-        current: CurrentSnapshot,
-        app_id: str | None = None,
-        batch_id: BatchId | None = None,
-        compression: str | None = None,
-        *,
-        timestamp_unit: str = "ms",
-    ) -> None:
-        self._handle, self._current, self._app_id, self._batch_id = handle, current, app_id, batch_id
-        snapshot = current.recent()
-        self._read_version = snapshot.version
-        self._is_replay = replayed(snapshot, app_id, batch_id) is not None
-        check_room(snapshot, app_id, batch_id)
-        self._appender: Appender | None = open_appender(handle, current, compression, timestamp_unit)
-        self._error: BaseException | None = None
-        self._trace: TracebackType | None = None
-        self._process = os.getpid()
-        self.result = AppendResult(None)
-
-    def append(self, data: Appendable, partition: int | None = None, *, progress: bool | None = None) -> int:
-        """Append records.
-
-        Args:
-            data: As `table` of `Topic.append`.
-            partition: The partition of all rows.
-            progress: As in `Scan.to_table`.
-
-        Returns:
-            The number of rows; 0 for a repeated (app_id, batch_id).
-
-        Raises:
-            InvalidRecordError: A record does not fit the topic's rules; the transaction is aborted.
-
-        Examples:
-            >>> with topic.transaction("loader", batch_id=1) as transaction:
-            ...     print(transaction.append([{"value": b"{}"}] * 3))
-            3
-        """
-        appender = self._open_appender()
-        if self._is_replay:
-            return 0
-        try:
-            return appender.append(data, partition, progress)
-        except BaseException as error:
-            self.abort()
-            self._error, self._trace = error, error.__traceback__
-            raise
-
-    def commit(self) -> AppendResult:
-        """Make all appends durable and visible at once, and return the result, also in `result`.
-
-        Raises:
-            CommitConflictError: Another commit prevents this one; nothing was appended.
-            StorageError: The storage fails; nothing was appended.
-            CommitStateUnknownError: The records may be appended.
-        """
-        appender, self._appender = self._open_appender(), None
-        segments, snapshot = appender.close(), self._current.snapshot
-        self.result, snapshot = commit_append(
-            self._handle,
-            snapshot,
-            segments,
-            read_version=self._read_version,
-            app_id=self._app_id,
-            batch_id=self._batch_id,
-            written_by=appender.config,
-        )
-        self._current.advance(snapshot)
-        return self.result
-
-    def _open_appender(self) -> Appender:
-        if self._process != os.getpid():
-            raise InvalidRecordError("the transaction was started before a fork: start another one in this process")
-        if self._error is not None:
-            # with its first traceback: each raise adds frames, which would keep the caller's objects alive
-            raise self._error.with_traceback(self._trace)
-        if self._appender is None:
-            raise InvalidRecordError("the transaction has ended; begin another")
-        return self._appender
-
-    def abort(self) -> None:
-        """Append nothing; the written files stay unreferenced until vacuum."""
-        if self._appender is not None:
-            self._appender.abort()
-        self._appender = self._error = self._trace = None
-
-    def __enter__(self) -> Transaction:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self.abort()
-        elif self._appender is not None or self._error is not None:
-            self.commit()
-
-
 #: 1990: seconds that are taken for milliseconds are before it.
 USUAL_MS = 631_152_000_000
 _warned = set[tuple[str, type[Warning]]]()
@@ -440,256 +690,3 @@ def _records_beyond(segments: Sequence[SegmentInfo], config: TopicConfig, now_ms
         newest = segments.max_timestamps
         return int(segments.record_counts[(newest >= 0) & (newest < limit)].sum())
     return sum(segment.record_count for segment in segments if 0 <= segment.max_timestamp < limit)
-
-
-class PartitionQueue:
-    """A SegmentWriter for many threads: one at a time writes the rows in the order of `put`."""
-
-    def __init__(self, writer: SegmentWriter) -> None:
-        self._writer, self._lock = writer, threading.Lock()
-        self._waiting = deque[tuple[RecordInput, npt.NDArray[np.int64]]]()
-        self._put = self._written = 0
-        self._is_aborted = False
-        self._error: BaseException | None = None
-        self._trace: TracebackType | None = None
-
-    def put(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> Callable[[], None]:
-        """Queue the `rows` of `source`; returns a call that writes them, and all earlier ones.
-
-        After a call has raised, so do the calls for later rows, and only `abort` may be called.
-        """
-        self._waiting.append((source, rows))
-        self._put += 1
-        return partial(self._write_up_to, self._put)
-
-    def _write_up_to(self, count: int) -> None:
-        try:
-            with self._lock:
-                while self._written < count:
-                    self._write_next()
-        finally:
-            if self._is_aborted:
-                self.abort()
-
-    def _write_next(self) -> None:
-        if self._is_aborted:
-            raise StorageError("cannot write: the append was aborted, and appends nothing; begin a new one")
-        if self._error is not None:
-            # with its first traceback: each raise adds frames, which would keep the caller's objects alive
-            raise self._error.with_traceback(self._trace)
-        try:
-            self._writer.append(*self._waiting[0])
-        except BaseException as error:
-            self._error, self._trace = error, error.__traceback__
-            raise
-        self._waiting.popleft()
-        self._written += 1
-
-    def close(self) -> list[SegmentInfo]:
-        return self._writer.close()
-
-    @property
-    def is_uploading(self) -> bool:
-        return self._writer.is_uploading
-
-    def abort(self) -> None:
-        """Abort the segments, now or when the writing thread has finished its rows."""
-        self._is_aborted = True
-        if self._lock.acquire(blocking=False):
-            try:
-                self._writer.abort()
-            finally:
-                self._lock.release()
-
-
-#: Partitions whose files are closed, that is uploaded, at the same time.
-_CLOSERS = 8
-#: A slice of fewer bytes is written faster than threads can share it.
-_SHARED_BYTES = 1 << 20
-#: An append to this many partitions, with this many bytes on average, may write them without a writer for each.
-SMALL_PARTITIONS, SMALL_PART = 64, 1 << 14
-#: Rows up to the first are gathered for that, and up to the second if they may be small: twice their bytes of memory,
-#: where a writer needs 90 kB.
-SMALL_BYTES, MOST_SMALL_BYTES = 32 << 20, 256 << 20
-#: The least that a writer gathers before it writes: it can be written past the page cache.
-LEAST_GATHERED = 256 << 10
-
-
-class _Small(NamedTuple):
-    source: RecordInput
-    order: Longs
-    counts: Longs
-    segments: SmallSegments
-
-
-class Appender:
-    """Writes rows as segments of one topic, to be committed; not thread-safe.
-
-    `read_version` is from before the first write; records without a key start at `first_partition`. Up to `workers`
-    threads, with the caller's, write partitions in parallel, and call `clock` and `new_id`. `held_bytes` limits the
-    small segments that are written together, by default to LARGEST_BUNDLE.
-    """
-
-    def __init__(
-        self,
-        storage: Storage,
-        topic: str,
-        config: TopicConfig,
-        partitions: int,
-        *,
-        read_version: int,
-        first_partition: int,
-        clock: Callable[[], int],
-        random: Random,
-        compression: str | None = None,
-        timestamp_unit: str = "ms",
-        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
-        workers: int | None = None,
-        held_bytes: int | None = None,
-    ) -> None:
-        self._storage, self._topic, self._read_version = storage, topic, read_version
-        #: The settings by which the records are checked and written.
-        self.config = config
-        self._workers = workers or cores()
-        self._clock, self._random, self._new_id = clock, random, new_id
-        self._codec, self._unit = codec_of(config, compression), check_unit(timestamp_unit)
-        self._partitioner = Partitioner(partitions, first_partition)
-        self._queues: dict[int, PartitionQueue] = {}
-        self._new_stem: Callable[[], str] = lambda: paths.new_stem(read_version, new_id())
-        self._bundles = Bundles(storage, self._new_stem, held_bytes)
-        share = BLOCK_BYTES if held_bytes is None else held_bytes // (4 * partitions)
-        self._gather_bytes = min(max(share, LEAST_GATHERED), BLOCK_BYTES)
-        self._count = partitions
-        self._small: _Small | None = None
-        self._is_closing = False
-
-    def append(self, data: Appendable, partition: int | None = None, progress: bool | None = False) -> int:
-        """Append the rows; returns their number. After an error only `abort` may be called."""
-        tasks_ahead = 2 * self._workers if self._workers > 1 else 0
-        with (
-            closing(batches(data, self._unit)) as slices,
-            Progress("appending", total_rows=rows_of(data), shown=progress) as bar,
-        ):
-            for rows in in_order(self._tasks(slices, partition), tasks_ahead, workers=self._workers, joined=True):
-                bar.add(rows)
-        return bar.rows
-
-    def _tasks(self, slices: Iterator[pa.RecordBatch], partition: int | None) -> Iterator[Callable[[], int]]:
-        rows = 0
-        if self._small is not None:
-            small, self._small = self._small, None
-            parts = list(parts_of(small.order, small.counts))
-            for number, _ in parts:
-                self._open(number)
-            write = self._task(small.source, parts)
-            # their rows were counted before
-            yield lambda: 0 * write()
-        elif not self._queues and partition is None and self._count >= SMALL_PARTITIONS:
-            self._small, slices = self._gathered(slices)
-            if self._small is not None:
-                count = len(self._small.order)
-                yield lambda: count
-                return
-        for batch in slices:
-            records = normalize(batch, self.config, self._clock(), rows, self._unit)
-            source = RecordInput.from_arrow(records)
-            parts = list(self._partitioner.split(records, partition, rows))
-            rows += records.num_rows
-            # all first: a segment that shares a bundle is held longer
-            for number, _ in parts:
-                self._open(number)
-            if self._workers > 1 and records.nbytes >= _SHARED_BYTES:
-                yield from (self._task(source, [part]) for part in parts)
-            else:
-                yield self._task(source, parts)
-
-    def _gathered(self, slices: Iterator[pa.RecordBatch]) -> tuple[_Small | None, Iterator[pa.RecordBatch]]:
-        """(all rows, if they are few and for many partitions, the remaining slices)."""
-        gathered, size = list[pa.RecordBatch](), 0
-        most = max(SMALL_BYTES, min(SMALL_PART * self._count, MOST_SMALL_BYTES))
-        for batch in slices:
-            gathered.append(batch)
-            size += batch.nbytes
-            if size > most:
-                return None, chain(gathered, slices)
-        rows, size, normal, partitioner = 0, 0, list[pa.RecordBatch](), copy.copy(self._partitioner)
-        for batch in gathered:
-            normal.append(normalize(batch, self.config, self._clock(), rows, self._unit))
-            rows += batch.num_rows
-            # a dictionary's values are repeated here, so the records may be far larger than the input
-            size += normal[-1].nbytes
-            if size > SMALL_PART * self._count:
-                return None, iter(gathered)
-        if rows >= SMALL_PARTITIONS and all(batch.schema == normal[0].schema for batch in normal):
-            records = join(normal)
-            order, counts = partitioner.group(records)
-            partitions = np.flatnonzero(counts)
-            if len(partitions) >= SMALL_PARTITIONS and records.nbytes <= SMALL_PART * len(partitions):
-                source = RecordInput.from_arrow(records)
-                form = batch_format(self.config, self._codec, self._clock, self._random)
-                row_counts = counts[partitions]
-                segments = SmallSegments.of(source, records.nbytes, order, partitions, row_counts, form)
-                if segments is not None:
-                    self._partitioner = partitioner
-                    return _Small(source, order, counts, segments), iter(())
-        return None, iter(gathered)
-
-    def _task(self, source: RecordInput, parts: Sequence[tuple[int, Longs]]) -> Callable[[], int]:
-        writes = [self._queues[number].put(source, rows) for number, rows in parts]
-        return partial(_write, writes, sum(len(rows) for _, rows in parts))
-
-    def _open(self, partition: int) -> None:
-        if partition not in self._queues:
-            self._bundles.join(partition)
-            self._queues[partition] = PartitionQueue(self._writer(partition))
-
-    def _writer(self, partition: int) -> SegmentWriter:
-        return SegmentWriter(
-            self._storage,
-            self._topic,
-            partition,
-            self._read_version,
-            self.config,
-            codec=self._codec,
-            clock=self._clock,
-            new_id=self._new_id,
-            random=self._random,
-            bundles=self._bundles,
-            gather_bytes=self._gather_bytes,
-        )
-
-    def close(self) -> Sequence[SegmentInfo]:
-        """Make all files durable; returns the segments, by partition. An error leaves nothing open."""
-        self._is_closing = True
-        if self._small is not None:
-            return self._small.segments.write(self._storage, self._new_stem(), self._clock())
-        queues = [self._queues[partition] for partition in sorted(self._queues)]
-        uploads = any(queue.is_uploading for queue in queues)
-        closers = WorkerThreads(_CLOSERS if uploads else self._workers - 1, "distlog-close")
-        closing = [Task(queue.close) for queue in queues]
-        try:
-            for queue, task in zip(queues, closing, strict=True):
-                if queue.is_uploading or not uploads:
-                    closers.put(task.run)
-            segments = [segment for task in closing for segment in task.wait()]
-            self._bundles.close()
-            return [self._bundles.placed(segment) for segment in segments]
-        except BaseException:
-            for queue, task in zip(queues, closing, strict=True):
-                # only after its thread has left it; a second interrupt does not wait for that
-                task.when_over(queue.abort)
-            raise
-        finally:
-            closers.end(joined=True)
-
-    def abort(self) -> None:
-        """Abort; vacuum deletes the written files. A failed `close` aborts, too."""
-        if not self._is_closing:
-            for queue in list(self._queues.values()):
-                queue.abort()
-
-
-def _write(writes: Sequence[Callable[[], None]], rows: int) -> int:
-    for write in writes:
-        write()
-    return rows

@@ -267,14 +267,17 @@ os.register_at_fork(
 )
 
 
-def kernel(function: F) -> F:
-    """Compile `function` on the first call, to run without the interpreter lock; the code is cached if possible."""
-    return _with_cache(function, nogil=True)
-
-
 def fill_kernel(function: F) -> F:
-    """Same as `kernel`, for a function that creates no array, so that numba counts no references."""
-    return _with_cache(function, **_UNCOUNTED)
+    """Compile `function` on the first call, to run without the interpreter lock; the code is cached if possible.
+
+    The function fills arrays and creates none, so that numba counts no references.
+    """
+    compiled: Any = numba.njit(**_UNCOUNTED)(function)
+    if COMPILED:
+        compiled._cache = _KernelCache(function)
+        compiled.compile = partial(_compile_aside, compiled.compile)
+        _caches.append(compiled._cache)
+    return cast(F, compiled)
 
 
 class _PartCode(JITCodeLibrary):
@@ -347,15 +350,6 @@ def inlined(function: F) -> F:
 def called(function: F) -> F:
     """Same as `inlined`, but with one copy per kernel: for long code, or code that seldom runs."""
     return cast(F, _Part(function)) if COMPILED else function
-
-
-def _with_cache(function: F, **options: Any) -> F:
-    compiled: Any = numba.njit(**options)(function)
-    if COMPILED:
-        compiled._cache = _KernelCache(function)
-        compiled.compile = partial(_compile_aside, compiled.compile)
-        _caches.append(compiled._cache)
-    return cast(F, compiled)
 
 
 # Numba tests every index for a negative value, which took a seventh of a scan of records. These operations check

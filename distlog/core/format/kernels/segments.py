@@ -15,7 +15,7 @@ from distlog.core.format.kernels.batch_scan import (
     TRANSACTIONAL,
     crc_with_batch,
 )
-from distlog.core.format.kernels.native import fill_kernel, inlined, kernel, put_int_at
+from distlog.core.format.kernels.native import fill_kernel, inlined, int_at, put_int_at
 from distlog.core.integers import MAX_INT
 
 #: The state of a segment so far, an int64 each: log bytes since the last offset entry, the largest timestamp, the
@@ -157,25 +157,16 @@ def move_batches(data: np.ndarray, batches: np.ndarray, first_offset: int, moved
 # the target: no input makes a kernel read outside the array.
 
 
-@kernel
+@inlined
 def read_int(data: Bytes, position: int, width: int) -> int:
     """The signed big-endian integer of `width` bytes, 4 or 8, at `position`; the caller checks the bounds."""
-    high = _word(data, position)
-    return high if width == 4 else (high << 32) | (_word(data, position + 4) & 0xFFFFFFFF)
+    return int_at(data, position, 4) if width == 4 else int_at(data, position, 8)
 
 
-@kernel
-def _word(data: Bytes, position: int) -> int:
-    # Unrolled, with indexes that cannot be negative, so that the compiler makes it one load and one byte swap.
-    index = np.uintp(position)
-    high = (np.int64(np.int8(data[index])) << 24) | (np.int64(data[index + np.uintp(1)]) << 16)
-    return int(high | (np.int64(data[index + np.uintp(2)]) << 8) | np.int64(data[index + np.uintp(3)]))
-
-
-@kernel
+@fill_kernel
 def floor_slot(data: Bytes, entries: int, target: int, stride: int, start: int, width: int) -> int:
     """The last of the first `entries` slots whose key is not above `target`, or -1."""
-    last = min(entries, len(data) // stride) - 1
+    last = min(entries, data.size // stride) - 1
     if last < 0:
         return -1
     warm = max(0, last - WARM_BYTES // stride)
@@ -194,7 +185,7 @@ def floor_slot(data: Bytes, entries: int, target: int, stride: int, start: int, 
     return low
 
 
-@kernel
+@fill_kernel
 def floor_entry(data: Bytes, entries: int, target: int, stride: int, width: int) -> tuple[int, int, int]:
     """(`floor_slot`, the key there, the integer of 4 bytes after it), in one call; (-1, 0, 0) if there is none."""
     slot = floor_slot(data, entries, target, stride, 0, width)
@@ -204,11 +195,11 @@ def floor_entry(data: Bytes, entries: int, target: int, stride: int, width: int)
     return slot, read_int(data, position, width), read_int(data, position + width, 4)
 
 
-@kernel
+@fill_kernel
 def first_bad_slot(data: Bytes, entries: int, step: int, largest: int, stride: int, start: int, width: int) -> int:
     """The first slot whose value is negative, above `largest`, or less than `step` above the one before it; or -1."""
     previous = -step
-    for slot in range(min(entries, len(data) // stride)):
+    for slot in range(min(entries, data.size // stride)):
         value = read_int(data, slot * stride + start, width)
         if value < 0 or value > largest or value - step < previous:
             return slot
