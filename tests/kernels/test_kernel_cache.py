@@ -32,7 +32,6 @@ def number():
 OUTER = """
 from distlog.core.format.kernels.inner import number
 from distlog.core.format.kernels.native import fill_kernel
-from distlog.core.format.kernels.native import fill_kernel
 
 @fill_kernel
 def fill(out):

@@ -160,7 +160,8 @@ def move_batches(data: np.ndarray, batches: np.ndarray, first_offset: int, moved
 @inlined
 def read_int(data: Bytes, position: int, width: int) -> int:
     """The signed big-endian integer of `width` bytes, 4 or 8, at `position`; the caller checks the bounds."""
-    return int_at(data, position, 4) if width == 4 else int_at(data, position, 8)
+    value: int = int_at(data, position, 4) if width == 4 else int_at(data, position, 8)
+    return value
 
 
 @fill_kernel
