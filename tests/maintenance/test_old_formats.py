@@ -16,7 +16,7 @@ import distlog
 from distlog import CorruptRecordError
 from distlog.core.format.record_batch import check_crcs, read_headers
 from distlog.core.format.record_decoder import decode
-from distlog.core.format.record_encoder import upgraded
+from distlog.core.maintain.record_keys import upgraded
 
 # format 2 has the type CreateTime, and format 0 has none
 OLD = {name: partition for name, partition in partitions().items() if name.startswith("logs.")}

@@ -1,14 +1,11 @@
-"""Encodes Arrow to record batches of format 2 by the rules of a topic, and rewrites existing batches.
-
-That is Kafka's `MemoryRecordsBuilder`, and its cleaner since 4.0, which upgrades formats 0 and 1.
-"""
+"""Encodes Arrow to record batches of format 2, by the rules of a topic (Kafka's `MemoryRecordsBuilder`)."""
 
 from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from random import Random
 from typing import Any, NamedTuple
 
@@ -17,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from crc32c import crc32c
 
-from distlog.core.arrays import BLOCK_BYTES, byte_array, flags_of, new_array, new_pages, numbers_of
+from distlog.core.arrays import BLOCK_BYTES, byte_array, flags_of, new_array, new_pages
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidConfigError, InvalidRecordError, RecordTooLargeError
 from distlog.core.format import compression
@@ -31,11 +28,9 @@ from distlog.core.format.kernels.record_write import (
     HeaderColumn,
     append_groups,
     append_records,
-    copy_slices,
 )
 from distlog.core.format.record_batch import (
     APPEND_TIME,
-    CODEC_MASK,
     CONTROL,
     CRC_AT,
     CRC_START,
@@ -46,8 +41,7 @@ from distlog.core.format.record_batch import (
     TRANSACTIONAL,
     increment_sequence,
 )
-from distlog.core.format.record_decoder import decode
-from distlog.core.integers import MAX_INT, MAX_LONG
+from distlog.core.integers import MAX_LONG
 from distlog.core.times import NO_TIMESTAMP
 
 _FIRST_ROOM, _FIRST_DRAFTS = 1 << 16, 64
@@ -506,113 +500,3 @@ def write_headers(view: memoryview, batches: np.ndarray) -> None:
         crcs.append(crc32c(view[start:end]))
         _CRC.pack_into(view, position + CRC_AT, crcs[-1])
     batches["crc"] = crcs
-
-
-Bytes = npt.NDArray[np.uint8]
-Longs = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-
-_NONE: Longs = np.zeros(0, np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class RecordBytes:
-    """The records of batches without the headers: `sizes` bytes of `data` from `starts`."""
-
-    data: Bytes = field(default_factory=lambda: np.zeros(0, np.uint8))
-    starts: Longs = field(default_factory=lambda: _NONE)
-    sizes: Longs = field(default_factory=lambda: _NONE)
-
-    def compressed(self, batches: np.ndarray, levels: Mapping[int, int | None]) -> RecordBytes:
-        """Compress the records by the codecs of BATCH rows; a codec without a level has its default."""
-        codecs = batches["attributes"] & CODEC_MASK
-        if not codecs.any():
-            return self
-        rows = zip(codecs.tolist(), self.starts.tolist(), (self.starts + self.sizes).tolist(), strict=True)
-        parts = [compression.compress(codec, self.data[start:end], levels.get(codec)) for codec, start, end in rows]
-        sizes = np.array([len(part) for part in parts], np.int64)
-        return RecordBytes(byte_array(b"".join(parts)), np.cumsum(sizes) - sizes, sizes)
-
-    def of_rows(self, rows: Flags) -> RecordBytes:
-        return RecordBytes(self.data, self.starts[rows], self.sizes[rows])
-
-
-def lay_out(
-    source: Bytes, headers: np.ndarray, copied: Flags, emptied: Flags, rewritten: Flags, records: RecordBytes
-) -> tuple[Bytes, np.ndarray]:
-    """The remaining batches of `source`, back to back, and their BATCH rows; `headers` are all its batches.
-
-    `copied` batches are unchanged, `emptied` batches become a header, `rewritten` batches get the `records`; other
-    batches are dropped.
-    """
-    remains = copied | emptied | rewritten
-    batches = headers[remains]
-    batches["size"][rewritten[remains]] = HEADER_SIZE + records.sizes
-    batches["position"] = np.cumsum(batches["size"]) - batches["size"]
-    data = new_array(int(batches["size"].sum()), np.uint8)
-    unchanged = batches[copied[remains]]
-    copy_slices(data, unchanged["position"].copy(), source, headers["position"][copied], unchanged["size"].copy())
-    targets = batches["position"][rewritten[remains]] + HEADER_SIZE
-    copy_slices(data, targets, records.data, records.starts, records.sizes)
-    changed = batches[~copied[remains]]
-    write_headers(data.data, changed)
-    batches[~copied[remains]] = changed
-    return data, batches
-
-
-_COLUMNS = ("offset", "timestamp", "key", "value")
-_BATCH_BYTES = 1 << 17
-
-Rows = npt.NDArray[Any]
-
-
-def upgraded(data: Any, batches: Rows, *, file: str = "", file_position: int = 0) -> tuple[memoryview, Rows]:
-    """Convert `batches`, which fill `data`, to format 2, at the same offsets; returns the bytes and BATCH rows.
-
-    Messages of formats 0 and 1 become batches of about 128 KiB, with the timestamp -1 for format 0; a compressed
-    message becomes a batch. `file_position` is the position of data[0].
-    """
-    view, parts = byte_array(data).data, list[tuple[memoryview, Rows]]()
-    old = batches["magic"] < 2
-    starts = np.flatnonzero(np.diff(old, prepend=~old[:1]))
-    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(batches)], strict=True):
-        run = batches[start:end]
-        if old[start]:
-            parts += _upgraded(data, run, file, file_position)
-        else:
-            low, high = int(run["position"][0]), int(run["position"][-1] + run["size"][-1])
-            parts.append((view[low:high], run))
-    rows = np.concatenate([batches for _, batches in parts])
-    rows["position"] = np.cumsum(rows["size"]) - rows["size"]
-    return memoryview(b"".join(data for data, _ in parts)), rows
-
-
-def _upgraded(data: Any, batches: Rows, file: str, file_position: int) -> list[tuple[memoryview, Rows]]:
-    records = decode(data, batches, columns=_COLUMNS, file=file, file_position=file_position)
-    offsets = numbers_of(records.column(0))
-    owner = np.repeat(np.arange(len(batches)), batches["record_count"])
-    # a batch has records with adjacent offsets, no codec, and create times
-    alone = (batches["attributes"] & (CODEC_MASK | APPEND_TIME) != 0)[owner]
-    begins = (np.diff(offsets, prepend=-1) != 1) | (alone & (np.diff(owner, prepend=-1) != 0))
-    begins |= np.diff(alone, prepend=~alone[:1])
-    firsts = np.flatnonzero(begins)
-    ends = [*firsts[1:].tolist(), len(offsets)]
-    return [
-        _encoded(records.slice(first, end - first), int(offsets[first]), batches[owner[first]])
-        for first, end in zip(firsts.tolist(), ends, strict=True)
-    ]
-
-
-def _encoded(records: pa.RecordBatch, base_offset: int, batch: Any) -> tuple[memoryview, Rows]:
-    codec, by_append = int(batch["attributes"]) & CODEC_MASK, bool(batch["attributes"] & APPEND_TIME)
-    time_ms = int(batch["max_timestamp"])
-    encoded = encode(
-        records,
-        base_offset,
-        codec=codec,
-        # a compressed message stays one batch of any size
-        batch_bytes=MAX_INT if codec else _BATCH_BYTES,
-        max_batch_bytes=MAX_INT,
-        append_time=(lambda: time_ms) if by_append else None,
-    )
-    return encoded.data, encoded.batches

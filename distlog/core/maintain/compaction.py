@@ -23,18 +23,20 @@ from distlog.core.errors import StorageError
 from distlog.core.format.indexes import AbortedTransaction
 from distlog.core.format.kernels.record_write import RETAINED, choose_records
 from distlog.core.format.record_batch import APPEND_TIME, CONTROL, DELETE_HORIZON, HEADER_SIZE, TRANSACTIONAL
-from distlog.core.format.record_encoder import Flags, RecordBytes, lay_out
 from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.maintain import record_keys
 from distlog.core.maintain.group_rewrite import (
     MOST_SEGMENTS,
     FilteredBatches,
+    Flags,
+    RecordBytes,
     RewriteFailure,
     RewrittenGroup,
     RewrittenPartition,
     SegmentGroup,
     commit_rewrite,
     first_dirty_offset,
+    lay_out,
     result_or_failure,
     rewrite_group,
 )

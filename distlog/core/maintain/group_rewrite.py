@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Protocol, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from distlog.core import paths
+from distlog.core.arrays import byte_array, new_array
 from distlog.core.commits.actions import MOST_ROWS, Action, Add, Cleaned, Remove
 from distlog.core.commits.commit_log import CommitRace
 from distlog.core.commits.segment_table import SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptionError, SnapshotTooOldError, UnsupportedVersionError
+from distlog.core.format import compression
 from distlog.core.format.indexes import AbortedTransaction
-from distlog.core.format.record_encoder import Bytes, Longs
+from distlog.core.format.kernels.batch_scan import CODEC_MASK
+from distlog.core.format.kernels.record_write import copy_slices
+from distlog.core.format.record_batch import HEADER_SIZE
+from distlog.core.format.record_encoder import write_headers
 from distlog.core.log.producers import ProducerSnapshots
 from distlog.core.segments.chunks import Chunk
 from distlog.core.segments.segment_reader import TopicHandle
@@ -375,3 +381,57 @@ def first_dirty_offset(state: PartitionState) -> int:
     if state.log_start_offset <= state.first_dirty_offset <= state.log_end_offset:
         return state.first_dirty_offset
     return state.log_start_offset
+
+
+Bytes = npt.NDArray[np.uint8]
+
+Longs = npt.NDArray[np.int64]
+
+Flags = npt.NDArray[np.bool_]
+
+_NONE: Longs = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordBytes:
+    """The records of batches without the headers: `sizes` bytes of `data` from `starts`."""
+
+    data: Bytes = field(default_factory=lambda: np.zeros(0, np.uint8))
+    starts: Longs = field(default_factory=lambda: _NONE)
+    sizes: Longs = field(default_factory=lambda: _NONE)
+
+    def compressed(self, batches: np.ndarray, levels: Mapping[int, int | None]) -> RecordBytes:
+        """Compress the records by the codecs of BATCH rows; a codec without a level has its default."""
+        codecs = batches["attributes"] & CODEC_MASK
+        if not codecs.any():
+            return self
+        rows = zip(codecs.tolist(), self.starts.tolist(), (self.starts + self.sizes).tolist(), strict=True)
+        parts = [compression.compress(codec, self.data[start:end], levels.get(codec)) for codec, start, end in rows]
+        sizes = np.array([len(part) for part in parts], np.int64)
+        return RecordBytes(byte_array(b"".join(parts)), np.cumsum(sizes) - sizes, sizes)
+
+    def of_rows(self, rows: Flags) -> RecordBytes:
+        return RecordBytes(self.data, self.starts[rows], self.sizes[rows])
+
+
+def lay_out(
+    source: Bytes, headers: np.ndarray, copied: Flags, emptied: Flags, rewritten: Flags, records: RecordBytes
+) -> tuple[Bytes, np.ndarray]:
+    """The remaining batches of `source`, back to back, and their BATCH rows; `headers` are all its batches.
+
+    `copied` batches are unchanged, `emptied` batches become a header, `rewritten` batches get the `records`; other
+    batches are dropped.
+    """
+    remains = copied | emptied | rewritten
+    batches = headers[remains]
+    batches["size"][rewritten[remains]] = HEADER_SIZE + records.sizes
+    batches["position"] = np.cumsum(batches["size"]) - batches["size"]
+    data = new_array(int(batches["size"].sum()), np.uint8)
+    unchanged = batches[copied[remains]]
+    copy_slices(data, unchanged["position"].copy(), source, headers["position"][copied], unchanged["size"].copy())
+    targets = batches["position"][rewritten[remains]] + HEADER_SIZE
+    copy_slices(data, targets, records.data, records.starts, records.sizes)
+    changed = batches[~copied[remains]]
+    write_headers(data.data, changed)
+    batches[~copied[remains]] = changed
+    return data, batches

@@ -36,22 +36,18 @@ from distlog.core.format.kernels.batch_scan import RUN, crcs_of_slices, cut_runs
 from distlog.core.format.kernels.record_write import copy_slices
 from distlog.core.format.record_batch import CODEC_MASK, HEADER_SIZE
 from distlog.core.format.record_decoder import BatchSelection
-from distlog.core.format.record_encoder import (
-    Bytes,
-    Flags,
-    Longs,
-    RecordBytes,
-    compression_level,
-    largest_batch,
-    lay_out,
-    usual_batch,
-)
+from distlog.core.format.record_encoder import compression_level, largest_batch, usual_batch
 from distlog.core.integers import MAX_LONG
 from distlog.core.maintain.group_rewrite import (
     FILE_ERRORS,
+    Bytes,
     FilteredBatches,
+    Flags,
+    Longs,
+    RecordBytes,
     RewriteFailure,
     SegmentGroup,
+    lay_out,
     rewrite_group,
 )
 from distlog.core.maintain.record_keys import ScannedRecords, scan_records

@@ -6,21 +6,24 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, sqrt
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from distlog.core.arrays import new_array
+from distlog.core.arrays import byte_array, new_array, numbers_of
 from distlog.core.commits.deduplication import EXPIRATION_MS
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.errors import InvalidConfigError
 from distlog.core.format.indexes import AbortedTransaction
 from distlog.core.format.kernels import record_write
-from distlog.core.format.record_batch import ABORT, COMMIT, CONTROL, DELETE_HORIZON, TRANSACTIONAL
-from distlog.core.format.record_decoder import BatchSelection, RecordFields, open_sections, scan_sections
-from distlog.core.format.record_encoder import Bytes, Flags, Longs, upgraded
-from distlog.core.integers import MAX_LONG
+from distlog.core.format.kernels.batch_scan import CODEC_MASK
+from distlog.core.format.record_batch import ABORT, APPEND_TIME, COMMIT, CONTROL, DELETE_HORIZON, TRANSACTIONAL
+from distlog.core.format.record_decoder import BatchSelection, RecordFields, decode, open_sections, scan_sections
+from distlog.core.format.record_encoder import encode
+from distlog.core.integers import MAX_INT, MAX_LONG
+from distlog.core.maintain.group_rewrite import Bytes, Flags, Longs
 from distlog.core.segments.chunks import Chunk, SegmentSlice
 from distlog.core.segments.segment_reader import SegmentReader, whole_log
 
@@ -560,3 +563,62 @@ def blob_offsets(blob: bytes | memoryview) -> Longs:
 
 def exchanged_bytes(part: KeyedRecords) -> int:
     return len(part.offsets) * record_write.ROW_BYTES
+
+
+_COLUMNS = ("offset", "timestamp", "key", "value")
+
+_BATCH_BYTES = 1 << 17
+
+Rows = npt.NDArray[Any]
+
+
+def upgraded(data: Any, batches: Rows, *, file: str = "", file_position: int = 0) -> tuple[memoryview, Rows]:
+    """Convert `batches`, which fill `data`, to format 2, at the same offsets; returns the bytes and BATCH rows.
+
+    Messages of formats 0 and 1 become batches of about 128 KiB, with the timestamp -1 for format 0; a compressed
+    message becomes a batch. `file_position` is the position of data[0].
+    """
+    view, parts = byte_array(data).data, list[tuple[memoryview, Rows]]()
+    old = batches["magic"] < 2
+    starts = np.flatnonzero(np.diff(old, prepend=~old[:1]))
+    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(batches)], strict=True):
+        run = batches[start:end]
+        if old[start]:
+            parts += _upgraded(data, run, file, file_position)
+        else:
+            low, high = int(run["position"][0]), int(run["position"][-1] + run["size"][-1])
+            parts.append((view[low:high], run))
+    rows = np.concatenate([batches for _, batches in parts])
+    rows["position"] = np.cumsum(rows["size"]) - rows["size"]
+    return memoryview(b"".join(data for data, _ in parts)), rows
+
+
+def _upgraded(data: Any, batches: Rows, file: str, file_position: int) -> list[tuple[memoryview, Rows]]:
+    records = decode(data, batches, columns=_COLUMNS, file=file, file_position=file_position)
+    offsets = numbers_of(records.column(0))
+    owner = np.repeat(np.arange(len(batches)), batches["record_count"])
+    # a batch has records with adjacent offsets, no codec, and create times
+    alone = (batches["attributes"] & (CODEC_MASK | APPEND_TIME) != 0)[owner]
+    begins = (np.diff(offsets, prepend=-1) != 1) | (alone & (np.diff(owner, prepend=-1) != 0))
+    begins |= np.diff(alone, prepend=~alone[:1])
+    firsts = np.flatnonzero(begins)
+    ends = [*firsts[1:].tolist(), len(offsets)]
+    return [
+        _encoded(records.slice(first, end - first), int(offsets[first]), batches[owner[first]])
+        for first, end in zip(firsts.tolist(), ends, strict=True)
+    ]
+
+
+def _encoded(records: pa.RecordBatch, base_offset: int, batch: Any) -> tuple[memoryview, Rows]:
+    codec, by_append = int(batch["attributes"]) & CODEC_MASK, bool(batch["attributes"] & APPEND_TIME)
+    time_ms = int(batch["max_timestamp"])
+    encoded = encode(
+        records,
+        base_offset,
+        codec=codec,
+        # a compressed message stays one batch of any size
+        batch_bytes=MAX_INT if codec else _BATCH_BYTES,
+        max_batch_bytes=MAX_INT,
+        append_time=(lambda: time_ms) if by_append else None,
+    )
+    return encoded.data, encoded.batches
