@@ -25,7 +25,10 @@ def _temporary_files_in(folder: Path) -> Iterator[None]:
 def reopened(topic: Topic, folder: Path) -> Topic:
     """The newest version of the topic as another process opens it: no index is open; copies are in `folder`."""
     with _temporary_files_in(folder):
-        return distlog.open(topic.url)
+        opened = distlog.open(topic.url)
+        # the reader, which has the cache, is made at its first use
+        assert opened.reader.topic == opened.name
+        return opened
 
 
 def index_cache(folder: Path) -> IndexCache:
