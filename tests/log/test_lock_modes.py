@@ -90,7 +90,7 @@ def test_a_user_with_read_rights_reads_new_records_and_locks_nothing(
         assert len(distlog.open(topic.url).scan().to_table()) == 1
 
         def read(count: int) -> None:
-            monkeypatch.setattr(live_snapshot._ActiveTail, "_walk", None)
+            monkeypatch.setattr(live_snapshot.ActiveTail, "_walk", None)
             assert distlog.open(topic.url).end_offsets() == {0: count}
             assert len(distlog.open(topic.url).scan().to_table()) == count
             assert counters_in(str(partition)) == counters

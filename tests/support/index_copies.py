@@ -25,10 +25,10 @@ def _temporary_files_in(folder: Path) -> Iterator[None]:
 def reopened(topic: Topic, folder: Path) -> Topic:
     """The newest version of the topic as another process opens it: no index is open; copies are in `folder`."""
     with _temporary_files_in(folder):
-        opened = distlog.open(topic.url)
+        topic_in_folder = distlog.open(topic.url)
         # the reader, which has the cache, is made at its first use
-        assert opened.reader.topic == opened.name
-        return opened
+        assert topic_in_folder.reader.topic == topic_in_folder.name
+        return topic_in_folder
 
 
 def index_cache(folder: Path) -> IndexCache:

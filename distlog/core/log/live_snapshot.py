@@ -90,7 +90,7 @@ def with_tails(handle: TopicHandle, snapshot: Snapshot, *, only_sound: bool = Fa
     return dataclasses.replace(snapshot, partitions=snapshot.table.with_states(states)) if states else snapshot
 
 
-class _ActiveTail:
+class ActiveTail:
     """The active segment of a partition, as readers find it without the partition's lock."""
 
     def __init__(self, handle: TopicHandle, snapshot: Snapshot, partition: int) -> None:
@@ -184,13 +184,13 @@ class _ActiveTail:
 def is_counted(handle: TopicHandle, snapshot: Snapshot, partition: int) -> bool:
     """True if a page of this boot has the active segment's end."""
     is_active = snapshot.partitions[partition].active is not None
-    return is_active and _ActiveTail(handle, snapshot, partition).known_state() is not None
+    return is_active and ActiveTail(handle, snapshot, partition).known_state() is not None
 
 
 def damage_of_tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> DamagedLogError | None:
     """The error with which the active segment refuses appends; None without one, and without an active segment."""
     is_active = snapshot.partitions[partition].active is not None
-    return _ActiveTail(handle, snapshot, partition).damage() if is_active else None
+    return ActiveTail(handle, snapshot, partition).damage() if is_active else None
 
 
 def without_tails(snapshot: Snapshot) -> Snapshot:
@@ -208,7 +208,7 @@ def without_tails(snapshot: Snapshot) -> Snapshot:
 def tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> SegmentInfo | None:
     """The partition's active segment with its current end; None without records, or without an active segment."""
     is_active = snapshot.partitions[partition].active is not None
-    return _ActiveTail(handle, snapshot, partition).info() if is_active else None
+    return ActiveTail(handle, snapshot, partition).info() if is_active else None
 
 
 def with_tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> PartitionState:
