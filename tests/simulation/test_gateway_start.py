@@ -11,7 +11,7 @@ import pytest
 from raw_batches import batch, record
 
 import distlog
-from distlog.core.commits.commit_log import CHECKPOINT_COMMITS
+from distlog.core.commits.checkpoint import CHECKPOINT_COMMITS
 from distlog.core.times import now_ms
 from distlog.gateway.protocol.messages import ErrorCode
 from simulation.gateways import Gateway
