@@ -76,7 +76,7 @@ def test_an_outdated_plan_fails_after_a_lost_race(storage: Storage, log: CommitL
     oldest = snapshot.partitions[0].segments[0]
 
     def compact(current: Snapshot) -> list[Action]:
-        if not current.partitions[0].segments.live([oldest.stem]):
+        if not current.partitions[0].segments.common_stems([oldest.stem]):
             raise CommitConflictError("an input was removed")
         return [Remove(0, oldest.stem), Add(segment(0, 0, 10))]
 

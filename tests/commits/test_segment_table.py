@@ -159,8 +159,8 @@ def test_a_part_of_a_part_has_its_own_segments(counts: list[int], tail: int, dat
         assert table.columns().num_rows == len(table)
         assert table.base_offsets.tolist() == [info.base_offset for info in segments]
         assert table.array("compacted").tolist() == [info.compacted for info in segments]
-        assert table.live([info.stem for info in run_of(counts)]) == set()
-        assert table.live({info.stem for info in segments}) == {info.stem for info in segments}
+        assert table.common_stems([info.stem for info in run_of(counts)]) == set()
+        assert table.common_stems({info.stem for info in segments}) == {info.stem for info in segments}
         assert pickle.loads(pickle.dumps(table)) == table == SegmentTable.of(segments)
 
 

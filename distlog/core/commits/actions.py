@@ -37,12 +37,27 @@ from distlog.core.format.record_batch import LOG_OVERHEAD
 from distlog.core.integers import MAX_LONG
 from distlog.core.paths import NEW_STEM_PATTERN
 
-# If older libraries would misread a commit, its `requires` lists a feature, which stays in the topic state. This
-# library knows no feature yet, so it raises an error with the names of all that are listed.
-
-
+#: The format of commits and checkpoints: docs/formats.md has the layouts.
+FORMAT = 2
+#: The operation of a commit that makes an empty topic.
+CREATE = "create"
+MAX_PARTITIONS = 100_000
+#: Prefixes of the application ids of leaders and producers. Another application with one would fence them.
+LEADER_APP, PRODUCER_APP = RESERVED_APPS = ("leader:", "producer:")
+#: The names of the actions that are tables.
+ADD_TABLE, REMOVE_TABLE, PRODUCERS = "add_table", "remove_table", "producers"
+#: From this number on, actions of a kind become a table, see `write_table`.
+TABLE_ROWS = 32
+#: The most rows of a table, of the tables of a commit, and of its batches of producers.
+MOST_ROWS_OF_TABLE, MOST_ROWS, MOST_PRODUCER_BATCHES = 100_000, 500_000, 100_000
+#: The columns of producer batches that are stored as differences, and the values of columns that are left out.
+PRODUCER_STEPS = ("partition", "last_offset", "timestamp")
+_PRODUCER_DEFAULTS = {"kind": 0, "coordinator_epoch": NONE}
 _FEATURE = Text("[A-Za-z0-9_.-]{1,100}")
 _MOST_FEATURES = 1000
+
+# If older libraries would misread a commit, its `requires` lists a feature, which stays in the topic state. This
+# library knows no feature yet, so it raises an error with the names of all that are listed.
 
 
 def _names(value: Any) -> tuple[str, ...]:
@@ -86,11 +101,6 @@ def _refuse(features: Sequence[str], verb: str, file: str | None) -> None:
         raise UnsupportedVersionError(
             f"a newer distlog wrote this topic with {', '.join(features)}: upgrade to {verb} it", file=file
         )
-
-
-MAX_PARTITIONS = 100_000
-#: Prefixes of the application ids of leaders and producers. Another application with one would fence them.
-LEADER_APP, PRODUCER_APP = RESERVED_APPS = ("leader:", "producer:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,10 +317,6 @@ def check_bundles(segments: pa.RecordBatch) -> None:
         raise ValueError("two parts of a bundle overlap")
 
 
-#: From this number on, actions of a kind are a table, see `write_table`.
-TABLE_ROWS = 32
-
-
 def in_tables(actions: Sequence[Action]) -> list[Action]:
     """The actions, of which long runs of segments that are added or removed are tables."""
     if len(actions) < TABLE_ROWS:
@@ -332,14 +338,6 @@ def replacing(removed: pa.RecordBatch, added: pa.RecordBatch) -> list[Action]:
     """The actions that take out the segments in `removed`, and add those in `added`: tables if these are many."""
     tables: list[Action] = [RemoveTable(removed), AddTable(added)]
     return tables if max(len(removed), len(added)) >= TABLE_ROWS else [*without_tables(tables)]
-
-
-#: The name of the action.
-PRODUCERS = "producers"
-#: Batches of producers that a commit records at most.
-MOST_PRODUCER_BATCHES = 100_000
-PRODUCER_STEPS = ("partition", "last_offset", "timestamp")
-_PRODUCER_DEFAULTS = {"kind": 0, "coordinator_epoch": NONE}
 
 
 def _long(name: str, column: Any, count: int) -> list[Any]:
@@ -462,12 +460,6 @@ def _write_action(action: Action) -> Iterator[dict[str, Any]]:
             yield {_NAME_OF[type(action)]: fields.write(action)}
 
 
-#: The format of commits and checkpoints: docs/formats.md has the layouts.
-FORMAT = 2
-#: The operation of a commit that makes an empty topic.
-CREATE = "create"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
     """One version of a topic: its operation, writer, time, and the commit before it (`prev`)."""
@@ -532,11 +524,6 @@ def check_format(stored_format: Any, file: str) -> None:
             format=stored_format,
         )
 
-
-#: The names of the actions.
-ADD_TABLE, REMOVE_TABLE = "add_table", "remove_table"
-#: A table has no more rows, and the tables of a commit not more than MOST_ROWS.
-MOST_ROWS_OF_TABLE, MOST_ROWS = 100_000, 500_000
 
 STEPS = frozenset({"partition", "base_offset", "created_ms"})
 #: In the order in which they are decoded.

@@ -17,6 +17,16 @@ from distlog.core.commits.deduplication import NO_PRODUCERS, ProducerTable
 from distlog.core.commits.segment_table import NO_OFFSET, NO_SEGMENTS, SegmentTable, check_append_times, check_fit
 from distlog.core.paths import stem_read_version
 
+#: Layers of rows of about one size that are merged. More make a lookup slower, fewer each commit.
+_SIMILAR = 8
+#: Lookups of single partitions before all layers are merged.
+_LOOKUPS = 32
+#: A commit to more partitions that have a state of their own moves these into the columns first.
+_MOST_OWN = 64
+
+Longs = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
@@ -199,7 +209,7 @@ class PartitionTable(Sequence[PartitionState]):
             counts[number] = len(state.segments)
         return counts
 
-    def live(self, rows: pa.RecordBatch) -> Flags:
+    def has_segments(self, rows: pa.RecordBatch) -> Flags:
         """Flag the rows, of the columns partition and stem, that name a segment of this table."""
         stems, flags = pc.unique(rows["stem"]), np.zeros(len(rows), bool)
         for layer in self._layers:
@@ -209,8 +219,8 @@ class PartitionTable(Sequence[PartitionState]):
         for number in np.unique(owners[_flags(self._changed, len(self))[owners]]).tolist():
             mine = np.flatnonzero(owners == number)
             names = rows["stem"].take(integers(mine)).to_pylist()
-            live = self._changed[number].segments.live(set(names))
-            flags[mine] = [name in live for name in names]
+            common = self._changed[number].segments.common_stems(set(names))
+            flags[mine] = [name in common for name in names]
         return flags
 
     # --- changes
@@ -330,10 +340,6 @@ class PartitionTable(Sequence[PartitionState]):
         return (remaining,) if len(remaining.rows) else ()
 
 
-Longs = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-
-
 class _Layer:
     """The rows that some commits added, a batch of SegmentTable's SCHEMA, and their different stems."""
 
@@ -391,14 +397,6 @@ def _merged(layers: Sequence[_Layer]) -> _Layer:
     stems = [layer._stems for layer in layers if layer._stems is not None]
     all_stems = pc.unique(pa.concat_arrays(stems)) if len(stems) == len(layers) else None
     return _Layer(_in_order(*(layer.rows for layer in layers)), all_stems)
-
-
-#: Layers of about one size that are merged. More make a lookup slower, fewer each commit.
-_SIMILAR = 8
-#: Lookups of single partitions before all layers are merged.
-_LOOKUPS = 32
-#: A commit to more partitions that changed one by one moves these into the columns first.
-_MOST_OWN = 64
 
 
 def _flags(partitions: Iterable[int], count: int) -> Flags:

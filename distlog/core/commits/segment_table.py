@@ -273,7 +273,7 @@ class SegmentTable(Sequence[SegmentInfo]):
         if not segments:
             return self
         stems = {segment.stem for segment in segments}
-        if len(stems) < len(segments) or self.live(stems):
+        if len(stems) < len(segments) or self.common_stems(stems):
             raise ValueError("a segment is added twice")
         grown = self._with((*self._tail, *segments))
         return grown if len(grown._tail) <= TAIL_LIMIT else SegmentTable(grown.columns())
@@ -322,16 +322,16 @@ class SegmentTable(Sequence[SegmentInfo]):
         times = self.array("append_time_ms")
         check_append_times(np.zeros(len(times), np.int64), times)
 
-    def live(self, stems: Collection[str]) -> set[str]:
-        """The stems, of `stems`, that name a segment of this table."""
+    def common_stems(self, stems: Collection[str]) -> set[str]:
+        """Return those of `stems` that name a segment of this table."""
         # no Python function is called for each segment of the tail: each append asks this of each partition
-        live_stems = set(stems).intersection(map(_STEM, self._tail))
+        common = set(stems).intersection(map(_STEM, self._tail))
         if self._count:
             column = self._rows["stem"].slice(self._first, self._count)
             if self._count > _FEW:
                 column = column.filter(pc.is_in(column, value_set=texts([*stems])))
-            live_stems.update({*stems}.intersection(column.to_pylist()))
-        return live_stems
+            common.update({*stems}.intersection(column.to_pylist()))
+        return common
 
     def __len__(self) -> int:
         return self._count + len(self._tail)

@@ -180,7 +180,7 @@ class PartitionDraft:
                 self._first_dirty_offset = offset
             case Active(_, stem, base_offset):
                 self._check_at_end(stem, base_offset)
-                if self._segments.live([stem]):
+                if self._segments.common_stems([stem]):
                     raise ValueError(f"segment {stem} is sealed already")
                 self._opened_stems.add(stem)
                 self._active = action

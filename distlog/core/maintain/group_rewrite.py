@@ -347,7 +347,7 @@ def _replaceable(state: PartitionState, rewritten: RewrittenPartition) -> tuple[
     """The groups of a partition to replace, the number left out, and the offset below which it becomes clean."""
     # a group below the log start must not come back, and need not be clean
     groups = [(group, group.group.stems) for group in rewritten.groups if group.next_offset > state.log_start_offset]
-    live = state.segments.live({stem for _, stems in groups for stem in stems})
+    live = state.segments.common_stems({stem for _, stems in groups for stem in stems})
     stale = [group for group, stems in groups if not live.issuperset(stems)]
     # superseded records may remain in the replacement of a stale group, and in segments that were restored before all
     # groups: the partition is dirty from there on

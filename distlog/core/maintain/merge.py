@@ -169,7 +169,7 @@ class _Replacement:
     def for_head(self, head: Snapshot) -> tuple[tuple[SegmentGroup, ...], list[Action]]:
         """Return the groups that are replaced at `head`, and the actions that replace them."""
         table, firsts = head.table, np.cumsum(self._counts) - self._counts
-        is_replaced = np.logical_and.reduceat(table.live(self._inputs), firsts) & (self._merged.counts > 0)
+        is_replaced = np.logical_and.reduceat(table.has_segments(self._inputs), firsts) & (self._merged.counts > 0)
         is_replaced &= self._ends > table.log_start_offsets[self._partitions]
         groups = chain.from_iterable(job.groups for job in self._jobs)
         removed = self._inputs.filter(booleans(np.repeat(is_replaced, self._counts)))

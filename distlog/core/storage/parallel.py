@@ -21,6 +21,15 @@ from distlog.core.errors import StorageError
 # Python's executors and futures acquire a lock in several steps: an interrupt between two steps (Ctrl-C) leaves the
 # lock held forever. The threads here acquire and release shared state in one step of the interpreter.
 
+#: Concurrent requests to an object store.
+PARALLEL_REQUESTS = 16
+_THREAD_NAME = "distlog-ahead"
+#: How long a thread waits before it checks whether it must still wait, in seconds.
+_PATIENCE_S = 1.0
+
+T = TypeVar("T")
+U = TypeVar("U")
+
 _pools: weakref.WeakSet[WorkerThreads] = weakref.WeakSet()
 
 
@@ -87,9 +96,6 @@ def _serve(waiting: SimpleQueue[Callable[[], object] | None], free: deque[bool])
 def _end_all() -> None:
     for pool in list(_pools):
         pool.end(joined=True)
-
-
-T = TypeVar("T")
 
 
 class Task(Generic[T]):
@@ -182,14 +188,6 @@ def started_before_fork() -> StorageError:
 
 os.register_at_fork(after_in_child=_background_pool.cache_clear)
 
-#: Concurrent requests to an object store.
-PARALLEL_REQUESTS = 16
-_THREAD_NAME = "distlog-ahead"
-#: How long a thread waits before it checks whether it must still wait.
-_PATIENCE_SECONDS = 1.0
-
-U = TypeVar("U")
-
 
 def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
@@ -210,7 +208,7 @@ class _OrderedTasks(Generic[T]):
         """Queue the next task, which the caller must run. Returns None without a task or room."""
         if self._process != os.getpid():
             raise started_before_fork()
-        while not self._turn.acquire(blocking, _PATIENCE_SECONDS if blocking else -1):
+        while not self._turn.acquire(blocking, _PATIENCE_S if blocking else -1):
             # an interrupt may end a thread between this line and `try`, without a release
             if self.is_over or not blocking:
                 return None
