@@ -323,7 +323,7 @@ class SegmentTable(Sequence[SegmentInfo]):
         check_append_times(np.zeros(len(times), np.int64), times)
 
     def common_stems(self, stems: Collection[str]) -> set[str]:
-        """Return those of `stems` that name a segment of this table."""
+        """Return the stems, among `stems`, that name a segment of this table."""
         # no Python function is called for each segment of the tail: each append asks this of each partition
         common = set(stems).intersection(map(_STEM, self._tail))
         if self._count:
