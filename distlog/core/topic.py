@@ -270,7 +270,8 @@ class Topic:
 
         Args:
             partitions: Partitions to read; default all.
-            start: Where to begin, by default EARLIEST; in a group only where the group has no committed offset.
+            start: The offset or the time to begin with, or one by partition; default EARLIEST. A group begins there
+                only in partitions without a committed offset.
             group: The name of a consumer group.
             timeout: Seconds without a record after which it ends; default never.
             columns: As in `scan`.

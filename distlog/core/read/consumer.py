@@ -55,8 +55,8 @@ LEASE_S = 60.0
 #: About how much log of each partition is read before other partitions, and newer metadata, are read.
 WINDOW_BYTES = 64 << 20
 
-#: An offset from 0 on, by partition or for all; a datetime or ISO 8601 text; EARLIEST, LATEST or MAX_TIMESTAMP.
 Start = Time | Mapping[int, Time]
+"""Where to begin, for all partitions or by partition: an offset, a datetime, ISO 8601 text, or EARLIEST or LATEST."""
 #: Records, and the next offset after them in each of their partitions.
 Delivery = tuple[pa.RecordBatch, Mapping[int, int]]
 
