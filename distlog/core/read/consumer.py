@@ -56,7 +56,7 @@ LEASE_S = 60.0
 WINDOW_BYTES = 64 << 20
 
 Start = Time | Mapping[int, Time]
-"""Where to begin, for all partitions or by partition: an offset, a datetime, ISO 8601 text, or EARLIEST or LATEST."""
+"""Where to begin, for all partitions or by partition: an offset, a time, or EARLIEST, LATEST or MAX_TIMESTAMP."""
 #: Records, and the next offset after them in each of their partitions.
 Delivery = tuple[pa.RecordBatch, Mapping[int, int]]
 
