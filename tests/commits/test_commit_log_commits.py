@@ -109,7 +109,7 @@ def test_a_repeated_batch_is_committed_once(storage: Storage, log: CommitLog) ->
     for stale in (created, snapshot):
         again, head = put_commit(commit_log(storage), stale, "append", appending(batch=("app", 7)))
         assert again is None
-        transaction = head.transaction("app", 7)
+        transaction = head.transactions.get("app", 7)
         assert transaction is not None
         assert (transaction.version, transaction.offsets) == (first.version, {0: (0, 10)})
     assert log.load() == snapshot

@@ -66,8 +66,8 @@ def test_compaction_progress_is_kept_and_stays_within_the_log(history: History) 
 def test_a_batch_is_remembered_and_cannot_be_committed_again(history: History) -> None:
     commit = history.commit(Add(segment(0, 30)), SetTransaction("app", 7, {0: (30, 40)}))
     expected = TransactionInfo(commit.version, commit.timestamp_ms, {0: (30, 40)})
-    assert history.snapshot().transaction("app", 7) == expected
-    assert history.snapshot().transaction("app", 8) is None
+    assert history.snapshot().transactions.get("app", 7) == expected
+    assert history.snapshot().transactions.get("app", 8) is None
     refused(history, SetTransaction("app", 7, {0: (40, 50)}), match="is in commit 2 already")
 
 
@@ -77,15 +77,15 @@ def test_a_batch_is_forgotten_by_commit_time(history: History) -> None:
     refused(history, SetTransaction("app", 7, {}), match="already", timestamp_ms=then + KEPT_MS)
     for day in range(1, 32):
         history.commit(SetTransaction("app", f"day {day}", {}), timestamp_ms=then + day * KEPT_MS)
-    assert history.snapshot().transaction("app", 7) is None
+    assert history.snapshot().transactions.get("app", 7) is None
     history.commit(SetTransaction("app", 7, {}))
-    assert fold(None, history.commits).transaction("app", 7)
+    assert fold(None, history.commits).transactions.get("app", 7)
 
 
 def test_an_applications_newest_batch_is_remembered_forever(history: History) -> None:
     history.commit(SetTransaction("app", 7, {}))
     history.commit(timestamp_ms=history.now_ms + 100 * KEPT_MS)
-    assert history.snapshot().transaction("app", 7)
+    assert history.snapshot().transactions.get("app", 7)
 
 
 def test_files_older_than_the_vacuum_horizon_are_refused(history: History) -> None:

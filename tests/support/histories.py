@@ -110,7 +110,7 @@ def appending(
     added = segment(partition, 0, count, read_version=0)
 
     def plan(snapshot: Snapshot) -> list[Action] | None:
-        if batch and snapshot.transaction(*batch):
+        if batch and snapshot.transactions.get(*batch):
             return None
         placed = added.moved_to(snapshot.partitions[partition].log_end_offset)
         recorded = [SetTransaction(*batch, {partition: (placed.base_offset, placed.next_offset)})] if batch else []

@@ -228,7 +228,7 @@ def test_appends_without_an_id_and_batches_in_order_go_on_above_the_bound(full: 
     _, snapshot = put_commit(
         full.log, full.refresh().snapshot, "append", lambda _: [SetTransaction("stream", 7, {}, in_order=True)]
     )
-    assert snapshot.transaction("stream", 7)
+    assert snapshot.transactions.get("stream", 7)
 
 
 def test_a_raised_bound_accepts_new_ids(full: Topic) -> None:

@@ -418,7 +418,19 @@ def read_actions(items: Any) -> tuple[Action, ...]:
 
 def write_actions(actions: Iterable[Action]) -> list[dict[str, Any]]:
     """The JSON objects that `read_actions` turns into the actions; a table of too many rows becomes several."""
-    return [item for action in actions for item in _write_action(action)]
+    items = []
+    for action in actions:
+        match action:
+            case AddTable() | RemoveTable():
+                starts = range(0, len(action.rows), MOST_ROWS_OF_TABLE)
+                items += [write_table(type(action)(action.rows.slice(row, MOST_ROWS_OF_TABLE))) for row in starts]
+            case ProducerBatches():
+                items.append(write_producers(action))
+            case Add(segment):
+                items.append({"add": fields.write(segment)})
+            case _:
+                items.append({_NAME_OF[type(action)]: fields.write(action)})
+    return items
 
 
 def named(item: Any) -> tuple[str, Any]:
@@ -445,19 +457,6 @@ def _read_action(name: str, body: Any) -> Action:
         return Add(fields.read(SegmentInfo, body))
     action: Action = fields.read(_NAMES[name], body)
     return action
-
-
-def _write_action(action: Action) -> Iterator[dict[str, Any]]:
-    match action:
-        case AddTable() | RemoveTable():
-            for first in range(0, len(action.rows), MOST_ROWS_OF_TABLE):
-                yield write_table(type(action)(action.rows.slice(first, MOST_ROWS_OF_TABLE)))
-        case ProducerBatches():
-            yield write_producers(action)
-        case Add(segment):
-            yield {"add": fields.write(segment)}
-        case _:
-            yield {_NAME_OF[type(action)]: fields.write(action)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

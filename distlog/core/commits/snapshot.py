@@ -131,10 +131,6 @@ class Snapshot:
         states = partitions.changed_states if isinstance(partitions, PartitionTable) else dict(enumerate(partitions))
         return sorted(number for number, state in states.items() if state.active is not None)
 
-    def transaction(self, app_id: str, batch_id: int | str) -> TransactionInfo | None:
-        """The set transaction of the application's batch; None if it was not committed, or was forgotten."""
-        return self.transactions.get(app_id, batch_id)
-
 
 class PartitionDraft:
     """A private, mutable copy of a PartitionState; every method raises ValueError when an invariant breaks.
@@ -445,7 +441,13 @@ class _Draft:
                     raise ValueError(f"version {version} is in the future")
                 return dataclasses.replace(head, gc_floor=max(head.gc_floor, version))
             case LogFloor(version):
-                return _raised(head, version)
+                if version > head.gc_floor:
+                    raise ValueError(
+                        f"the log retention horizon {version} is above the vacuum horizon {head.gc_floor}"
+                    )
+                if version > head.former_retention_version:
+                    head = dataclasses.replace(head, former_retention_ms=0, former_retention_version=0)
+                return dataclasses.replace(head, log_floor=max(head.log_floor, version))
             case AddTable() | RemoveTable():
                 return head  # with all tables of the commit
             case Restore(_, _, version) if version < head.gc_floor or version >= commit.version:
@@ -504,11 +506,3 @@ class _Draft:
         info = TransactionInfo(commit.version, commit.timestamp_ms, action.offsets, in_order)
         former_ms = self._head.timestamp_ms if self._head else 0
         self._transactions = self._transactions.recorded((action.app_id, action.batch_id), info, former_ms)
-
-
-def _raised(head: Snapshot, log_floor: int) -> Snapshot:
-    if log_floor > head.gc_floor:
-        raise ValueError(f"the log retention horizon {log_floor} is above the vacuum horizon {head.gc_floor}")
-    if log_floor > head.former_retention_version:
-        head = dataclasses.replace(head, former_retention_ms=0, former_retention_version=0)
-    return dataclasses.replace(head, log_floor=max(head.log_floor, log_floor))

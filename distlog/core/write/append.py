@@ -558,7 +558,7 @@ def replayed(
     """
     if app_id is None or batch_id is None or not snapshot.transactions.has(app_id, batch_id, in_order=in_order):
         return None
-    earlier = snapshot.transaction(app_id, batch_id)
+    earlier = snapshot.transactions.get(app_id, batch_id)
     return AppendResult(earlier.version, earlier.offsets, True) if earlier else AppendResult(None, replayed=True)
 
 
