@@ -477,6 +477,8 @@ def _job(stage: Stage, process: Process, topic: distlog.Topic, job: str) -> None
             _retain(stage, topic, process)
         case "manage" if stage.kafka is None:  # an imported log that was merged takes no more imports
             LogManager(stage.url.rpartition("/")[0]).run_once()
+        case "seal":
+            topic.seal()
         case "compact":
             topic.compact()
         case "vacuum":

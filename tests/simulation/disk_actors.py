@@ -57,36 +57,44 @@ def oracle_of(stage: Stage) -> DiskOracle:
     return stage.oracle
 
 
+class _Sending:
+    """What a writer sends: its records, which wait for their deliveries by partition."""
+
+    def __init__(self, stage: Stage, process: Process, sender: str) -> None:
+        self.stage, self.random, self.sender = stage, process.random, sender
+        self.waiting = defaultdict[int, deque[Record]](deque)
+
+    def on_delivery(self, delivery: Any) -> None:
+        for index in range(delivery.record_count):
+            record = self.waiting[delivery.partition].popleft()
+            if delivery.error is None:
+                oracle_of(self.stage).acknowledges(record, delivery.partition, delivery.first_offset + index)
+
+    def send(self, writer: distlog.Writer) -> list[Record]:
+        """Append some records to a partition, and return them."""
+        stage, random, sent = self.stage, self.random, list[Record]()
+        partition = random.randrange(stage.partitions)
+        for _ in range(random.choice((1, 1, 3, 20))):
+            key = b"k%d" % random.randrange(stage.keys) if stage.keys else None
+            record = oracle_of(stage).new_record(random, next(stage.names), key, self.sender, now_ms())
+            self.waiting[partition].append(record)
+            sent.append(record)
+            (new,) = record.records
+            writer.append(
+                new.value, key=key, timestamp=new.timestamp, headers=new.headers or None, partition=partition
+            )
+        return sent
+
+
 def writes_directly(stage: Stage, process: Process, memory: Memory) -> None:
     """Append directly to some partitions, and flush now and then."""
     random, oracle = process.random, oracle_of(stage)
     while stage.goes_on():
-        topic = stage.open()
-        waiting, sent = defaultdict[int, deque[Record]](deque), list[Record]()
-
-        def on_delivery(delivery: Any, waiting: Any = waiting) -> None:
-            for index in range(delivery.record_count):
-                record = waiting[delivery.partition].popleft()
-                if delivery.error is None:
-                    oracle.acknowledges(record, delivery.partition, delivery.first_offset + index)
-
+        topic, sending, sent = stage.open(), _Sending(stage, process, memory.name), list[Record]()
         try:
-            with topic.writer(linger_ms=random.choice((0, 5, 100)), on_delivery=on_delivery) as writer:
+            with topic.writer(linger_ms=random.choice((0, 5, 100)), on_delivery=sending.on_delivery) as writer:
                 for _ in range(random.randrange(1, 12)):
-                    partition = random.randrange(stage.partitions)
-                    for _ in range(random.choice((1, 1, 3, 20))):
-                        key = b"k%d" % random.randrange(stage.keys) if stage.keys else None
-                        record = oracle.new_record(random, next(stage.names), key, memory.name, now_ms())
-                        waiting[partition].append(record)
-                        sent.append(record)
-                        (new,) = record.records
-                        writer.append(
-                            new.value,
-                            key=key,
-                            timestamp=new.timestamp,
-                            headers=new.headers or None,
-                            partition=partition,
-                        )
+                    sent += sending.send(writer)
                     if random.random() < 0.3:
                         writer.flush()
                         are_durable(oracle, sent)
@@ -95,6 +103,45 @@ def writes_directly(stage: Stage, process: Process, memory: Memory) -> None:
         except PASSING:
             pass
         stage.pause(random)
+
+
+def waits_for_flushes(stage: Stage, process: Process, memory: Memory) -> None:
+    """Keep a writer open: its records are durable after a flush, and `flush.ms` after their delivery."""
+    random, oracle, world = process.random, oracle_of(stage), process.world
+    while stage.goes_on():
+        topic, sending = stage.open(), _Sending(stage, process, memory.name)
+        with suppress(*PASSING), topic.writer(linger_ms=0, on_delivery=sending.on_delivery) as writer:
+            while stage.goes_on():
+                faults, sent = oracle.disk.faults_so_far, sending.send(writer)
+                if random.random() < 0.3:
+                    writer.flush()
+                    are_durable(oracle, sent)
+                else:
+                    # an append long after the last sync syncs by itself, the next ones wait for the timer
+                    world.pause(random.uniform(0, 0.05))
+                    sent += sending.send(writer)
+                    _wait_for_timer(stage, topic.config.flush_ms / 1000, sent, faults)
+                if oracle.disk.power_losses < 2 and random.random() < 0.3:
+                    # a loss by chance comes at a call, most of which sync first
+                    oracle.disk.power_loss()
+                stage.pause(random)
+
+
+def _wait_for_timer(stage: Stage, flush_s: float, sent: Sequence[Record], faults: tuple[int, ...]) -> None:
+    """Wait for `flush.ms`, and a second for the sync; nothing is promised after a fault or a pause of a process."""
+    oracle = oracle_of(stage)
+    world, disk = oracle.world, oracle.disk
+    for _ in range(20):
+        if all(record.location is not None for record in sent):
+            break
+        world.pause(0.1)
+    else:
+        return
+    begin_s = world.now
+    world.pause(flush_s + 1.0)
+    was_paused = any(process.is_alive and process.still_until > begin_s for process in world.processes)
+    if not was_paused and not faults[-1] and faults == disk.faults_so_far:
+        are_durable(oracle, sent)
 
 
 def are_durable(oracle: DiskOracle, sent: Sequence[Record]) -> None:
@@ -238,7 +285,9 @@ def sends_in_windows(stage: Stage, process: Process, memory: Memory) -> None:
         stage.pause(random)
 
 
-def _new_batch(stage: Stage, process: Process, sender: str, window: Window) -> tuple[bytes, Sequence[Record]]:
+def _new_batch(
+    stage: Stage, process: Process, sender: str, window: Window, *, transactional: bool = False
+) -> tuple[bytes, Sequence[Record]]:
     records = list[Record]()
     for _ in range(process.random.choice((1, 1, 3))):
         key = b"k%d" % process.random.randrange(stage.keys) if stage.keys else None
@@ -257,6 +306,7 @@ def _new_batch(stage: Stage, process: Process, sender: str, window: Window) -> t
         producer_id=window.producer_id,
         producer_epoch=0,
         base_sequence=window.sequence,
+        transactional=transactional,
     ).data
     window.sequence += len(records)
     return bytes(data), records
@@ -291,6 +341,46 @@ def _send_again(stage: Stage, log: PartitionLog, window: Window, index: int) -> 
         raise
     if (window.partition, appended.first_offset) != records[0].location and losses == oracle.losses:
         oracle.says(f"a batch that is sent again is at {appended.first_offset}, and was at {records[0].location}")
+
+
+def leaves_transactions(stage: Stage, process: Process, memory: Memory) -> None:
+    """Append transactions without a coordinator, and abort them: readers of committed records get none of them."""
+    random, oracle = process.random, oracle_of(stage)
+    while stage.goes_on():
+        topic = stage.open()
+        losses = oracle.losses
+        window = Window(random.randrange(stage.partitions), random.getrandbits(62))
+        with suppress(*PASSING, SnapshotTooOldError, OffsetOutOfRangeError, RecordTooLargeError):
+            data, records = _new_batch(stage, process, memory.name, window, transactional=True)
+            current = CurrentSnapshot(topic.log, topic.log.load())
+            with closing(PartitionLog(topic.handle, window.partition, current)) as log:
+                appended = log.append_batches(data, lambda _: None).appended
+                log.flush(appended)
+            for offset, record in enumerate(records, appended.first_offset):
+                oracle.acknowledges(record, window.partition, offset)
+            begin = window.partition, appended.first_offset
+            wrong = list(_wrong_transaction(topic, begin, is_open=True))
+            stage.pause(random)
+            topic.abort_transaction(*begin)
+            wrong += _wrong_transaction(topic, begin, is_open=False)
+            if wrong and oracle.losses == losses and not oracle.disk.refusals:
+                oracle.says(f"a transaction of partition {begin[0]} from offset {begin[1]} on: {wrong[0]}")
+        stage.pause(random)
+
+
+def _wrong_transaction(topic: distlog.Topic, begin: tuple[int, int], *, is_open: bool) -> Iterator[str]:
+    """Yield what is wrong with the list of open transactions, and with committed reads after it."""
+    partition, offset = begin
+    # nothing may be committed later than a transaction that another process has left open
+    listed = {
+        (entry.transaction.partition, entry.transaction.start_offset)
+        for entry in topic.open_transactions().transactions
+    }
+    if (begin in listed) != is_open:
+        yield f"the open ones are {sorted(listed)}"
+    rows = rows_of(topic.refresh(), isolation="read_committed")
+    if begin in rows or (is_open and any(number == partition and other > offset for number, other in rows)):
+        yield f"committed readers get {sorted(rows)}"
 
 
 # ---

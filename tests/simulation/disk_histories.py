@@ -11,15 +11,16 @@ from unittest import mock
 
 import distlog
 from distlog import CorruptionError
+from distlog.core.integers import MAX_LONG
 from distlog.core.log import partition_log
-from distlog.core.segments.segment_parts import part_of
-from simulation import actors, disk_actors
+from distlog.core.segments.segment_parts import Part, part_of
+from simulation import actors, disk_actors, readers
 from simulation.actors import PASSING, Actor, Memory
 from simulation.disk_actors import DiskStage, lenient, watch_failed_syncs
 from simulation.disk_oracle import THE_END, DiskOracle
 from simulation.history import Drawn, frequent_checkpoints
 from simulation.local_disk import DiskFaults, LocalDisk
-from simulation.oracle import rows_of
+from simulation.oracle import Rows, rows_of
 from simulation.world import Process, World
 
 #: The most power losses in one history.
@@ -46,7 +47,7 @@ def plan(seed: int) -> DiskPlan:
         "segment.index.bytes": random.choice((200, 4000)),
         "index.interval.bytes": random.choice((0, 200, 4096)),
         "preallocate": random.random() < 0.2,
-        "flush.messages": random.choice((1, 1, 3, 10, (1 << 63) - 1)),
+        "flush.messages": random.choice((1, 1, 3, 10, MAX_LONG)),
     }
     if random.random() < 0.3:
         config["flush.ms"] = random.choice((10, 500, 5000))
@@ -85,6 +86,13 @@ def plan(seed: int) -> DiskPlan:
         if has_retention and more.random() < 0.7:
             config |= {"retention.bytes": -1, "retention.ms": more.choice((500, 3000, 60_000))}
             jobs[-2:] = ["retention by age"] * 2
+    has_flusher = seed % 11 in (3, 10)
+    if has_flusher:
+        config |= {"flush.messages": MAX_LONG, "flush.ms": more.choice((100, 300, 1500))}
+        cast += [("flusher", disk_actors.waits_for_flushes)] * more.randrange(1, 3)
+        cast += [("keeper", actors.maintains(["manage", "seal"]))] * more.randrange(2)
+        cast += [("steward", readers.manages_groups)] * more.randrange(2)
+        cast += [("leaver", disk_actors.leaves_transactions)] * (more.random() < 0.5 and not is_compacted)
     rate = random.choice((0.001, 0.003, 0.01))
     return DiskPlan(
         seed=seed,
@@ -102,7 +110,7 @@ def plan(seed: int) -> DiskPlan:
             unreadable=random.choice((0.0, 0.0, 0.0, 1e-4)),
             writeback=random.choice((0.0, 0.2, 0.5)),
         ),
-        length_s=random.choice((1.0, 3.0, 8.0)),
+        length_s=random.choice((1.0, 3.0, 8.0)) + (6.0 if has_flusher else 0.0),
         pause_s=random.choice((0.3, 1.0, 3.0)),
         jobs=jobs,
         span_bytes=random.choice((1, 300, 5000, 1 << 24)),
@@ -134,6 +142,7 @@ class DiskHistory:
             oracle.has_retention = any(job.startswith("retention") for job in drawn.jobs)
             oracle.keeps_times = "message.timestamp.type" not in drawn.config
             oracle.shrinks_segments = "settings" in drawn.words
+            oracle.has_no_markers = "leaver" not in drawn.words
             if "maintainer" not in drawn.words:
                 # an actor that changes settings may let tombstones expire at once
                 oracle.tombstones_s = int(str(drawn.config.get("delete.retention.ms", 86_400_000))) / 1000
@@ -253,6 +262,24 @@ class DiskHistory:
             self.oracle.says(f"a reader finds no damage in {log.name}")
         if distlog.open(self.oracle.url).verify().ok:
             self.oracle.says(f"verify finds no damage in {log.name}")
+        self._repair(log, rows_before)
+
+    def _repair(self, log: Part, rows_before: Rows) -> None:
+        """Repair the damage: an active segment ends before it, and no other record is missing."""
+        topic = distlog.open(self.oracle.url)
+        planned, done = topic.repair(dry_run=True), topic.repair()
+        if [*planned.partitions] != [*done.partitions]:
+            self.oracle.says(f"a repair was planned as {planned.partitions}, and did {done.partitions}")
+        if not done.partitions:
+            return
+        topic = distlog.open(self.oracle.url)
+        cut, rows = done.partitions[0], rows_of(topic)
+        kept = {location: row for location, row in rows_before.items() if location[0] != cut.partition}
+        lost = {location: row for location, row in rows_before.items() if location not in rows}
+        first_lost = min(lost, default=(0, 0))
+        kept |= {at: row for at, row in rows_before.items() if at[0] == cut.partition and at < first_lost}
+        if rows != kept or not topic.verify().ok:
+            self.oracle.says(f"after the repair of {log.name} by {cut} the log has {sorted(rows)}")
 
     def _append_in_the_end(self, topic: distlog.Topic) -> None:
         with lenient(self.oracle):

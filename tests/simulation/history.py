@@ -153,6 +153,7 @@ def plan(seed: int) -> Plan:
     cast += [("follower", actors.follows)] * random.choice((0, 0, 1, 2))
     cast += [("historian", readers.reads_old_versions)] * looking.choice((0, 0, 1))
     cast += [("searcher", readers.reads_records)] * looking.choice((0, 0, 1))
+    cast += [("steward", readers.manages_groups)] * (seed % 5 == 4)
     kind = random.choice(("plain", "plain", "plain", "recreated", "spark", "gateways", "gateways", "gateways"))
     if kind == "recreated":
         cast.append(("recreator", actors.recreates))

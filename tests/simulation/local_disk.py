@@ -96,6 +96,8 @@ class LocalDisk:
         #: The free pages of a full disk, and whether writes to the device fail.
         self.free: float = math.inf
         self.is_failing = False
+        #: How often the disk was full, or writes to the device failed.
+        self.troubles = 0
         self._tree = Folder()
         self._files: list[File] = []
         self.open_files: dict[int, OpenFile] = {}
@@ -155,6 +157,11 @@ class LocalDisk:
 
     def recover_faults(self) -> None:
         self.free, self.is_failing = math.inf, False
+
+    @property
+    def faults_so_far(self) -> tuple[int, ...]:
+        """Counts that change with each fault that a sync meets; 0 at the end while the disk works."""
+        return self.refusals, self.losses, self.boot, self.troubles, int(self.is_failing or self.free < math.inf)
 
     def _after_loss(self, folder: Folder, path: str, mood: str, copies: dict[File, tuple[File, str]]) -> Folder:
         _REAL["mkdir"](path)
@@ -235,6 +242,7 @@ class LocalDisk:
 
     def _for_a_while(self, trouble: str, times_s: tuple[float, ...]) -> None:
         self.world.note(trouble)
+        self.troubles += 1
         self.world.call_at(self.world.now + self.random.choice(times_s), self.recover_faults)
 
     # --- names; a method gets the location on this disk, and then the arguments of the `os` function

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -694,6 +694,8 @@ _COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
 Rows = Mapping[tuple[int, int], Any]
 
 
-def rows_of(topic: distlog.Topic) -> Rows:
+def rows_of(
+    topic: distlog.Topic, isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
+) -> Rows:
     """Return the records of a snapshot by partition and offset."""
-    return rows_by_offset(topic.scan(columns=_COLUMNS).to_table())
+    return rows_by_offset(topic.scan(columns=_COLUMNS, isolation=isolation).to_table())

@@ -1,4 +1,4 @@
-"""Actors that read: old versions, single records, times, transactions. Each result must be what was committed."""
+"""Actors that read versions, records, times, transactions and groups. Each result must be what was committed."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ def reads_records(stage: Stage, process: Process, memory: Memory) -> None:
             try:
                 rows = stage.oracle.rows_at(topic.version)
                 answers = wrong_answers(topic, rows, process.random)
-                for text in chain(answers, _wrong_fetch(stage, topic, process.random)):
+                others = _wrong_fetch(stage, topic, process.random), _wrong_consumer(stage, topic, process.random)
+                for text in chain(answers, *others):
                     stage.oracle.says(f"version {topic.version}: {text}")
             except SnapshotTooOldError:
                 if not stage.oracle.may_lack_files(topic.version, start_s):
@@ -104,6 +105,92 @@ def wrong_answers(topic: distlog.Topic, rows: Mapping[tuple[int, int], Row], ran
     answer = {offset: row for (_, offset), row in rows_by_offset(scan.to_table()).items()}
     if answer != {offset: row for offset, row in log.items() if time_ms <= row.timestamp < until_ms}:
         yield f"the records of partition {number} from {time_ms} to {until_ms} are {answer}"
+    yield from _wrong_scan(topic, number, log, random)
+
+
+def _wrong_scan(topic: distlog.Topic, number: int, log: Mapping[int, Row], random: Random) -> Iterator[str]:
+    """Yield wrong results of a scan of some columns and offsets, whole and in parts."""
+    first = random.randint(topic.start_offsets()[number], topic.end_offsets()[number])
+    end = random.randint(first, topic.end_offsets()[number])
+    names = [name for name in Row._fields if random.random() < 0.5] or ["value"]
+    rows = {offset: row for offset, row in log.items() if first <= offset < end}
+    scan, limit = (
+        topic.scan(number, start=first, end=end, columns=["partition", "offset", *names]),
+        random.randrange(9),
+    )
+    last = dict(list(rows.items())[-limit:]) if limit else {}
+    parts = {"all": (scan.to_table(), rows), "tail": (scan.tail(limit), last)}
+    parts["head"] = scan.head(limit), dict(list(rows.items())[:limit])
+    sampled = scan.sample(limit, seed=1)
+    parts["sample"] = sampled, {offset: rows.get(offset) for offset in sampled["offset"].to_pylist()}
+    for part, (table, expected) in parts.items():
+        answer = {offset: tuple(row) for (_, offset), row in rows_by_offset(table).items()}
+        if answer != {
+            offset: row and tuple(getattr(row, name) for name in names) for offset, row in expected.items()
+        }:
+            yield f"{part} ({limit}) of partition {number} from {first} to {end} is {answer}"
+    if scan.count() != len(rows) or sampled.num_rows != min(limit, len(rows)):
+        yield f"partition {number} has {scan.count()} records from {first} to {end}, not {len(rows)}"
+    times = [time for batch in scan.times() for time in batch["timestamp"].cast("int64").to_pylist()]
+    if times != [row.timestamp for row in rows.values()]:
+        yield f"the times in partition {number} from {first} to {end} are {times}"
+
+
+def _wrong_consumer(stage: Stage, topic: distlog.Topic, random: Random) -> Iterator[str]:
+    """Yield the records that a consumer without a group leaves out; the oracle compares the others."""
+    number, topic_id = random.randrange(topic.partitions), topic.snapshot.topic_id
+    first, end = (
+        random.randint(topic.start_offsets()[number], topic.end_offsets()[number]),
+        topic.end_offsets()[number],
+    )
+    offsets = set[int]()
+    with topic.consume(number, {number: first}, timeout=0, isolation="read_uncommitted") as consumer:
+        for batch in consumer:
+            stage.oracle.read(topic_id, batch)
+            offsets |= {*batch["offset"].to_pylist()}
+        reached = consumer.lag()[number] + consumer.position[number]
+    missing = [offset for offset in stage.oracle.live_between(topic_id, number, first, end) if offset not in offsets]
+    if missing or min(offsets, default=first) < first or reached < end:
+        yield f"a consumer of partition {number} from {first} on, whose lag reaches {reached}, got {sorted(offsets)}"
+
+
+def manages_groups(stage: Stage, process: Process, memory: Memory) -> None:
+    """Set, list, use and delete the offsets of a group that has no other members."""
+    while stage.goes_on():
+        with suppress(*stage.passing, OffsetOutOfRangeError, SnapshotTooOldError, distlog.GroupNotFoundError):
+            topic = stage.open()
+            for text in _wrong_group(stage, topic, memory.name, process.random):
+                # a new topic has no groups of a dropped one
+                if stage.oracle.is_live(topic.snapshot.topic_id):
+                    stage.oracle.says(f"group {memory.name}, version {topic.version}: {text}")
+        stage.pause(process.random)
+
+
+def _wrong_group(stage: Stage, topic: distlog.Topic, group: str, random: Random) -> Iterator[str]:
+    number = random.randrange(topic.partitions)
+    offset = random.randint(topic.start_offsets()[number], topic.end_offsets()[number])
+    to = random.choice((distlog.EARLIEST, distlog.LATEST, {number: offset}))
+    positions = topic.reset_group(group, to)
+    expected = {number: offset}
+    if not isinstance(to, dict):
+        expected = topic.start_offsets() if to == distlog.EARLIEST else topic.end_offsets()
+    if any(positions.get(partition) != position for partition, position in expected.items()):
+        yield f"it is at {positions}, and was set to {expected}"
+    rows = [row for row in topic.groups().to_table().to_pylist() if row["group"] == group]
+    if {row["partition"]: row["position"] for row in rows if row["position"] is not None} != positions:
+        yield f"it was set to {positions}, and is listed with {rows}"
+    with topic.consume(group=group, timeout=0, lease=60.0) as consumer:
+        for batch in consumer:
+            stage.oracle.read(topic.snapshot.topic_id, batch)
+            for partition, first in zip(batch["partition"].to_pylist(), batch["offset"].to_pylist(), strict=True):
+                if first < positions.get(partition, 0):
+                    yield f"it is at {positions}, and got offset {first} of partition {partition}"
+        consumer.commit()
+        stage.oracle.check_committed(topic.snapshot.topic_id, group, consumer.position)
+    if random.random() < 0.3:
+        topic.delete_group(group)
+        if any(row["group"] == group for row in topic.groups().to_table().to_pylist()):
+            yield "it was deleted, and is listed"
 
 
 def _wrong_fetch(stage: Stage, topic: distlog.Topic, random: Random) -> Iterator[str]:

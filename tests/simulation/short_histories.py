@@ -63,7 +63,11 @@ ROLES = {
     "lister": Role(roots.lists, ("founder",), more=1, least_s=90.0),
 }
 #: Actors that join a part of the histories.
-READERS = {"historian": readers.reads_old_versions, "searcher": readers.reads_records}
+READERS = {
+    "historian": readers.reads_old_versions,
+    "searcher": readers.reads_records,
+    "steward": readers.manages_groups,
+}
 _WRITERS = [name for name, role in ROLES.items() if role.writes]
 #: Jobs of maintenance; one actor does up to three.
 _JOBS = (
