@@ -202,7 +202,7 @@ def _replay(stage: Stage, topic: distlog.Topic, memory: Memory) -> None:
     """Append one of the last batches again, as a job does after a restart from an older checkpoint."""
     number, table, topic_id, offsets, sent_s = stage.more.choice(memory.sent[-8:]) if stage.more else memory.sent[-1]
     # it takes some time until it is committed
-    if topic.snapshot.topic_id != topic_id or stage.oracle.world.now - sent_s > 20 * 86_400:
+    if topic_id not in stage.oracle.ids_of(topic.snapshot.topic_id) or stage.oracle.world.now - sent_s > 20 * 86_400:
         return
     again = _or_none(partial(topic.append, table, app_id=memory.name, batch_id=number))
     if again is not None and not again.replayed:
@@ -383,6 +383,8 @@ def _check_delivered(stage: Stage, rows: pa.RecordBatch, topic_id: str) -> None:
         if offset < stage.committed.get(key, 0) and stage.oracle.is_live(topic_id):
             text = f"a consumer got offset {offset} of partition {partition} before the committed offset"
             stage.oracle.says(f"{text} {stage.committed[key]}")
+        # the committed offsets stay when the topic gets another id
+        key = stage.oracle.ids_of(topic_id)[0], partition
         expected = stage.delivered.get(key, 0)
         if offset > expected and (skipped := stage.oracle.live_between(topic_id, partition, expected, offset)):
             stage.oracle.says(f"consumers skipped offsets {skipped} of partition {partition}")
@@ -479,6 +481,8 @@ def _job(stage: Stage, process: Process, topic: distlog.Topic, job: str) -> None
             LogManager(stage.url.rpartition("/")[0]).run_once()
         case "seal":
             topic.seal()
+        case "new-id":
+            _assign_new_id(stage, topic)
         case "compact":
             topic.compact()
         case "vacuum":
@@ -531,6 +535,15 @@ def _retain(stage: Stage, topic: distlog.Topic, process: Process) -> None:
     if stage.more and stage.oracle.topic_id == topic.snapshot.topic_id and process.skew_ms <= 0:
         for text in stage.oracle.kept_too_long(topic.version, start_ms):
             stage.oracle.says(f"after retention, version {topic.version}: {text}")
+
+
+def _assign_new_id(stage: Stage, topic: distlog.Topic) -> None:
+    """Give the topic another id: the group has its committed offsets under it."""
+    former_id = topic.snapshot.topic_id
+    positions = {number: offset for (of, number), offset in stage.committed.items() if of == former_id}
+    topic_id = topic.assign_new_id()
+    if positions and stage.oracle.topic_id == topic_id:
+        stage.oracle.check_committed(topic_id, "readers", positions)
 
 
 def _restore(stage: Stage, topic: distlog.Topic, version: int) -> None:

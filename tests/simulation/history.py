@@ -187,7 +187,10 @@ def plan(seed: int) -> Plan:
         cast += [("appender", actors.appends)] * (2 if seed % 28 == 2 else 1)
         cast += [("maintainer", actors.maintains(["compact", "compact", "vacuum"]))]
         cast += [("opener", actors.opens)] * bases.randrange(1, 3)
-    cast += _of_kafka(Random(f"kafka/{seed}"))
+    of_kafka = _of_kafka(Random(f"kafka/{seed}"))
+    if kind == "plain" and not of_kafka and seed % 23 != 19:
+        cast += [("renamer", actors.maintains(["new-id"]))] * (Random(f"new id/{seed}").random() < 0.3)
+    cast += of_kafka
     crowd = Random(f"crowd/{seed}")
     is_crowd = crowd.random() < 0.1
     if is_crowd:

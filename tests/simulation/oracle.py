@@ -174,6 +174,8 @@ class Oracle:
     #: The committed records by topic id and partition, and their offsets by topic id and record id.
     logs: dict[tuple[str, int], RecordLog] = field(default_factory=lambda: defaultdict(RecordLog))
     locations: dict[tuple[str, bytes], list[tuple[int, int]]] = field(default_factory=dict)
+    #: By id, all ids of a topic that got a new one.
+    _ids: dict[str, tuple[str, ...]] = field(default_factory=dict)
     #: The highest start offset of each log.
     highest_starts: dict[tuple[str, int], int] = field(default_factory=dict)
     _stored: dict[tuple[Any, ...], list[StoredRow]] = field(default_factory=dict)
@@ -216,6 +218,10 @@ class Oracle:
     @property
     def topic_id(self) -> str:
         return self.states[self.head].topic_id
+
+    def ids_of(self, topic_id: str) -> Sequence[str]:
+        """Return the ids that a topic has had, the oldest first."""
+        return self._ids.get(topic_id, (topic_id,))
 
     def is_live(self, topic_id: str) -> bool:
         """Whether the topic exists."""
@@ -319,6 +325,9 @@ class Oracle:
         folder = f"{self._prefix}{paths.group_folder(topic_id, group)}/"
         versions = [key for key in self.store.objects if key.startswith(folder) and key.endswith(".json")]
         if not versions:
+            # vacuum deletes the groups of a dropped topic
+            if self.is_live(topic_id):
+                self.says(f"the group {group} committed {positions}, and has no file")
             return
         state = GroupState.decode(self.store.objects[max(versions)].data, max(versions))
         if any(state.positions.get(number, -1) < offset for number, offset in positions.items()):
@@ -401,6 +410,8 @@ class Oracle:
             elif name == "remove":
                 self._files[body["partition"], body["stem"]] = File(False, self.world.now)
                 removed[body["partition"]].append(body["stem"])
+            elif name == "topic_id":
+                self._gets_new_id(after, previous)
             elif name == "drop":
                 for file in self._files.values():
                     if file.live:
@@ -423,6 +434,14 @@ class Oracle:
             self.highest_starts[key] = max(part.start, self.highest_starts.get(key, 0))
         for text in self._moved_starts(commit, previous, after):
             self.says(f"version {version} ({commit.operation}): {text}")
+
+    def _gets_new_id(self, after: TopicState, previous: TopicState) -> None:
+        """The topic has the same records under its new id."""
+        ids = (*after.former_ids, after.topic_id)
+        self._ids.update(dict.fromkeys(ids, ids))
+        for number in range(len(after.partitions)):
+            former, new = (previous.topic_id, number), (after.topic_id, number)
+            self.logs[new], self.highest_starts[new] = self.logs[former], self.highest_starts.get(former, 0)
 
     def _changed(
         self,
@@ -547,14 +566,16 @@ class Oracle:
             if not batch.acknowledged:
                 for tried in batch.tried - {topic_id}:
                     self._audit(batch, tried)
-        locations = {id_: offsets for (of, id_), offsets in self.locations.items() if of == topic_id}
+        ids = self.ids_of(topic_id)
+        locations = {id_: offsets for (of, id_), offsets in self.locations.items() if of in ids}
         self._audit_order(locations, topic_id)
 
     def _audit(self, batch: Batch, topic_id: str) -> None:
         """Check that the batch is in the log as it was appended: all or nothing, once, at its offsets."""
         visible = list[bool]()
+        ids = self.ids_of(topic_id)
         for record in batch.records:
-            locations = self.locations.get((topic_id, record.id), [])
+            locations = [location for of in ids for location in self.locations.get((of, record.id), [])]
             if len(locations) > 1:
                 self.says(f"record {record.id!r} is there {len(locations)} times, at {locations}")
             visible.append(False)
@@ -569,7 +590,7 @@ class Oracle:
                 first, end = (batch.offsets or {}).get(partition, (0, _ENDLESS if batch.offsets is None else 0))
                 if not first <= offset < end:
                     self.says(f"record {record.id!r} is at offset {offset} of partition {partition}, not as reported")
-            if locations and batch.tried and topic_id not in batch.tried:
+            if batch.tried and any((of, record.id) in self.locations for of in ids if of not in batch.tried):
                 self.says(f"record {record.id!r} is in a topic that it was not sent to")
             if batch.acknowledged and not visible[-1]:
                 self.says(f"record {record.id!r} was acknowledged, and is missing")
@@ -580,7 +601,7 @@ class Oracle:
         """Check that acknowledged records of one sender in a partition are in the order of their appends."""
         last: dict[tuple[str, int], int] = {}
         for batch in self.batches:
-            if not batch.sender or not batch.acknowledged or batch.topic_id not in ("", topic_id):
+            if not batch.sender or not batch.acknowledged or batch.topic_id not in ("", *self.ids_of(topic_id)):
                 continue
             for value in batch.values:
                 for partition, offset in locations.get(value, ())[:1]:

@@ -85,6 +85,10 @@ _JOBS = (
 #: Compaction removes records for good, and keys stay in their partitions.
 _NOT_OF_COMPACTED = frozenset({"delete-records", "partitions", "restore"})
 _OF_COMPACTED = frozenset({"policy"})
+#: Actors that end when the topic gets another id, or that have other topics.
+_BOUND_TO_IDS = frozenset(
+    {"query", "stream", "gateway", "broker", "adopter", "exporter", "founder", "lister", "recreator"}
+)
 #: Roles that are drawn more often, since most other roles meet them.
 _OFTEN = ["maintainer"] * 5 + ["reader", "opener", "follower"]
 
@@ -92,6 +96,10 @@ _OFTEN = ["maintainer"] * 5 + ["reader", "opener", "follower"]
 def plan(seed: int) -> Plan:
     random = Random(f"short/{seed}")
     names = _names(random)
+    new_id = Random(f"new id/{seed}")
+    renames = not any(name in _BOUND_TO_IDS for name in names) and new_id.random() < 0.2
+    # the committed offsets of a group stay
+    names += ["follower"] if renames and "crowd" not in names and new_id.random() < 0.5 else []
     is_compacted = random.random() < 0.3
     jobs = [job for job in _JOBS if job not in (_NOT_OF_COMPACTED if is_compacted else _OF_COMPACTED)]
     least_s = max(ROLES[name].least_s for name in names)
@@ -120,11 +128,14 @@ def plan(seed: int) -> Plan:
         config |= {"commit.retention.ms": int(commits_s * 1000)}
         length_s = 5 * commits_s
         pause_s = length_s / random.choice((6, 10))
+    more = _more(Random(f"cast/{seed}"), is_compacted)
+    if renames:
+        more.append(("renamer", actors.maintains(["new-id"])))
     incremental = random.random() < 0.3
     has_holes = is_compacted and Random(f"holes/{seed}").random() < 0.2
     return Plan(
         seed=seed,
-        cast=[*[(name, _actor(name, random, jobs)) for name in names], *_more(Random(f"cast/{seed}"), is_compacted)],
+        cast=[*[(name, _actor(name, random, jobs)) for name in names], *more],
         partitions=1 if has_holes else random.choice((1, 1, 2, 3) if "member" not in names else (3, 5)),
         keys=random.choice((2, 8)) if is_compacted else random.choice((0, 8)),
         config=config,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from distlog.core.commits.snapshot import MOST_FORMER_IDS
 from simulation.commit_reader import Body, ReadCommit
 
 DAY_MS = 86_400_000
@@ -53,6 +54,8 @@ class TopicState:
     version: int = -1
     id: str = ""
     topic_id: str = ""
+    #: The ids that this topic had before, without those of a dropped one.
+    former_ids: tuple[str, ...] = ()
     timestamp_ms: int = -1
     dropped: bool = True
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -84,6 +87,8 @@ class TopicState:
             raise ValueError(f"version {commit.version} does not follow version {self.version}")
         if commit.timestamp_ms <= self.timestamp_ms:
             raise ValueError(f"the time of version {commit.version} does not go forward")
+        if commit.topic_id != self.topic_id and not any(commit.bodies("create")):
+            raise ValueError(f"version {commit.version} is of topic {commit.topic_id}, not {self.topic_id}")
         draft = _Draft(self, commit)
         for name, body in commit.actions:
             draft.apply(name, body)
@@ -116,7 +121,11 @@ class _Draft:
             case "create":
                 if not state.dropped or self.commit.topic_id == state.topic_id:
                     raise ValueError(f"version {state.version} creates a topic that exists")
-                self.state = replace(state, topic_id=self.commit.topic_id, dropped=False, settings={})
+                created = {"topic_id": self.commit.topic_id, "former_ids": (), "dropped": False}
+                self.state = replace(state, settings={}, **created)
+            case "topic_id":
+                former_ids = (*state.former_ids, state.topic_id)
+                self.state = replace(state, topic_id=body["topic_id"], former_ids=former_ids)
             case "drop":
                 self.logs = []
                 self.state = replace(state, dropped=True, batches={}, producers={})
@@ -216,6 +225,8 @@ def differences(snapshot: Any, state: TopicState) -> Iterator[str]:
     for name in ("version", "topic_id", "timestamp_ms", "dropped", "gc_floor", "log_floor"):
         if getattr(snapshot, name) != getattr(state, name):
             yield f"{name} is {getattr(snapshot, name)}, not {getattr(state, name)}"
+    if snapshot.former_ids != state.former_ids[-MOST_FORMER_IDS:]:
+        yield f"its former ids are {snapshot.former_ids}, not {state.former_ids}"
     if snapshot.commit_id != state.id:
         yield "it has the id of another commit"
     if dict(snapshot.config.overrides()) != dict(state.settings):
