@@ -18,7 +18,7 @@ from simulation import actors, disk_actors, readers
 from simulation.actors import PASSING, Actor, Memory
 from simulation.disk_actors import DiskStage, lenient, watch_failed_syncs
 from simulation.disk_oracle import THE_END, DiskOracle
-from simulation.history import Drawn, frequent_checkpoints
+from simulation.history import Drawn, frequent_checkpoints, small_limits
 from simulation.local_disk import DiskFaults, LocalDisk
 from simulation.oracle import Rows, rows_of
 from simulation.world import Process, World
@@ -133,6 +133,7 @@ class DiskHistory:
         world.most_calls = 200_000
         with disk, world, ExitStack() as patches:
             patches.enter_context(frequent_checkpoints())
+            patches.enter_context(small_limits(drawn.seed))
             # these short logs need recovery points with records after them
             patches.enter_context(mock.patch.object(partition_log, "_SPAN_BYTES", drawn.span_bytes))
             delay_s = int(str(drawn.config["file.delete.delay.ms"])) / 1000

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from random import Random
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -16,10 +17,12 @@ from distlog.core import paths
 from distlog.core.commits import actions, checkpoint, pending_queue
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.integers import MAX_LONG
-from distlog.core.maintain import vacuum
+from distlog.core.maintain import merge, merge_job, vacuum
 from distlog.core.maintain.vacuum import LONGEST_PUT_MS
-from distlog.core.read import group_log
+from distlog.core.read import consumer, group_log, lookup, scan
+from distlog.core.segments import chunks, segment_parts, segment_reader, segment_writer
 from distlog.core.write import append as append_commit
+from distlog.core.write import engine
 from simulation import actors, gateways, kafka_directories, readers, roots
 from simulation.actors import Actor, Memory, Stage
 from simulation.kafka_directories import Broker, OnImported
@@ -304,7 +307,8 @@ def run(world: World, flaws: Flaws, drawn: Plan) -> None:
         checkpoints = frequent_checkpoints(
             large=drawn.incremental, on_one_base=drawn.on_one_base, in_tables=drawn.in_tables
         )
-        with connected(store), checkpoints, parts_of(drawn.part_bytes), computed_once(), indexed_soon():
+        large = small_limits(drawn.seed)
+        with connected(store), checkpoints, large, parts_of(drawn.part_bytes), computed_once(), indexed_soon():
             create = actors.create_with_holes if drawn.has_holes else actors.create
             world.process("creator").start(partial(create, stage, drawn.config))
             world.run()
@@ -367,6 +371,38 @@ def _audit_topic(stage: Stage, is_vacuumed: bool) -> None:
     if is_vacuumed:
         stage.oracle.audit(stage.open())
         readers.check_damage(stage.oracle, topic, Random(f"damage/{stage.oracle.world.seed}"))
+
+
+#: By module, limits above which data is read, written or merged in several parts, so that a few records reach them.
+_SMALL_LIMITS: Mapping[ModuleType, Mapping[str, object]] = {
+    append_commit: {"LEAST_GATHERED": 200, "_SHARED_BYTES": 1},
+    chunks: {"OUTPUT_BYTES": 300},
+    consumer: {"WINDOW_BYTES": 500},
+    engine: {"_SHARED_BYTES": 1},
+    lookup: {"FEW": 2, "INDEX_WORTH_BYTES": 100},
+    merge: {"LARGEST_PART": 400},
+    merge_job: {"LARGEST_PART": 400},
+    scan: {"FIRST_OFFSETS": 2, "INDEX_WORTH_BYTES": 100},
+    segment_parts: {"OPEN_INDEXES": 1, "OPEN_LOGS": 1, "REMEMBERED": 2, "_PARTS_BYTES": (64, 256, 1024)},
+    segment_reader: {
+        **{"FIRST_BYTES": 200, "GROUP_BYTES": 500, "INDEX_WORTH_BYTES": 100, "SMALL_BYTES": 300},
+        "_SPARE_BYTES": 100,
+    },
+    segment_writer: {"HELD_BYTES": 300, "KEPT_BYTES": 100, "LARGEST_PART": 400, "_PUT_BYTES": 500},
+}
+
+
+def has_small_limits(seed: int) -> bool:
+    return seed % 6 == 5
+
+
+@contextmanager
+def small_limits(seed: int) -> Iterator[None]:
+    """Read and write a few records as many ones, in a part of the histories."""
+    with ExitStack() as patches:
+        for module, limits in _SMALL_LIMITS.items() if has_small_limits(seed) else ():
+            patches.enter_context(mock.patch.multiple(module, **limits))
+        yield
 
 
 @contextmanager
