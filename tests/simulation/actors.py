@@ -483,6 +483,10 @@ def _job(stage: Stage, process: Process, topic: distlog.Topic, job: str) -> None
             topic.seal()
         case "new-id":
             _assign_new_id(stage, topic)
+        case "managers":
+            # with threads
+            with LogManager(stage.url.rpartition("/")[0], config=_OFTEN):
+                stage.pause(random)
         case "compact":
             topic.compact()
         case "vacuum":
@@ -514,10 +518,18 @@ def _job(stage: Stage, process: Process, topic: distlog.Topic, job: str) -> None
             stage.oracle.unfinished_rebuilds -= 1
 
 
+#: The settings of a manager whose tasks run often.
+_OFTEN = {
+    "log.retention.check.interval.ms": "2000",
+    "log.flush.scheduler.interval.ms": "500",
+    "log.flush.offset.checkpoint.interval.ms": "1000",
+}
+
+
 def _other_settings(stage: Stage, random: Random) -> dict[str, object]:
     """Draw a setting of how records are written and compacted, and how long commits are kept."""
     changed: list[dict[str, object]] = [
-        {"compression.type": random.choice(("gzip", "lz4", "zstd", None))},
+        {"compression.type": random.choice(("gzip", "lz4", "snappy", "zstd", None))},
         {"index.interval.bytes": random.choice((0, 100, None))},
         {"delete.retention.ms": random.choice((0, 30_000, None))},
         {"min.compaction.lag.ms": random.choice((0, 20_000, None))},
@@ -551,7 +563,10 @@ def _restore(stage: Stage, topic: distlog.Topic, version: int) -> None:
     rows: Rows = {}
     with suppress(SnapshotTooOldError):
         rows = rows_of(distlog.open(stage.url, version=version))
+    planned = topic.restore(version, dry_run=True)
     report = topic.restore(version)
+    if report.version - planned.version in (0, 1) and planned.partitions != report.partitions:
+        stage.oracle.says(f"the restore of version {version} was planned as {planned}, and did {report}")
     is_whole = not any(partition.lost_segments for partition in report.partitions)
     # another process may have deleted records since then
     is_alone = topic.version == report.version

@@ -58,7 +58,7 @@ def oracle_of(stage: Stage) -> DiskOracle:
 
 
 class _Sending:
-    """What a writer sends: its records, which wait for their deliveries by partition."""
+    """The records that a writer sends, which wait for their deliveries by partition."""
 
     def __init__(self, stage: Stage, process: Process, sender: str) -> None:
         self.stage, self.random, self.sender = stage, process.random, sender
@@ -344,7 +344,7 @@ def _send_again(stage: Stage, log: PartitionLog, window: Window, index: int) -> 
 
 
 def leaves_transactions(stage: Stage, process: Process, memory: Memory) -> None:
-    """Append transactions without a coordinator, and abort them: readers of committed records get none of them."""
+    """Append transactions without a coordinator, and abort them: committed reads leave their records out."""
     random, oracle = process.random, oracle_of(stage)
     while stage.goes_on():
         topic = stage.open()

@@ -90,9 +90,9 @@ def plan(seed: int) -> DiskPlan:
     if has_flusher:
         config |= {"flush.messages": MAX_LONG, "flush.ms": more.choice((100, 300, 1500))}
         cast += [("flusher", disk_actors.waits_for_flushes)] * more.randrange(1, 3)
-        cast += [("keeper", actors.maintains(["manage", "seal"]))] * more.randrange(2)
+        cast += [("keeper", actors.maintains(["manage", "managers", "seal", "partitions"]))] * more.randrange(2)
         cast += [("steward", readers.manages_groups)] * more.randrange(2)
-        cast += [("leaver", disk_actors.leaves_transactions)] * (more.random() < 0.5 and not is_compacted)
+        cast += [("leaver", disk_actors.leaves_transactions)] * (not is_compacted)
     rate = random.choice((0.001, 0.003, 0.01))
     return DiskPlan(
         seed=seed,
@@ -268,18 +268,20 @@ class DiskHistory:
     def _repair(self, log: Part, rows_before: Rows) -> None:
         """Repair the damage: an active segment ends before it, and no other record is missing."""
         topic = distlog.open(self.oracle.url)
-        planned, done = topic.repair(dry_run=True), topic.repair()
-        if [*planned.partitions] != [*done.partitions]:
-            self.oracle.says(f"a repair was planned as {planned.partitions}, and did {done.partitions}")
-        if not done.partitions:
+        planned, repaired = topic.repair(dry_run=True), topic.repair()
+        if [*planned.partitions] != [*repaired.partitions]:
+            self.oracle.says(f"a repair was planned as {planned.partitions}, and did {repaired.partitions}")
+        if not repaired.partitions:
             return
         topic = distlog.open(self.oracle.url)
-        cut, rows = done.partitions[0], rows_of(topic)
-        kept = {location: row for location, row in rows_before.items() if location[0] != cut.partition}
-        lost = {location: row for location, row in rows_before.items() if location not in rows}
-        first_lost = min(lost, default=(0, 0))
-        kept |= {at: row for at, row in rows_before.items() if at[0] == cut.partition and at < first_lost}
-        if rows != kept or not topic.verify().ok:
+        cut, rows = repaired.partitions[0], rows_of(topic)
+        first_lost = min((location for location in rows_before if location not in rows), default=(0, 0))
+        expected = {
+            location: row
+            for location, row in rows_before.items()
+            if location[0] != cut.partition or location < first_lost
+        }
+        if rows != expected or not topic.verify().ok:
             self.oracle.says(f"after the repair of {log.name} by {cut} the log has {sorted(rows)}")
 
     def _append_in_the_end(self, topic: distlog.Topic) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,6 +22,9 @@ from distlog.core.maintain import merge, merge_job, vacuum
 from distlog.core.maintain.vacuum import LONGEST_PUT_MS
 from distlog.core.read import consumer, group_log, lookup, scan
 from distlog.core.segments import chunks, segment_parts, segment_reader, segment_writer
+from distlog.core.storage.storage import Storage
+from distlog.core.storage.store_check import check_store
+from distlog.core.times import now_ms
 from distlog.core.write import append as append_commit
 from distlog.core.write import engine
 from simulation import actors, gateways, kafka_directories, readers, roots
@@ -368,6 +372,10 @@ def _audit_topic(stage: Stage, is_vacuumed: bool) -> None:
         # a load of an old version needs the new checkpoint in a listing
         stage.oracle.world.pause(stage.lag_s)
     stage.oracle.check_oldest(topic)
+    if is_vacuumed and not stage.lag_s:
+        report = check_store(Storage(stage.url.rpartition("/")[0]), now_ms, time.monotonic, is_measured=False)
+        if not report.ok:
+            stage.oracle.says(f"the store is refused: {report}")
     if is_vacuumed:
         stage.oracle.audit(stage.open())
         readers.check_damage(stage.oracle, topic, Random(f"damage/{stage.oracle.world.seed}"))
@@ -393,12 +401,12 @@ _SMALL_LIMITS: Mapping[ModuleType, Mapping[str, object]] = {
 
 
 def has_small_limits(seed: int) -> bool:
-    return seed % 6 == 5
+    return seed % 3 == 2
 
 
 @contextmanager
 def small_limits(seed: int) -> Iterator[None]:
-    """Read and write a few records as many ones, in a part of the histories."""
+    """Read and write a few records as many ones, in a third of the histories."""
     with ExitStack() as patches:
         for module, limits in _SMALL_LIMITS.items() if has_small_limits(seed) else ():
             patches.enter_context(mock.patch.multiple(module, **limits))

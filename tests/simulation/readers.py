@@ -20,6 +20,10 @@ def reads_old_versions(stage: Stage, process: Process, memory: Memory) -> None:
     oracle, topic = stage.oracle, stage.open()
     while stage.goes_on():
         with suppress(*stage.passing, OffsetOutOfRangeError):
+            listed_stems = [(row["partition"], row["stem"]) for row in topic.segments().to_table().to_pylist()]
+            logs = enumerate(oracle.states[topic.version].partitions)
+            if listed_stems != [(number, segment["stem"]) for number, log in logs for segment in log.segments]:
+                oracle.says(f"version {topic.version} lists the segments {listed_stems}")
             head = stage.refreshed(topic).snapshot
             version = process.random.randrange(head.log_floor, head.version + 1)
             _read_version(stage, process, version)
@@ -70,8 +74,8 @@ def reads_records(stage: Stage, process: Process, memory: Memory) -> None:
             try:
                 rows = stage.oracle.rows_at(topic.version)
                 answers = wrong_answers(topic, rows, process.random)
-                others = _wrong_fetch(stage, topic, process.random), _wrong_consumer(stage, topic, process.random)
-                for text in chain(answers, *others):
+                fetched, consumed = (work(stage, topic, process.random) for work in (_wrong_fetch, _wrong_consumer))
+                for text in chain(answers, fetched, consumed):
                     stage.oracle.says(f"version {topic.version}: {text}")
             except SnapshotTooOldError:
                 if not stage.oracle.may_lack_files(topic.version, start_s):

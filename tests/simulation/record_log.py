@@ -134,12 +134,29 @@ def rows_of_client(data: bytes, aborted: Iterable[Any], start: int) -> dict[int,
 def _decompressed(codec: int, data: bytes) -> bytes:
     if codec == 1:
         return gzip.decompress(data)
+    if codec == 2:
+        return b"".join(_snappy_blocks(data))
     if codec in _CODECS:
         plain: bytes = pa.CompressedInputStream(pa.BufferReader(data), _CODECS[codec]).read()
         return plain
     if codec:
         raise UnreadableError(f"no history has the codec {codec}")
     return data
+
+
+def _snappy_blocks(data: bytes) -> Iterator[bytes]:
+    """Yield the blocks of a stream of snappy-java: a header of 16 bytes, then blocks after their sizes."""
+    position = 16
+    while position < len(data):
+        (size,) = struct.unpack_from(">i", data, position)
+        block, position = data[position + 4 : position + 4 + size], position + 4 + size
+        plain_size = shift = 0
+        for byte in block[:5]:
+            plain_size |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                break
+        yield pa.decompress(block, decompressed_size=plain_size, codec="snappy", asbytes=True)
 
 
 def _records(data: bytes, count: int) -> Iterator[tuple[int, int, bytes | None, bytes | None, Headers]]:

@@ -54,7 +54,7 @@ class TopicState:
     version: int = -1
     id: str = ""
     topic_id: str = ""
-    #: The ids that this topic had before, without those of a dropped one.
+    #: The ids that this topic had before; a dropped topic leaves none.
     former_ids: tuple[str, ...] = ()
     timestamp_ms: int = -1
     dropped: bool = True
