@@ -121,7 +121,7 @@ def waits_for_flushes(stage: Stage, process: Process, memory: Memory) -> None:
                     world.pause(random.uniform(0, 0.05))
                     sent += sending.send(writer)
                     _wait_for_timer(stage, topic.config.flush_ms / 1000, sent, faults)
-                if oracle.disk.power_losses < 2 and random.random() < 0.3:
+                if oracle.disk.power_losses < 3 and random.random() < 0.6:
                     # a loss by chance comes at a call, most of which sync first
                     oracle.disk.power_loss()
                 stage.pause(random)

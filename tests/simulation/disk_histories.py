@@ -90,9 +90,14 @@ def plan(seed: int) -> DiskPlan:
     if has_flusher:
         config |= {"flush.messages": MAX_LONG, "flush.ms": more.choice((100, 300, 1500))}
         cast += [("flusher", disk_actors.waits_for_flushes)] * more.randrange(1, 3)
-        cast += [("keeper", actors.maintains(["manage", "managers", "seal", "partitions"]))] * more.randrange(2)
-        cast += [("steward", readers.manages_groups)] * more.randrange(2)
-        cast += [("leaver", disk_actors.leaves_transactions)] * (not is_compacted)
+        # they sync, too
+        helpers: list[tuple[str, Actor]] = [
+            ("keeper", actors.maintains(["manage", "managers", "seal", "partitions"])),
+            ("steward", readers.manages_groups),
+            ("leaver", disk_actors.leaves_transactions),
+        ]
+        count = 0 if more.random() < 0.5 else 2
+        cast += [member for member in more.sample(helpers, count) if member[0] != "leaver" or not is_compacted]
     rate = random.choice((0.001, 0.003, 0.01))
     return DiskPlan(
         seed=seed,
