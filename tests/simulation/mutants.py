@@ -189,7 +189,8 @@ class _Changes(ast.NodeVisitor):
     def visit(self, node: ast.AST) -> None:
         """Visit a node; successive statements may be swapped."""
         body = getattr(node, "body", None)
-        for index in range(len(body) - 1) if isinstance(body, list) else ():
+        has_docstring = isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None
+        for index in range(has_docstring, len(body) - 1) if isinstance(body, list) else ():
             pair = body[index : index + 2]
             if all(isinstance(statement, ast.Expr | ast.Assign | ast.AugAssign) for statement in pair) and any(
                 isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call) for statement in pair
