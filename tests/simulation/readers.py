@@ -184,6 +184,8 @@ def _wrong_group(stage: Stage, topic: distlog.Topic, group: str, random: Random)
     if {row["partition"]: row["position"] for row in rows if row["position"] is not None} != positions:
         yield f"it was set to {positions}, and is listed with {rows}"
     with topic.consume(group=group, timeout=0, lease=60.0) as consumer:
+        if any(consumer.position.get(partition) != position for partition, position in positions.items()):
+            yield f"it is at {positions}, and its member begins at {consumer.position}"
         for batch in consumer:
             stage.oracle.read(topic.snapshot.topic_id, batch)
             for partition, first in zip(batch["partition"].to_pylist(), batch["offset"].to_pylist(), strict=True):
