@@ -22,8 +22,7 @@ from distlog.core.maintain import merge, merge_job, vacuum
 from distlog.core.maintain.vacuum import LONGEST_PUT_MS
 from distlog.core.read import consumer, group_log, lookup, scan
 from distlog.core.segments import chunks, segment_parts, segment_reader, segment_writer
-from distlog.core.storage.storage import Storage
-from distlog.core.storage.store_check import check_store
+from distlog.core.storage.storage import Storage, check_store
 from distlog.core.times import now_ms
 from distlog.core.write import append as append_commit
 from distlog.core.write import engine
