@@ -25,6 +25,7 @@ from producers import Producers
 
 from distlog.core.format.indexes import TRANSACTION_ENTRY as TXN_ENTRY
 from distlog.core.format.indexes import AbortedTransaction
+from distlog.core.format.record_batch import read_headers
 from distlog.core.log.log_segment import ReadableSegment
 from distlog.core.log.segment_files import DamagedLogError
 from distlog.core.segments.producer_states import OpenTransactions
@@ -118,6 +119,23 @@ def test_the_transaction_index_is_rebuilt_from_the_markers(tmp_path: Path) -> No
     assert _transactions(tmp_path) == [AbortedTransaction(2, 75, 106, 90)]
     assert segment.state.first_unstable_offset == 90
     assert segment.state.has_transactions
+
+
+def test_transactions_after_a_damaged_offset_are_not_open(tmp_path: Path) -> None:
+    """No checksum covers the offset, so the walk finds it when it has observed the whole step."""
+    log = Partition()
+    Producers(log, offset=100).send(1, 1, 2).abort(1).send(2, 1, 2).roll()
+    path = tmp_path / f"{100:020d}.log"
+    path.write_bytes(log.data)
+    batches = read_headers(log.data)
+    sound, last = batches[:-1], batches[-1]
+    data = bytearray(log.data)
+    data[last["position"] : last["position"] + 8] = (100 + 2**31).to_bytes(8, "big")
+    path.write_bytes(data)
+    state = found_again(tmp_path, 100).scan_tail(none_open())
+    assert (state.next_offset, state.first_unstable_offset) == (100 + sum(sound["record_count"]), -1)
+    with pytest.raises(DamagedLogError, match="distlog repair"):
+        found_again(tmp_path, 100).recover(none_open())
 
 
 def _transactions(folder: Path) -> list[AbortedTransaction]:

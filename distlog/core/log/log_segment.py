@@ -234,11 +234,13 @@ class ReadableSegment:
         numbers = _with_unstable(numbers, transactions)
         end = self._files.log.size() if end is None else end
         for batches in sound_batches(self._files.log, int(numbers[POSITION]), end, int(numbers[NEXT_OFFSET])):
+            first_offsets = transactions.first_offsets
             aborted = transactions.observe(batches.data, batches.rows)
             try:
                 folded = fold(numbers, batches.data, batches.rows, self._interval, aborted=aborted)
             except UnfitBatchError as error:
                 # no checksum covers the offset of this batch, which is damaged: the walk ends before the batch
+                transactions.first_offsets = first_offsets
                 if error.row:
                     sound_end = batches.position + batches.first(error.row).data.nbytes
                     numbers, more_steps = self._walk(numbers, transactions, sound_end)

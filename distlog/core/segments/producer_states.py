@@ -426,6 +426,10 @@ class OpenTransactions:
     def first_offsets(self) -> dict[int, int]:
         return dict(self._first_offsets)
 
+    @first_offsets.setter
+    def first_offsets(self, first_offsets: Mapping[int, int]) -> None:
+        self._first_offsets = dict(first_offsets)
+
     @property
     def first_offset(self) -> int:
         """The first offset of the earliest open transaction: the first unstable offset; NO_OFFSET if none is open."""
