@@ -1,4 +1,4 @@
-"""Kernels that write records of format 2: their partitions and batches, and the choice and rewrite of compaction."""
+"""Kernels that assign records to partitions, write them into batches of format 2, and filter them for compaction."""
 
 from __future__ import annotations
 
@@ -47,19 +47,28 @@ Columns = tuple[np.ndarray, ByteColumn, ByteColumn, HeaderColumn | None]
 
 
 class BatchLimits(NamedTuple):
-    """The most bytes of records in a batch of several records, and in any batch; the ms in its time window."""
+    """Where a batch ends.
+
+    `limit`: the most record bytes of a batch of several records. `largest`: the most of any batch. `window`: the ms
+    by which later records of a batch may be newer than the record that began the window.
+    """
 
     limit: int
     largest: int
     window: int
 
 
-#: The initial `until` of the first batch, which `append_records` moves.
-NO_LIMIT = -1
+#: The `until` of `append_records` before any record; the first record with a timestamp sets it.
+NOT_STARTED = -1
+#: Why a kernel stopped. OK: it didn't. FULL: `target` or `drafts` has no room. OVERSIZED: a record is larger than
+#: `limits.largest`. TOO_LARGE: the size of a record does not fit an int32. The other two: an invalid field.
 OK, FULL, OVERSIZED, BAD_TIMESTAMP, NULL_HEADER_KEY, TOO_LARGE = range(6)
+#: The bytes of a batch's first record in addition to its fields: a size of up to 5, attributes, and two deltas of 0.
+#: A later record has longer deltas, but its batch has at most `limits.limit` bytes, an int32.
+_FIRST_RECORD_OVERHEAD = 8
 
-#: An unfinished batch: the position of its header, its first record, the number and bytes of its records, the first,
-#: smallest and largest timestamp, and the first record with the largest.
+#: An unfinished batch: the position of its header, the row number of its first record, the number and bytes of its
+#: records, the first, smallest and largest timestamp, and the row number of the first record with the largest one.
 DRAFT = np.dtype(
     [
         ("position", np.int64),
@@ -74,8 +83,8 @@ DRAFT = np.dtype(
 )
 
 
-#: Rows of a partition and slots of a map are far apart, so they are fetched this many rows early: 40 instead of 180
-#: ns a row.
+#: The rows of a partition are far apart in memory, and so are the slots of an offset map that consecutive rows need.
+#: They are fetched this many rows early: 40 instead of 180 ns a row.
 _PREFETCH_ROWS = 16
 
 
@@ -94,7 +103,7 @@ def _slice_size(length: int) -> int:
 
 @inlined
 def _headers_size(headers: HeaderColumn | None, row: int) -> int:
-    """Return the size of a record's headers and their count, or -1 if a key is null."""
+    """Return the bytes of a record's headers, with the varint of their count, or -1 if a header's key is null."""
     if headers is None:
         return 1
     first, end = item_at(headers.firsts, row), item_at(headers.ends, row)
@@ -186,7 +195,7 @@ def _append_up_to(
         timestamp = item_at(timestamps, row)
         key_length, value_length, headers_size = _length(key, row), _length(value, row), _headers_size(headers, row)
         fields_size = _slice_size(key_length) + _slice_size(value_length) + headers_size
-        if timestamp < -1 or headers_size < 0 or fields_size > MAX_INT - 8:
+        if timestamp < -1 or headers_size < 0 or fields_size > MAX_INT - _FIRST_RECORD_OVERHEAD:
             status = NULL_HEADER_KEY if headers_size < 0 else TOO_LARGE
             if timestamp < -1:
                 status = BAD_TIMESTAMP
@@ -232,12 +241,13 @@ def append_records(
     limits: BatchLimits,
     until: int,
 ) -> tuple[int, int, int, int, int]:
-    """Write the records of `rows[first:]` to the end of `target`: (status, rows written, last draft, end, until).
+    """Write the records of `rows[first:]` to the end of `target`: (status, next row, last draft, end, until).
 
     `drafts` (DRAFT rows) describes the batches in `target` up to the open batch, `last`. A batch holds at least one
     record. It ends before its records would exceed `limit` bytes, and before a record newer than `until`, which then
-    moves to `window` ms after that record. FULL: the next record, which would end at `end`, does not fit into
-    `target` or `drafts`. OVERSIZED: the record is larger than `largest`.
+    moves to `window` ms after that record. FULL: `target` lacks room for the next record, which would end at `end`,
+    or `drafts` has no free row (`end` then means nothing). OVERSIZED: the record, which would end at `end`, is larger
+    than `largest`.
     """
     return _append_up_to(target, drafts, last, first, rows.size, rows, columns, limits, until)
 
@@ -251,11 +261,15 @@ def append_groups(
     columns: Columns,
     limits: BatchLimits,
 ) -> int:
-    """Write `rows`, `counts` in each batch; returns the number of batches, fewer if one or `target` is too small."""
+    """Write `rows` as one batch for each item of `counts`.
+
+    Returns the number of batches before the first that needs a second batch, does not fit into `target`, or has a
+    refused record.
+    """
     first = 0
     for group in range(counts.size):
         stop = first + counts[group]
-        status, _, last, _, _ = _append_up_to(target, drafts, group, first, stop, rows, columns, limits, NO_LIMIT)
+        status, _, last, _, _ = _append_up_to(target, drafts, group, first, stop, rows, columns, limits, NOT_STARTED)
         if status != OK or last != group:
             return group
         drafts[group + 1]["position"] = drafts[group]["position"] + HEADER_SIZE + drafts[group]["record_bytes"]
@@ -345,7 +359,10 @@ def fill_partitions(
 
 @fill_kernel
 def group_rows(partitions: np.ndarray, order: np.ndarray, counts: np.ndarray, following: np.ndarray) -> int:
-    """Write row numbers to `order`, by partition, and count them in `counts`; returns the first bad row, or -1."""
+    """Write row numbers to `order`, by partition, and count them in `counts`; returns the first bad row, or -1.
+
+    `following`, with an item for each partition, is scratch space: where the partition's next row goes in `order`.
+    """
     for row in range(len(partitions)):
         if partitions[row] < 0 or partitions[row] >= len(counts):
             return row
@@ -445,7 +462,10 @@ def _siphash(data: np.ndarray, position: int, size: int, first: int, second: int
 
 @inlined
 def _bucket(second: int, offset: int, start_offset: int, buckets: int) -> int:
-    """The bucket of a key by the second word of its hash; plus `buckets` if `offset` is below `start_offset`."""
+    """The set of rows for a key: its bucket, by the second word of its hash.
+
+    Rows with offsets below `start_offset` are in sets of their own, one for each bucket, numbered from `buckets` on.
+    """
     number = (second >> 32 & 0xFFFFFFFF) * buckets >> 32
     return number if offset >= start_offset else number + buckets
 
@@ -454,7 +474,7 @@ def _bucket(second: int, offset: int, start_offset: int, buckets: int) -> int:
 def count_keys(
     hashes: np.ndarray, keyed: np.ndarray, offsets: np.ndarray, start_offset: int, counts: np.ndarray
 ) -> None:
-    """Add to `counts`, two per bucket, the number of records with a key that `_bucket` puts there."""
+    """Add to `counts` the number of records with a key in each set of rows, by `_bucket`: two sets per bucket."""
     buckets = counts.size // 2
     for row in range(offsets.size):
         if keyed[row]:
@@ -470,7 +490,7 @@ def scatter_keys(
     positions: np.ndarray,
     rows: np.ndarray,
 ) -> None:
-    """Write the rows of records with a key at the position of their bucket, and advance that position."""
+    """Write a row for each record with a key at the position of its set, by `_bucket`, and advance the position."""
     buckets = positions.size // 2
     for row in range(offsets.size):
         if keyed[row]:
@@ -554,7 +574,10 @@ def get_all(table: np.ndarray, slots: int, hashes: np.ndarray, last_offsets: np.
 def put_rows(
     table: np.ndarray, slots: int, limit: int, size: int, rows: np.ndarray, superseded: np.ndarray
 ) -> tuple[int, int]:
-    """Add `rows`; a key's lower offset goes to `superseded`. Returns their number (-1: full), and keys in the map."""
+    """Add `rows`, and write the lower of a key's two offsets to `superseded`.
+
+    Returns (offsets written, or -1 if the map is full; keys in the map).
+    """
     count = 0
     for row in range(superseded.size):
         if row + _PREFETCH_ROWS < superseded.size:
@@ -592,7 +615,7 @@ RECORD_GROWTH = 17
 
 
 #: The retained records of a batch: their number, the number of tombstones, the first and the largest timestamp, and
-#: the first record with the largest. `first_record` counts the records of earlier batches.
+#: the offset of the first record with the largest one. `first_record` counts the records of earlier batches.
 RETAINED = np.dtype(
     [
         ("first_record", np.int64),
@@ -619,7 +642,9 @@ def choose_records(
     keep: np.ndarray,
     retained: np.ndarray,
 ) -> int:
-    """Fill `keep`, per record, and `retained` (RETAINED rows), per batch; returns how many records lack a key.
+    """Fill `keep`, per record, and `retained` (RETAINED rows), per batch.
+
+    Returns how many records were dropped because they lack a key.
 
     `counts` has the number of records per batch, `untouched` whether all stay, `expired` whether the tombstones have
     expired. In other batches, a record stays if its offset is above `latest_offset`, or if it is `current`, the last
