@@ -97,7 +97,7 @@ def test_an_offset_must_be_above_the_last_one_or_nothing_is_written(
 ) -> None:
     add(segment, 6)
     contents = files(tmp_path, BASE)
-    with pytest.raises(UnfitBatchError, match="are not above the last one in the segment"):
+    with pytest.raises(UnfitBatchError, match="are not above the last offset in the segment"):
         add(segment, offset)
     assert files(tmp_path, BASE) == contents
     assert written(tmp_path, segment) == ([6], [6])

@@ -506,7 +506,7 @@ def parse(data: bytes, file: str) -> Any:
     if not isinstance(body, dict):
         raise ValueError("a commit must be an object")
     check_format(body.get("format"), file)
-    fields.check_sum(data)
+    fields.check_checksum(data)
     # before the rest: a reader that lacks the feature may not be able to make sense of that
     Requires.of(body.get("requires", {})).check_readable(file)
     return body

@@ -19,12 +19,13 @@ from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.paths import STEM_PATTERN
 
 # A stored value is a frozen dataclass whose fields are made with `stored(check)`. A check converts a value of
-# `json.loads` or raises ValueError; `read` converts a whole object. Fields of newer libraries are ignored: what must
-# not be ignored is a feature, see `actions.Requires`.
+# `json.loads` or raises ValueError; `read` converts a whole object. Fields of newer libraries are ignored: a newer
+# library that adds a field which older ones must not ignore lists a feature in `actions.Requires`.
 
-#: Up to this number, values are checked one by one, in less time than a kernel of Arrow takes to start.
+#: A column of at most this many values is checked value by value, in less time than a kernel of Arrow takes to start.
 _FEW = 64
-#: The values that any metadata may have, and the bytes for each further one: a commit has 20 to 30 bytes a value.
+#: Metadata of n bytes may have FREE_VALUES + n / BYTES_PER_VALUE values, which bounds the memory that they take. A
+#: commit has a value for each 20 to 30 bytes.
 FREE_VALUES, BYTES_PER_VALUE = 1_000_000, 16
 _CHECKSUM = re.compile(rb',"crc32c":(\d{1,10})\}\n')
 
@@ -69,7 +70,7 @@ def boolean(value: Any) -> bool:
 
 
 def by_partition(check: Check) -> Check:
-    """Check: `{"<partition>": <what check takes>}`, as a dict by partition number."""
+    """Check: `{"<partition>": <a value for `check`>}`, as a dict by partition number."""
 
     def checked(value: Any) -> dict[int, Any]:
         if not isinstance(value, dict):
@@ -100,7 +101,7 @@ def batch_id(value: Any) -> int | str:
 
 
 def optional(check: Check) -> Check:
-    """Check: null, or what `check` takes."""
+    """Check: null, or a value that `check` accepts."""
     return lambda value: None if value is None else check(value)
 
 
@@ -130,7 +131,10 @@ def _defaults(kind: Any) -> Mapping[str, Any]:
 
 
 def check_column(name: str, column: pa.Array, check: Check) -> None:
-    """Raise ValueError unless `check`, of a number, a text or a flag, would take each value of an Arrow column."""
+    """Raise ValueError unless `check` accepts each value of an Arrow column.
+
+    Only Integer and Text are checked: Arrow's type suffices for others.
+    """
     if isinstance(check, Integer) and len(column):
         if len(column) <= _FEW:
             numbers = column.to_pylist()
@@ -148,7 +152,7 @@ def check_column(name: str, column: pa.Array, check: Check) -> None:
     else:
         legal = True
     if not legal:
-        raise ValueError(f"a segment's {name} is out of its range")
+        raise ValueError(f"a segment's {name} has a value that is not allowed: {check}")
 
 
 def read(kind: type[Value], body: Any, **defaults: Any) -> Value:
@@ -182,8 +186,8 @@ def write_text(body: Mapping[str, Any], default: Callable[[Any], Any]) -> bytes:
     return text + b',"crc32c":%d}\n' % crc32c(text)
 
 
-def check_sum(data: bytes) -> None:
-    """Raise ValueError unless `data` ends with the checksum that `write` gives it."""
+def check_checksum(data: bytes) -> None:
+    """Raise ValueError unless `data` ends with the checksum that `write_text` gives it."""
     checksum = _CHECKSUM.search(data, max(0, len(data) - 32))
     if not checksum or checksum.end() != len(data) or int(checksum[1]) != crc32c(data[: checksum.start()]):
         raise ValueError("its checksum is wrong")

@@ -134,7 +134,7 @@ class ActivePartition:
         if not state.batches:
             return SealedSegment(self.partition, state_before, None)
         # records without timestamps age from the last append, which may be long before the seal
-        info = replace(state.segment_info(self.partition), created_ms=state_before.written_by_ms(state.flushed_ms))
+        info = replace(state.segment_info(self.partition), created_ms=state_before.latest_write_ms(state.flushed_ms))
         return SealedSegment(self.partition, state_before, info)
 
     def end_seal(self) -> None:

@@ -261,7 +261,7 @@ class GroupState:
                 raise ValueError("it must be an object")
             if fields.LONG(body.pop("format", None)) > FORMAT:
                 raise UnsupportedVersionError("a newer distlog wrote this group: upgrade", file=file)
-            fields.check_sum(data)
+            fields.check_checksum(data)
             del body["crc32c"]
             state = fields.read(cls, body)
             if state.version < 0 or not state.id:

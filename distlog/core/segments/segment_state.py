@@ -56,16 +56,18 @@ def _between(low: int, high: int, default: int = 0) -> int:
 _size = partial(_between, 0, MAX_INT)
 _long = partial(_between, 0, MAX_LONG)
 _time = partial(_between, NO_TIMESTAMP, MAX_LONG, NO_TIMESTAMP)
+_offset_or_none = partial(_between, NO_OFFSET, MAX_LONG, NO_OFFSET)
 _crc = partial(_between, 0, _MAX_CRC)
 _crc_or_unknown = partial(_between, UNKNOWN, _MAX_CRC, UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentState:
-    """The state of a segment (times in ms, -1: none), in the order of the numbers in `kernels.segment_fold`."""
+    """The state of a segment (times in ms, -1: none), in the order of the numbers in `kernels/segments.py`."""
 
     stem: str
-    # For the index rule. The delta is of the last offset in the batch with the largest timestamp.
+    # For index entries: the log bytes since the last offset entry, the largest timestamp, and the last offset of the
+    # batch that has it, relative to `base_offset`.
     since_entry: int = _size()
     max_timestamp: int = _time()
     max_timestamp_delta: int = _size()
@@ -77,16 +79,17 @@ class SegmentState:
     record_count: int = _long()
     first_timestamp: int = _time()
     min_timestamp: int = _time()
-    # The first record with the largest timestamp; -1 also if no header has it.
-    offset_of_max_timestamp: int = _time()
+    # The offset of the first record with the largest timestamp; -1 if none has a timestamp, or no header has the
+    # offset.
+    offset_of_max_timestamp: int = _offset_or_none()
     # The time at which the segment's span of time begins (Kafka's rollingBasedTimestamp).
     roll_timestamp: int = _time()
     first_batch_crc: int = _crc_or_unknown()
     last_batch_crc: int = _crc_or_unknown()
-    # A bit for each codec that was seen.
+    # A bit for each codec of the batches that have records.
     codecs: int = _between(0, 255)
     leader_epoch: int = _between(-1, MAX_INT, -1)
-    # TRANSACTIONS, PRODUCERS: whether batches, or control batches, are of transactions, and whether of producers.
+    # Flags: TRANSACTIONS, a batch is part of a transaction or ends it; PRODUCERS, a batch has a producer id.
     producer_bits: int = _between(0, 3)
     # The CRC-32C of the log, and of the entries of each index.
     crc32c: int = _crc()
@@ -107,7 +110,7 @@ class SegmentState:
     def new(
         cls, stem: str, base_offset: int, created_ms: int, first_unstable_offset: int = NO_OFFSET
     ) -> SegmentState:
-        """Return the state of a segment without batches, after a log with this `first_unstable_offset`."""
+        """Return the state of a new segment, after a log with this `first_unstable_offset`."""
         return cls(
             paths.check_stem(stem),
             base_offset=base_offset,
@@ -184,13 +187,13 @@ class SegmentState:
         )
 
     def tail_info(self, partition: int, now_ms: int) -> SegmentInfo:
-        """The segment as readers see it before its seal: its files are longer, or get longer, than this says."""
+        """The active segment as readers see it; its files may already be longer than this says, and grow."""
         return dataclasses.replace(
-            self.segment_info(partition), is_active=True, created_ms=self.written_by_ms(now_ms)
+            self.segment_info(partition), is_active=True, created_ms=self.latest_write_ms(now_ms)
         )
 
-    def written_by_ms(self, now_ms: int) -> int:
-        """Return a time by which all batches were appended: of the sync that covered them, or now if none has."""
+    def latest_write_ms(self, now_ms: int) -> int:
+        """Return a time by which all batches were appended: when their sync began, or `now_ms` without a sync."""
         return self.flushed_ms if self.flushed_offset == self.next_offset else now_ms
 
 
@@ -227,7 +230,7 @@ def pack_state(stem: str, numbers: Numbers) -> bytes:
 
 
 def packed_position(packed: bytes) -> int:
-    """The log bytes that a packed state counts; 0 for zeros."""
+    """The log bytes that a packed state counts; 0 if all bytes are zero, as in a slot that was never written."""
     position: int = _POSITION.unpack_from(packed, _POSITION_AT)[0]
     return position
 
@@ -258,7 +261,7 @@ _UNCHANGED_FIELDS = field_numbers(("base_offset", "created_ms", "first_unstable_
 Batches = npt.NDArray[Any]
 Longs = npt.NDArray[np.int64]
 
-#: Stands for values that only the headers have.
+#: Passed instead of values that the caller does not have: the fold takes them from headers, or -1 if they lack them.
 BY_HEADERS: Longs = np.empty(0, np.int64)
 
 OFFSET_INDEX, TIME_INDEX, TXN_INDEX = field_numbers(("offset_index_bytes", "time_index_bytes", "txn_index_bytes"))
@@ -278,7 +281,7 @@ class Folded(NamedTuple):
 _NO_ENTRIES = (b"", b"", b"")
 _COMPLAINTS = {
     NOT_WHOLE: "the batches do not fill their bytes without gaps",
-    NOT_NEXT: "are not above the last one in the segment",
+    NOT_NEXT: "are not above the last offset in the segment",
     BAD_OFFSET: f"are not in the {MAX_INT} above the segment's base offset: roll it",
     BAD_POSITION: f"would make a log file of more than {MAX_INT} bytes: roll the segment",
 }
@@ -296,7 +299,7 @@ def fold(
     numbers: Numbers,
     data: Any,
     batches: Batches,
-    interval: int,
+    interval_bytes: int,
     newest_offsets: Longs = BY_HEADERS,
     min_timestamps: Longs = BY_HEADERS,
     aborted: Sequence[AbortedTransaction] = (),
@@ -311,17 +314,26 @@ def fold(
     if len(newest_offsets) not in (0, count) or len(min_timestamps) not in (0, count):
         raise ValueError("`newest_offsets` and `min_timestamps` need a value for each batch")
     after = numbers.copy()
-    spare = np.empty(OFFSET_ENTRY_SIZE * count, np.uint8), np.empty(TIME_ENTRY_SIZE * count, np.uint8)
-    status, offsets, times = fold_batches(
-        after, byte_array(data), batches, newest_offsets, min_timestamps, interval, *spare
+    offset_entries = np.empty(OFFSET_ENTRY_SIZE * count, np.uint8)
+    time_entries = np.empty(TIME_ENTRY_SIZE * count, np.uint8)
+    status, offset_count, time_count = fold_batches(
+        after,
+        byte_array(data),
+        batches,
+        newest_offsets,
+        min_timestamps,
+        interval_bytes,
+        offset_entries,
+        time_entries,
     )
     if status != OK:
-        raise _refused(status, batches, offsets)
-    if not (offsets or times or aborted):
+        bad_row = offset_count
+        raise _refused(status, batches, bad_row)
+    if not (offset_count or time_count or aborted):
         return Folded(after, _NO_ENTRIES)
     entries = (
-        spare[0][: OFFSET_ENTRY_SIZE * offsets].tobytes(),
-        spare[1][: TIME_ENTRY_SIZE * times].tobytes(),
+        offset_entries[: OFFSET_ENTRY_SIZE * offset_count].tobytes(),
+        time_entries[: TIME_ENTRY_SIZE * time_count].tobytes(),
         encode_transactions(aborted) if aborted else b"",
     )
     return _with_entries(after, entries)
@@ -336,7 +348,9 @@ class FoldedSegments:
     indexes: tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]
 
 
-def fold_all(data: Any, batches: Batches, counts: Longs, min_timestamps: Longs, interval: int) -> FoldedSegments:
+def fold_all(
+    data: Any, batches: Batches, counts: Longs, min_timestamps: Longs, interval_bytes: int
+) -> FoldedSegments:
     """Fold the batches of many segments, which are all of `data`; `counts` says how many each segment has.
 
     Their offsets count from 0 in each segment, and their checksums must be right. The offset of the largest timestamp
@@ -344,9 +358,9 @@ def fold_all(data: Any, batches: Batches, counts: Longs, min_timestamps: Longs, 
     """
     segments, empty = len(counts), _EMPTY.copy()
     numbers = np.empty((segments, len(empty)), np.int64)
-    spare = np.empty(OFFSET_ENTRY_SIZE * len(batches), np.uint8)
-    times = np.empty(TIME_ENTRY_SIZE * (len(batches) + segments), np.uint8)
-    entries = np.empty((segments, 2), np.int64)
+    offset_entries = np.empty(OFFSET_ENTRY_SIZE * len(batches), np.uint8)
+    time_entries = np.empty(TIME_ENTRY_SIZE * (len(batches) + segments), np.uint8)
+    entry_counts = np.empty((segments, 2), np.int64)
     row = fold_segments(
         empty,
         empty.copy(),
@@ -354,19 +368,20 @@ def fold_all(data: Any, batches: Batches, counts: Longs, min_timestamps: Longs, 
         batches,
         counts,
         min_timestamps,
-        interval,
+        interval_bytes,
         numbers,
-        spare,
-        times,
-        entries,
+        offset_entries,
+        time_entries,
+        entry_counts,
     )
     fields = dict(zip(NAMES, numbers.T.copy(), strict=True))
     if row < 0 and (fields["codecs"] >> len(CODEC_NAMES)).any():
+        # which batch has the unknown codec is not looked up
         row = 0
     if row >= 0:
         raise UnfitBatchError("the batches of a segment do not follow each other, or have an unknown codec", row)
-    sizes = entries * (OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE)
-    indexes = spare[: sizes[:, 0].sum()], times[: sizes[:, 1].sum()]
+    sizes = entry_counts * (OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE)
+    indexes = offset_entries[: sizes[:, 0].sum()], time_entries[: sizes[:, 1].sum()]
     for name, data_of, size in zip(("offset_index", "time_index"), indexes, sizes.T.copy(), strict=True):
         ends, crcs = np.cumsum(size), np.empty(segments, np.int64)
         crcs_of_slices(byte_array(data_of), ends - size, ends, crcs)
@@ -374,11 +389,13 @@ def fold_all(data: Any, batches: Batches, counts: Longs, min_timestamps: Longs, 
     bits = fields["producer_bits"]
     fields |= {"has_transactions": bits & TRANSACTIONS, "has_producers": bits & PRODUCERS}
     fields |= {"log_bytes": fields["position"], "txn_index_crc32c": np.zeros(segments, np.int64)}
-    kinds, field_numbers = np.unique(fields["codecs"], return_inverse=True)
-    names = [",".join(sorted(n for bit, n in enumerate(CODEC_NAMES) if kind >> bit & 1)) for kind in kinds.tolist()]
-    return FoldedSegments(
-        fields, texts([name or CODEC_NAMES[0] for name in names]).take(integers(field_numbers)), indexes
-    )
+    codec_sets, set_of_segment = np.unique(fields["codecs"], return_inverse=True)
+    names = [
+        ",".join(sorted(name for bit, name in enumerate(CODEC_NAMES) if codecs >> bit & 1))
+        for codecs in codec_sets.tolist()
+    ]
+    compression = texts([name or CODEC_NAMES[0] for name in names]).take(integers(set_of_segment))
+    return FoldedSegments(fields, compression, indexes)
 
 
 def fold_seal(numbers: Numbers) -> Folded:
@@ -391,7 +408,7 @@ def fold_seal(numbers: Numbers) -> Folded:
     return _with_entries(after, (b"", entry, b""))
 
 
-def room(numbers: Numbers, batches: Batches, interval: int, index_bytes: int) -> int:
+def room(numbers: Numbers, batches: Batches, interval_bytes: int, index_bytes: int) -> int:
     """The number of next `batches` that fit before an index has `index_bytes`; a first batch always fits."""
     # one slot of the time index is for the last entry
     most = np.array([index_bytes // OFFSET_ENTRY_SIZE, index_bytes // TIME_ENTRY_SIZE - 1])
@@ -401,7 +418,7 @@ def room(numbers: Numbers, batches: Batches, interval: int, index_bytes: int) ->
     return count_until_full(
         np.ascontiguousarray(batches["size"], np.int64),
         np.ascontiguousarray(batches["max_timestamp"], np.int64),
-        interval,
+        interval_bytes,
         numbers[:STATE_SIZE].copy(),
         slots,
     )
@@ -432,9 +449,9 @@ class RollTime:
         self._begin = NO_TIMESTAMP
         self._opened_ms = 0
 
-    def open(self, batch: npt.NDArray[Any], smallest: int, now_ms: int) -> None:
+    def open(self, batch: npt.NDArray[Any], min_timestamp: int, now_ms: int) -> None:
         first, largest = int(batch["base_timestamp"]), int(batch["max_timestamp"])
-        is_in_order = 0 <= first == smallest and largest - first <= self.span_ms
+        is_in_order = 0 <= first == min_timestamp and largest - first <= self.span_ms
         self._begin = first if is_in_order else largest
         self._opened_ms = now_ms
 
@@ -448,7 +465,10 @@ class RollTime:
 
 @dataclass(slots=True)
 class RecordStats:
-    """The number of the records so far, and their timestamps: headers count control records, and readers don't."""
+    """The number of the records so far, and their timestamps, by decoded records: headers count control records too.
+
+    `offset_of_newest` is the offset of the first record with the largest timestamp.
+    """
 
     count: int = 0
     first: int = NO_TIMESTAMP
@@ -465,10 +485,10 @@ class RecordStats:
             self.first = int(timestamps[0])
         self.count += records.num_rows
         self.oldest = min(self.oldest, int(timestamps.min()))
-        newest = int(timestamps.argmax())
-        if timestamps[newest] > self.newest:
-            self.newest = int(timestamps[newest])
-            self.offset_of_newest = records.column(0)[newest].as_py()
+        row = int(timestamps.argmax())
+        if timestamps[row] > self.newest:
+            self.newest = int(timestamps[row])
+            self.offset_of_newest = records.column(0)[row].as_py()
 
     def fields(self) -> dict[str, Any]:
         return {
@@ -484,9 +504,9 @@ class LogDescription:
     """The state of a segment whose file begins at `base_offset`, and its offset and time index."""
 
     def __init__(self, base_offset: int = 0, *, interval_bytes: int = MAX_INT, index_bytes: int = MAX_INT) -> None:
-        self._interval, self._index_bytes = interval_bytes, index_bytes
+        self._interval_bytes, self._index_bytes = interval_bytes, index_bytes
         self._numbers = _EMPTY.copy()
-        self._numbers[list(_ENDS)] = base_offset
+        self._numbers[list(_BASE_AND_NEXT_OFFSET)] = base_offset
         self._offset_index, self._time_index = bytearray(), bytearray()
 
     @property
@@ -503,13 +523,13 @@ class LogDescription:
 
     def room(self, batches: Batches) -> int:
         """The number of next `batches` that fit before an index is full; a first batch always fits."""
-        return room(self._numbers, batches, self._interval, self._index_bytes)
+        return room(self._numbers, batches, self._interval_bytes, self._index_bytes)
 
     def add(
         self, data: Any, batches: Batches, newest_offsets: Longs = BY_HEADERS, min_timestamps: Longs = BY_HEADERS
     ) -> None:
         """Add the next batches (BATCH rows), which are all of `data`; raises as `fold`."""
-        self._use(fold(self._numbers, data, batches, self._interval, newest_offsets, min_timestamps))
+        self._use(fold(self._numbers, data, batches, self._interval_bytes, newest_offsets, min_timestamps))
 
     def finish(self) -> dict[str, bytes]:
         """End the log; returns its index files by suffix, with no bytes for an index without entries."""
@@ -536,5 +556,5 @@ class LogDescription:
 
 
 _EMPTY = SegmentState("", first_unstable_offset=NOT_LOOKED).numbers()
-_ENDS = field_numbers(("base_offset", "next_offset"))
+_BASE_AND_NEXT_OFFSET = field_numbers(("base_offset", "next_offset"))
 (_CREATED_MS,) = field_numbers(("created_ms",))
