@@ -63,7 +63,7 @@ from distlog.core.errors import (
     TopicNotFoundError,
     TransactionTooOldError,
 )
-from distlog.core.storage.locks_and_pages import make_lock
+from distlog.core.storage.locks_and_pages import ensure_lock_file
 from distlog.core.storage.parallel import process_lock
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, PutTime, Storage
 
@@ -168,7 +168,7 @@ class CommitLog:
                 # vacuum takes the lock on a full disk, and restore: they make it too, if there is space then
                 if self.storage.is_local:
                     with suppress(StorageError):
-                        make_lock(self.storage.local_path(paths.REMOVED_FILES_LOCK))
+                        ensure_lock_file(self.storage.local_path(paths.REMOVED_FILES_LOCK))
                 return attempt.after
             head = self._head_to_create_on()
 

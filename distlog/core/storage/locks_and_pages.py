@@ -66,7 +66,9 @@ class _Slot(NamedTuple):
 
     @property
     def other(self) -> int:
-        return _SLOTS_AT[self.position == _SLOTS_AT[0]]
+        """The position of the other slot."""
+        first, second = _SLOTS_AT
+        return second if self.position == first else first
 
 
 class SharedPage:
@@ -140,7 +142,7 @@ class SharedPage:
         return newest
 
     def _is_newest(self, slot: _Slot) -> bool:
-        """Whether a slot is unchanged and the other slot is older, without a checksum."""
+        """Whether a slot is unchanged and the other slot is older; calculates no checksum."""
         page = self._page
         is_same = page[slot.position : slot.position + len(slot.data)].tobytes() == slot.data
         return is_same and _NUMBER.unpack_from(page, slot.other)[0] < slot.number and page[: len(_MAGIC)] == _MAGIC
@@ -180,9 +182,9 @@ def open_page(path: str) -> int:
 
 
 def _open_to_watch(path: str) -> int:
-    """Same as `open_page`, for writes too if this user may write it.
+    """Open for writes if possible, else as `open_page`.
 
-    overlay (containers) copies a file of the image when it is opened for writes, and doesn't update earlier maps.
+    overlayfs (containers) copies an image's file at the first open for writes: an earlier map shows the old file.
     """
     try:
         return os.open(path, _OPEN)
@@ -239,9 +241,10 @@ def boot_id() -> bytes:
 # So a child closes its copies, and opens its own files. A file that was opened while another thread forked is opened
 # again, since the child may have an unknown copy.
 #
-# A lost descriptor would hold the lock for the lifetime of the process. So a file is opened under a separate lock,
-# and the locked descriptor is unlocked even after another was opened. If a descriptor is lost after all, a thread
-# that waits for the lock finds it, unlocks it and logs that.
+# A lost descriptor, to which no object refers (an interrupt came between the open and the assignment), would hold the
+# lock for the lifetime of the process. So a file is opened under a separate lock, and the locked descriptor is
+# unlocked even after another was opened. If a descriptor is lost after all, a thread that waits for the lock finds
+# the descriptor, unlocks it and logs an error.
 #
 # A process that can open a file, even for reading, can `flock` it. So users that may not write the file must not read
 # it.
@@ -259,8 +262,10 @@ _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
 #: Weak references to all locks of this process; copying the set is atomic.
 _locks: set[weakref.ref[FileLock]] = set()
-#: How often this process started to fork, and its number of forks from the first process.
-_forks = _generation = 0
+#: How often this process started to fork.
+_forks = 0
+#: How many forks made this process from the first one: a child's number is its parent's plus one.
+_generation = 0
 
 
 class FileLock:
@@ -366,7 +371,8 @@ class FileLock:
             while self._page is None:
                 forks = _forks
                 make_folders(os.path.dirname(self.path))
-                # the next lock detects a removal between the two
+                # if the file is removed before `_mapped` opens it again, `_locked_page` detects that this one has no
+                # links, and opens the new file
                 file = open_lock(self.path)
                 try:
                     page = self._mapped()
@@ -383,8 +389,8 @@ class FileLock:
             return self._page
 
     def _mapped(self) -> SharedPage:
-        # opened separately: a map keeps its open file, and a forked child has the map, so that with the file that is
-        # locked it would hold the lock
+        # a separate open file: a map keeps its file open, and a forked child inherits the map, so with a map of the
+        # locked file the child would hold the lock
         mapped = open_lock(self.path)
         try:
             copy = os.open(copy_of(self.path), _OPEN | os.O_CREAT, 0o666)
@@ -432,7 +438,10 @@ class FileLock:
         return True
 
     def _check_holder(self, now: float) -> bool:
-        """Log once that the lock is held for long; True if no thread of this process held it, and it unlocked it."""
+        """Log once if the lock is held for long.
+
+        Returns True if a lost descriptor of this process held the lock, which is now unlocked: try again.
+        """
         if self._refused_s is None or now - self._checked_s > _LONG_S:
             self._refused_s, self._is_logged = now, False
         self._checked_s = now
@@ -454,19 +463,19 @@ class FileLock:
 
 
 def open_lock(path: str) -> int:
-    """Open a file for locks, created if missing; only users that may write it may open it."""
+    """Open a lock's file, created if missing; only users that may write the file may open it."""
     while True:
         try:
             file = os.open(path, _OPEN)
         except FileNotFoundError:
-            _make_lock(path)
+            _create_lock_file(path)
             continue
         _keep_readers_out(file)
         return file
 
 
-def _make_lock(path: str) -> None:
-    # it must have its final modes before it has its name
+def _create_lock_file(path: str) -> None:
+    # the file must have its final mode before it has its name
     temporary = os.path.join(os.path.dirname(path), paths.temporary_file(uuid.uuid4().hex))
     file = os.open(temporary, _OPEN | os.O_CREAT | os.O_EXCL, 0o622)
     try:
@@ -479,7 +488,7 @@ def _make_lock(path: str) -> None:
 
 
 def _keep_readers_out(file: int) -> None:
-    """Let every class of users that may write a file also read it, and no other."""
+    """Let the classes of users that may write a file also read it, and no other class."""
     writers = _mode_of(file) & 0o022
     _have_mode(file, 0o600 | writers | writers << 1)
 
@@ -491,7 +500,7 @@ def _mode_of(file: int) -> int:
 def _have_mode(file: int, mode: int) -> None:
     status = os.fstat(file)
     if stat.S_IMODE(status.st_mode) != mode and os.geteuid() in (0, status.st_uid):
-        # some mounts have no modes, or root may not change them; an append must not fail for that
+        # some mounts have no modes, or root may not change them: an append must not fail for this reason
         with suppress(OSError):
             os.fchmod(file, mode)
 
@@ -528,7 +537,7 @@ def _holder_name(holders: list[int]) -> str:
 
 def _advice(holders: list[int]) -> str:
     with suppress(OSError, IndexError), open(f"/proc/{holders[0]}/stat", "rb") as file:
-        # after the name in brackets, which may have any bytes
+        # the state follows the name in brackets, which may have any bytes
         if file.read().rpartition(b")")[2].split()[0] in (b"T", b"t"):
             return "it is stopped: continue it (SIGCONT), or end it"
     return "check what it waits for, or end it"
@@ -546,7 +555,9 @@ def _holders_of(file: int) -> list[int]:
             if fields[1] == "FLOCK" and fields[5].endswith(f":{status.st_ino}"):
                 # some file systems have another device here than in `stat`
                 holders.append((fields[5] != exact, int(fields[4])))
-    return [process for differs, process in sorted(holders) if differs == min(holders)[0] and process > 0]
+    # the holders on the exact device, if any; else all with the same inode
+    has_other_device = min(holders, default=(False, 0))[0]
+    return [process for differs, process in sorted(holders) if differs == has_other_device and process > 0]
 
 
 def _unlock_unknown(file: int) -> int:
@@ -611,7 +622,7 @@ def flocked(path: str, timeout_s: float = TIMEOUT_S) -> Iterator[int]:
         file = open_lock(path)
     try:
         with failing_as("lock", path):
-            _lock_empty(file, path, timeout_s)
+            _lock_without_page(file, path, timeout_s)
         yield file
     finally:
         # a child that was forked in the block also has the open file, and must not hold the lock
@@ -619,7 +630,7 @@ def flocked(path: str, timeout_s: float = TIMEOUT_S) -> Iterator[int]:
         os.close(file)
 
 
-def _lock_empty(file: int, path: str, timeout_s: float) -> None:
+def _lock_without_page(file: int, path: str, timeout_s: float) -> None:
     end, pause_s, is_logged = time.monotonic() + timeout_s, _SHORTEST_PAUSE_S, False
     while True:
         with suppress(BlockingIOError):
@@ -634,7 +645,7 @@ def _lock_empty(file: int, path: str, timeout_s: float) -> None:
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-def make_lock(path: str) -> None:
-    """Create the file of a lock if missing, so that a full disk does not prevent that later."""
+def ensure_lock_file(path: str) -> None:
+    """Create the file of a lock if missing, so that a full disk cannot prevent its creation later."""
     with failing_as("make the lock", path):
         os.close(open_lock(path))
