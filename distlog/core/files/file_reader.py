@@ -64,7 +64,7 @@ _TAIL_BYTES = 64 << 10
 #: Files of lines of at most this size are read together, up to a block.
 _SMALL_BYTES, _BLOCK_BYTES = 256 << 10, 4 << 20
 _READS_AHEAD = 16
-#: A line's number is counted for an error if no more than this must be read.
+#: The most bytes that are read to count the number of a bad line for its error.
 _COUNTED_BYTES = 1 << 30
 #: The most bytes of a batch of one record in addition to its key and value, without headers.
 _OVERHEAD = 128
@@ -77,7 +77,7 @@ class FileReader:
     """Reads input files. It can be pickled."""
 
     def __init__(self, options: ReadOptions, storage: InputStorage) -> None:
-        """Raise InvalidConfigError for a time format that is none."""
+        """Raise InvalidConfigError for an invalid time format."""
         self.options, self.storage = options, storage
         self.times = TimeReader(options.timestamp_unit, options.time_format, options.now_ms)
         self.times.check()
@@ -96,7 +96,11 @@ class FileReader:
         return [split for file in files for split in _splits_of(file, split_bytes, groups.get(file))]
 
     def check_first_files(self, files: Sequence[InputFile]) -> None:
-        """Raise InvalidRecordError if the first file of CSV, or of Parquet, lacks a column that the options name."""
+        """Check the first file of each format that has bytes.
+
+        Raises InvalidRecordError if a CSV or Parquet file lacks a column that the options name, and
+        InvalidConfigError for options that do not suit the format.
+        """
         seen_fields = SeenFields(self.options.fields)
         for form, file in {file.kind.format: file for file in reversed(files) if file.size}.items():
             if form == PARQUET:
@@ -129,7 +133,10 @@ class FileReader:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where the bytes of a block from `offset` on come from; a stream has no file, unknown `lines` are None."""
+    """The source of the bytes of a block from `offset` on: `file` (None: a stream) from `position` on.
+
+    `lines` is the number of lines before them (None: unknown). In Parquet, `position` is a row number.
+    """
 
     offset: int
     file: InputFile | None
@@ -139,7 +146,10 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Records in order, the stored bytes that they take, their origins, and the number of bad lines among them."""
+    """Records in order; their `size` as stored bytes; the number of bad lines that were `skipped`.
+
+    `text` is the block, empty for Parquet; `starts` says where records start in it (None: at every line).
+    """
 
     records: pa.Table
     size: int
@@ -159,6 +169,7 @@ class Part:
     def located(self, error: DistlogError) -> DistlogError:
         """An error of an append of `records`, with file and line instead of a row, if they are known."""
         row = error.details.pop("row", None)
+        # the encoder reports the limit that a record exceeds, but not always the record's row
         if row is None and isinstance(error.details.get("limit"), int):
             row = self._largest(error.details["limit"])
         if row is not None:
@@ -169,7 +180,7 @@ class Part:
         return error
 
     def _largest(self, limit: int) -> int | None:
-        """The row of the largest record, which a batch cannot hold; None if it is smaller."""
+        """The row of the largest record; None if a batch of `limit` bytes could hold it."""
         sizes = pc.binary_length(self.records["value"]).cast(pa.int64())
         if "key" in self.records.schema.names and not pa.types.is_null(self.records["key"].type):
             lengths = pc.binary_length(self.records["key"]).cast(pa.int64())
@@ -199,7 +210,11 @@ class SplitReport:
 
 @dataclass(slots=True)
 class RunReport:
-    """The splits of a run. After a bad line, `error` counts if the split of CSV is proven (`runs_to_repeat`)."""
+    """The splits of a run.
+
+    `error` is of a bad line in a CSV split that is not the first of its file. It applies only if the split began at
+    the start of a row, which `runs_to_repeat` checks.
+    """
 
     seen_fields: SeenFields
     splits: list[SplitReport] = field(default_factory=list)
@@ -240,7 +255,8 @@ class RunReading:
 
     def _rows(self, split: FileSplit) -> Iterator[Part]:
         groups = range(split.first_group, split.end_group) if split.end_group else None
-        reader, size, records, skipped = self._reader, split.length, 0, 0
+        # the first part counts the bytes of the whole split
+        reader, unreported_bytes, records, skipped = self._reader, split.length, 0, 0
         for table, first_row, faults in parquet_records(
             reader.storage, split.file, groups, reader.options, reader.times
         ):
@@ -251,8 +267,8 @@ class RunReading:
                     raise InvalidRecordError(f"{faults[row]} ({_SKIP_HINT})", **location)
                 table = table.take(integers(np.delete(np.arange(table.num_rows), [*faults])))
             origin = Origin(0, split.file, first_row, None)
-            yield Part(_finished(table, reader.options), size, len(faults), b"", None, [origin])
-            records, skipped, size = records + table.num_rows, skipped + len(faults), 0
+            yield Part(_finished(table, reader.options), unreported_bytes, len(faults), b"", None, [origin])
+            records, skipped, unreported_bytes = records + table.num_rows, skipped + len(faults), 0
         self.report.splits.append(SplitReport(split.start, split.end, records, skipped))
 
     def _small(self, splits: Sequence[FileSplit]) -> Iterator[Part]:
@@ -276,6 +292,7 @@ class RunReading:
             skipped = part.skipped
             yield part
         for number, split in enumerate(splits):
+            # bad lines are not counted by file: the first file's report has all
             report = SplitReport(0, split.length, counts.get(split.file, 0), 0 if number else skipped)
             self.report.splits.append(report)
 
@@ -298,10 +315,10 @@ class RunReading:
         self.report.splits.append(report)
 
     def _parts(self, split: FileSplit, lines: LineReading) -> Iterator[Part]:
-        counted = None if split.start else 0
+        lines_before = None if split.start else 0
         for block in split_blocks(self._reader.storage, split):
-            yield from lines.block(block, counted)
-            counted = None if counted is None else counted + block.text.count(b"\n") + 1
+            yield from lines.block(block, lines_before)
+            lines_before = None if lines_before is None else lines_before + block.text.count(b"\n") + 1
         is_end = split.end >= split.file.size or split.file.kind.compression is not None
         position = lines.next_position
         yield from lines.remaining(() if is_end else lines_after(self._reader.storage, split.file, position))
@@ -360,7 +377,7 @@ class LineReading:
             raise
 
     def block(self, block: Block, lines: int | None) -> Iterator[Part]:
-        """The records of the next block, after `lines` lines; None if unknown."""
+        """The records of the next block, which starts after `lines` lines of the file (None: unknown)."""
         text, position = block.text, block.position
         self.start = position if self.start is None else self.start
         if self._parser is None:
@@ -379,11 +396,12 @@ class LineReading:
         yield from self.parts(text, [self._origin])
 
     def remaining(self, blocks: Iterable[Block] = ()) -> Iterator[Part]:
-        """The records of buffered lines: of a quoted field of CSV that `blocks` may end."""
+        """The records of the carried lines, an unfinished row of CSV, whose end `blocks` may have."""
         limit = len(self._carried)
         for block in blocks if limit else ():
             yield from self.parts(self._carried + block.text, [self._origin], limit)
             if self._consumed >= limit:
+                # all carried bytes are parsed: their last row ended in `block`
                 return
             limit -= self._consumed
         if limit:
@@ -401,6 +419,7 @@ class LineReading:
         except InvalidRecordError as error:
             error.details.setdefault("file", origin.file.name if origin.file else None)
             raise
+        # if all rows ended, `consumed` includes the block's last newline, which `text` lacks
         self._consumed = parsed.consumed
         self._carried = (text + b"\n")[parsed.consumed :] if parsed.consumed <= len(text) else b""
         if len(origins) == 1:
@@ -440,7 +459,7 @@ def _finished(records: pa.Table, options: ReadOptions) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A run to read instead of the runs [first, end), whose records are dropped."""
+    """A run to read instead of the runs [first, end), which gave wrong records."""
 
     first: int
     end: int
@@ -450,8 +469,8 @@ class Repeat:
 def runs_to_repeat(runs: Sequence[Run], reports: Sequence[RunReport]) -> list[Repeat]:
     """The runs to read again, since a split of CSV began within a quoted field; mostly none.
 
-    A split assumes that its first line begins a row. That is right if the previous split's last row ended there. If
-    not, its file is read again as one split. Raises the error of a bad line in a split that was right.
+    A split assumes that its first line begins a row, which is right if the previous split's last row ended there. If
+    not, its file is read again as one split. Raises the error of a bad line in a split that began at a row.
     """
     wrong = set[str]()
     expected = ("", 0)
@@ -493,7 +512,7 @@ def check_fields(reports: Sequence[RunReport]) -> None:
 
 
 def files_without_records(run: Run, report: RunReport) -> list[str]:
-    """The names of the whole files of a run that have bytes, but no records."""
+    """The names of the files that a run read as a whole, and that have bytes but no records."""
     return [
         split.file.name
         for split, counts in zip(run, report.splits, strict=False)
@@ -577,7 +596,7 @@ def pack(splits: Sequence[FileSplit], tasks: int) -> list[Run]:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Whole lines without the last newline, and the position of the first in its file (decompressed)."""
+    """Whole lines without the last newline, and the position of the first line in its file (decompressed)."""
 
     position: int
     text: bytes
@@ -613,7 +632,7 @@ def lines_after(storage: InputStorage, file: InputFile, position: int) -> Iterat
 
 
 def _stored(storage: InputStorage, file: InputFile, start: int, end: int) -> Iterator[bytes]:
-    """Yield the bytes of a file up to `end`, or to the end of the line there."""
+    """Yield the bytes of a file from `start` to `end`, or to the end of the line at `end`."""
     position = start
     last = b""
     try:
@@ -634,7 +653,7 @@ def _stored(storage: InputStorage, file: InputFile, start: int, end: int) -> Ite
 
 
 def _growing(storage: InputStorage, file: InputFile, position: int) -> Iterator[bytes]:
-    """Yield the bytes from `position` on, at first a few, since most lines are short."""
+    """Yield the bytes from `position` on, in chunks that grow from a small one, since most lines are short."""
     size = _TAIL_BYTES
     while position < file.size:
         try:
