@@ -56,33 +56,36 @@ from distlog.core.read.row_lines import (
 Longs = npt.NDArray[np.int64]
 #: Stands for an absent number.
 ABSENT = MIN_LONG
-#: Kinds of values: a number, a number that may be absent, and the number of one of some words.
+#: Kinds of values: a number; a number that may be ABSENT; an index into the field's words.
 _NUMBER, _OPTIONAL, _CHOICE = range(3)
 _BOOLEANS = ("false", "true")
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
 #: The most lines that are made at once.
 _LINES = 1 << 16
-#: The fewest bytes of a header: the lengths of an empty name and of a null value.
+#: The fewest bytes of a header: two lengths, of an empty name and of a null value.
 _SMALLEST_HEADER = 2
 #: The size of a message of formats 0 and 1 after its offset, and its checksum.
 _LEGACY_SIZE_AND_CRC = struct.Struct(">iI")
 #: Kafka's types of control records, by number.
-_NAMES = ("ABORT", "COMMIT", "LEADER_CHANGE", "SNAPSHOT_HEADER", "SNAPSHOT_FOOTER", "KRAFT_VERSION", "KRAFT_VOTERS")
-_UNKNOWN = len(_NAMES)
+_CONTROL_TYPES = (
+    *("ABORT", "COMMIT", "LEADER_CHANGE", "SNAPSHOT_HEADER", "SNAPSHOT_FOOTER"),
+    *("KRAFT_VERSION", "KRAFT_VOTERS"),
+)
+_UNKNOWN = len(_CONTROL_TYPES)
 
 
 @dataclass(frozen=True, slots=True)
 class LineField:
-    """A value of a line: its label and its words, as text and as JSON."""
+    """A value of a line: its label and its words, each as text and as JSON."""
 
     name: str
     kind: int
     labels: tuple[str, str]
     words: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
-    def parts(self, values: npt.NDArray[Any], style: int) -> list[Texts]:
-        """The texts of some values, as text (style 0) or as JSON (1)."""
-        words, label = self.words[style], self.labels[style]
+    def parts(self, values: npt.NDArray[Any], *, as_json: bool) -> list[Texts]:
+        """The texts of some values, with their label."""
+        words, label = self.words[as_json], self.labels[as_json]
         if self.kind == _CHOICE:
             return [label, texts(words).cast(TEXT).take(integers(values, pa.int64()))]
         column = integers(values, pa.int64())
@@ -94,7 +97,7 @@ class LineField:
 
 
 def number(name: str, label: str | None = None) -> LineField:
-    """A number; in text `label` may stand before it instead of its name."""
+    """A number; in text, `label` replaces the usual label, the name."""
     return LineField(name, _NUMBER, (f" {name}: " if label is None else label, f',"{name}":'))
 
 
@@ -107,14 +110,17 @@ def choice(name: str, words: Sequence[str]) -> LineField:
 
 
 def labelled(name: str, as_text: Sequence[str], as_json: Sequence[str]) -> LineField:
-    """One of some words that include their label, by its number."""
+    """A choice among words that already contain the label."""
     return LineField(name, _CHOICE, ("", ""), (tuple(as_text), tuple(as_json)))
 
 
 def optional(
     name: str, as_text: tuple[str, str, str] | None = None, as_json: tuple[str, str, str] | None = None
 ) -> LineField:
-    """A number that may be absent, by default as Java prints an `OptionalLong`."""
+    """A number that may be absent, by default as Java prints an `OptionalLong`.
+
+    The words: the whole text if absent, and else the texts before and after the number.
+    """
     text, label = f" {name}: ", f',"{name}":'
     as_text = as_text or (f"{text}OptionalLong.empty", f"{text}OptionalLong[", "]")
     return LineField(name, _OPTIONAL, ("", ""), (as_text, as_json or (f"{label}null", label, "")))
@@ -144,7 +150,9 @@ class Line:
 
     def parts(self, columns: Mapping[str, npt.NDArray[Any]], *, as_json: bool) -> list[Texts]:
         """The texts of lines with the values of `columns`, without the end."""
-        parts = [part for field in self.fields for part in field.parts(columns[field.name], int(as_json))]
+        parts = [
+            part for line_field in self.fields for part in line_field.parts(columns[line_field.name], as_json=as_json)
+        ]
         if as_json:
             return [f'{{"type":"{self.kind}"', *parts]
         if not self.begin and parts:
@@ -251,6 +259,7 @@ class DumpedRecords:
     @cached_property
     def headers(self) -> pa.Array:
         room = int((self.sections["end"] - self.sections["start"]).sum())
+        # after a bad record the number of headers is not known: as many as the bytes could hold
         count = room // _SMALLEST_HEADER if self.has_fault else int(self.sections["header_count"].sum())
         return headers_to_arrow(self.data, self.fields.headed, self.size, count, room)
 
@@ -281,7 +290,15 @@ def scan(
     """Return the records of the first of `batches`, up to `enough` bytes, and the error of a bad record."""
     try:
         batches = _readable(data, batches, source)
-        selection = BatchSelection(data, batches, 0, 0, MIN_LONG, MAX_LONG, source)
+        selection = BatchSelection(
+            data,
+            batches,
+            shift=0,
+            partition=0,
+            start_offset=MIN_LONG,
+            end_offset=MAX_LONG,
+            source=source,
+        )
         buffer, sections = open_sections(selection, enough)
     except CorruptRecordError as error:
         return no_records(batches), error
@@ -293,6 +310,7 @@ def scan(
         scan_sections(selection, buffer, sections, fields)
     except CorruptRecordError as error:
         fault = error
+        # of several batches no record is returned: the caller halves them to find the bad batch
         counts = np.array([error.details["record"] if len(batches) == 1 else 0] * len(batches))
     return DumpedRecords(buffer, sections, counts, fields, magic, fault is not None), fault
 
@@ -315,32 +333,39 @@ def _sizes(slices: Any, count: int) -> Longs:
     return np.where(slices.valid[:count], sizes, -1)
 
 
-_TYPES = (
-    tuple(f" endTxnMarker: {name}" for name in _NAMES[:2])
-    + tuple(f" controlType: {name}({number})" for number, name in enumerate(_NAMES[2:], 2))
+#: The words for the types of control records, with their labels: as text, and as JSON.
+_MARKER_WORDS = (
+    tuple(f" endTxnMarker: {name}" for name in _CONTROL_TYPES[:2])
+    + tuple(f" controlType: {name}({index})" for index, name in enumerate(_CONTROL_TYPES[2:], 2))
     + (" controlType: UNKNOWN",),
-    tuple(f',"endTxnMarker":"{name}"' for name in _NAMES[:2])
-    + tuple(f',"controlType":"{name}"' for name in _NAMES[2:])
+    tuple(f',"endTxnMarker":"{name}"' for name in _CONTROL_TYPES[:2])
+    + tuple(f',"controlType":"{name}"' for name in _CONTROL_TYPES[2:])
     + (',"controlType":"UNKNOWN"',),
 )
 #: The additional values of a control record: its type, the number of an unknown type, and the coordinator's epoch.
 MARKER = (
-    labelled("type", *_TYPES),
+    labelled("type", *_MARKER_WORDS),
     optional("type_number", ("", "(", ")"), ("", ',"controlTypeId":', "")),
     optional("epoch", ("", " coordinatorEpoch: ", ""), ("", ',"coordinatorEpoch":', "")),
 )
 
 
-def _markers(records: DumpedRecords, is_control: npt.NDArray[np.bool_], style: int) -> pa.Array:
+def _markers(records: DumpedRecords, is_control: npt.NDArray[np.bool_], *, as_json: bool) -> pa.Array:
+    """The texts of the additional values of control records (MARKER); null for other records."""
     rows = integers(np.flatnonzero(is_control))
     keys, values = (column.take(rows).to_pylist() for column in (records.key, records.value))
-    numbers = np.full((len(MARKER), len(rows)), ABSENT)
+    marker_values = np.full((len(MARKER), len(rows)), ABSENT)
     for row, (key, value) in enumerate(zip(keys, values, strict=True)):
         kind = int.from_bytes(key[2:4], "big", signed=True) if key is not None and len(key) >= 4 else -1
-        numbers[:2, row] = (kind, ABSENT) if 0 <= kind < _UNKNOWN else (_UNKNOWN, kind)
+        marker_values[:2, row] = (kind, ABSENT) if 0 <= kind < _UNKNOWN else (_UNKNOWN, kind)
         if kind in (ABORT, COMMIT) and value is not None and len(value) >= 6:
-            numbers[2, row] = int.from_bytes(value[2:6], "big", signed=True)
-    parts = [part for field, column in zip(MARKER, numbers, strict=True) for part in field.parts(column, style)]
+            marker_values[2, row] = int.from_bytes(value[2:6], "big", signed=True)
+    parts = [
+        part
+        for line_field, column in zip(MARKER, marker_values, strict=True)
+        for part in line_field.parts(column, as_json=as_json)
+    ]
+    # the number of each control record among the control records; other rows get any number, and become null
     marker_rows = np.maximum(np.cumsum(is_control) - 1, 0)
     markers = joined(parts, len(rows)).take(integers(marker_rows))
     return pc.if_else(booleans(is_control), markers, pa.nulls(1, TEXT)[0])
@@ -369,13 +394,15 @@ BATCH_LINE = Line(
 LEGACY_BATCH = Line("batch", (number("offset"), *_END))
 _RECORD = (number("offset"), *time("timestamp"), number("keySize"), number("valueSize"))
 RECORD = Line("record", (*_RECORD, number("sequence")), begin="|", end="")
-#: The brace is in the lines of Kafka's tool too.
+#: In text, `_records` ends these lines with the unmatched `}` that Kafka's tool prints.
 LEGACY_RECORD = Line("record", (*_RECORD, flag("isValid"), number("crc")), begin="|")
 BARE_RECORD = Line("record", ())
 
 
 @dataclass(frozen=True, slots=True)
 class LogStyle:
+    """Which parts of records to print: their `metadata`, and their `content` (key and value)."""
+
     metadata: bool
     content: bool
     as_json: bool
@@ -383,13 +410,13 @@ class LogStyle:
     def lines(
         self, batches: npt.NDArray[Any], origin: int, valid: npt.NDArray[np.bool_], records: DumpedRecords
     ) -> memoryview:
-        """The lines of `batches`; the file has the position `origin` at 0, and `valid` marks right checksums."""
+        """The lines of `batches`, with positions from `origin` of the file on; `valid`: which checksums are right."""
         line = BATCH_LINE if batches["magic"][0] >= 2 else LEGACY_BATCH
         columns = _batch_columns(batches, origin, valid)
         lines = line.texts(len(batches), columns, as_json=self.as_json)
         if not records.size:
             return bytes_of(lines)
-        # each batch, and then its records
+        # a batch's line comes before the lines of its records
         firsts = np.arange(len(batches)) + np.cumsum(records.counts) - records.counts
         order = np.full(len(batches) + records.size, -1)
         order[firsts] = np.arange(len(batches))
@@ -412,7 +439,7 @@ class LogStyle:
                 parts += [',"headerKeys":[' if self.as_json else " headerKeys: [", names, "]"]
         is_control = np.repeat((batches["attributes"] & CONTROL != 0) & current, records.counts)
         if is_control.any() and self.metadata:
-            parts.append(or_else(_markers(records, is_control, int(self.as_json)), ""))
+            parts.append(or_else(_markers(records, is_control, as_json=self.as_json), ""))
         if self.content:
             bar = "" if self.metadata else "|"
             labels = (',"key":', ',"payload":') if self.as_json else (f"{bar} key: ", " payload: ")
@@ -421,11 +448,11 @@ class LogStyle:
         return joined([*parts, "}\n" if self.as_json else "\n"], records.size)
 
     def _content(self, label: str, column: pa.Array, is_control: npt.NDArray[np.bool_]) -> pa.Array:
-        texts = json_texts(column, ('{"base64":"', '"}')) if self.as_json else java_texts(column)
-        texts = joined([label, texts], len(column))
+        contents = json_texts(column, ('{"base64":"', '"}')) if self.as_json else java_texts(column)
+        contents = joined([label, contents], len(column))
         if is_control.any():
-            texts = pc.if_else(booleans(is_control), pa.nulls(1, TEXT)[0], texts)
-        return or_else(texts, "")
+            contents = pc.if_else(booleans(is_control), pa.nulls(1, TEXT)[0], contents)
+        return or_else(contents, "")
 
 
 def _batch_columns(batches: npt.NDArray[Any], origin: int, valid: npt.NDArray[np.bool_]) -> dict[str, Any]:
@@ -464,7 +491,7 @@ def timestamp_types(batches: npt.NDArray[Any]) -> Longs:
 def _record_columns(batches: npt.NDArray[Any], records: DumpedRecords) -> dict[str, Any]:
     sequences = np.repeat(batches["base_sequence"].astype(np.int64), records.counts)
     deltas = records.offsets - np.repeat(batches["base_offset"], records.counts)
-    crcs, hold = records.checksums
+    crcs, valid = records.checksums
     return {
         "offset": records.offsets,
         "timestamp_type": np.repeat(timestamp_types(batches), records.counts),
@@ -472,6 +499,6 @@ def _record_columns(batches: npt.NDArray[Any], records: DumpedRecords) -> dict[s
         "keySize": _sizes(records.fields.key, records.size),
         "valueSize": _sizes(records.fields.value, records.size),
         "sequence": np.where(sequences >= 0, (sequences + deltas) & MAX_INT, -1),
-        "isValid": hold,
+        "isValid": valid,
         "crc": crcs,
     }

@@ -22,7 +22,7 @@ from distlog.core.format.record_batch import COLUMNS, SCHEMA
 from distlog.core.integers import MAX_LONG, MIN_LONG, count_of, whole_number, whole_numbers
 from distlog.core.read.lookup import EARLIEST, LATEST, first_records, start_by_index
 from distlog.core.schemas.avro import avro_table
-from distlog.core.schemas.decoding import NEEDED, OnError, check_on_error, without_headers
+from distlog.core.schemas.decoding import DECODING_COLUMNS, OnError, check_on_error, without_headers
 from distlog.core.schemas.protobuf import protobuf_table
 from distlog.core.schemas.registry import SchemaRegistry, SchemaTopic, registry_of
 from distlog.core.segments.chunks import (
@@ -155,14 +155,14 @@ class Scan:
     ) -> pa.Table:
         """Read all records as one Arrow table, with fields of the value, which is JSON, in place of `value`.
 
-        A column is int64, double or bool if all its values are, and no whole number changes; else it is text, an
-        object or an array as JSON. A missing field is null, and a null value has null fields. DuckDB must be
-        installed.
+        A column is int64, double or bool if all its values have that type and it holds each whole number exactly;
+        else it is text, with objects and arrays as JSON. A missing field is null, and a null value has null fields.
+        DuckDB must be installed.
 
         Args:
             *paths: Paths of fields: `$.user.name`, `$.tags[0]` or `$."odd.name"`.
             framed: Values begin with the header of a registry's JSON Schema, which is skipped.
-            on_error: `null` leaves the fields of a value that is not JSON null.
+            on_error: With `null`, a value that is not JSON gets null fields.
             progress: As in `to_table`.
             **named: Paths by the names of their columns.
 
@@ -178,7 +178,7 @@ class Scan:
             [{'path': '/start'}, {'path': '/help'}, {'path': '/start'}]
         """
         by_name = named_paths(paths, named, [name for name in self.columns if name != "value"])
-        batches: Iterable[pa.RecordBatch] = self._needed(progress)
+        batches: Iterable[pa.RecordBatch] = self._batches_to_decode(progress)
         if framed:
             batches = without_headers(batches, on_error)
         return json_fields(batches, self.columns, by_name, on_error)
@@ -197,12 +197,12 @@ class Scan:
         A null value has null fields. fastavro must be installed.
 
         Args:
-            schema: The schema of the columns, to which Avro resolves the schemas of values. Without a `registry` it
-                wrote the values, which have no header. Default: the highest id in the scan; then memory holds the
-                scan.
+            schema: The schema of the columns; Avro resolves each value's schema to it. Without a `registry` all
+                values were written with it, and have no header. Default: the schema with the highest id in the scan,
+                which is then held in memory.
             registry: A registry, or the source of one: each value begins with the id of its schema.
             flatten: Make each field a column; else one column `value` has the fields as its parts.
-            on_error: `null` leaves the fields of a value that cannot be decoded null.
+            on_error: With `null`, a value that cannot be decoded gets null fields.
             progress: As in `to_table`.
 
         Returns:
@@ -221,7 +221,9 @@ class Scan:
             [{'count': 1}]
         """
         check_on_error(on_error)
-        return avro_table(self._needed(progress), self.schema, schema, registry_of(registry), on_error, flatten)
+        return avro_table(
+            self._batches_to_decode(progress), self.schema, schema, registry_of(registry), on_error, flatten
+        )
 
     def protobuf(
         self,
@@ -262,7 +264,7 @@ class Scan:
             [{'count': 1}]
         """
         check_on_error(on_error)
-        batches, source = self._needed(progress), registry_of(registry)
+        batches, source = self._batches_to_decode(progress), registry_of(registry)
         return protobuf_table(batches, self.schema, schema, message, source, on_error, flatten)
 
     def head(self, limit: int = 10) -> pa.Table:
@@ -303,7 +305,9 @@ class Scan:
             parts, missing = batches + parts, missing - sum(batch.num_rows for batch in batches)
             if missing <= 0:
                 break
-        return pa.Table.from_batches(parts, self.schema).slice(max(-missing, 0))
+        # the first window in the table may have more records than were missing
+        surplus = max(-missing, 0)
+        return pa.Table.from_batches(parts, self.schema).slice(surplus)
 
     def sample(self, limit: int = 10, seed: int | None = None) -> pa.Table:
         """Read different records by chance, each with the same chance, in their order.
@@ -386,8 +390,8 @@ class Scan:
         """
         return count_records(self.reader, self.slices, self.isolation, self.max_workers)
 
-    def _needed(self, progress: bool | None) -> Iterator[pa.RecordBatch]:
-        columns = list(dict.fromkeys((*self.columns, *NEEDED)))
+    def _batches_to_decode(self, progress: bool | None) -> Iterator[pa.RecordBatch]:
+        columns = list(dict.fromkeys((*self.columns, *DECODING_COLUMNS)))
         batches = read_slices(self.reader, self.slices, columns, self.isolation, self.max_workers)
         return self._watched(batches, progress)
 
@@ -406,7 +410,7 @@ class Scan:
 
 
 _INTEGERS = {"BIGINT", "UBIGINT"}
-#: The type of a column whose values all have one of the kinds; else it is text.
+#: DuckDB's types of JSON values, and the column's type if all its values have one of the types; else it is text.
 _TYPES = ((_INTEGERS, pa.int64()), ({*_INTEGERS, "DOUBLE"}, pa.float64()), ({"BOOLEAN"}, pa.bool_()))
 #: DuckDB reads only the batch, and fetches nothing. One thread, since the scan decodes ahead in other threads.
 _SETTINGS = {
@@ -435,7 +439,10 @@ def named_paths(paths: Sequence[str], named: Mapping[str, str], columns: Sequenc
 def json_fields(
     batches: Iterable[pa.RecordBatch], columns: Sequence[str], paths: Mapping[str, str], on_error: OnError
 ) -> pa.Table:
-    """The `columns` of batches that have NEEDED too, with the fields at `paths` instead of `value`, or at the end."""
+    """The `columns` as a table, with the fields at `paths` for `value`, or last if there is none.
+
+    `batches` also have the columns DECODING_COLUMNS.
+    """
     check_on_error(on_error)
     extractor = _FieldExtractor(paths, on_error)
     retained = [name for name in columns if name != "value"]
@@ -511,7 +518,7 @@ class _FieldExtractor:
             raise
 
 
-#: Escapes of JSON: a group with those that stay, including pairs of surrogates; and surrogates without a pair.
+#: An escape in JSON. Group 1: one that stays, including a pair of surrogates; without group 1: a lone surrogate.
 _ESCAPES = re.compile(
     rb"(\\(?:[^u]|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}))|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 )
@@ -519,9 +526,9 @@ _REPLACEMENT = rb"\ufffd"
 
 
 def with_whole_characters(texts: pa.Array) -> pa.Array:
-    """Texts of JSON in which U+FFFD replaces each escaped surrogate without its pair, for example `\\ud83d`.
+    """Texts of JSON in which U+FFFD replaces each escaped lone surrogate, for example `\\ud83d`.
 
-    Programs that cut text by UTF-16 write them. They are valid JSON, but DuckDB refuses the value.
+    Programs that cut text by UTF-16 write lone surrogates, which are valid JSON, but DuckDB refuses the value.
     """
     valid, ends, data = texts.buffers()
     replaced = _ESCAPES.sub(lambda escape: escape[1] or _REPLACEMENT, data) if data is not None else b""
@@ -529,6 +536,7 @@ def with_whole_characters(texts: pa.Array) -> pa.Array:
 
 
 def _texts(values: pa.Array) -> pa.Array:
+    """Cast to text; values that are not UTF-8 become null, and are found by halving."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -551,9 +559,10 @@ def _typed(texts: pa.ChunkedArray, kinds: set[str]) -> pa.ChunkedArray:
 
 
 def _are_exact(texts: pa.ChunkedArray, doubles: pa.ChunkedArray) -> bool:
-    integers = pc.unique(texts.filter(pc.match_substring_regex(texts, "^-?[0-9]{16,}$"))).to_pylist()
+    """Return whether `doubles` hold all whole numbers in `texts` exactly, and no number is too large for a double."""
+    long_numbers = pc.unique(texts.filter(pc.match_substring_regex(texts, "^-?[0-9]{16,}$"))).to_pylist()
     infinite = pc.and_(pc.is_inf(doubles), pc.match_substring_regex(texts, "^-?[0-9]"))
-    return not pc.any(infinite).as_py() and all(float(integer) == int(integer) for integer in integers)
+    return not pc.any(infinite).as_py() and all(float(number) == int(number) for number in long_numbers)
 
 
 #: The number of offsets that are read first, unless fewer records are requested.
@@ -567,7 +576,7 @@ def first(
     limit: int,
     isolation: Isolation = READ_UNCOMMITTED,
 ) -> Iterator[pa.RecordBatch]:
-    # each window has more offsets: few may be records, or have the requested times
+    # each window has more offsets than the one before it: few may be records, or have the requested times
     for window in windows(slices, min(limit, FIRST_OFFSETS)) if limit > 0 else ():
         for batch in read_slices(reader, window, columns, isolation, max_workers=1):
             yield batch.slice(0, limit)
@@ -583,7 +592,7 @@ Longs = npt.NDArray[np.int64]
 
 
 def _sampled_slices(slices: Sequence[SegmentSlice], sizes: Longs, numbers: Longs) -> tuple[list[SegmentSlice], Longs]:
-    """Return the slices to read for the records `numbers`, and the rows of the records in what they read."""
+    """Return the slices to read for the records `numbers`, and the rows of the records in what the slices have."""
     parts: list[SegmentSlice] = []
     rows: list[Longs] = [np.empty(0, np.int64)]
     begin = 0
@@ -607,11 +616,11 @@ def slice_columns(slices: Sequence[SegmentSlice]) -> SegmentColumns:
     rows = []
     for part in slices:
         segment = part.segment
-        first = segment.min_timestamp if segment.min_timestamp >= 0 else segment.first_timestamp
-        last = segment.max_timestamp
-        if last >= 0:
-            first, last = max(first, part.times.oldest), min(last, part.times.newest)
-        rows.append((segment.partition, most_records([part]), part.estimated_bytes, first, last))
+        oldest = segment.min_timestamp if segment.min_timestamp >= 0 else segment.first_timestamp
+        newest = segment.max_timestamp
+        if newest >= 0:
+            oldest, newest = max(oldest, part.times.oldest), min(newest, part.times.newest)
+        rows.append((segment.partition, most_records([part]), part.estimated_bytes, oldest, newest))
     columns = np.array(rows, np.int64).reshape(-1, 5).T
     return SegmentColumns(np.unique(columns[0]), *columns)
 
@@ -673,6 +682,10 @@ def records_of(
     limit: int | None,
     isolation: IsolationLevel = "read_uncommitted",
 ) -> Iterator[Record]:
+    """Yield up to `limit` records of a partition from `start` on; None is the log's start, and no limit.
+
+    Index lookups find the first few records, and read little; slices of segments continue after them.
+    """
     low = None if start is None else whole_number("start", start)
     most = MAX_LONG if limit is None else count_of("limit", limit)
     if most == 0:
@@ -694,7 +707,7 @@ def records_of(
             yield Record(**{**row, "headers": [(header["key"], header["value"]) for header in row["headers"]]})
 
 
-#: By partition (start offset, end offset); None is the log's own bound. EARLIEST and LATEST stand for these too.
+#: By partition (start offset, end offset); None is the log's own bound. EARLIEST and LATEST are its start and end.
 Bounds = Mapping[int, tuple[int | None, int | None]]
 
 
@@ -739,9 +752,9 @@ def plan_slices(
 ) -> tuple[list[SegmentSlice], Isolation]:
     """Return the slices between `bounds`, and the isolation that filters their batches.
 
-    Reads only metadata, with two exceptions: the time index of a large segment that lies partly before `times`, with
-    the batch that it leads to; and for read_committed the transaction indexes, and the segments with transactions if
-    the metadata lacks the last stable offset.
+    Reads only metadata, with two exceptions. For a large segment that begins before `times`, it reads the time index,
+    and the batch to which that index points. For read_committed it reads the transaction indexes, and the segments
+    with transactions if the metadata lacks the last stable offset.
     """
     check_choice("isolation", isolation, IsolationLevel)
     check_choice("out_of_range", out_of_range, OutOfRange)
@@ -758,8 +771,8 @@ def plan_slices(
         if isolation == "read_uncommitted":
             continue
         end[number] = min(end[number], last_stable_offset(reader, state))
-        first = bounded_start(number, start[number], state, out_of_range)
-        if transactions := aborted_transactions(reader, state, first):
+        first_offset = bounded_start(number, start[number], state, out_of_range)
+        if transactions := aborted_transactions(reader, state, first_offset):
             aborted[number] = transactions
     slices = plan(snapshot, start, end, out_of_range, times)
     return _with_indexed_starts(reader, slices), Isolation.of(aborted)
@@ -780,7 +793,7 @@ def slices_of(
 
 
 def _with_indexed_starts(reader: SegmentReader, parts: list[SegmentSlice]) -> list[SegmentSlice]:
-    """Drop the first offsets of slices that the time indexes of large segments exclude."""
+    """Move the starts of large segments past offsets that the time index proves too old; drop empty slices."""
     rows = [
         row
         for row, part in enumerate(parts)
@@ -819,7 +832,7 @@ def most_records(slices: Sequence[SegmentSlice]) -> int:
 def count_records(
     reader: SegmentReader, slices: Sequence[SegmentSlice], isolation: Isolation, max_workers: int
 ) -> int:
-    """Count the records; reads only segments whose metadata lacks the number."""
+    """Count the records; reads only segments whose metadata lacks their number of records."""
     counts = [known_count(part) for part in slices]
     unknown = [part for part, count in zip(slices, counts, strict=True) if count is None]
     batches = read_slices(reader, unknown, ("offset",), isolation, max_workers)

@@ -22,7 +22,7 @@ OnError = Literal["fail", "null"]
 """The action for a value that cannot be decoded: raise, or make its fields null."""
 Longs = npt.NDArray[np.int64]
 #: The columns that a read needs in addition to the selected columns.
-NEEDED = ("partition", "offset", "value")
+DECODING_COLUMNS = ("partition", "offset", "value")
 #: If values cannot be decoded together, halves of at most this many are decoded one by one.
 FEW = 64
 Payloads = TypeVar("Payloads", list[bytes], pa.Array)

@@ -6,7 +6,6 @@ A registry has the text of .proto files, which the compiler of grpcio-tools read
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 import tempfile
 from collections.abc import Iterable
@@ -39,7 +38,8 @@ from distlog.core.schemas.registry import Schema, SchemaRegistry
 _EXTRA = extra("protobuf")
 #: The file name of a schema, next to the files that it imports.
 _FILE = "value.proto"
-#: Arrow's types: Python has no nanoseconds, and an absent list or map is empty.
+#: ptars's options for Arrow's types: times in microseconds, since Python has no nanoseconds; enums as their names;
+#: lists, maps and their values nullable, as other fields are, although an absent list or map is empty.
 _CONFIG = {
     "timestamp_unit": "us",
     "duration_unit": "us",
@@ -49,7 +49,7 @@ _CONFIG = {
     "list_value_nullable": True,
     "map_value_nullable": True,
 }
-#: The microseconds of a Timestamp (the years 1 to 9999) and of a Duration (10,000 years), from and to.
+#: The half-open ranges of a Timestamp (the years 1 to 9999) and of a Duration (10,000 years), in microseconds.
 _TIMES = -62_135_596_800 * 10**6, 253_402_300_800 * 10**6
 _DURATIONS = -315_576_000_001 * 10**6 + 1, 315_576_000_001 * 10**6
 
@@ -76,10 +76,11 @@ class Message:
 
     def rows(self, payloads: list[bytes]) -> pa.RecordBatch:
         decoded = self._handler.list_to_record_batch(payloads)
-        if _check_columns(decoded.to_struct_array(), self._descriptor):
+        if _has_doubled_oneof(decoded.to_struct_array(), self._descriptor):
             message_factory = optional("google.protobuf.message_factory", "protobuf()", _EXTRA)
-            kind = message_factory.GetMessageClass(self._descriptor)
-            written = [kind.FromString(payload).SerializePartialToString() for payload in payloads]
+            message_class = message_factory.GetMessageClass(self._descriptor)
+            # Protobuf's own library keeps the last field of each oneof, so decode what it writes
+            written = [message_class.FromString(payload).SerializePartialToString() for payload in payloads]
             decoded = self._handler.list_to_record_batch(written)
         return pa.RecordBatch.from_arrays(decoded.columns, schema=self.schema)
 
@@ -119,12 +120,15 @@ def _check_no_circle(descriptor: Any, inside: tuple[str, ...]) -> None:
             _check_no_circle(field.message_type, (*inside, descriptor.full_name))
 
 
-def _check_columns(values: pa.Array, descriptor: Any) -> bool:
-    """Return whether a message has two fields of a oneof, which ptars sets both. Raises ValueError for a bad time."""
+def _has_doubled_oneof(values: pa.Array, descriptor: Any) -> bool:
+    """Return whether a message sets two fields of a oneof, which ptars both keeps.
+
+    Raises ValueError for a time out of range.
+    """
     if pa.types.is_list(values.type):
-        return _check_columns(values.values, descriptor)
+        return _has_doubled_oneof(values.values, descriptor)
     if pa.types.is_map(values.type):
-        return _check_columns(values.items, descriptor.fields_by_name["value"].message_type)
+        return _has_doubled_oneof(values.items, descriptor.fields_by_name["value"].message_type)
     if pa.types.is_timestamp(values.type) or pa.types.is_duration(values.type):
         first, end = _TIMES if pa.types.is_timestamp(values.type) else _DURATIONS
         bounds = pc.min_max(values.cast(pa.int64())).as_py()
@@ -132,12 +136,13 @@ def _check_columns(values: pa.Array, descriptor: Any) -> bool:
             raise ValueError(f"a {descriptor.name} is out of the range of Protobuf")
     if not pa.types.is_struct(values.type):
         return False
-    kinds = {field.name: kind for field in descriptor.fields if (kind := field.message_type) is not None}
-    inside = [_check_columns(values.field(name), kind) for name, kind in kinds.items()]
+    nested = {field.name: message for field in descriptor.fields if (message := field.message_type) is not None}
+    # of all nested messages, since each raises for its times
+    nested_results = [_has_doubled_oneof(values.field(name), message) for name, message in nested.items()]
     # an optional field is a oneof with one field
     oneofs = (oneof.fields for oneof in descriptor.oneofs if len(oneof.fields) > 1)
-    is_set = ([flags_of(values.field(field.name).is_valid()) for field in fields] for fields in oneofs)
-    return any(inside) or any((np.sum(flags, axis=0) > 1).any() for flags in is_set)
+    flags_of_oneofs = ([flags_of(values.field(field.name).is_valid()) for field in fields] for fields in oneofs)
+    return any(nested_results) or any((np.sum(flags, axis=0) > 1).any() for flags in flags_of_oneofs)
 
 
 def _files_of(file: Any, files: dict[str, bytes] | None = None) -> tuple[bytes, ...]:
@@ -151,12 +156,12 @@ def _files_of(file: Any, files: dict[str, bytes] | None = None) -> tuple[bytes, 
 
 def compiled(schema: Schema) -> tuple[bytes, ...]:
     descriptors = optional("google.protobuf.descriptor_pb2", "protobuf()", _EXTRA)
-    with suppress(ValueError, binascii.Error, Exception):
+    with suppress(Exception):  # not base64 of a descriptor: a text
         # some producers register the descriptor of the file in base64 instead of its text
         file = descriptors.FileDescriptorProto.FromString(base64.b64decode(schema.text, validate=True))
         if file.message_type and not schema.imports:
             return (file.SerializeToString(),)
-    protoc = optional("grpc_tools.protoc", "a registry with Protobuf", _EXTRA)
+    protoc = optional("grpc_tools.protoc", "a .proto text or a registry with Protobuf", _EXTRA)
     library = Path(protoc.__file__).parent / "_proto"
     with tempfile.TemporaryDirectory(prefix="distlog-proto-") as folder:
         for name, text in (*schema.imports, (_FILE, schema.text)):
@@ -188,8 +193,8 @@ def _message_name(files: tuple[bytes, ...], indexes: Indexes) -> str:
 class ProtobufDecoder:
     """Decodes values to the columns of `reader`.
 
-    With a `registry`, values have a header with the schema's id and the indexes of the message, whose name must be
-    the reader's: Protobuf reads fields by their numbers, from any version of a message.
+    With a `registry`, values have a header with the schema's id and the indexes of the message. The message must have
+    the reader's name, and may be of any version of the schema: Protobuf reads fields by their numbers.
     """
 
     def __init__(self, reader: Message | None, registry: SchemaRegistry | None) -> None:
@@ -217,12 +222,17 @@ class ProtobufDecoder:
             return valid, values.drop_null().to_pylist()
         ids, payloads = unframed(values)
         faults.update(dict.fromkeys(valid[ids[valid] < 0].tolist(), "the value has no header with a schema's id"))
-        kinds, numbers, messages = split_messages(payloads)
+        distinct, number_of_row, messages = split_messages(payloads)
         framed = np.flatnonzero(ids >= 0)
-        headers, header_of_row = np.unique(ids[framed] * len(kinds) + numbers[framed], return_inverse=True)
-        reasons = [self._fault(header // len(kinds), kinds[header % len(kinds)]) for header in headers.tolist()]
+        # a schema id and its message indexes, as one number
+        headers_of_rows = ids[framed] * len(distinct) + number_of_row[framed]
+        headers, header_of_row = np.unique(headers_of_rows, return_inverse=True)
+        reasons = [
+            self._fault(header // len(distinct), distinct[header % len(distinct)]) for header in headers.tolist()
+        ]
         bad = np.array([bool(reason) for reason in reasons], np.bool_)[header_of_row]
-        faults.update({int(row): reasons[kind] for row, kind in zip(framed[bad], header_of_row[bad], strict=True)})
+        bad_headers = zip(framed[bad], header_of_row[bad], strict=True)
+        faults.update({int(row): reasons[header] for row, header in bad_headers})
         readable = framed[~bad]
         return readable, messages.take(integers(readable)).to_pylist()
 
@@ -263,7 +273,8 @@ def _record_by_record(
         else:
             good.append(row)
             parts.append(part)
-    # not decoded together, since Protobuf's own library then reads all, and refuses more
+    # parts are joined, not decoded again together: one message with a doubled oneof would send all messages through
+    # Protobuf's own library, which refuses more
     return np.array(good, np.int64), join(parts)
 
 
@@ -284,20 +295,24 @@ def protobuf_table(
             "protobuf needs a schema, a registry, or both: protobuf(registry='http://host:8081')"
         )
     else:
-        # all batches, since the newest message gives the columns
+        # all batches first, since the newest message gives the columns
         batches = list(batches)
         reader = newest_message(registry, [batch.column("value") for batch in batches], message)
     return decoded_table(batches, columns, ProtobufDecoder(reader, registry), on_error, flatten)
 
 
 def newest_message(registry: SchemaRegistry, batches: Iterable[pa.Array], message: str | None) -> Message | None:
-    """Return the last message with the highest id among values, or the message of this name in its schema."""
+    """Return the last message with the highest schema id that can be used, or the message of this name in the schema.
+
+    Returns None if no id can be used.
+    """
     newest: dict[int, Indexes] = {}
     for values in batches:
         ids, payloads = unframed(values)
-        kinds, numbers, _ = split_messages(payloads)
+        distinct, number_of_row, _ = split_messages(payloads)
         for schema_id in np.unique(ids[ids >= 0]).tolist():
-            indexes = kinds[numbers[np.flatnonzero(ids == schema_id)[-1]]]
+            last_row = np.flatnonzero(ids == schema_id)[-1]
+            indexes = distinct[number_of_row[last_row]]
             if indexes is not None:
                 newest[schema_id] = indexes
     decoder = ProtobufDecoder(None, registry)
