@@ -41,7 +41,7 @@ import distlog
 from benchmarks.spark_processes import cpu_seconds
 from distlog.spark import append, read, session
 from distlog.spark.data_source import DistlogDataSource
-from distlog.spark.options import freeze_objects
+from distlog.spark.options import exclude_from_gc
 
 #: The number of rows for each size of value: some 200 to 700 MB.
 ROWS = {16: 6_000_000, 100: 5_000_000, 1000: 600_000}
@@ -209,7 +209,7 @@ class ReadyReader(DataSourceReader):
         return [InputPartition(number) for number in range(len(self._splits))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        freeze_objects()
+        exclude_from_gc()
         key = pickle.dumps(self._splits)
         if key not in _batches_made:
             _batches_made.clear()
@@ -234,7 +234,7 @@ class DroppedRows(DataSource):
 
 class DroppingWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        freeze_objects()
+        exclude_from_gc()
         for _ in iterator:
             pass
         return WriterCommitMessage()

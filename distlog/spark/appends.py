@@ -40,7 +40,7 @@ from distlog.core.files.file_reader import (
 from distlog.core.files.input_files import InputFile
 from distlog.core.format.kernels.native import release_compiler
 from distlog.core.format.record_encoder import codec_of
-from distlog.core.write.append import AppendResult, check_room, replayed
+from distlog.core.write.append import AppendResult, check_room_for_batch_id, replayed
 from distlog.spark.batch_source import check_writable
 from distlog.spark.executor import run_tasks
 from distlog.spark.sink import (
@@ -111,14 +111,14 @@ def append_frame(topic: Topic, rows: DataFrame, options: WriteOptions, *, shuffl
     codec_of(topic.config, options.compression)
     check_writable(rows.schema, topic.config)
     planned = PlannedTopic.of(snapshot, app_id, batch_id)
-    if planned.is_done:
+    if planned.is_replayed:
         topic.storage.sync(paths.COMMITS_DIR)
         return replayed(snapshot, app_id, batch_id) or AppendResult(None)
     try:
-        check_room(snapshot, app_id, batch_id)
+        check_room_for_batch_id(snapshot, app_id, batch_id)
     except StorageFullError:
         # what the topic allows may have been raised since it was opened
-        check_room(topic.refresh().snapshot, app_id, batch_id)
+        check_room_for_batch_id(topic.refresh().snapshot, app_id, batch_id)
     if (table := few_rows(rows)) is not None:
         written = [write_rows(options, planned, [table])]
     elif shuffle:
@@ -295,9 +295,9 @@ def append_files(
     """Append the records of `files` in one commit; partitions keep the order of files and lines."""
     snapshot, app_id, batch_id = topic.snapshot, options.app_id, options.batch_id
     codec_of(topic.config, options.compression)
-    check_room(snapshot, app_id, batch_id)
+    check_room_for_batch_id(snapshot, app_id, batch_id)
     planned = PlannedTopic.of(snapshot, app_id, batch_id)
-    if planned.is_done:
+    if planned.is_replayed:
         topic.storage.sync(paths.COMMITS_DIR)
         return FilesResult(replayed(snapshot, app_id, batch_id) or AppendResult(None))
     runs = _planned(reader, files, cores(spark))

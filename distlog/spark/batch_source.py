@@ -49,7 +49,7 @@ from distlog.core.tiered.tiered_storage import TieredStorage
 from distlog.core.tiered.tiered_storage import load as load_tiered
 from distlog.core.times import to_ms
 from distlog.core.write.rows import IGNORED, unknown_columns
-from distlog.spark.options import Ranges, ReadOptions, freeze_objects, read_bounds
+from distlog.spark.options import Ranges, ReadOptions, exclude_from_gc, read_bounds
 from distlog.spark.versions import (
     EqualTo,
     Filter,
@@ -291,7 +291,7 @@ class SplitReader:
         batches = read_slices(reader, part.slices, self._format.stored_columns, part.isolation, max_workers=1)
         for batch in self._format.format(batches):
             yield batch
-            freeze_objects()
+            exclude_from_gc()
 
 
 class DistlogReader(DataSourceReader):

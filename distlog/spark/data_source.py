@@ -13,13 +13,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from distlog.core.errors import InvalidConfigError
-from distlog.spark.options import check_hidden, freeze_objects, storage_texts
+from distlog.spark.options import check_hidden, exclude_from_gc, storage_texts
 from distlog.spark.versions import (
     HAS_ADMISSION,
     HAS_FILTERS,
     HAS_STREAM_SINK,
     DataSourceStreamArrowWriter,
-    check_part,
+    check_pyspark,
 )
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class DistlogDataSource(DataSource):
         from distlog.spark.batch_source import load_snapshot, schema_of
         from distlog.spark.options import ReadOptions
 
-        freeze_objects()
+        exclude_from_gc()
         options = ReadOptions.parse(self._all_options)
         schema = schema_of(options.columns, options.include_headers)
         self._loaded = options, load_snapshot(options)
@@ -72,14 +72,14 @@ class DistlogDataSource(DataSource):
         from distlog.spark.batch_source import DistlogReader, FilteringReader, check_schema, load_snapshot
         from distlog.spark.options import ReadOptions
 
-        freeze_objects()
+        exclude_from_gc()
         # Spark sends this object to the tasks later, and the snapshot is large
         loaded, self._loaded = self._loaded, None
         # before the schema: a table of the catalog has any types, and no path
         options = loaded[0] if loaded else ReadOptions.parse(self._all_options)
         check_schema(schema)
         snapshot = loaded[1] if loaded else load_snapshot(options)
-        check_part(HAS_FILTERS or not options.push_filters, "the option pushFilters", "4.1")
+        check_pyspark(HAS_FILTERS or not options.push_filters, "the option pushFilters", "4.1")
         kind = FilteringReader if options.push_filters else DistlogReader
         return kind(options, snapshot, schema)
 
@@ -93,7 +93,7 @@ class DistlogDataSource(DataSource):
             WholeStreamReader,
         )
 
-        freeze_objects()
+        exclude_from_gc()
         # as in `reader`; a stream loads its own, since a query may start long after `load()`
         self._loaded = None
         try:
@@ -105,13 +105,13 @@ class DistlogDataSource(DataSource):
             return RefusedStreamReader(error)
         if HAS_ADMISSION:
             return DistlogStreamReader(options, schema)
-        check_part(not options.limits.are_set, "a limit of micro-batches", "4.2", ": leave the option out")
+        check_pyspark(not options.limits.are_set, "a limit of micro-batches", "4.2", ": leave the option out")
         return WholeStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from distlog.spark.sink import DistlogWriter, WriteOptions
 
-        freeze_objects()
+        exclude_from_gc()
         if overwrite:
             raise InvalidConfigError("a topic is append only: use mode('append'), or drop the topic first")
         return DistlogWriter.open(WriteOptions.parse(self._all_options), schema)
@@ -121,10 +121,10 @@ class DistlogDataSource(DataSource):
     ) -> DataSourceStreamArrowWriter:
         from distlog.spark.sink import DistlogStreamWriter, WriteOptions
 
-        freeze_objects()
+        exclude_from_gc()
         if overwrite:
             raise InvalidConfigError("a topic is append only: use outputMode('append')")
-        check_part(HAS_STREAM_SINK, "the sink of streams", "4.1", ": use distlog.spark.append in foreachBatch")
+        check_pyspark(HAS_STREAM_SINK, "the sink of streams", "4.1", ": use distlog.spark.append in foreachBatch")
         return DistlogStreamWriter.open(WriteOptions.parse(self._all_options, is_stream=True), schema)
 
 

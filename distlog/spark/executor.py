@@ -27,9 +27,9 @@ from distlog.core.maintain.executor import WorkItem
 from distlog.core.maintain.group_rewrite import RewriteFailure, RewrittenGroup, RewrittenPartition, result_or_failure
 from distlog.core.segments.segment_reader import TopicHandle
 from distlog.spark.batch_source import SplitSize
-from distlog.spark.options import freeze_objects
+from distlog.spark.options import exclude_from_gc
 from distlog.spark.spark_session import cores
-from distlog.spark.versions import HAS_ARROW_FUNCTIONS, by_id, check_part
+from distlog.spark.versions import HAS_ARROW_FUNCTIONS, by_id, check_pyspark
 
 #: The memory of a task that merges.
 MERGE_MEMORY_BYTES = 192 << 20
@@ -126,7 +126,7 @@ def run_tasks(spark: SparkSession, work: Callable[[Item], Result], items: Sequen
 
     def run(item: bytes) -> bytes:
         result = pickle.dumps(work(pickle.loads(item)))
-        freeze_objects()
+        exclude_from_gc()
         return result
 
     pickled = column_of([pickle.dumps(item) for item in items], pa.binary())
@@ -182,9 +182,9 @@ def run_stage(frame: DataFrame, targets: int, make: Callable[[], Stage]) -> Data
         def terminate(self) -> Iterator[pa.Table]:
             for stage in self._stages.values():
                 yield from (pa.Table.from_batches([sent]) for sent in stage.finish())
-            freeze_objects()
+            exclude_from_gc()
 
-    check_part(HAS_ARROW_FUNCTIONS, "work that tasks share by a shuffle", "4.1")
+    check_pyspark(HAS_ARROW_FUNCTIONS, "work that tasks share by a shuffle", "4.1")
     shuffled = by_id(frame, targets, "target").sortWithinPartitions("kind")
     function: Any = F.arrow_udtf(Distlog, returnType=_SPARK_SCHEMA)
     sent: DataFrame = function(shuffled.asTable())

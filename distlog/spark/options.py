@@ -87,7 +87,7 @@ class Options:
         return text
 
 
-def freeze_objects() -> None:
+def exclude_from_gc() -> None:
     """Exclude all current objects from garbage collection, at the first, second, fourth, eighth unit of work.
 
     Spark's daemons collect garbage after each unit of work. That takes 1 ms, but 50 ms with numba's objects, and 10

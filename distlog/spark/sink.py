@@ -33,34 +33,34 @@ from distlog.core.write.append import (
     AppendResult,
     BatchId,
     check_batch,
-    check_room,
+    check_room_for_batch_id,
     commit_append,
     replayed,
 )
 from distlog.core.write.rows import STICKY_BYTES, StickyState, assign_partitions
 from distlog.spark.batch_source import KNOWN_TOPICS, RECENT_MS, check_writable
-from distlog.spark.options import Options, freeze_objects, storage_of, works_for
-from distlog.spark.versions import HAS_ARROW_FUNCTIONS, DataSourceStreamArrowWriter, check_part
+from distlog.spark.options import Options, exclude_from_gc, storage_of, works_for
+from distlog.spark.versions import HAS_ARROW_FUNCTIONS, DataSourceStreamArrowWriter, check_pyspark
 
 WRITE_NAMES = [
     *("compression", "kafka.compression.type", "mergeSegments", "path"),
     *("timestampUnit", "topic", "txnAppId", "txnVersion"),
 ]
 _log = logging.getLogger(__name__)
-#: The module of Spark that makes a sink to commit with, in a process of its own.
+#: The main module of the process in which Spark commits the micro-batches of a Python sink.
 COMMITTER = "pyspark.sql.worker.python_streaming_sink_runner"
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedTopic:
-    """A topic at `version`. Files that the write begins get this version."""
+    """A topic at `version`, which is the read version in the names of the write's segments."""
 
     version: int
     topic_id: str
     name: str
     config: TopicConfig
     partitions: int
-    is_done: bool
+    is_replayed: bool
 
     @classmethod
     def of(cls, snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None) -> PlannedTopic:
@@ -82,8 +82,8 @@ class PlannedTopic:
 
 
 def partition_column(rows: DataFrame, partitions: int) -> Column:
-    """Return the row's `partition` if set, else the partition of its `key`, else a sticky one for a run of rows."""
-    check_part(HAS_ARROW_FUNCTIONS, "an append with a shuffle", "4.1")
+    """Return a row's `partition`, else the partition of its key, else one that a run of rows without keys shares."""
+    check_pyspark(HAS_ARROW_FUNCTIONS, "an append with a shuffle", "4.1")
     sticky = StickyState(0, 0)
 
     def route(keys: pa.Array, values: pa.Array) -> pa.Array:
@@ -112,7 +112,7 @@ class WriteOptions:
     batch_id: BatchId | None = None
     compression: str | None = None
     merge_segments: str = "auto"
-    named: str | None = None
+    topic_name: str | None = None
     timestamp_unit: str = "ms"
 
     def merges(self, *, is_micro_batch: bool) -> bool:
@@ -130,18 +130,19 @@ class WriteOptions:
         if not is_stream and (app_id is None) != (version is None):
             raise InvalidConfigError("give txnAppId and txnVersion together: one alone prevents no duplicates")
         batch_id = None if version is None else parse_batch_id(version)
+        # a stream's batch ids come with its commits: 0 stands for them
         check_batch(app_id, 0 if is_stream and app_id is not None else batch_id)
         codec = options.text("compression") or options.text("kafka.compression.type")
         merge = options.choice("mergeSegments", ("auto", "true", "false"))
-        named = options.text("topic")
+        topic_name = options.text("topic")
         unit = check_unit(options.text("timestampUnit") or "ms")
-        return cls(storage_of(texts), app_id, batch_id, codec, merge, named, unit)
+        return cls(storage_of(texts), app_id, batch_id, codec, merge, topic_name, unit)
 
     def check_topic(self) -> None:
         """Raise InvalidConfigError if the option topic names another topic than the path."""
-        if self.named not in (None, self.storage.name):
+        if self.topic_name not in (None, self.storage.name):
             text = "option topic must name the topic of the path: write to the path of the other topic"
-            raise InvalidConfigError(text, topic=self.named, path=self.storage.name)
+            raise InvalidConfigError(text, topic=self.topic_name, path=self.storage.name)
 
 
 def parse_batch_id(text: str) -> BatchId:
@@ -159,13 +160,17 @@ class MicroBatch:
 
 
 def is_committed(storage: Storage, write_id: str, after: int, head: int) -> bool:
-    """Return whether a later version up to `head` has the write; makes it durable. Raises CommitStateUnknownError."""
+    """Return whether one of the versions `after` + 1 to `head` is the write; if so, syncs it.
+
+    Raises CommitStateUnknownError.
+    """
     try:
         for commits in CommitFiles(storage).follow(after + 1, end=head + 1, existing=head):
             if any(commit.write_id == write_id for commit in commits):
                 storage.sync(paths.COMMITS_DIR)
                 return True
     except CorruptMetadataError as error:
+        # a commit before the log retention horizon was deleted on purpose; another bad commit is damage
         floor = SnapshotLoader(storage).floor_above(error)
         if floor is None:
             raise
@@ -187,7 +192,8 @@ class TaskWriter:
     """Writes the rows of a task, or the few rows that the driver writes.
 
     Each attempt of a task writes files under its own names, and leaves them: only the files of the attempt whose
-    message Spark passes to `commit` become part of the topic, so nothing is undone.
+    message Spark passes to `commit` become part of the topic, so nothing is undone. `held_bytes` limits the small
+    segments that are held in memory, to be written together.
     """
 
     def __init__(self, options: WriteOptions, topic: PlannedTopic, held_bytes: int | None = None) -> None:
@@ -216,7 +222,7 @@ class TaskWriter:
         except BaseException:
             self.abort()
             raise
-        freeze_objects()
+        exclude_from_gc()
 
     def close(self) -> WrittenSegments:
         try:
@@ -243,7 +249,7 @@ def write_rows(
 
 
 def all_written(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenSegments]:
-    """Collect the segments that each task has written; raises CommitConflictError if a task reported none."""
+    """Collect the segments that each task has written; raises CommitConflictError if a task sent no report."""
     written = [message for message in messages if isinstance(message, WrittenSegments)]
     if len(written) < len(messages):
         raise CommitConflictError("nothing was committed: a task did not report what it wrote; write again")
@@ -313,6 +319,7 @@ def commit_written(
     segments = [segment for message in written for segment in message.segments]
     batch = next((message.micro_batch for message in written if message.micro_batch), batch)
     check_named(batch, options)
+    # a micro-batch without rows makes no commit
     if batch is not None and not segments:
         return replayed(snapshot, options.app_id, options.batch_id) or AppendResult(None)
     return commit_segments(
@@ -351,7 +358,7 @@ class DistlogWriter(DataSourceArrowWriter):
     def open(cls, options: WriteOptions, schema: StructType) -> DistlogWriter:
         """Load the topic, and check the write before any task runs."""
         _, snapshot = KNOWN_TOPICS.load(options.storage)
-        check_room(snapshot, options.app_id, options.batch_id)
+        check_room_for_batch_id(snapshot, options.app_id, options.batch_id)
         topic = PlannedTopic.of(snapshot, options.app_id, options.batch_id)
         options.check_topic()
         check_writable(schema, topic.config)
@@ -359,7 +366,7 @@ class DistlogWriter(DataSourceArrowWriter):
         return cls(options, topic)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        if not self._topic.is_done:
+        if not self._topic.is_replayed:
             return write_rows(self._options, self._topic, iterator)
         for _ in iterator:  # Spark fails a task that does not read all its rows
             pass
@@ -367,9 +374,9 @@ class DistlogWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit the segments of all tasks, in their order, in one commit; a second call adds nothing."""
-        freeze_objects()
+        exclude_from_gc()
         written = all_written(messages)
-        if self._topic.is_done:
+        if self._topic.is_replayed:
             self._options.storage.sync(paths.COMMITS_DIR)
             return
         handle, snapshot = KNOWN_TOPICS.load(self._options.storage)
@@ -381,14 +388,17 @@ class DistlogWriter(DataSourceArrowWriter):
 
 
 class DistlogStreamWriter(DataSourceStreamArrowWriter):
-    """One micro-batch: in the planner, a copy in each task, and another in the process that commits."""
+    """Writes one micro-batch.
+
+    Spark pickles the planner's object to each task. The process that commits opens its own, without a topic.
+    """
 
     def __init__(self, options: WriteOptions, topic: PlannedTopic | None) -> None:
         self._options, self._topic = options, topic
 
     @classmethod
     def open(cls, options: WriteOptions, schema: StructType) -> DistlogStreamWriter:
-        """Load the topic, and check the write before any task runs; for a commit neither is needed."""
+        """Load the topic, and check the write before any task runs; the process that commits does neither."""
         if works_for(COMMITTER):
             return cls(options, None)
         _, snapshot = KNOWN_TOPICS.load(options.storage, recent_ms=RECENT_MS)
@@ -403,12 +413,12 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
         return write_rows(self._options, self._topic, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        """Commit the segments of all tasks, in the order of the tasks, unless this batch or a later one was before.
+        """Commit the segments of all tasks, in their order, unless this batch or a later one is already committed.
 
         A batch without rows makes no commit. Raises CommitConflictError (nothing was appended) or
-        CommitStateUnknownError (the rows may have been appended). After both the query can be started again.
+        CommitStateUnknownError (the rows may have been appended). After either error the query can be restarted.
         """
-        freeze_objects()
+        exclude_from_gc()
         written = all_written(messages)
         segments = [segment for message in written for segment in message.segments]
         planned = next((message.topic for message in written if message.segments), None)

@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from distlog.spark.data_source import DistlogDataSource, with_storage_options
-from distlog.spark.versions import check_part
+from distlog.spark.versions import check_pyspark
 
 #: Settings that differ from Spark's defaults. spark-submit and the caller can override them.
 DEFAULTS: Mapping[str, str] = {
@@ -88,7 +88,7 @@ def register(spark: SparkSession, storage_options: Mapping[str, Any] | None = No
             raise
         # PySpark 4.0 replaces no format that it found by itself
         feature, instead = "register with storage options", ": give them to append, read and stream"
-        check_part(not storage_options, feature, "4.1", instead)
+        check_pyspark(not storage_options, feature, "4.1", instead)
     _registered.add(spark)
 
 

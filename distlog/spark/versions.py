@@ -100,7 +100,7 @@ def by_id(frame: DataFrame, count: int, column: str) -> DataFrame:
     return frame.repartitionByRange(count, column)
 
 
-def check_part(is_there: bool, feature: str, since: str, instead: str = "") -> None:
+def check_pyspark(is_there: bool, feature: str, since: str, instead: str = "") -> None:
     """Raise InvalidConfigError, which names this version of PySpark and the needed one."""
     if not is_there:
         raise InvalidConfigError(

@@ -615,7 +615,7 @@ BUGS: Mapping[str, Bug] = {
     "joined batches have no holes": bug(planted_state.joined_batches_have_no_holes, "compact", "holes"),
     "the floor has another checkpoint": bug(_the_floor_has_another_checkpoint, "traveller"),
     "batch ids have no bound": bug(
-        patched(append_commit, "check_room", return_value=None), "few batch ids", "appender"
+        patched(append_commit, "check_room_for_batch_id", return_value=None), "few batch ids", "appender"
     ),
     "the next commit is taken for one's own": bug(_the_next_commit_is_taken_for_ones_own, "crowd"),
     "queued batches keep planned offsets": bug(_queued_batches_keep_planned_offsets, "crowd", "appender"),

@@ -359,7 +359,7 @@ class Transaction:
         snapshot = current.recent()
         self._read_version = snapshot.version
         self._is_replay = replayed(snapshot, app_id, batch_id) is not None
-        check_room(snapshot, app_id, batch_id)
+        check_room_for_batch_id(snapshot, app_id, batch_id)
         self._appender: Appender | None = open_appender(handle, current, compression, timestamp_unit)
         self._error: BaseException | None = None
         self._trace: TracebackType | None = None
@@ -484,7 +484,7 @@ def commit_append(
     `written_by` are the settings by which the records were checked; None: they fit any topic. If the same (app_id,
     batch_id), or `in_order` a later one, was committed before, this is a replay, and nothing is sealed. Raises
     CommitConflictError if the topic was dropped, or has become compacted, TransactionTooOldError for old files, and
-    the errors of `check_room`, `CommitRace` and `ActiveSeals`.
+    the errors of `check_room_for_batch_id`, `CommitRace` and `ActiveSeals`.
     """
     _check_stored(app_id, batch_id)
     if len(segments) >= TABLE_ROWS and not isinstance(segments, SegmentTable):
@@ -507,7 +507,7 @@ def commit_append(
                 continue
             if written_by is not None:
                 check_keyed(sealed.config, written_by)
-            check_room(sealed, app_id, batch_id, in_order=in_order)
+            check_room_for_batch_id(sealed, app_id, batch_id, in_order=in_order)
             placed, actions = _placed(sealed, segments)
             if batch is not None:
                 actions.append(replace(batch, offsets=offsets_of(placed)))
@@ -562,7 +562,9 @@ def replayed(
     return AppendResult(earlier.version, earlier.offsets, True) if earlier else AppendResult(None, replayed=True)
 
 
-def check_room(snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None, *, in_order: bool = False) -> None:
+def check_room_for_batch_id(
+    snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None, *, in_order: bool = False
+) -> None:
     """Raise StorageFullError if the topic can remember no new batch: a forgotten one would be a duplicate."""
     most = snapshot.config.batch_ids_bytes
     if batch_id is None or in_order or snapshot.transactions.size <= most:
