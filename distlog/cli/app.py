@@ -76,9 +76,9 @@ PANELS = {
         "warmup": Help(_SERVICE, "Compile distlog's kernels ahead of time.", "--json"),
     },
 }
-COMMANDS = {name: text for panel in PANELS.values() for name, text in panel.items()}
+COMMANDS = {name: help_ for panel in PANELS.values() for name, help_ in panel.items()}
 
-#: click keeps the names of the help option from the first time that a command is asked for its options.
+#: For each command too: click fixes the help option's names when a command is first asked for its options.
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 _HELP = "Kafka topics without a broker: partitioned logs in Apache Kafka's file formats, in a folder or a bucket."
 #: typer's type of an argument, after the argument's name.
@@ -113,21 +113,21 @@ class _Group(TyperGroup):
         return name, placeholder and command(str(name)), arguments
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        for panel, texts in PANELS.items():
+        for panel, commands in PANELS.items():
             with formatter.section(panel):
-                formatter.write_dl([(name, text.sentence) for name, text in texts.items()])
+                formatter.write_dl([(name, help_.sentence) for name, help_ in commands.items()])
 
 
 @cache
 def command(name: str) -> Any:
     """Return a command with its options. Most take a second to import."""
-    text = COMMANDS[name]
-    # the others have the names of their commands
+    help_ = COMMANDS[name]
+    # functions are named as their commands, except `list`, which would hide the builtin
     function = "list_topics" if name == "list" else name.replace("-", "_")
     single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    epilog = f"\b\nExample:\n  distlog {name} {text.example}"
+    epilog = f"\b\nExample:\n  distlog {name} {help_.example}"
     register = single.command(name, cls=_Command, context_settings=_SETTINGS, epilog=epilog)
-    register(getattr(import_module(f"distlog.cli.{text.module}"), function))
+    register(getattr(import_module(f"distlog.cli.{help_.module}"), function))
     return get_command(single)
 
 

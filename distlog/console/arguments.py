@@ -150,7 +150,7 @@ def unescaped(text: str) -> str:
         position = match.end()
     tail = text[position:]
     if tail.endswith("\\"):
-        raise ValueError(r"the separator ends with \: write \\")
+        raise ValueError(rf"{text!r} ends with a single \: write \\")
     return "".join([*fragments, tail])
 
 

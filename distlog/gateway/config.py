@@ -88,7 +88,7 @@ class AclSettings:
     def __post_init__(self) -> None:
         if self.authorizer not in _AUTHORIZERS:
             raise InvalidConfigError(
-                f"authorizer.class.name is {STANDARD_AUTHORIZER}, or empty", found=self.authorizer
+                f"authorizer.class.name must be empty, or one of {', '.join(_AUTHORIZERS[1:])}", found=self.authorizer
             )
         if _COMMA.search(self.super_users):
             raise InvalidConfigError("super.users are separated by semicolons, not by commas", found=self.super_users)
@@ -316,7 +316,9 @@ _OTHER_KINDS = ("share.", "streams.")
 
 def _group_number(name: str, value: str) -> int:
     if name.startswith(_OTHER_KINDS):
-        raise InvalidConfigError(f"This server has no share groups and no streams groups: {name}")
+        raise InvalidConfigError(
+            f"{name} cannot be set: this server has only consumer groups, no share groups or streams groups"
+        )
     if name not in _GROUP_FIELDS:
         raise InvalidConfigError(f"Unknown group config name: {name}")
     text = value.strip()

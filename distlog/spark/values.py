@@ -76,7 +76,9 @@ def decode(
     if format not in get_args(ValueFormat):
         raise InvalidConfigError(f"a format is one of {', '.join(get_args(ValueFormat))}", format=repr(format))
     if "value" not in df.columns or not isinstance(df.schema["value"].dataType, BinaryType):
-        raise InvalidConfigError("the frame needs a column value of bytes, as a topic has it")
+        raise InvalidConfigError(
+            "the frame needs a binary column `value`, as `read` returns it: select it, or cast it to binary"
+        )
     if format == "json":
         return _json(df, schema, framed, flatten, on_error)
     source = registry_of(registry)

@@ -173,7 +173,7 @@ def test_arguments_are_checked_before_any_task_runs(spark: SparkSession, tmp_pat
     ):
         with pytest.raises(distlog.InvalidConfigError, match=reason):
             decode(frame, *arguments)  # type: ignore[arg-type]
-    with pytest.raises(distlog.InvalidConfigError, match="a column value of bytes"):
+    with pytest.raises(distlog.InvalidConfigError, match="a binary column `value`"):
         decode(frame.drop("value"), "json", "n long")
     wide = {"type": "bytes", "logicalType": "decimal", "precision": 45, "scale": 1}
     with pytest.raises(distlog.InvalidConfigError, match="more than 38 digits"):

@@ -36,7 +36,7 @@ from distlog.core.storage.storage import Storage
 
 
 class FieldReader:
-    """Fields of Kafka's own records; `noun` and `topic` name them in the CorruptRecordError of a short one."""
+    """Fields of Kafka's own records; `noun` and `topic` name the record in a CorruptRecordError."""
 
     def __init__(self, data: bytes, noun: str, topic: str) -> None:
         self._data, self._at, self._noun, self._topic = data, 0, noun, topic
@@ -96,7 +96,9 @@ class FieldReader:
             raise self._corrupt(f"{len(self._data) - self._at} bytes follow its fields")
 
     def _corrupt(self, reason: str) -> CorruptRecordError:
-        return CorruptRecordError(f"not {self._noun} of {self._topic}: {reason}")
+        return CorruptRecordError(
+            f"cannot read {self._noun} of {self._topic}: {reason}; restore the topic from a copy"
+        )
 
 
 def text_field(value: str | None) -> bytes:
@@ -202,7 +204,7 @@ class WaitingChanges(Generic[Key, Value]):
                 yield producer_id, key, value
 
     def add(self, producer_id: int, key: Key, value: Value) -> None:
-        """Add a change after all others."""
+        """Add a change after all other changes."""
         waiting = self._by_key.setdefault(key, {})
         waiting.pop(producer_id, None)
         waiting[producer_id] = value
@@ -212,7 +214,7 @@ class WaitingChanges(Generic[Key, Value]):
         self._by_key.pop(key, None)
 
     def end(self, producer_id: int, *, is_committed: bool) -> dict[Key, Value]:
-        """End the transaction of a producer; returns the changes that apply by that."""
+        """End the transaction of a producer; returns the changes that apply from then on."""
         changes = dict[Key, Value]()
         for key, waiting in list(self._by_key.items()):
             if producer_id not in waiting:
@@ -231,7 +233,7 @@ _COLUMNS = ("partition", "offset", "key", "value")
 
 
 class OffsetsRecord(NamedTuple):
-    """A record; `waits_for` is the id of its producer until that ends its transaction."""
+    """A record; `waits_for` is the id of its producer while the record's transaction is open."""
 
     partition: int
     offset: int
@@ -342,8 +344,8 @@ def all_kafka_positions(
             number = offsets_partition(group, len(numbers))
             numbers, prefixes = range(number, number + 1), offset_key_prefixes(group, topic)
         records = offsets_records(offsets.reader, snapshot, numbers, prefixes)
-        newest = {record.key: record.value for record in records if record.waits_for is None}
-        return _positions(newest, topic, since_ms)
+        newest = {record.key: record for record in records if record.waits_for is None}
+        return _positions(newest.values(), topic, since_ms)
     except TopicNotFoundError:
         # the root has no gateway
         return {}
@@ -361,11 +363,18 @@ def newest_topic(storage: Storage, clock: Callable[[], int]) -> tuple[TopicHandl
     return handle, LiveSnapshot(handle, CurrentSnapshot(log, loaded)).refresh()
 
 
-def _positions(newest: Mapping[bytes, bytes | None], topic: str, since_ms: int) -> dict[str, dict[int, int]]:
+def _positions(newest: Iterable[OffsetsRecord], topic: str, since_ms: int) -> dict[str, dict[int, int]]:
     by_group = dict[str, dict[int, int]]()
-    for key_bytes, value in newest.items():
-        key = None if value is None else decode_offset_key(key_bytes)
-        position = decode_position(value) if key is not None and value is not None and key.topic == topic else None
+    for record in newest:
+        value = record.value
+        try:
+            key = None if value is None else decode_offset_key(record.key)
+            position = (
+                decode_position(value) if key is not None and value is not None and key.topic == topic else None
+            )
+        except CorruptRecordError as error:
+            error.details |= {"partition": record.partition, "offset": record.offset}
+            raise
         # clients may commit a negative number
         if key is not None and position is not None and position.offset >= 0 and position.commit_ms >= since_ms:
             by_group.setdefault(key.group, {})[key.partition] = position.offset

@@ -346,7 +346,7 @@ _BYTES = (pa.types.is_binary, pa.types.is_string, pa.types.is_large_binary, pa.t
 _USUAL_KINDS = (*_BYTES, pa.types.is_fixed_size_binary, pa.types.is_primitive, pa.types.is_null)
 #: The value types whose bytes a dictionary saves.
 _VARIED = (*_BYTES, pa.types.is_string_view)
-_KEY_NEEDED = "a compacted topic needs a key in every record"
+_KEY_NEEDED = "a compacted topic needs a key in every record: give one, or set cleanup.policy=delete"
 
 Appendable = Any
 """Arrow (table, batch, reader, any object with `__arrow_c_stream__`), a pandas DataFrame, or an iterable of dicts."""

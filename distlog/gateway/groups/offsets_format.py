@@ -251,7 +251,7 @@ def _read_partitions(reader: FieldReader) -> frozenset[TopicIdPartition]:
         topic = uuid.UUID(bytes=reader.read(16))
         count = reader.count()
         if count < 0:
-            raise CorruptRecordError(f"not a group of {OFFSETS_TOPIC}: partitions are missing")
+            raise CorruptRecordError(f"cannot read a group of {OFFSETS_TOPIC}: partitions are missing")
         partitions.update((topic, number) for number in struct.unpack(f">{count}i", reader.read(4 * count)))
         reader.skip_tags()
     return frozenset(partitions)

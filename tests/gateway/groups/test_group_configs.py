@@ -82,7 +82,7 @@ REFUSED = [
     ([change(SESSION_TIMEOUT, 1, 9)], E.invalid_request, "Unknown operation"),
     ([change(SESSION_TIMEOUT, 50_000)] * 2, E.invalid_request, "duplicate config keys"),
     ([change("nosuch", 1)], E.invalid_config, "Unknown group config name: nosuch"),
-    ([change("share.session.timeout.ms", 50_000)], E.invalid_config, "no share groups"),
+    ([change("share.session.timeout.ms", 50_000)], E.invalid_config, "only consumer groups, no share groups"),
 ]
 
 
