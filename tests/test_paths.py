@@ -25,7 +25,9 @@ def test_a_stem_has_the_version_of_its_writer() -> None:
     stem = paths.new_stem(7, HEX)
     assert stem == f"v00000000000000000007-{HEX}"
     assert paths.stem_read_version(stem) == 7
+    assert paths.is_own_stem(stem)
     assert paths.stem_read_version("00000000000000000012") is None
+    assert not paths.is_own_stem("00000000000000000012")
 
 
 @pytest.mark.parametrize(

@@ -44,9 +44,9 @@ def test_fractions_of_a_millisecond_are_dropped_as_in_arrow() -> None:
 def test_a_bound_with_a_fraction_of_a_millisecond_is_rounded_up(more_us: int) -> None:
     moment = datetime(2026, 1, 2, 3, 4, 5, 678_000 + more_us, tzinfo=timezone.utc)
     expected = 1_767_323_045_678 + (more_us > 0)
-    assert to_ms(moment, up=True) == to_ms(moment.isoformat(), up=True) == expected
-    assert to_ms(np.datetime64(moment.replace(tzinfo=None)), up=True) == expected
-    assert to_ms(pd.Timestamp(moment) + pd.Timedelta(1, "ns"), up=True) == 1_767_323_045_679
+    assert to_ms(moment, round_up=True) == to_ms(moment.isoformat(), round_up=True) == expected
+    assert to_ms(np.datetime64(moment.replace(tzinfo=None)), round_up=True) == expected
+    assert to_ms(pd.Timestamp(moment) + pd.Timedelta(1, "ns"), round_up=True) == 1_767_323_045_679
 
 
 def test_every_millisecond_of_a_datetime_is_exact() -> None:

@@ -42,20 +42,20 @@ def partition_offset(text: str) -> tuple[int | None, int]:
     return None if match[1] is None else int(match[1]), int(match[2])
 
 
-def time(text: str, clock: Callable[[], int] = now_ms, *, up: bool = False) -> int:
+def time(text: str, clock: Callable[[], int] = now_ms, *, round_up: bool = False) -> int:
     """Parse milliseconds since 1970, from digits, ISO 8601 (no zone means UTC), `now`, or an age like `-90s`."""
     if text == "now":
         return clock()
     if ago := _AGO.fullmatch(text):
         return clock() - int(ago[1]) * _UNITS[ago[2]]
     try:
-        return to_ms(text, up=up)
+        return to_ms(text, round_up=round_up)
     except ValueError:
         raise ValueError(f"{text!r} is not a time: {_TIMES}") from None
 
 
 def record_time(text: str) -> int:
-    milliseconds = time(text, up=True)
+    milliseconds = time(text, round_up=True)
     if milliseconds < 0:
         raise ValueError(f"{text!r} is before 1970: use a later time")
     return milliseconds
@@ -66,7 +66,7 @@ def time_or_special(text: str) -> int:
     if text in _SPECIAL_TIMES:
         return _SPECIAL_TIMES[text]
     try:
-        return time(text, up=True)
+        return time(text, round_up=True)
     except ValueError as error:
         raise ValueError(f"{error}, or {', '.join(_SPECIAL_TIMES)}") from None
 

@@ -171,8 +171,8 @@ class TopicConfig(ShownSettings):
             raise InvalidConfigError(f"{text}, or -1", value=self.commit_retention_ms, least=least_ms)
 
     @property
-    def known_retention_ms(self) -> int:
-        """For how long a commit surely stays when there are newer ones, as far as the topic's own settings say.
+    def least_retention_ms(self) -> int:
+        """How long vacuum surely keeps a commit that has newer ones, by the topic's own settings.
 
         All processes must agree on it: so the caller's defaults do not count, and without an end it is the default.
         """
@@ -182,11 +182,11 @@ class TopicConfig(ShownSettings):
 
     @property
     def commits_kept_ms(self) -> int | None:
-        """The time for which vacuum keeps commits, None for no limit; never shorter than `known_retention_ms`."""
+        """The time for which vacuum keeps commits, None for no limit; never shorter than `least_retention_ms`."""
         if self.commit_retention_ms == -1:
             return None
         least_ms = COMMIT_RETENTION_DELAYS * self.file_delete_delay_ms
-        return max(self.commit_retention_ms, self.known_retention_ms, least_ms)
+        return max(self.commit_retention_ms, self.least_retention_ms, least_ms)
 
     @property
     def segment_size(self) -> int:

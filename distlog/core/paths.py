@@ -127,6 +127,11 @@ def stem_read_version(stem: str) -> int | None:
     return int(match["read_version"]) if match and match["read_version"] else None
 
 
+def is_own_stem(stem: str) -> bool:
+    """Whether distlog wrote the segment: its name then has the read version, unlike a file imported from Kafka."""
+    return stem_read_version(stem) is not None
+
+
 @lru_cache(1024, typed=True)
 def partition_dir(topic: str, partition: int) -> str:
     return f"{check_topic_name(topic)}-{partition}"

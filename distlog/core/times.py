@@ -70,10 +70,10 @@ def wrong_unit(number: int, unit: str = "ms") -> str | None:
     )
 
 
-def to_ms(value: Time, unit: str = "ms", *, up: bool = False) -> int:
+def to_ms(value: Time, unit: str = "ms", *, round_up: bool = False) -> int:
     """Milliseconds since 1970 of a number of units, a datetime of Python, pandas or numpy, or ISO 8601 text.
 
-    No zone means UTC, and a date its midnight. Fractions of a millisecond are cut off, as Arrow does; with `up`
+    No zone means UTC, and a date its midnight. Fractions of a millisecond are cut off, as Arrow does; with `round_up`
     they are rounded up, as for a bound of records' times.
     """
     try:
@@ -86,12 +86,12 @@ def to_ms(value: Time, unit: str = "ms", *, up: bool = False) -> int:
             if np.isnat(value):
                 raise ValueError("not a time")
             rounded = value.astype("datetime64[ms]")
-            value = int(rounded.astype(np.int64)) + (up and bool(rounded < value))
+            value = int(rounded.astype(np.int64)) + (round_up and bool(rounded < value))
         if isinstance(value, date) and not isinstance(value, datetime):
             value = datetime(value.year, value.month, value.day)
         if isinstance(value, datetime):
             aware = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
-            return int(-((_EPOCH - aware) // _MILLISECOND) if up else (aware - _EPOCH) // _MILLISECOND)
+            return int(-((_EPOCH - aware) // _MILLISECOND) if round_up else (aware - _EPOCH) // _MILLISECOND)
         return in_ms(operator.index(value), unit)
     except (ValueError, TypeError):
         raise ValueError(f"a time must be ms since 1970, a datetime or ISO 8601 text: {value!r}") from None

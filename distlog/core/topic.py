@@ -25,7 +25,7 @@ from distlog.core.commits.actions import (
     SetPartitions,
     SetTopicId,
     SetTransaction,
-    without_tables,
+    each_action,
 )
 from distlog.core.commits.commit_log import (
     AT_A_VERSION,
@@ -99,6 +99,7 @@ class Topic:
     def __init__(
         self, handle: TopicHandle, snapshot: Snapshot, *, pinned: bool = False, pin_reason: str = AT_A_VERSION
     ) -> None:
+        # its storage, commit log, reader and clock: all but the version
         self.handle = handle
         self.current = CurrentSnapshot(handle.log, snapshot, pinned=pinned, pin_reason=pin_reason)
         self.live = LiveSnapshot(handle, self.current)
@@ -247,8 +248,8 @@ class Topic:
         names, snapshot = check_columns(columns), self.live_snapshot
         times = time_bounds(start, end, start_time, end_time)
         bounds = offset_bounds(snapshot, partitions, start, end)
-        slices, visible = plan_slices(self.reader, snapshot, bounds, isolation, out_of_range, times)
-        return Scan(self.reader, slices, names, visible, max_workers)
+        slices, isolation_filter = plan_slices(self.reader, snapshot, bounds, isolation, out_of_range, times)
+        return Scan(self.reader, slices, names, isolation_filter, max_workers)
 
     def consume(
         self,
@@ -278,9 +279,9 @@ class Topic:
             isolation: As in `scan`.
             out_of_range: As in `scan`, also for a position that is not in the log any more.
             max_workers: As in `scan`.
-            poll_interval: Seconds between polls, of one request: by default 0.005 on a local disk, else 1.
-            lease: Seconds without a heartbeat after which a member is replaced; a batch must be processed within
-                them.
+            poll_interval: Seconds between polls, each of one request; default 0.005 on a local disk, else 1.
+            lease: Seconds without a heartbeat after which a member is replaced; a batch must be processed within the
+                lease.
 
         Returns:
             The consumer.
@@ -297,8 +298,16 @@ class Topic:
         """
         self.current.check_writable(self.storage)
         options = ConsumeOptions(
-            *(partitions, start, group, timeout, columns),
-            *(isolation, out_of_range, max_workers, poll_interval, lease),
+            partitions=partitions,
+            start=start,
+            group=group,
+            timeout=timeout,
+            columns=columns,
+            isolation=isolation,
+            out_of_range=out_of_range,
+            max_workers=max_workers,
+            poll_interval=poll_interval,
+            lease=lease,
         )
         return options.begin(self.handle, self.snapshot)
 
@@ -395,7 +404,7 @@ class Topic:
         by_partition = times if isinstance(times, Mapping) else dict.fromkeys(range(self.partitions), times)
         for partition in by_partition:
             self.check_partition(partition)
-        times_ms = {number: to_ms(time, up=True) for number, time in by_partition.items()}
+        times_ms = {number: to_ms(time, round_up=True) for number, time in by_partition.items()}
         return offsets_for_times(self.reader, self.live_snapshot.partitions, times_ms)
 
     def history(self, limit: int | None = None) -> Listing:
@@ -486,7 +495,7 @@ class Topic:
         return export_topic(self.handle, self.live_snapshot, log_dir, numbers)
 
     def refresh(self) -> Topic:
-        """Move on to the newest version, with one GET if there is none, and return this topic."""
+        """Move on to the newest version, and return this topic; one GET if there is no newer one."""
         self.live.refresh()
         return self
 
@@ -514,7 +523,8 @@ class Topic:
         Args:
             table: Arrow, Polars, pandas, DuckDB, or an iterable of dicts.
             partition: The partition of all rows.
-            app_id: The application, for a repeat that appends nothing and returns the first result.
+            app_id: The application's id; an append that repeats its `batch_id` appends nothing and returns the first
+                result.
             batch_id: The number or name of the batch in the application; with `app_id`.
             compression: The codec if the topic's `compression.type` is producer; default uncompressed.
             timestamp_unit: The unit of numbers for times: s, ms, us or ns since 1970.
@@ -638,8 +648,8 @@ class Topic:
     def open_transactions(self, *, max_timeout_ms: int = MAX_TIMEOUT_MS) -> TransactionsReport:
         """List the transactions that are open in the partitions: readers of committed records wait before them.
 
-        `hanging` has transactions that never end: their coordinator does not have them, and they are open for longer
-        than `max_timeout_ms`, or it has ended them elsewhere (KIP-664).
+        `hanging` has transactions that will never end (KIP-664): their coordinator does not have them and
+        `max_timeout_ms` has passed, or it has ended the transaction in the other partitions.
 
         Args:
             max_timeout_ms: The brokers' `transaction.max.timeout.ms`, in ms.
@@ -710,6 +720,7 @@ class Topic:
             for head in race:
                 changed = SetConfig(head.config.changed(settings).overrides())
                 # the active segments are sealed, so that every process learns of the change
+                # None: the race must give the next head first
                 if seals.seal(head, range(len(head.partitions))) is not None:
                     race.put([*seals.actions, changed])
         self.advance(race.after)
@@ -751,8 +762,8 @@ class Topic:
         """
         self._check_writable()
         snapshot, topic_id = self.log.load(), str(uuid.uuid4())
-        # before the commit, so that no member finds its group without positions; and after it, since vacuum deletes
-        # positions of an id that no topic has
+        # before the commit, so that members find positions; and again after it, since vacuum may have deleted the
+        # copies while no topic had the id
         carry_over_groups(self.storage, snapshot.topic_id, topic_id)
         seal_all(self.handle, snapshot, "new-id", [SetTopicId(topic_id)])
         carry_over_groups(self.storage, snapshot.topic_id, topic_id)
@@ -802,8 +813,9 @@ class Topic:
         """
         self._check_writable()
         snapshot = self.refresh().live_snapshot
-        for partition in to if isinstance(to, Mapping) else ():
-            self.check_partition(partition)
+        if isinstance(to, Mapping):
+            for partition in to:
+                self.check_partition(partition)
         return reset_group(self.handle, snapshot, group, to, kafka)
 
     def delete_group(self, group: str) -> None:
@@ -869,10 +881,9 @@ class Topic:
         version = whole_number("version", version)
         restored, after = restore(self.handle, self.snapshot, version, dry_run=dry_run)
         self.advance(after)
-        expired = plan_retention(after, self.handle.trusted_ms())
-        return RestoreReport(
-            after.version, version, tuple(restored), sum(len(segment.segments) for segment in expired), dry_run
-        )
+        expired_plans = plan_retention(after, self.handle.trusted_ms())
+        expired_count = sum(len(plan.segments) for plan in expired_plans)
+        return RestoreReport(after.version, version, tuple(restored), expired_count, dry_run)
 
     def delete_records(self, offsets: Mapping[int, int]) -> DeleteRecordsReport:
         """Delete the records before an offset, by partition (Kafka's `deleteRecords`).
@@ -1034,10 +1045,10 @@ _TIMES = ("first_timestamp", "min_timestamp", "max_timestamp", "append_time_ms",
 
 
 def _history_row(commit: Commit) -> dict[str, object]:
-    actions = list(without_tables(commit.actions))
+    actions = list(each_action(commit.actions))
     added = [action.segment for action in actions if isinstance(action, Add)]
     batch = next((action for action in commit.actions if isinstance(action, SetTransaction)), None)
-    # a damaged commit may claim a version without a number
+    # a damaged commit may claim more records or bytes than an int64 holds
     return {
         "version": commit.version,
         "timestamp": commit.timestamp_ms,

@@ -271,7 +271,7 @@ def stream(
     options = {
         "assign": None if partitions is None else format_assign(topic.name, starts),
         "startingOffsets": format_offsets(topic.name, starts),
-        "startingTimestamp": None if start_time is None else to_ms(start_time, up=True),
+        "startingTimestamp": None if start_time is None else to_ms(start_time, round_up=True),
         "startingOffsetsByTimestampStrategy": "latest",
         "kafka.isolation.level": isolation,
         "failOnDataLoss": str(fail_on_data_loss).lower(),

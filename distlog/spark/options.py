@@ -195,7 +195,7 @@ class ReadOptions:
                 IsolationLevel, options.choice("kafka.isolation.level", ("read_uncommitted", "read_committed"))
             ),
             version=options.integer("versionAsOf", 0),
-            timestamp_ms=_optional_time(options, "timestampAsOf", up=False),
+            timestamp_ms=_optional_time(options, "timestampAsOf", round_up=False),
             columns=None if columns is None else tuple(name.strip() for name in columns.split(",")),
             push_filters=options.flag("pushFilters", default=False),
         )
@@ -302,14 +302,14 @@ def _bound(options: Options, side: str, default: int) -> Bound:
     return Bound("offset", parse_offsets(text, name), name)
 
 
-def _optional_time(options: Options, name: str, *, up: bool = True) -> int | None:
+def _optional_time(options: Options, name: str, *, round_up: bool = True) -> int | None:
     text = options.text(name)
-    return None if text is None else _time(name, text, up=up)
+    return None if text is None else _time(name, text, round_up=round_up)
 
 
-def _time(name: str, text: str, *, up: bool = True) -> int:
+def _time(name: str, text: str, *, round_up: bool = True) -> int:
     try:
-        time = to_ms(text, up=up)
+        time = to_ms(text, round_up=round_up)
     except ValueError:
         time = -1
     if time < 0:

@@ -32,10 +32,10 @@ from distlog.core.commits.actions import (
     RemoveTable,
     SetLogStartOffset,
     SetPartitions,
+    each_action,
     in_tables,
     read_actions,
     read_table,
-    without_tables,
     write_actions,
     write_table,
 )
@@ -94,10 +94,10 @@ legal_parts = st.builds(
 @given(st.lists(legal_parts, min_size=1, max_size=12))
 def test_segments_round_trip_in_order(segments: list[SegmentInfo]) -> None:
     assert read_again(table(*segments)) == table(*segments)
-    assert list(without_tables([table(*segments)])) == [Add(info) for info in segments]
+    assert list(each_action([table(*segments)])) == [Add(info) for info in segments]
     pairs = [(info.partition, info.stem) for info in segments]
     assert read_again(removal(*pairs)) == removal(*pairs)
-    assert list(without_tables([removal(*pairs)])) == [Remove(*pair) for pair in pairs]
+    assert list(each_action([removal(*pairs)])) == [Remove(*pair) for pair in pairs]
 
 
 def test_only_long_runs_become_tables() -> None:
@@ -123,7 +123,7 @@ def test_a_part_takes_few_bytes_at_any_number_of_parts(
     tables = in_tables([Add(info) for info in segments])
     items = json.loads(json.dumps(write_actions(tables), default=write))
     assert len(json.dumps(items)) < 3000 + 13 * count
-    assert list(without_tables(read_actions(items))) == [Add(info) for info in segments]
+    assert list(each_action(read_actions(items))) == [Add(info) for info in segments]
 
 
 @pytest.mark.parametrize("position", range(0, 400, 7))
@@ -141,7 +141,7 @@ def test_a_damaged_table_raises_corrupt_metadata(position: int) -> None:
         decoded = Commit.decode(actions.fields.write_text(body, write), "file")
     except CorruptMetadataError:
         return
-    assert len(list(without_tables(decoded.actions))) == COUNT
+    assert len(list(each_action(decoded.actions))) == COUNT
 
 
 def body_of(**changes: Any) -> dict[str, Any]:
@@ -213,7 +213,7 @@ class Twins:
             actions=actions,
         )
         after = outcome(self.columns, commit)
-        expected = outcome(self.singly, dataclasses.replace(commit, actions=tuple(without_tables(actions))))
+        expected = outcome(self.singly, dataclasses.replace(commit, actions=tuple(each_action(actions))))
         assert (after is None) == (expected is None)
         if after is None or expected is None:
             return False

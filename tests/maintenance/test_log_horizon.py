@@ -213,7 +213,7 @@ def test_a_retention_must_leave_room_for_the_delay_of_deletes() -> None:
     assert TopicConfig.parse({"commit.retention.ms": -1}).commits_kept_ms is None
     # other processes do not have the caller's default
     mine = TopicConfig().with_defaults({"commit.retention.ms": 30 * day})
-    assert (mine.known_retention_ms, mine.commits_kept_ms) == (7 * day, 30 * day)
+    assert (mine.least_retention_ms, mine.commits_kept_ms) == (7 * day, 30 * day)
 
 
 def test_a_log_horizon_above_the_vacuum_horizon_is_refused(world: World) -> None:

@@ -678,7 +678,7 @@ class Oracle:
 
 
 def _is_adopted(segment: tuple[int, str]) -> bool:
-    return paths.stem_read_version(segment[1]) is None
+    return not paths.is_own_stem(segment[1])
 
 
 def log_file(topic: str, segment: Body) -> str:

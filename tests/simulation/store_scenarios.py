@@ -14,7 +14,7 @@ from distlog import (
     TopicExistsError,
 )
 from distlog.core import paths
-from distlog.core.commits.actions import LEADER_APP, Add, Commit, SetTransaction, without_tables
+from distlog.core.commits.actions import LEADER_APP, Add, Commit, SetTransaction, each_action
 from distlog.core.errors import FencedMemberError, LeaderFencedError
 from distlog.core.maintain.vacuum import LONGEST_PUT_MS
 from distlog.core.write.writer import RecordSender, Writer
@@ -315,7 +315,7 @@ class Leaders(StoreScenario):
         if kind != "put" or data is None or paths.parse_commit_file(key.rpartition("/")[2]) is None:
             return
         author = self.store.author.name if self.store.author else ""
-        for action in without_tables(Commit.decode(data, key).actions):
+        for action in each_action(Commit.decode(data, key).actions):
             if isinstance(action, SetTransaction) and action.app_id.startswith(LEADER_APP):
                 if int(action.batch_id) <= self.epoch:
                     self.says(f"{author} begins epoch {action.batch_id} after epoch {self.epoch} of {self.leader}")

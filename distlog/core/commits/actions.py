@@ -269,8 +269,8 @@ Action = (
 )
 
 
-def without_tables(actions: Iterable[Action]) -> Iterator[Action]:
-    """Yield the actions, with each row of a table as an action: objects that take long to make if there are many."""
+def each_action(actions: Iterable[Action]) -> Iterator[Action]:
+    """Yield the actions, each row of a table as an action of its own: many take long to make."""
     for action in actions:
         if isinstance(action, AddTable):
             yield from map(Add, to_segments(action.rows))
@@ -337,7 +337,7 @@ def in_tables(actions: Sequence[Action]) -> list[Action]:
 def replacing(removed: pa.RecordBatch, added: pa.RecordBatch) -> list[Action]:
     """The actions that take out the segments in `removed`, and add those in `added`: tables if these are many."""
     tables: list[Action] = [RemoveTable(removed), AddTable(added)]
-    return tables if max(len(removed), len(added)) >= TABLE_ROWS else [*without_tables(tables)]
+    return tables if max(len(removed), len(added)) >= TABLE_ROWS else [*each_action(tables)]
 
 
 def _long(name: str, column: Any, count: int) -> list[Any]:

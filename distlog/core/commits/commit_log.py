@@ -36,8 +36,8 @@ from distlog.core.commits.actions import (
     Seal,
     SetConfig,
     SetPartitions,
+    each_action,
     in_tables,
-    without_tables,
 )
 from distlog.core.commits.segment_table import BY_COMMIT, SegmentInfo, appended_at, with_numbers
 from distlog.core.commits.snapshot import Snapshot, apply
@@ -350,7 +350,7 @@ class CommitLog:
             return None
         # a network disk returns its time only on request
         now_ms = self.storage.replied_ms() or self.storage.now_ms(paths.COMMITS_DIR)
-        if not put_time.time_ms or now_ms - put_time.time_ms >= head.config.known_retention_ms // 2:
+        if not put_time.time_ms or now_ms - put_time.time_ms >= head.config.least_retention_ms // 2:
             raise CommitStateUnknownError(
                 "the commit may have been read, and deleted since by retention: this process was paused for "
                 "longer than commit.retention.ms; check whether its records exist",
@@ -700,7 +700,7 @@ def oldest_read_version(actions: Sequence[Action]) -> int | None:
         removed_pairs.update(
             pair for rows in removed for pair in zip(*(column.to_pylist() for column in rows), strict=True)
         )
-        segments = (action.segment for action in without_tables(actions) if isinstance(action, Add))
+        segments = (action.segment for action in each_action(actions) if isinstance(action, Add))
         added = {
             segment.stem
             for segment in segments

@@ -1,4 +1,4 @@
-"""The queue of pending appends on an object store, and their files: one of their writers commits them all."""
+"""Group commit on an object store: the queue of pending appends, and their files; one writer commits them all."""
 
 from __future__ import annotations
 
@@ -568,7 +568,7 @@ def pending_append(
     `batch` is the application's, if any. `is_keyed` says that all records have keys.
     """
     is_small = not isinstance(segments, SegmentTable) and len(segments) > 0
-    if not is_small or paths.stem_read_version(segments[0].stem) is None or not all(map(is_plain, segments)):
+    if not is_small or not paths.is_own_stem(segments[0].stem) or not all(map(is_plain, segments)):
         return None
     return Commit(
         version=0,

@@ -30,7 +30,7 @@ from distlog.core.commits.fields import (
     stored,
 )
 from distlog.core.integers import MAX_INT, MAX_LONG
-from distlog.core.paths import stem_read_version
+from distlog.core.paths import is_own_stem
 
 #: A value that the writer of the segment did not store.
 UNKNOWN = -1
@@ -120,7 +120,7 @@ class SegmentInfo:
     @property
     def may_have_producers(self) -> bool:
         """True if batches carry producer ids, or the segment may be older than this field."""
-        return self.has_producers or self.has_transactions or stem_read_version(self.stem) is None
+        return self.has_producers or self.has_transactions or not is_own_stem(self.stem)
 
     def moved_to(self, base_offset: int) -> SegmentInfo:
         """This segment moved to begin at `base_offset`: the same files, other offsets."""
@@ -176,7 +176,7 @@ def _contradictions(numbers: Any) -> dict[str, Any]:
 
 
 def _check_bundled(stem: str) -> None:
-    if stem_read_version(stem) is None:
+    if not is_own_stem(stem):
         raise ValueError(f"segment {stem} has a stem of Kafka's form, so it cannot be part of a bundle")
 
 

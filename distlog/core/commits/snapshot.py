@@ -37,7 +37,7 @@ from distlog.core.commits.actions import (
     SetTopicId,
     SetTransaction,
     check_added,
-    without_tables,
+    each_action,
 )
 from distlog.core.commits.deduplication import (
     NO_PRODUCERS,
@@ -67,13 +67,12 @@ class Snapshot:
 
     `name` is the prefix of the partition folders: the topic's name when it was created. A commit is refused if the
     read version of its files is below `gc_floor`. `commit_bytes` is the size of all commits so far, `passed_ms` the
-    time that has passed in commits (see `deduplication`).
+    time between them, at most PRODUCER_PAUSE_MS each: by it producers expire.
 
     Commits below `log_floor` may be deleted. `former_retention_ms` is `commit.retention.ms` from before version
     `former_retention_version` lowered it: it applies until `log_floor` is above that version. `replaced_ms` is the
     time at which the topic replaced a dropped one, without records; otherwise 0. `former_ids` are its earlier ids,
-    the last one last. The next version was written after `seen_ms`, a time of the store's clock, 0 if unknown; not
-    stored.
+    oldest first. At `seen_ms`, a time of the store's clock, the next version did not exist; 0 if unknown; not stored.
     """
 
     version: int
@@ -112,13 +111,14 @@ class Snapshot:
         return self.topic_id == earlier.topic_id and (earlier.dropped or not self.dropped)
 
     def is_fresh_at(self, time_ms: int) -> bool:
-        """True if what a process knows of the next version still holds at `time_ms` of the store's clock.
+        """True if at `time_ms` of the store's clock a missing next commit was not written, rather than deleted.
 
-        It was written after `seen_ms`, so it exists for `commit.retention.ms`; half is for clocks and slow requests.
+        The next commit would have been written after `seen_ms`, and vacuum keeps it for `commit.retention.ms`; half
+        is for clocks and slow requests.
         """
         age_ms = time_ms - self.seen_ms
         has_times = self.seen_ms > 0 and time_ms > 0
-        return has_times and -CLOCKS_DIFFER_MS <= age_ms < self.config.known_retention_ms // 2
+        return has_times and -CLOCKS_DIFFER_MS <= age_ms < self.config.least_retention_ms // 2
 
     @property
     def table(self) -> PartitionTable:
@@ -128,6 +128,7 @@ class Snapshot:
     def active_partitions(self) -> list[int]:
         """The partitions with an active segment, ascending."""
         partitions = self.partitions
+        # states in columns have no active segment
         states = partitions.changed_states if isinstance(partitions, PartitionTable) else dict(enumerate(partitions))
         return sorted(number for number, state in states.items() if state.active is not None)
 
@@ -210,7 +211,7 @@ class PartitionDraft:
 
     def add_producers(self, batches: Sequence[ProducerBatch], passed_ms: int) -> None:
         """Add the commit's batches of producers, after the segments that it adds."""
-        # a first commit with batches may also have batches of the log so far
+        # the first commit that records producers may also have batches of earlier segments
         first = self._former_end if self._producers else 0
         for batch in batches:
             if not first <= batch.last_offset - batch.offset_delta <= batch.last_offset < self._log_end_offset:
@@ -225,6 +226,7 @@ class PartitionDraft:
             self._producers = NO_PRODUCERS
         if self._removed or self._replacements:
             segments = self._segments.appended(self._appended)
+            # a restore may also fill offsets before the first segment
             front = None if self._restored_from is None else (self._restored_from, self._log_end_offset)
             self._segments = segments.replaced(self._removed, self._replacements, front)
             self._appended = []
@@ -309,8 +311,9 @@ class _Draft:
     def apply(self, commit: Commit) -> None:
         head = self._follow(commit)
         tables = [action for action in commit.actions if isinstance(action, AddTable | RemoveTable)]
-        starts = self._starts_in_columns(commit.actions) if tables else None
-        for action in without_tables(commit.actions) if tables and starts is None else commit.actions:
+        starts = self._starts_after_tables(commit.actions) if tables else None
+        row_by_row = bool(tables) and starts is None
+        for action in each_action(commit.actions) if row_by_row else commit.actions:
             if head.dropped and not isinstance(action, GcFloor | LogFloor):
                 raise ValueError("the topic was dropped")
             if starts is None or not isinstance(action, SetLogStartOffset):
@@ -325,7 +328,7 @@ class _Draft:
         self._touched = {}
         self._head = head
 
-    def _starts_in_columns(self, actions: Sequence[Action]) -> list[SetLogStartOffset] | None:
+    def _starts_after_tables(self, actions: Sequence[Action]) -> list[SetLogStartOffset] | None:
         """Return the new log starts of a commit with tables; None if it must be applied action by action.
 
         The order of actions on one partition matters: only new log starts, within the log, may follow tables.
@@ -360,6 +363,7 @@ class _Draft:
         return dataclasses.replace(
             self._head,
             partitions=self._partitions.with_states(changed),
+            # this forgets old batches
             transactions=self._transactions.updated({}, self._head.timestamp_ms),
         )
 
@@ -386,8 +390,8 @@ class _Draft:
         )
 
     def _with_former_retention(self, head: Snapshot) -> Snapshot:
-        former_ms = self._head.config.known_retention_ms if self._head else 0
-        if former_ms <= head.config.known_retention_ms:
+        former_ms = self._head.config.least_retention_ms if self._head else 0
+        if former_ms <= head.config.least_retention_ms:
             return head
         former_ms = max(former_ms, head.former_retention_ms)
         return dataclasses.replace(head, former_retention_ms=former_ms, former_retention_version=head.version)
@@ -408,7 +412,7 @@ class _Draft:
         }
         if head is None:
             return Snapshot(**fields_at_start)
-        # an import may be the dropped topic as it was
+        # an import may bring the dropped topic back with its records
         replaced_ms = commit.timestamp_ms if commit.operation == CREATE else 0
         return dataclasses.replace(head, **fields_at_start, dropped=False, replaced_ms=replaced_ms, former_ids=())
 
@@ -449,7 +453,7 @@ class _Draft:
                     head = dataclasses.replace(head, former_retention_ms=0, former_retention_version=0)
                 return dataclasses.replace(head, log_floor=max(head.log_floor, version))
             case AddTable() | RemoveTable():
-                return head  # with all tables of the commit
+                return head  # `_apply_tables` applies them together
             case Restore(_, _, version) if version < head.gc_floor or version >= commit.version:
                 raise ValueError(f"the files of version {version} are not kept")
             case _:
@@ -469,23 +473,20 @@ class _Draft:
 
     def _apply_tables(self, tables: Sequence[AddTable | RemoveTable], gc_floor: int) -> None:
         """Add and remove segments, one by one for partitions that are not in columns."""
-        kinds = (AddTable, SCHEMA), (RemoveTable, REMOVED_SCHEMA)
-        added, removed = (
-            join([pa.RecordBatch.from_arrays([pa.nulls(0, spec.type) for spec in schema], schema=schema), *rows])
-            for kind, schema in kinds
-            for rows in [[table.rows for table in tables if isinstance(table, kind)]]
-        )
+        added = _joined_rows(tables, AddTable, SCHEMA)
+        removed = _joined_rows(tables, RemoveTable, REMOVED_SCHEMA)
         owners = np.concatenate([numbers_of(rows["partition"]) for rows in (added, removed)])
         count = len(self._partitions)
         if owners.max() >= count:
             raise ValueError(f"there is no partition {owners.max()}")
+        # many states of single partitions go back into columns
         self._partitions = self._partitions.absorbed(owners)
         alone = np.zeros(count, bool)
         alone[[*self._partitions.changed_states, *self._changed]] = True
         alone_flags = [alone[numbers_of(rows["partition"])] for rows in (added, removed)]
         if any(flags.any() for flags in alone_flags):
             single = [rows.filter(booleans(flags)) for rows, flags in zip((added, removed), alone_flags, strict=True)]
-            for action in without_tables([AddTable(single[0]), RemoveTable(single[1])]):
+            for action in each_action([AddTable(single[0]), RemoveTable(single[1])]):
                 if isinstance(action, Add | Remove):
                     self._act_on_partition(action)
             added, removed = (
@@ -506,3 +507,11 @@ class _Draft:
         info = TransactionInfo(commit.version, commit.timestamp_ms, action.offsets, in_order)
         former_ms = self._head.timestamp_ms if self._head else 0
         self._transactions = self._transactions.recorded((action.app_id, action.batch_id), info, former_ms)
+
+
+def _joined_rows(
+    tables: Sequence[AddTable | RemoveTable], kind: type[AddTable | RemoveTable], schema: pa.Schema
+) -> pa.RecordBatch:
+    """Return the rows of all tables of one kind."""
+    empty = pa.RecordBatch.from_arrays([pa.nulls(0, spec.type) for spec in schema], schema=schema)
+    return join([empty, *(table.rows for table in tables if isinstance(table, kind))])

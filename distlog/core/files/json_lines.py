@@ -18,8 +18,7 @@ from distlog.core.arrays import byte_array, column_of, integers, new_array, scal
 from distlog.core.errors import InvalidRecordError
 from distlog.core.files.record_times import TimeReader
 from distlog.core.files.text_lines import BadLine, Parsed, split_lines
-from distlog.core.format.kernels.json_scan import BLANK, ESCAPED, NULL, UNSURE, gather, scan_objects
-from distlog.core.format.kernels.json_scan import OBJECT as FOUND
+from distlog.core.format.kernels.json_scan import BLANK, ESCAPED, NULL, OBJECT, UNSURE, gather, scan_objects
 from distlog.core.format.record_batch import HEADERS_TYPE
 from distlog.core.integers import MAX_INT
 from distlog.core.write.rows import ACCEPTED, IGNORED
@@ -44,7 +43,10 @@ _FIELDS = {
 
 @dataclass(slots=True)
 class SeenFields:
-    """Named fields that some object had, and names that objects have: at the end they show a wrong name."""
+    """Which named fields some object had, and a sample of all names, for the error about a field that no object has.
+
+    `fields` is the field's name by role: key, value or timestamp.
+    """
 
     fields: Mapping[str, str]
     present: set[str] = field(default_factory=set)
@@ -56,7 +58,9 @@ class SeenFields:
 
     def note_names(self, text: bytes) -> None:
         """Note names in the first lines of a block, unless enough are known."""
-        for line in text.split(b"\n", _NAMES_SEEN)[:_NAMES_SEEN] if len(self.names) < _NAMES_SEEN else ():
+        if len(self.names) >= _NAMES_SEEN:
+            return
+        for line in text.split(b"\n", _NAMES_SEEN)[:_NAMES_SEEN]:
             self.names |= dict.fromkeys(list(first_object(line))[:_NAMES_SEEN])
 
     def add(self, other: SeenFields) -> None:
@@ -64,7 +68,7 @@ class SeenFields:
         self.names |= other.names
 
     def error(self) -> InvalidRecordError | None:
-        """Return the error of a field that no object has, if any; None also without an object."""
+        """Return the error of a field that no object has; None if each was seen, or no object was."""
         missed = {*self.fields.values()} - self.present
         if not missed or not self.names:
             return None
@@ -76,8 +80,9 @@ class SeenFields:
 class JsonFields:
     """Parses objects of any kind, one a line, of which some fields are the key, the value and the timestamp.
 
-    The default value is the line. A key or value is the text of its field, or its JSON as it was written if it is not
-    a text. A missing field, or null, makes a null. Blank lines are skipped.
+    Without a field for the value, the value is the whole line. A key or value is the text of its field, or its JSON
+    as it was written if it is not a text. A missing field, or null, makes a null. Blank lines are skipped.
+    `fields` is the field's name by role: key, value or timestamp.
 
     A kernel finds the fields. Python's `json` reads a line that the kernel refuses, or with escapes in a field.
     """
@@ -87,20 +92,18 @@ class JsonFields:
     seen_fields: SeenFields
 
     def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
+        """Parse all of `text`; `limit` and `is_last` do not matter, since no object spans lines (`LineParser`)."""
         scanned = _Scanned.of(text, list(dict.fromkeys(self.fields.values())))
         rows, bad = np.flatnonzero(scanned.states != BLANK), dict[int, str]()
         unsure = np.flatnonzero(scanned.states == UNSURE).tolist()
         slow = {row: self._fields_of(text, scanned, row, bad) for row in unsure}
         self._note(text, scanned, [line_fields for line_fields in slow.values() if line_fields is not None])
-        columns: dict[str, pa.Array] = {
-            role: scanned.column(
-                number, rows, {row: line_fields.get(name) for row, line_fields in slow.items() if line_fields}
-            )
-            for role, name in self.fields.items()
-            for number in [scanned.names.index(name)]
-        }
+        columns = dict[str, pa.Array]()
+        for role, name in self.fields.items():
+            python_values = {row: line_fields.get(name) for row, line_fields in slow.items() if line_fields}
+            columns[role] = scanned.column(scanned.names.index(name), rows, python_values)
         if "value" not in columns:
-            columns["value"] = _gathered(scanned.data, scanned.lines[rows], scanned.line_sizes[rows], None)
+            columns["value"] = _gathered(scanned.data, scanned.lines[rows], scanned.line_sizes[rows], valid=None)
         if "timestamp" in columns:
             times = self.times.of_column(columns["timestamp"])
             columns["timestamp"] = times.column
@@ -109,7 +112,7 @@ class JsonFields:
         starts = scanned.lines[rows]
         if not bad:
             is_dense = len(rows) == len(scanned.states)
-            return Parsed(pa.table(columns), (), len(text) + 1, None if is_dense else starts)
+            return Parsed(pa.table(columns), bad=(), consumed=len(text) + 1, starts=None if is_dense else starts)
         is_good = ~np.isin(rows, [*bad])
         counts_before: npt.NDArray[np.int64] = np.cumsum(is_good) - is_good
         lines = [
@@ -132,7 +135,7 @@ class JsonFields:
     def _fields_of(
         self, text: bytes, scanned: _Scanned, row: int, bad: dict[int, str]
     ) -> dict[str, bytes | None] | None:
-        """Return the named fields of a line that Python reads; None, and a reason in `bad`, without an object."""
+        """Return the named fields of a line, read by Python; None, and a reason in `bad`, if it is not an object."""
         start = int(scanned.lines[row])
         line = text[start : start + int(scanned.line_sizes[row])]
         try:
@@ -147,8 +150,9 @@ class JsonFields:
 class JsonRecords:
     """Parses objects that are records, as `distlog read --json` prints them. Blank lines are skipped.
 
-    Arrow takes 2.5 us a line, but one type a field: no text next to base64. Line by line it is 7.5 us. Arrow takes 95
-    us for one line, so halving a refused block does not help.
+    Arrow reads a block in 2.5 us a line, but a field must have the same type in all lines: text and base64 cannot
+    mix. A block in which they do is read line by line, 7.5 us each. A call of Arrow costs 95 us, so smaller blocks
+    gain nothing.
     """
 
     times: TimeReader
@@ -224,7 +228,10 @@ def _after_spaces(line: str, position: int, mark: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Scanned:
-    """The lines of a block and their fields, as `scan_objects` finds them; of `kinds` and so on a row is a line."""
+    """The lines of a block and their fields, as `scan_objects` finds them.
+
+    `kinds`, `starts` and `sizes` have a row per line and a column per name.
+    """
 
     data: npt.NDArray[np.uint8]
     names: Sequence[str]
@@ -247,12 +254,13 @@ class _Scanned:
         scan_objects(data, byte_array(b"".join(encoded)), ends, lines, line_sizes, states, kinds, starts, sizes)
         shape = (count, fields)
         table = kinds.reshape(shape)
-        states[(table == ESCAPED).any(axis=1) & (states == FOUND)] = UNSURE
+        states[(table == ESCAPED).any(axis=1) & (states == OBJECT)] = UNSURE
         return cls(data, names, lines, line_sizes, states, table, starts.reshape(shape), sizes.reshape(shape))
 
     def column(self, number: int, rows: npt.NDArray[np.int64], python_values: Mapping[int, bytes | None]) -> pa.Array:
         """Return a field of `rows`; `python_values` has the rows that Python read."""
-        is_found = (self.kinds[rows, number] > NULL) & (self.states[rows] == FOUND)
+        # kinds above NULL have bytes
+        is_found = (self.kinds[rows, number] > NULL) & (self.states[rows] == OBJECT)
         starts = np.where(is_found, self.starts[rows, number], 0)
         sizes = np.where(is_found, self.sizes[rows, number], 0)
         column = _gathered(self.data, starts, sizes, None if is_found.all() else is_found)
@@ -296,7 +304,8 @@ def _fields_in_bulk(block: bytes) -> pa.RecordBatch | None:
         )
     except pa.ArrowException:
         return None
-    # no object continues where } and { meet, so as many objects as lines are one in each
+    # each line begins with { and ends with }, so none is part of a longer object: as many objects as lines means that
+    # each line is an object
     batches = table.select(schema.names).combine_chunks().to_batches() if table.num_rows == len(lines) else []
     # Arrow does not distinguish a null from a missing value
     missing = lines.filter(pc.is_null(batches[0]["value"])).to_pylist() if batches else []

@@ -25,7 +25,7 @@ from distlog.core.commits.actions import (
     ProducerBatches,
     SetLogStartOffset,
     SetPartitions,
-    without_tables,
+    each_action,
 )
 from distlog.core.commits.commit_log import CommitLog, CommitRace
 from distlog.core.commits.segment_table import UNKNOWN
@@ -582,7 +582,7 @@ def _adopted_ends(log: CommitLog, existing: Snapshot) -> Mapping[int, int]:
     ends = dict[int, int]()
     for commit in log.history():
         imported = (commit.topic_id, commit.operation) == (existing.topic_id, "import")
-        for action in without_tables(commit.actions) if imported else ():
+        for action in each_action(commit.actions) if imported else ():
             if isinstance(action, Add):
                 number, offset = action.segment.partition, action.segment.next_offset
             elif isinstance(action, SetLogStartOffset):

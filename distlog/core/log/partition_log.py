@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from distlog.core import paths
 from distlog.core.arrays import column_of, integers
-from distlog.core.commits.actions import Add, Seal, without_tables
+from distlog.core.commits.actions import Add, Seal, each_action
 from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
@@ -723,7 +723,7 @@ class PartitionFlush:
             ) from error
         for commit in commits:
             if seal in commit.actions:
-                added = [action.segment for action in without_tables(commit.actions) if isinstance(action, Add)]
+                added = [action.segment for action in each_action(commit.actions) if isinstance(action, Add)]
                 ends = [segment.next_offset for segment in added if segment.stem == appended.stem]
                 return ends[0] if ends else appended.first_offset
         raise StorageError("a segment ended in no commit: verify the topic", stem=appended.stem)

@@ -160,7 +160,7 @@ def transactions_before(handle: TopicHandle, state: PartitionState) -> OpenTrans
 def _snapshots(segments: Sequence[SegmentInfo], log_end_offset: int) -> Iterator[tuple[str, int]]:
     """The stems and offsets of the snapshots that may exist, the newest first."""
     for segment in reversed(segments):
-        if paths.stem_read_version(segment.stem) is None:
+        if not paths.is_own_stem(segment.stem):
             # a broker stored it, or the import of its log
             yield f"{segment.next_offset:020d}", segment.next_offset
         yield segment.stem, segment.base_offset

@@ -41,8 +41,8 @@ def merge(
     """Merge the groups worth merging, in one commit; returns the report and the new state.
 
     A job reads `job_bytes` at once, and holds as much to write; larger jobs read with fewer requests. The next run
-    merges groups beyond MOST_SEGMENTS. A group is left out if a segment was removed concurrently, or cannot be read:
-    the report names these.
+    merges groups beyond MOST_SEGMENTS. A group is left out if a segment was removed concurrently, or if it cannot be
+    read, which the report names.
     """
     snapshot = handle.log.refresh(snapshot)
     planned = plan_merge(snapshot)
@@ -140,6 +140,7 @@ def merge_groups(
     executor = executor or LocalExecutor(handle.storage)
     merged = MergedJob.joined(list(executor.map(work, planned)))
     replacement, replaced = _Replacement(planned, merged), tuple[SegmentGroup, ...]()
+    # the history calls it compact, as the command is
     race = CommitRace(handle.log, snapshot, "compact", read_version=snapshot.version, timeout_s=timeout_s)
     with race:
         for head in race:
@@ -156,7 +157,10 @@ def job_bytes_of(memory: int, workers: int) -> int:
 
 
 class _Replacement:
-    """The replacement of the groups of finished `jobs` by the segments in `merged`."""
+    """The replacement of the groups of finished `jobs` by the segments in `merged`.
+
+    `_counts` has the number of old segments of each group, `merged.counts` of new ones: 0 for a group that failed.
+    """
 
     def __init__(self, jobs: Sequence[MergeJob], merged: MergedJob) -> None:
         self._jobs, self._merged = jobs, merged
@@ -179,10 +183,11 @@ class _Replacement:
 
 #: Larger segments are made by `plan_merge` alone.
 LARGEST_BYTES = 128 << 20
-#: A merge after one append ends with the group that exceeds this, or what the append itself justifies.
+#: A merge after an append takes groups, smallest first, until it has this many bytes or segments, or the multiples
+#: below of what was appended, if that is more.
 LEAST_BYTES, LEAST_SEGMENTS = LARGEST_BYTES, 512
 #: A record is copied about four times on its way from 50 kB to LARGEST_BYTES, and its segment's file is read once.
-BYTES_PER_BYTE, SEGMENTS_PER_SEGMENT = 4, 2
+MERGED_PER_APPENDED_BYTE, MERGED_PER_APPENDED_SEGMENT = 4, 2
 #: How long the commit of a merge races with others, in seconds, before it is given up.
 COMMIT_TIMEOUT_S = 5.0
 
@@ -195,15 +200,15 @@ def merge_tails(
     groups = plan_tail_merge(
         snapshot,
         Counter(segment.partition for segment in appended),
-        most_bytes=max(LEAST_BYTES, BYTES_PER_BYTE * sum(sizes)),
-        most_segments=max(LEAST_SEGMENTS, SEGMENTS_PER_SEGMENT * len(sizes)),
+        most_bytes=max(LEAST_BYTES, MERGED_PER_APPENDED_BYTE * sum(sizes)),
+        most_segments=max(LEAST_SEGMENTS, MERGED_PER_APPENDED_SEGMENT * len(sizes)),
     )
     if not groups:
         return None, snapshot
     return merge_groups(handle, snapshot, groups, timeout_s=COMMIT_TIMEOUT_S)
 
 
-#: A group is merged if it has this many times the bytes of its largest segment: GROWTH if it has more than
+#: A group is merged if it has LEAST_GROWTH times the bytes of its largest segment; GROWTH times if it has more than
 #: LARGEST_PART and may still grow, since a reader gains little by segments larger than a request.
 LEAST_GROWTH, GROWTH = 2, 8
 
@@ -228,20 +233,25 @@ def plan_merge(snapshot: Snapshot) -> list[SegmentGroup]:
     rows = SegmentTable(table.plain_segments())
     owners = numbers_of(rows.columns()["partition"])
     groups = [SegmentGroup(rows.part(*group)) for group in groups_of(rows, owners, table.log_start_offsets, limits)]
+    # partitions whose states are not in columns are planned one by one
     for state in table.changed_states.values():
         groups += _groups_in(state.segments, state.log_start_offset, limits)
     return sorted(groups, key=lambda group: group.partition) if table.changed_states else groups
 
 
 def limits_of(config: TopicConfig, *, of_tails: bool = False) -> Longs:
-    """The limits of a plan, for `groups_of`; at the ends of partitions each group that may grow counts as large."""
+    """The limits of a plan, for `groups_of`; with `of_tails` a group that may grow always needs GROWTH."""
     entries = config.segment_index_bytes // TIME_ENTRY.itemsize
     sizes = config.segment_size, config.segment_ms, entries, config.index_interval_bytes
+    # all bytes are more than -1
     return np.array([*sizes, LEAST_GROWTH, GROWTH, -1 if of_tails else LARGEST_PART])
 
 
 def groups_of(table: SegmentTable, owners: Longs, floors: Longs, limits: Longs) -> list[tuple[int, int]]:
-    """(first row, end row) of each group of `table` worth merging."""
+    """(first row, end row) of each group of `table` worth merging.
+
+    `owners` has the partition of each row, `floors` the log start offset of each partition.
+    """
     sizes, bases, ends, starts, newest, created, records = map(table.array, _COLUMNS)
     # retention counts ages from the same times
     newest = np.where(newest >= 0, newest, created)
@@ -257,7 +267,7 @@ def _groups_in(table: SegmentTable, floor: int, limits: Longs) -> list[SegmentGr
     return [SegmentGroup(table.part(*group)) for group in rows]
 
 
-#: Segments of a partition before the new ones that are considered. Older small ones are left to `plan_merge`.
+#: How many segments of a partition before the new ones are considered; older small ones are for `plan_merge`.
 WINDOW = 256
 
 

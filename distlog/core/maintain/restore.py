@@ -32,7 +32,7 @@ from distlog.core.commits.actions import (
     Remove,
     Restore,
     SetLogStartOffset,
-    without_tables,
+    each_action,
 )
 from distlog.core.commits.commit_log import CommitLog, CommitRace
 from distlog.core.commits.segment_table import SegmentInfo, SegmentTable
@@ -114,7 +114,7 @@ class RemovedSegments:
             for commit in log.commits(self.version + 1, head + 1):
                 restored = {action.partition for action in commit.actions if isinstance(action, Restore)}
                 raised = {action.partition for action in commit.actions if isinstance(action, SetLogStartOffset)}
-                for action in without_tables(commit.actions):
+                for action in each_action(commit.actions):
                     if isinstance(action, Add):
                         stem = (action.segment.partition, action.segment.stem)
                         self.added[stem] = action.segment

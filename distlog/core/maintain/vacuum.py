@@ -146,7 +146,7 @@ class Referenced:
 
     def _is_removed(self, stem: FoundStem) -> bool:
         """Whether a commit has removed a broker's segment: the names of other segments have a version."""
-        if paths.stem_read_version(stem[1]) is not None:
+        if paths.is_own_stem(stem[1]):
             return False
         if self._removed is None:
             end, log_floor = self._head.version + 1, self._head.log_floor
@@ -608,7 +608,7 @@ class StemSet:
         if not len(partitions):
             return
         numbers = _numbers_of(stems)
-        of_kafka = np.array([paths.stem_read_version(stem) is None for stem in stems])[rows]
+        of_kafka = np.array([not paths.is_own_stem(stem) for stem in stems])[rows]
         self.kafka_partitions.update(np.unique(partitions[of_kafka]).tolist())
         self._new += [_hashes(partitions, numbers[rows]), _hashes(np.full(len(stems), _BUNDLE), numbers)]
         self._count += len(rows) + len(stems)

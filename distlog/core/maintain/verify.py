@@ -46,10 +46,10 @@ from distlog.core.maintain.vacuum import is_sound
 from distlog.core.maintain.verify_segment import (
     CHECKS,
     Anomaly,
+    AnomalyWord,
     IndexFile,
     SegmentVerdict,
     State,
-    Word,
     find_indexes,
     is_contiguous,
     verify_segment,
@@ -187,7 +187,7 @@ def _compare(storage: Storage, name: str, state: Snapshot) -> Iterator[Anomaly]:
         yield Anomaly("checkpoint_mismatch", "the checkpoint differs from the commits: delete it", name)
 
 
-def _commit_word(storage: Storage, version: int) -> Word:
+def _commit_word(storage: Storage, version: int) -> AnomalyWord:
     try:
         storage.size(paths.commit_file(version))
     except FileNotFoundError:

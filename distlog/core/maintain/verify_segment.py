@@ -1,4 +1,7 @@
-"""Checks one segment: each byte of its log, each entry of its indexes, and its metadata."""
+"""Checks one segment: each byte of its log, each entry of its indexes, and its metadata.
+
+A relocated segment keeps its stored offsets; readers get them plus `shift`.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ def verify_segment(reader: SegmentReader, segment: SegmentInfo) -> SegmentVerdic
     return _Verifier(reader, segment).verdict()
 
 
-Word = Literal[
+AnomalyWord = Literal[
     # the metadata names a file that is not there
     "missing_segment",
     "missing_index",
@@ -69,7 +72,7 @@ Word = Literal[
 class Anomaly:
     """One thing that is wrong, and where: `position` is a byte of `file`, `offset` is as for readers."""
 
-    word: Word
+    word: AnomalyWord
     message: str
     file: str | None = None
     partition: int | None = None
@@ -77,7 +80,7 @@ class Anomaly:
     offset: int | None = None
 
     @classmethod
-    def of(cls, word: Word, error: DistlogError, shift: int = 0) -> Anomaly:
+    def of(cls, word: AnomalyWord, error: DistlogError, shift: int = 0) -> Anomaly:
         """The anomaly that `error` describes; `shift` is added to its offset."""
         details = error.details
         offset = details.get("offset")
@@ -110,26 +113,26 @@ class LogStats:
     def __init__(self, segment: SegmentInfo) -> None:
         self._segment = segment
         # by the headers of all batches, and by the records that readers get
-        self._log, self.read = LogDescription(segment.stored_base_offset), RecordStats()
+        self._by_headers, self.by_records = LogDescription(segment.stored_base_offset), RecordStats()
         self._unfit: UnfitBatchError | None = None
         self.batches = 0
         self._newest_hidden, self._offset_of_newest_hidden = NO_TIMESTAMP, -1
 
     @property
     def end_offset(self) -> int:
-        return self._log.next_offset + self._segment.shift
+        return self._by_headers.next_offset + self._segment.shift
 
     @property
     def is_sparse(self) -> bool:
         """True if the batches leave out offsets before the last one."""
-        return self._log.state.record_count < self.end_offset - self._segment.base_offset
+        return self._by_headers.state.record_count < self.end_offset - self._segment.base_offset
 
     def add_batches(self, data: memoryview, batches: npt.NDArray[Any]) -> None:
         """Count the next batches, at least one; `data` holds only these."""
         self.batches += len(batches)
         if self._unfit is None:
             try:
-                self._log.add(data, batches)
+                self._by_headers.add(data, batches)
             except UnfitBatchError as error:
                 self._unfit = error
         hidden = batches[(batches["attributes"] & CONTROL != 0) | (batches["record_count"] == 0)]
@@ -144,7 +147,7 @@ class LogStats:
         if self._unfit is not None:
             yield f"the batches do not fit in one segment: {self._unfit}"
             return
-        state = self._log.state
+        state = self._by_headers.state
         for name, right in self._expected(state):
             value = getattr(self._segment, name)
             if value not in right:
@@ -162,15 +165,15 @@ class LogStats:
             yield "first_batch_crc", {state.first_batch_crc}
         if segment.last_batch_crc != UNKNOWN:
             yield "last_batch_crc", {state.last_batch_crc}
-        if self.read.oldest < segment.min_timestamp:
-            yield "min_timestamp", {self.read.oldest}
-        yield "record_count", {self.read.count, state.record_count}
+        if self.by_records.oldest < segment.min_timestamp:
+            yield "min_timestamp", {self.by_records.oldest}
+        yield "record_count", {self.by_records.count, state.record_count}
         next_offset = segment.shift + state.next_offset
         if is_contiguous(segment) or next_offset > segment.next_offset:
             yield "next_offset", {next_offset}
-        yield "first_timestamp", {state.first_timestamp, self.read.first}
-        yield "max_timestamp", {state.max_timestamp, self.read.newest}
-        offsets = {self.read.offset_of_newest} if segment.max_timestamp == self.read.newest else set()
+        yield "first_timestamp", {state.first_timestamp, self.by_records.first}
+        yield "max_timestamp", {state.max_timestamp, self.by_records.newest}
+        offsets = {self.by_records.offset_of_newest} if segment.max_timestamp == self.by_records.newest else set()
         if segment.max_timestamp == self._newest_hidden:
             offsets |= {self._offset_of_newest_hidden, -1}
         if segment.is_active:
@@ -182,12 +185,12 @@ class LogStats:
 
 def is_contiguous(segment: SegmentInfo) -> bool:
     """True if every offset of the segment is in a batch: true unless distlog or Kafka has compacted it."""
-    return segment.dense or (paths.stem_read_version(segment.stem) is not None and not segment.compacted)
+    return segment.dense or (paths.is_own_stem(segment.stem) and not segment.compacted)
 
 
 # An entry is right if a reader finds the right batch by it. In distlog's own files it follows the rule of writers,
-# for any `index.interval.bytes`. A broker makes one entry for batches that were appended together. Old brokers name
-# the record with the timestamp, not the end of its batch.
+# for any `index.interval.bytes`. A broker's entry names the end of batches that were appended together, and where one
+# of the batches starts. Old brokers name the record with the timestamp, not the end of its batch.
 
 Longs = npt.NDArray[np.int64]
 
@@ -200,7 +203,7 @@ class IndexCheck(ABC):
     def __init__(self, part: Part, segment: SegmentInfo, data: bytes) -> None:
         self._part, self._segment = part, segment
         self._base, self._last = segment.stored_base_offset, segment.next_offset - segment.base_offset - 1
-        self._exact = paths.stem_read_version(segment.stem) is not None
+        self._exact = paths.is_own_stem(segment.stem)
         if len(data) % self.ENTRY.itemsize:
             raise self._error(f"the length of the file is not a multiple of {self.ENTRY.itemsize}", len(data))
         self._entries = np.frombuffer(data, self.ENTRY)
@@ -210,7 +213,10 @@ class IndexCheck(ABC):
 
     @abstractmethod
     def _checked_keys(self) -> Longs:
-        """The ascending keys that locate the entries in the log; CorruptIndexError if they cannot be right."""
+        """The ascending keys that locate the entries in the log; CorruptIndexError if they cannot be right.
+
+        Called once, before the other methods: a subclass may hold its columns from then on.
+        """
 
     @abstractmethod
     def _fit(self, batches: npt.NDArray[Any], position: int, entries: slice) -> npt.NDArray[np.bool_]:
@@ -296,12 +302,14 @@ class TimeIndexCheck(IndexCheck):
     def _fit(self, batches: npt.NDArray[Any], position: int, entries: slice) -> npt.NDArray[np.bool_]:
         firsts = batches["base_offset"] - self._base
         lasts = firsts + batches["last_offset_delta"]
-        newest = np.maximum.accumulate(np.concatenate([[self._newest], batches["max_timestamp"]]))
+        # row i: before batch i
+        newest_before = np.maximum.accumulate(np.concatenate([[self._newest], batches["max_timestamp"]]))
         rows = np.minimum(np.searchsorted(lasts, self._keys[entries]), len(batches) - 1)
         timestamps, offsets = self._timestamps[entries], self._keys[entries]
-        self._newest = int(newest[-1])
+        self._newest = int(newest_before[-1])
         named = lasts[rows] == offsets if self._exact else firsts[rows] <= offsets
-        return np.asarray(named & (batches["max_timestamp"][rows] == timestamps) & (newest[rows] < timestamps))
+        is_newest = (batches["max_timestamp"][rows] == timestamps) & (newest_before[rows] < timestamps)
+        return np.asarray(named & is_newest)
 
     def mismatch(self) -> CorruptIndexError | None:
         """The mismatch, or None; call it after the last batch."""
@@ -384,9 +392,10 @@ def _find(reader: SegmentReader, segment: SegmentInfo, suffix: str) -> IndexFile
         message = "the size of the index file differs from its segment's metadata"
         error = _error(message, suffix, part, segment, min(len(data), size))
         return IndexFile(suffix, data, "truncated" if len(data) < size else "corrupted", error, None)
-    other = checksum_error(segment, suffix, part, crc32c(data))
+    wrong_checksum = checksum_error(segment, suffix, part, crc32c(data))
+    state: State = "corrupted" if wrong_checksum else "fine"
     try:
-        return IndexFile(suffix, data, "corrupted" if other else "fine", other, CHECKS[suffix](part, segment, data))
+        return IndexFile(suffix, data, state, wrong_checksum, CHECKS[suffix](part, segment, data))
     except CorruptIndexError as error:
         return IndexFile(suffix, data, "corrupted", error, None)
 
@@ -436,13 +445,20 @@ class _Verifier:
         self._anomalies: list[Anomaly] = []
         # the stored offset of the next batch, or its lower bound if gaps are right; -1 if unknown
         self._following = segment.stored_base_offset
-        self._end = -1, False
+        self._end_offset = -1
+        self._is_sparse = False
 
     def verdict(self) -> SegmentVerdict:
         with suppress(_TooManyAnomaliesError):
             self._check_all()
-        counts = self._stats.batches, self._stats.read.count
-        return SegmentVerdict(self._segment, *counts, tuple(self._anomalies), *self._end)
+        return SegmentVerdict(
+            self._segment,
+            batches=self._stats.batches,
+            records=self._stats.by_records.count,
+            anomalies=tuple(self._anomalies),
+            end_offset=self._end_offset,
+            is_sparse=self._is_sparse,
+        )
 
     def _check_all(self) -> None:
         end = self._end_of_log()
@@ -451,25 +467,28 @@ class _Verifier:
             self._walk(end)
         intact = end == self._segment.log_bytes and len(self._anomalies) == count_before
         for index in self._indexes:
-            is_known = index.suffix == ".txnindex" or not self._segment.is_active
-            if intact and is_known:
+            # the offset and time index of an active segment lack their last entries
+            is_full = index.suffix == ".txnindex" or not self._segment.is_active
+            if intact and is_full:
                 index.finish()
             if index.error is not None:
-                word: Word = "missing_index" if index.state == "missing" else "corrupt_index"
+                word: AnomalyWord = "missing_index" if index.state == "missing" else "corrupt_index"
                 if index.state == "stale":
                     word = "time_index_mismatch" if index.suffix == ".timeindex" else "index_mismatch"
                 self._report_error(word, index.error)
         if intact:
-            self._end = self._stats.end_offset, self._stats.is_sparse
+            self._end_offset = self._stats.end_offset
+            self._is_sparse = self._stats.is_sparse
             for message in self._stats.contradictions():
                 self._report("metadata_mismatch", message)
 
-    def _report(self, word: Word, message: str, position: int | None = None, **location: int) -> None:
+    def _report(self, word: AnomalyWord, message: str, position: int | None = None, **location: int) -> None:
+        # the name of a bundle alone does not name the segment
         if position is not None or not self._log.is_file:
             location["position"] = self._log.begin + (position or 0)
         self._report_error(word, DistlogError(message, file=self._log.name, **location))
 
-    def _report_error(self, word: Word, error: DistlogError) -> None:
+    def _report_error(self, word: AnomalyWord, error: DistlogError) -> None:
         located = DistlogError(error.message, **{**error.details, "partition": self._segment.partition})
         self._anomalies.append(Anomaly.of(word, located, self._segment.shift))
         if len(self._anomalies) == MAX_ANOMALIES:
@@ -515,15 +534,15 @@ class _Verifier:
         expected = np.concatenate([[self._following], following[:-1]])
         wrong = base != expected if is_contiguous(self._segment) else base < expected
         for row in np.flatnonzero(wrong & (expected >= 0)).tolist():
-            word: Word = "offset_gap" if base[row] > expected[row] else "offset_overlap"
+            word: AnomalyWord = "offset_gap" if base[row] > expected[row] else "offset_overlap"
             message = f"a batch begins at another offset than {expected[row] + self._segment.shift}"
             location = {"position": position + int(batches["position"][row]), "offset": int(base[row])}
             self._report(word, message, **location)
         self._following = int(following[-1])
         control = batches["attributes"] & CONTROL != 0
         for records in self._decoded(data, batches[is_intact & ~control], position):
-            self._stats.read.add(records)
-        # the decoder skips control batches with the flag
+            self._stats.by_records.add(records)
+        # without the flag, the decoder checks the records of control batches, too
         hidden = batches[is_intact & control]
         hidden["attributes"] &= ~CONTROL
         for _ in self._decoded(data, hidden, position):
@@ -561,7 +580,7 @@ class _Verifier:
                 start = bad + 1
 
     def _check_times(self, records: pa.RecordBatch, batches: Batches, position: int) -> int:
-        """Compare `records`, all records of the first few `batches`, with the headers."""
+        """Compare `records`, all records of the first few `batches`, with the headers; returns how many batches."""
         ends = np.cumsum(batches["record_count"])
         count = int(np.searchsorted(ends, records.num_rows, side="right"))
         timestamps = numbers_of(records.column("timestamp").cast(pa.int64()))

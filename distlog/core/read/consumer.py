@@ -463,7 +463,7 @@ def start_offsets(
     for number in partitions:
         value, state = start.get(number) if isinstance(start, Mapping) else start, snapshot.partitions[number]
         if isinstance(value, str | date):
-            times[number] = to_ms(value, up=True)
+            times[number] = to_ms(value, round_up=True)
             continue
         offset = EARLIEST if value is None else whole_number("start", value)
         if offset in (EARLIEST, LATEST):

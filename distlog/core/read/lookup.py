@@ -52,7 +52,7 @@ from distlog.core.format.record_batch import (
     SCHEMA,
 )
 from distlog.core.integers import MIN_LONG
-from distlog.core.paths import stem_read_version
+from distlog.core.paths import is_own_stem
 from distlog.core.segments.chunks import READ_UNCOMMITTED, Chunk, SegmentSlice
 from distlog.core.segments.segment_parts import OpenLog
 from distlog.core.segments.segment_reader import INDEX_WORTH_BYTES, SegmentReader, spare_bytes
@@ -111,7 +111,7 @@ def offsets_for_times(
 
 def _by_metadata(segment: SegmentInfo, timestamp_ms: int, start: int) -> OffsetAndTime | None:
     """Return the segment's first record if the metadata alone show that it is not before the time; else None."""
-    is_ours = segment.dense and not segment.compacted and stem_read_version(segment.stem) is not None
+    is_ours = segment.dense and not segment.compacted and is_own_stem(segment.stem)
     if not is_ours or segment.is_active or segment.base_offset < start:
         return None
     # in a client's batch the base time may be later than its first record

@@ -78,7 +78,7 @@ NEVER = TimeRange(MAX_LONG, MIN_LONG)
 
 
 def _ms(time: Time) -> int:
-    value = to_ms(time, up=True)
+    value = to_ms(time, round_up=True)
     if value < 0:
         raise ValueError(f"a time to read from or to must not be before 1970: {time!r}")
     return value

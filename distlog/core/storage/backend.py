@@ -55,7 +55,7 @@ class Backend(Protocol):
     def abort_uploads(self, uploads: Sequence[UnfinishedUpload]) -> None: ...
 
 
-# s3fs turns a create of 100 MiB or more into a multipart upload; a commit is far smaller.
+# The largest conditional put. s3fs makes a multipart upload of 100 MiB or more, without the condition.
 MAX_CONDITIONAL_BYTES = 64 * 1024 * 1024
 
 
@@ -90,7 +90,7 @@ class PutTime:
 
 @dataclass(slots=True)
 class StorageCounters:
-    """Requests with retries (on a disk: opened files) and bytes; not exact between threads."""
+    """Requests, each retry counted (on a disk: opened files), and bytes; not exact between threads."""
 
     gets: int = 0
     puts: int = 0
@@ -322,8 +322,9 @@ def resolve_put(
         except Exception as error:
             if refusal is not None and not may_have_landed:
                 raise errors.failure("put", path, refusal) from None
-            blind = errors.kind(error) in (ErrorKind.REFUSED, ErrorKind.LAPSED)
-            if refusal is not None or blind or not deadline.pause():
+            cannot_read_back = errors.kind(error) in (ErrorKind.REFUSED, ErrorKind.LAPSED)
+            # after a refusal, no further put can clear up an earlier one
+            if refusal is not None or cannot_read_back or not deadline.pause():
                 raise CommitStateUnknownError(
                     f"unknown whether the storage wrote the file ({errors.describe(refusal or error)}): keep "
                     "all files that it names, and check again later",

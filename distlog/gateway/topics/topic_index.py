@@ -163,7 +163,7 @@ class _IndexedTopic(NamedTuple):
         if snapshot is None:
             return cls("", "", 0, -1, 0, 0)
         partitions = 0 if snapshot.dropped else len(snapshot.partitions)
-        kept_ms = snapshot.config.known_retention_ms // 2
+        kept_ms = snapshot.config.least_retention_ms // 2
         seen_ms, ids = snapshot.seen_ms, (client_id(name, snapshot), snapshot.commit_id)
         return cls(*ids, partitions, snapshot.version, seen_ms, kept_ms, seen_ms)
 
