@@ -56,9 +56,9 @@ _NO_SOCKETS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 class SocketServer:
     """The listening sockets and their connections, in the event loop `loop`. Methods run in the loop's thread.
 
-    `offer` gets the requests, and returns True if it handled one. `supports` returns whether a request's body can be
-    read, False for a version that is answered without it; it raises InvalidRequestError for a request that this
-    client may not send now.
+    `offer` gets each request, and a function that returns whether this turn has time to handle it; it returns True
+    if it handled the request. `supports` returns whether a request's body can be read, False for a version that is
+    answered without it; it raises InvalidRequestError for a request that this client may not send now.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class SocketServer:
             client.setblocking(False)
             # else the system delays a response until the client has acknowledged the one before, for up to 40 ms
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            session = self.joined(_address(address), _address(client.getsockname()))
+            session = self.admit(_address(address), _address(client.getsockname()))
         except OSError:
             session = None
         if session is None:
@@ -201,6 +201,7 @@ class SocketServer:
 
     def in_turn(self, work: Callable[[], None]) -> None:
         """Run the work of a connection, and the work that it adds, in this turn of the event loop."""
+        # no wake-up is needed: added work is done below
         self._is_woken = True
         try:
             work()
@@ -208,7 +209,7 @@ class SocketServer:
             self._do_queued_work()
 
     def _do_queued_work(self) -> None:
-        # first noted, then done: work that comes from now on wakes the loop again
+        # reset before the work is done: work that is added from now on wakes the loop again
         self._is_woken = False
         for _ in range(len(self._queued_work)):
             try:
@@ -216,8 +217,8 @@ class SocketServer:
             except Exception:  # noqa: PERF203 - other connections have work, too
                 _log.exception("the work of a connection failed")
 
-    def joined(self, address: tuple[str, int], local: tuple[str, int]) -> ClientSession | None:
-        """Take a new connection; None if there are too many, in all or from its host."""
+    def admit(self, address: tuple[str, int], local: tuple[str, int]) -> ClientSession | None:
+        """Return the session of a new connection; None if there are too many, in all or from its host."""
         host, config = owner_of(None, address[0]), self.config
         if len(self._sessions) >= config.connection_limit or self._host_counts[host] >= config.max_connections_per_ip:
             self.refused += 1
@@ -283,6 +284,7 @@ def _address(name: Any) -> tuple[str, int]:
 
 #: The most unsent bytes before the rest of a response waits.
 _WRITE_BUFFER_BYTES = 64 << 10
+#: The most bytes that the transport is given at once.
 _WRITTEN_BYTES = 256 << 10
 #: The most responses that go out together. A response wakes its client, which costs both sides more than a request.
 _MOST_TOGETHER = 4
@@ -296,7 +298,9 @@ _WAITING_BYTES = 4 << 10
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One client's connection. Methods run in the event loop's thread, except `send` to `let_next`: in any thread.
+    """One client's connection.
+
+    Methods run in the event loop's thread, except `send`, `send_last`, `fail` and `let_next`, which run in any.
 
     A request is handled when the request before it was answered, as in Kafka. Produce requests may follow each other
     while they wait for a sync or a commit that they share. Responses keep the order of requests.
@@ -304,17 +308,19 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, server: SocketServer, session: ClientSession) -> None:
         self._server, self.session = server, session
-        self._owned: tuple[str | None, str] | None = None
-        # requests without a response yet; the newest may not be handled yet, or lets a next one follow it
+        self._cached_owner: tuple[str | None, str] | None = None
+        # requests without a response yet; the newest may wait for its turn or memory, or let a next one follow it
         self._under_way = deque[Request]()
-        self._is_held = self._lets_next = self._has_ended = False
+        self._newest_waits = self._lets_next = False
+        # the client sends no more, but the requests that it sent after a Produce request are still read and handled
+        self._drains_rest = False
         self._memory, self._frame_bytes = MemoryShare(server.memory, self._owner), 0
         self._waits_for_memory = False
         self._transport: Any = None
         self._is_paused = self._is_stopping = False
         self._is_lost, self._reads, self._throttles = False, True, 0
-        # responses that go out with the next one, which comes in the next turn
-        self._held, self._is_next_handled = list[ResponseChunk](), False
+        # responses that go out in one write with the next one, which is made already: it comes with the queued work
+        self._ready_chunks, self._is_next_handled = list[ResponseChunk](), False
         self._frames = FrameReader(server.shared_buffer, self._largest())
         self._timeouts = ConnectionTimeouts(server.loop.time, server.config)
 
@@ -365,20 +371,20 @@ class Connection(asyncio.BufferedProtocol):
             self._read_on(False)
 
     def eof_received(self) -> bool:
-        """The client sends no more; requests that wait for its earlier records are read first."""
+        """The client sends no more; requests received after a Produce request are still read and handled."""
         # asyncio has no connection of TLS that is closed on one side: it is lost now
         can_stay = self._transport.get_extra_info("ssl_object") is None
-        self._has_ended = can_stay and self._has_rest
-        return self._has_ended
+        self._drains_rest = can_stay and self._has_rest
+        return self._drains_rest
 
     @property
     def _has_rest(self) -> bool:
         waits_for_records = bool(self._under_way) and self._under_way[-1].head.api_key == PRODUCE_KEY
-        return waits_for_records and (self._is_held or self._frames.is_started)
+        return waits_for_records and (self._newest_waits or self._frames.is_started)
 
     @property
     def _can_read_next(self) -> bool:
-        if self._is_stopping or self.is_throttled or self._waits_for_memory or self._is_held:
+        if self._is_stopping or self.is_throttled or self._waits_for_memory or self._newest_waits:
             return False
         return not self._under_way or (self._lets_next and len(self._under_way) < _MOST_UNDER_WAY)
 
@@ -403,7 +409,7 @@ class Connection(asyncio.BufferedProtocol):
         frame = self._frames.next()
         if frame is None:
             self._read_on(True)
-            if self._has_ended and not self._under_way:
+            if self._drains_rest and not self._under_way:
                 self._close()
         else:
             self._timeouts.has_received()
@@ -412,7 +418,7 @@ class Connection(asyncio.BufferedProtocol):
             # records are still taken, but a fetch waits for none
             request.is_gone = self._is_lost and request.head.api_key != PRODUCE_KEY
             self._under_way.append(request)
-            self._is_held, self._lets_next = True, False
+            self._newest_waits, self._lets_next = True, False
             self._begin()
 
     def _grant(self, size: int) -> None:
@@ -435,6 +441,7 @@ class Connection(asyncio.BufferedProtocol):
         if len(self._under_way) > 1:
             if request.head.api_key != PRODUCE_KEY:
                 return
+            # a small frame has no memory reserved yet
             size = _WAITING_BYTES + (len(request.frame or b"") if not request.memory else 0)
         size += parsed_size(request)
         self._waits_for_memory = not self._memory.reserve(size, partial(self._offer, request, size))
@@ -442,7 +449,7 @@ class Connection(asyncio.BufferedProtocol):
             self._offer(request, size)
 
     def _offer(self, request: Request, size: int) -> None:
-        self._waits_for_memory = self._is_held = False
+        self._waits_for_memory = self._newest_waits = False
         request.memory += size
         self._is_next_handled = self._server.offer(request, self._server.has_time)
 
@@ -464,12 +471,12 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _owner(self) -> str:
-        # an address takes some time to read, and each request has an owner
+        # cached: parsing an address is slow, and each request asks
         principal = self.session.principal
-        if self._owned is None or self._owned[0] != principal:
+        if self._cached_owner is None or self._cached_owner[0] != principal:
             name = None if principal == ANONYMOUS else principal
-            self._owned = principal, owner_of(name, self.session.address[0])
-        return self._owned[1]
+            self._cached_owner = principal, owner_of(name, self.session.address[0])
+        return self._cached_owner[1]
 
     def send(self, request: Request, chunks: Sequence[ResponseChunk]) -> None:
         """Send the response after the responses to earlier requests; without chunks, send nothing."""
@@ -489,6 +496,7 @@ class Connection(asyncio.BufferedProtocol):
     def _let_next(self, request: Request) -> None:
         if self._under_way and self._under_way[-1] is request and not request.has_passed:
             self._lets_next = request.has_passed = True
+            # its memory is freed without waiting for the next request's memory
             self._memory.let_pass(request.memory)
             self._continue()
 
@@ -526,10 +534,10 @@ class Connection(asyncio.BufferedProtocol):
         while self._under_way and (unsent := self._under_way[0].unsent) is not None:
             self._timeouts.sends(sum(map(len, unsent)))
             if self._under_way[0].head.api_key == PRODUCE_KEY and not self._is_paused:
-                self._held += unsent
+                self._ready_chunks += unsent
                 unsent.clear()
             while unsent and not self._is_paused:
-                self._write_held()
+                self._write_ready()
                 try:
                     self._write_first(unsent)
                 except (OSError, StorageError) as error:
@@ -549,8 +557,8 @@ class Connection(asyncio.BufferedProtocol):
             self._end(self._under_way[0])
         self._is_next_handled = False
         self._continue()
-        if not self._is_next_handled or len(self._held) >= _MOST_TOGETHER:
-            self._write_held()
+        if not self._is_next_handled or len(self._ready_chunks) >= _MOST_TOGETHER:
+            self._write_ready()
 
     def _write_first(self, unsent: list[ResponseChunk]) -> None:
         first, transport = unsent.pop(0), self._transport
@@ -568,10 +576,10 @@ class Connection(asyncio.BufferedProtocol):
         if len(written):
             transport.write(written if isinstance(written, memoryview) else bytes(written))
 
-    def _write_held(self) -> None:
-        if self._held:
-            held, self._held = self._held, []
-            self._transport.write(b"".join(map(bytes, held)))
+    def _write_ready(self) -> None:
+        if self._ready_chunks:
+            chunks, self._ready_chunks = self._ready_chunks, []
+            self._transport.write(b"".join(map(bytes, chunks)))
 
     def _end(self, request: Request) -> None:
         self._under_way.remove(request)
@@ -597,15 +605,15 @@ class Connection(asyncio.BufferedProtocol):
         self._continue()
 
     def _continue(self) -> None:
-        if self._is_lost and not self._has_ended:
+        if self._is_lost and not self._drains_rest:
             return
         if self._is_stopping:
             if not self._under_way:
                 self._close()
-        elif self._is_held and not self._waits_for_memory:
+        elif self._newest_waits and not self._waits_for_memory:
             self._begin()
         elif self._can_read_next:
-            # else each request that is answered would have more read than it takes away
+            # else each answered request would let in more bytes than it took out
             self._read_on(self._frames.unframed < _UNFRAMED_BYTES)
             self._read_next()
 
@@ -618,10 +626,10 @@ class Connection(asyncio.BufferedProtocol):
         self._write()
 
     def connection_lost(self, error: BaseException | None) -> None:
-        """End; if a TLS client closed it, requests that wait for its records are read first."""
+        """End; if a TLS client closed it, requests received after a Produce request are still read and handled."""
         self._is_lost = True
-        self._has_ended = error is None and not self._is_stopping and self._has_rest
-        if not self._has_ended:
+        self._drains_rest = error is None and not self._is_stopping and self._has_rest
+        if not self._drains_rest:
             self._forget()
             return
         for request in list(self._under_way):
@@ -630,7 +638,7 @@ class Connection(asyncio.BufferedProtocol):
         self._continue()
 
     def _forget(self) -> None:
-        self._has_ended = False
+        self._drains_rest = False
         self._server.connections.discard(self)
         self._server.disconnected(self.session)
         self._memory.give_up()
@@ -639,15 +647,15 @@ class Connection(asyncio.BufferedProtocol):
         for request in list(self._under_way):
             request.is_gone = True
             # nobody answers a request that no handler has
-            if request.unsent is not None or (self._is_held and request is self._under_way[-1]):
+            if request.unsent is not None or (self._newest_waits and request is self._under_way[-1]):
                 self._end(request)
-        self._is_held = False
+        self._newest_waits = False
 
     def stop(self) -> None:
         self._is_stopping = True
-        if self._is_held and len(self._under_way) > 1:
+        if self._newest_waits and len(self._under_way) > 1:
             self._memory.give_up()
-            self._is_held = False
+            self._newest_waits = False
             self._end(self._under_way[-1])
         if not self._under_way:
             self._close()
@@ -659,7 +667,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def hang_up(self, reason: str, *, is_routine: bool = False) -> None:
         """Close the connection without waiting for its client; logs it unless it `is_routine`."""
-        if not self._is_lost or self._has_ended:
+        if not self._is_lost or self._drains_rest:
             host, port = self.session.address
             if is_routine:
                 _log.info("closing the connection of %s:%d: %s", host, port, reason)
@@ -669,7 +677,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_lost:
             self._forget()
             return
-        self._write_held()
+        self._write_ready()
         self._is_stopping = True
         self._transport.abort()
 
@@ -677,7 +685,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_lost:
             self._forget()
             return
-        self._write_held()
+        self._write_ready()
         # with asyncio's TLS, a connection that is closed twice cannot be aborted
         if not self._transport.is_closing():
             self._transport.close()
@@ -691,6 +699,7 @@ class Connection(asyncio.BufferedProtocol):
         return min(largest, config.sasl_server_max_receive_size) if self.session.principal is None else largest
 
 
+#: A client slower than this is cut off.
 BYTES_PER_S = 1 << 20
 _IDLE = "the client was idle for connections.max.idle.ms"
 
@@ -699,27 +708,27 @@ class ConnectionTimeouts:
     def __init__(self, clock_s: Callable[[], float], config: GatewayConfig) -> None:
         self._clock_s, self._config = clock_s, config
         self._created_s = self._touched_s = clock_s()
-        # when the rest of a request must have come, and when a response must have been taken
-        self._received_s: float | None = None
-        self._taken_s: float | None = None
+        # when the whole request must be received, and when the whole response must be sent
+        self._receive_deadline_s: float | None = None
+        self._send_deadline_s: float | None = None
 
     def touched(self) -> None:
         self._touched_s = self._clock_s()
 
     def receives(self, size: int) -> None:
-        if size or self._received_s is None:
-            self._received_s = self._end_s(size)
+        if size or self._receive_deadline_s is None:
+            self._receive_deadline_s = self._end_s(size)
 
     def has_received(self) -> None:
-        self._received_s = None
+        self._receive_deadline_s = None
         self.touched()
 
     def sends(self, size: int) -> None:
-        if self._taken_s is None:
-            self._taken_s = self._end_s(size)
+        if self._send_deadline_s is None:
+            self._send_deadline_s = self._end_s(size)
 
     def has_sent(self) -> None:
-        self._taken_s = None
+        self._send_deadline_s = None
         self.touched()
 
     def _end_s(self, size: int) -> float:
@@ -729,7 +738,9 @@ class ConnectionTimeouts:
         """The reason to close the connection now; None if there is none."""
         now_s, config = self._clock_s(), self._config
         silent_ms = 1000 * (now_s - self._touched_s)
-        due_s = [timeout_s for timeout_s in (self._received_s, self._taken_s) if timeout_s is not None]
+        due_s = [
+            timeout_s for timeout_s in (self._receive_deadline_s, self._send_deadline_s) if timeout_s is not None
+        ]
         if due_s and (now_s > min(due_s) or silent_ms > config.request_timeout_ms):
             return "the client stopped, or is too slow, in the middle of a request or a response"
         waits = is_idle or bool(due_s)

@@ -162,12 +162,12 @@ def test_a_network_of_ipv6_addresses_has_the_connections_of_one_address() -> Non
     nothing: Any = None
     server = SocketServer(GatewayConfig(max_connections_per_ip=2), *[nothing] * 7)
     local = "::1", 9092
-    sessions = [server.joined((f"2001:db8::{number}", 1), local) for number in range(3)]
+    sessions = [server.admit((f"2001:db8::{number}", 1), local) for number in range(3)]
     assert [session is not None for session in sessions] == [True, True, False]
-    assert server.joined(("2001:db8:0:1::1", 1), local) is not None
+    assert server.admit(("2001:db8:0:1::1", 1), local) is not None
     assert sessions[0] is not None
     server.disconnected(sessions[0])
-    assert server.joined(("2001:db8::9", 1), local) is not None
+    assert server.admit(("2001:db8::9", 1), local) is not None
 
 
 def test_short_connections_leave_nothing(root: Path) -> None:
