@@ -62,7 +62,7 @@ def record_time(text: str) -> int:
 
 
 def time_or_special(text: str) -> int:
-    """Parse a time, or `earliest`, `latest` or `max-timestamp`, which have numbers."""
+    """Parse a time, or `earliest`, `latest` or `max-timestamp`, which become the numbers of `_SPECIAL_TIMES`."""
     if text in _SPECIAL_TIMES:
         return _SPECIAL_TIMES[text]
     try:
@@ -76,7 +76,7 @@ class FromEnd(int):
 
 
 def offset_or_end(text: str) -> int | FromEnd:
-    """Parse an offset, one from the end like `-5`, or `earliest` or `latest`, which have numbers."""
+    """Parse an offset, a distance from the end like `-5`, or `earliest` or `latest` (their special numbers)."""
     if text in ("earliest", "latest"):
         return _SPECIAL_TIMES[text]
     number = _number_or(

@@ -289,7 +289,7 @@ class GroupConfigs:
         changed = {**self.overrides(group), **numbers}
         settings = self._with({name: value for name, value in changed.items() if value is not None})
         for name, fields in _GROUP_FIELDS.items():
-            value, least, most = (getattr(settings, field) for field in fields)
+            value, least, most = (getattr(settings, field_name) for field_name in fields)
             if numbers.get(name) is not None and value < least:
                 raise InvalidConfigError(f"{name} must be greater than or equal to {_GROUP_SETTINGS[fields[1]].name}")
             if numbers.get(name) is not None and value > most:
@@ -304,7 +304,7 @@ class GroupConfigs:
         )
 
 
-#: The settings of a group by Kafka's names: the field with its default, and those with its bounds.
+#: The settings of a group by Kafka's names: the fields with its default, its lower bound and its upper bound.
 _GROUP_FIELDS = {
     f"consumer.{name}": tuple(f"consumer_{bound}{name.replace('.', '_')}" for bound in ("", "min_", "max_"))
     for name in ("session.timeout.ms", "heartbeat.interval.ms")

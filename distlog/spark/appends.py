@@ -89,7 +89,7 @@ _LEAVES = {"DataSourceV2Relation", "DataSourceV2ScanRelation", "HiveTableRelatio
 }
 #: The driver reads inputs of up to 4 MiB itself: to start Python workers would take longer.
 SMALL_INPUT_BYTES = 4 << 20
-#: The work of a task: less is not worth its start, and what failed is done again.
+#: The bytes of a task: a smaller task is not worth its start, and a larger one repeats too much when it fails.
 LEAST_TASK, MOST_TASK = 8 << 20, 512 << 20
 _TASKS_PER_CORE = 4
 #: Splits are smaller than tasks, so that tasks have equal work; but each has the price of a read.
@@ -117,7 +117,7 @@ def append_frame(topic: Topic, rows: DataFrame, options: WriteOptions, *, shuffl
     try:
         check_room_for_batch_id(snapshot, app_id, batch_id)
     except StorageFullError:
-        # what the topic allows may have been raised since it was opened
+        # the setting may have been raised since the topic was opened
         check_room_for_batch_id(topic.refresh().snapshot, app_id, batch_id)
     if (table := few_rows(rows)) is not None:
         written = [write_rows(options, planned, [table])]
@@ -142,7 +142,7 @@ def few_rows(rows: DataFrame) -> pa.Table | None:
     most = plan.maxRows()
     if most.isDefined():
         return rows.toArrow() if int(most.get()) <= FEW_ROWS else None
-    # of a small file: its rows may still be many, and a limit would mix the rows of several partitions
+    # the plan is of a small file: its rows may still be many, and a limit would mix the rows of several partitions
     if execution.executedPlan().nodeName() == "AdaptiveSparkPlan" or execution.toRdd().getNumPartitions() > 1:
         return None
     table = rows.limit(FEW_ROWS + 1).toArrow()
@@ -377,10 +377,10 @@ def _append(writer: TaskWriter, part: Part) -> None:
         raise part.located(error) from None
 
 
-def _planned(reader: FileReader, files: Sequence[InputFile], cores: int) -> list[Run]:
+def _planned(reader: FileReader, files: Sequence[InputFile], core_count: int) -> list[Run]:
     """Return runs of consecutive splits, one for each task, with about equal work."""
     total = max(sum(map(_work, files)), 1)
-    task_bytes = min(max(total // (cores * _TASKS_PER_CORE), LEAST_TASK), MOST_TASK)
+    task_bytes = min(max(total // (core_count * _TASKS_PER_CORE), LEAST_TASK), MOST_TASK)
     splits = reader.splits(files, max(task_bytes // _SPLITS_PER_TASK, _LEAST_SPLIT))
     return pack(splits, -(-total // task_bytes))
 

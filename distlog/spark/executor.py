@@ -100,9 +100,9 @@ def cost(item: WorkItem) -> int:
     return item.log_bytes + SEGMENT_BYTES * len(getattr(item, "segments", (item,)))
 
 
-def target_cost(items: Iterable[WorkItem], cores: int) -> int:
+def target_cost(items: Iterable[WorkItem], core_count: int) -> int:
     """Return the cost of one task, for equal work on all cores."""
-    return SplitSize(cores).target_bytes(sum(map(cost, items)))
+    return SplitSize(core_count).target_bytes(sum(map(cost, items)))
 
 
 def pack(items: Iterable[SizedItem], target: int) -> Iterator[list[SizedItem]]:
@@ -134,8 +134,8 @@ def run_tasks(spark: SparkSession, work: Callable[[Item], Result], items: Sequen
     frame = by_id(spark.createDataFrame(table), len(items), "number")
     # nondeterministic, since Spark may call a deterministic function twice
     result = F.udf(run, BinaryType(), useArrow=False).asNondeterministic()(F.col("item")).alias("result")
-    rows = frame.select("number", result).collect()
-    return [pickle.loads(row["result"]) for row in sorted(rows, key=lambda row: int(row["number"]))]
+    result_rows = frame.select("number", result).collect()
+    return [pickle.loads(row["result"]) for row in sorted(result_rows, key=lambda row: int(row["number"]))]
 
 
 class Stage(Protocol):
@@ -307,9 +307,9 @@ class RewriteGroup:
             yield rows([0], RESULT, [pickle.dumps(result)])
 
 
-def too_large(plans: Sequence[CleaningPlan], dedupe_buffer_bytes: int, cores: int) -> list[CleaningPlan]:
+def too_large(plans: Sequence[CleaningPlan], dedupe_buffer_bytes: int, core_count: int) -> list[CleaningPlan]:
     """Return the partitions that tasks share: with too many keys for one task, or more work than other cores have."""
-    most_bytes = max(ALONE_BYTES, _COST_OF_SHARING * sum(plan.log_bytes for plan in plans) // cores)
+    most_bytes = max(ALONE_BYTES, _COST_OF_SHARING * sum(plan.log_bytes for plan in plans) // core_count)
     return [
         plan
         for plan in plans
@@ -367,13 +367,13 @@ class _Stages:
 
 
 def _plan_stages(
-    plans: Sequence[tuple[CleaningPlan, record_keys.Verdicts]], dedupe_buffer_bytes: int, now_ms: int, cores: int
+    plans: Sequence[tuple[CleaningPlan, record_keys.Verdicts]], dedupe_buffer_bytes: int, now_ms: int, core_count: int
 ) -> _Stages:
     """Plan the tasks: in the first stage all read about the same amount; buckets are allotted by records."""
     stages, records = _Stages(), sum(plan.dirty_records for plan, _ in plans)
-    target = target_cost((segment for plan, _ in plans for segment in plan.cleaned), cores)
+    target = target_cost((segment for plan, _ in plans for segment in plan.cleaned), core_count)
     for plan, verdicts in plans:
-        share = ceil(cores * plan.dirty_records / max(records, 1))
+        share = ceil(core_count * plan.dirty_records / max(records, 1))
         buckets, slots = record_keys.plan_buckets(plan.dirty_records, dedupe_buffer_bytes, share)
         groups = plan.groups(verdicts, now_ms, plan.end_offset)
         for part in pack(plan.cleaned, target):

@@ -58,8 +58,8 @@ def decode(
         message: The full name of the Protobuf message; default the first.
         framed: Values of JSON begin with a schema's id.
         flatten: Make each field a column; else the column `value` has the fields as its parts.
-        on_error: `null` leaves the fields of a bad value null; else a task fails with InvalidRecordError, with the
-            partition and offset if the frame has them.
+        on_error: With `null`, a bad value gets null fields; else a task fails with InvalidRecordError, with the
+            partition and offset if the frame has these columns.
 
     Returns:
         The frame or stream.

@@ -148,7 +148,8 @@ class Origin:
 class Part:
     """Records in order; their `size` as stored bytes; the number of bad lines that were `skipped`.
 
-    `text` is the block, empty for Parquet; `starts` says where records start in it (None: at every line).
+    `text` is the block, empty for Parquet; `starts` says where records start in it (None: at every line); `origins`
+    says where its bytes come from.
     """
 
     records: pa.Table
@@ -472,19 +473,19 @@ def runs_to_repeat(runs: Sequence[Run], reports: Sequence[RunReport]) -> list[Re
     A split assumes that its first line begins a row, which is right if the previous split's last row ended there. If
     not, its file is read again as one split. Raises the error of a bad line in a split that began at a row.
     """
-    wrong = set[str]()
+    urls_to_repeat = set[str]()
     expected = ("", 0)
     for run, report in zip(runs, reports, strict=True):
         for split, split_report in zip(run, report.splits, strict=False):
             if split_report.start is None:
                 continue
             if split.file.kind.format == CSV and split.start and expected != (split.file.url, split_report.start):
-                wrong.add(split.file.url)
+                urls_to_repeat.add(split.file.url)
             expected = split.file.url, split_report.end
-        if report.error is not None and run[len(report.splits) - 1].file.url not in wrong:
+        if report.error is not None and run[len(report.splits) - 1].file.url not in urls_to_repeat:
             raise report.error
     repeats = list[Repeat]()
-    touched = [any(split.file.url in wrong for split in run) for run in runs]
+    touched = [any(split.file.url in urls_to_repeat for split in run) for run in runs]
     for index, is_touched in enumerate(touched):
         if not is_touched:
             continue
@@ -492,12 +493,12 @@ def runs_to_repeat(runs: Sequence[Run], reports: Sequence[RunReport]) -> list[Re
             repeats[-1] = Repeat(repeats[-1].first, index + 1, [*repeats[-1].run, *runs[index]])
         else:
             repeats.append(Repeat(index, index + 1, list(runs[index])))
-    return [Repeat(repeat.first, repeat.end, _with_whole_files(repeat.run, wrong)) for repeat in repeats]
+    return [Repeat(repeat.first, repeat.end, _with_whole_files(repeat.run, urls_to_repeat)) for repeat in repeats]
 
 
-def _with_whole_files(run: Run, wrong: set[str]) -> Run:
-    splits = (split for split in run if split.file.url not in wrong or split.start == 0)
-    return [whole_file(split.file) if split.file.url in wrong else split for split in splits]
+def _with_whole_files(run: Run, urls_to_repeat: set[str]) -> Run:
+    splits = (split for split in run if split.file.url not in urls_to_repeat or split.start == 0)
+    return [whole_file(split.file) if split.file.url in urls_to_repeat else split for split in splits]
 
 
 def check_fields(reports: Sequence[RunReport]) -> None:

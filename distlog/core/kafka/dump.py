@@ -107,8 +107,8 @@ _FOLDER_AND_NAME = re.compile(r"(?P<folder>.*[/:])?(?P<name>[^/]*)", re.DOTALL)
 
 #: Records are shown when their batches have decompressed to this many bytes.
 PART_BYTES = 4 << 20
-#: How many parts of a window are formatted early: the memory of more has no bound, since a window may decompress to
-#: any size.
+#: How many parts of a window are formatted early. Without a limit memory has no bound, since a window may decompress
+#: to any size.
 _BUFFERED_PARTS = 4
 
 

@@ -82,7 +82,7 @@ class OffsetMap:
         """Put the offsets of records, in order; ones that are not `valid` have no key, and are skipped.
 
         Returns the number of records, fewer if the map gets full. As in Kafka, a full map stops at the next record
-        with a key, even if it has that key.
+        with a key, even if the map has that key.
         """
         count, self.size, latest = record_write.put_all(
             self._table, self.slots, self._limit, self.size, hashes, valid, offsets

@@ -459,9 +459,9 @@ def json_fields(
 
 
 class _FieldExtractor:
-    """Extracts the fields as texts, with DuckDB; `kinds` are the kinds of JSON values of each field.
+    """Extracts the fields as texts, with DuckDB; `kinds` has the types of JSON values of each field.
 
-    pyarrow's JSON reader takes twice the CPU time, needs every type first, and fails if a field has two types.
+    pyarrow's JSON reader takes twice the CPU time, needs every type beforehand, and fails if a field has two types.
     """
 
     def __init__(self, paths: Mapping[str, str], on_error: OnError) -> None:
@@ -493,9 +493,11 @@ class _FieldExtractor:
         except self._duckdb.InvalidInputException:
             self._fail(batch, texts)
             raise
-        for kinds, column in zip(self.kinds.values(), columns.columns[1::2], strict=True):
+        # the query returns the texts and then the kinds of each path
+        field_texts, field_kinds = columns.columns[::2], columns.columns[1::2]
+        for kinds, column in zip(self.kinds.values(), field_kinds, strict=True):
             kinds.update(pc.unique(column).drop_null().to_pylist())
-        return list(columns.columns[::2])
+        return list(field_texts)
 
     def _fail(self, batch: pa.RecordBatch, texts: pa.Array) -> None:
         valid = self._run("SELECT coalesce(json_valid(value), false) FROM given", texts).column(0)

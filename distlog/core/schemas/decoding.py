@@ -130,7 +130,10 @@ def in_halves(
     together: Callable[[Payloads], pa.RecordBatch | None],
     singly: Callable[[Longs, Payloads], tuple[Longs, pa.RecordBatch]],
 ) -> Iterator[tuple[Longs, pa.RecordBatch]]:
-    """Yield the rows of decoded payloads and their columns; decodes only a few around a bad value one by one."""
+    """Yield the rows of decoded payloads and their columns.
+
+    Decodes `together` if that succeeds, else by halves; at most FEW payloads with a bad value are decoded `singly`.
+    """
     columns = together(payloads)
     if columns is not None:
         yield rows, columns
@@ -158,7 +161,7 @@ def scattered(parts: Sequence[tuple[Longs, pa.RecordBatch]], count: int, schema:
 
 
 class Unframed(NamedTuple):
-    """Values without their headers, and the ids in these; -1 for a null and for a value without a header."""
+    """Values without their headers, and the ids in the headers; -1 for a null and for a value without a header."""
 
     ids: Longs
     payloads: pa.Array
@@ -206,32 +209,32 @@ def without_first(values: pa.Array, sizes: Longs) -> pa.Array:
 def split_messages(payloads: pa.Array) -> tuple[list[Indexes | None], npt.NDArray[np.intp], pa.Array]:
     """Split payloads of Protobuf into indexes and messages.
 
-    Returns the distinct indexes (None if bad), for each payload the position of its indexes in that list, and the
-    messages.
+    Returns the list of distinct indexes (None if bad), for each payload the position of its indexes in the list, and
+    the messages.
     """
-    # almost all payloads have the indexes (0,), which are one zero byte; only the others are decoded
+    # almost all payloads have the indexes (0,), which are one zero byte; only other indexes are decoded
     starts, lengths, data = _parts(payloads)
-    numbers, sizes = np.zeros(len(payloads), np.intp), np.minimum(lengths, 1)
+    number_of_row, sizes = np.zeros(len(payloads), np.intp), np.minimum(lengths, 1)
     numbers_by_indexes: dict[Indexes | None, int] = {(0,): 0}
     nonempty = np.flatnonzero(lengths)
     unusual = np.concatenate([nonempty[data[starts[nonempty]] != 0], np.flatnonzero(lengths == 0)])
     heads = _short_heads(starts[unusual], lengths[unusual], data)
-    kinds, kind_of_row = np.unique(heads, return_inverse=True)
-    decoded = [_read_indexes(head.to_bytes(_SHORT, "little")) for head in kinds.tolist()]
+    distinct_heads, head_of_row = np.unique(heads, return_inverse=True)
+    decoded = [_read_indexes(head.to_bytes(_SHORT, "little")) for head in distinct_heads.tolist()]
     for indexes, _ in decoded:
         numbers_by_indexes.setdefault(indexes, len(numbers_by_indexes))
-    numbers[unusual] = np.array([numbers_by_indexes[indexes] for indexes, _ in decoded], np.intp)[kind_of_row]
-    sizes[unusual] = np.array([size for _, size in decoded], np.int64)[kind_of_row]
+    number_of_row[unusual] = np.array([numbers_by_indexes[indexes] for indexes, _ in decoded], np.intp)[head_of_row]
+    sizes[unusual] = np.array([size for _, size in decoded], np.int64)[head_of_row]
     for row in unusual[heads == 0].tolist():
         indexes, sizes[row] = _read_indexes(bytes(data[starts[row] : starts[row] + min(lengths[row], INDEXES_BYTES)]))
-        numbers[row] = numbers_by_indexes.setdefault(indexes, len(numbers_by_indexes))
-    return list(numbers_by_indexes), numbers, without_first(payloads, sizes)
+        number_of_row[row] = numbers_by_indexes.setdefault(indexes, len(numbers_by_indexes))
+    return list(numbers_by_indexes), number_of_row, without_first(payloads, sizes)
 
 
 def _short_heads(starts: Longs, lengths: Longs, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
     """Return the bytes of the indexes as one number; 0 for long or bad indexes.
 
-    In short ones all numbers are one byte: the first, a zigzag varint, is twice the number of the indexes.
+    In short indexes all numbers are one byte. The first, a zigzag varint, is twice the number of indexes.
     """
     columns = np.arange(_SHORT)
     inside = columns < lengths[:, None]

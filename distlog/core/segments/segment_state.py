@@ -110,7 +110,10 @@ class SegmentState:
     def new(
         cls, stem: str, base_offset: int, created_ms: int, first_unstable_offset: int = NO_OFFSET
     ) -> SegmentState:
-        """Return the state of a new segment, after a log with this `first_unstable_offset`."""
+        """Return the state of a new segment.
+
+        `first_unstable_offset`: the first unstable offset of the partition's log before the segment.
+        """
         return cls(
             paths.check_stem(stem),
             base_offset=base_offset,

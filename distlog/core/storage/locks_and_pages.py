@@ -449,7 +449,7 @@ class FileLock:
             return False
         self._is_logged = True
         holders = self._holders()
-        if os.getpid() in holders and _unlock_unknown(self._file):
+        if os.getpid() in holders and _unlock_lost(self._file):
             _log.error("this process held a lock without a thread inside; unlocked it: %s", self.path)
             return True
         _log.warning("%s", _held_by(holders, _LONG_S, self.path))
@@ -560,8 +560,8 @@ def _holders_of(file: int) -> list[int]:
     return [process for differs, process in sorted(holders) if differs == has_other_device and process > 0]
 
 
-def _unlock_unknown(file: int) -> int:
-    """Unlock the descriptors of the file's inode that hold its lock without a thread; returns their number."""
+def _unlock_lost(file: int) -> int:
+    """Unlock the lost descriptors that hold the lock of the file's inode; returns their number."""
     try:
         count, status = 0, os.fstat(file)
     except OSError:

@@ -372,7 +372,7 @@ def _repeated_bytes(column: pa.Array) -> int:
 def rows_of(data: Appendable) -> int | None:
     if isinstance(data, pa.Table | pa.RecordBatch):
         return int(data.num_rows)
-    # a scan would read for its length
+    # a scan would read records to get its length
     return len(data) if isinstance(data, list | tuple) or hasattr(data, "iloc") else None
 
 
@@ -422,7 +422,7 @@ def _stream_of(data: Any) -> pa.RecordBatchReader:
 
 
 def _table_of_pandas(frame: Any) -> pa.Table:
-    # from `groupby("key")` or an index of times; another index only numbers the rows
+    # levels from `groupby("key")` or an index of times; any other index only numbers the rows
     levels = [name for name in frame.index.names if name in ACCEPTED and name not in frame.columns]
     frame = frame.reset_index(levels) if levels else frame
     try:

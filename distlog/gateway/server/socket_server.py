@@ -273,8 +273,10 @@ def listening_sockets(host: str, port: int) -> list[socket.socket]:
     except OSError as error:
         for listening in sockets:
             listening.close()
-        text = f"cannot listen: {error.strerror or error}; choose another --listen address, or end what uses this one"
-        raise StorageError(text, host=host, port=port) from None
+        message = (
+            f"cannot listen: {error.strerror or error}; choose another --listen address, or end what uses this one"
+        )
+        raise StorageError(message, host=host, port=port) from None
     return sockets
 
 

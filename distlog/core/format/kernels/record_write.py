@@ -542,7 +542,7 @@ def _find(table: np.ndarray, slots: int, first: int, second: int) -> int:
 def put_all(
     table: np.ndarray, slots: int, limit: int, size: int, hashes: np.ndarray, valid: np.ndarray, offsets: np.ndarray
 ) -> tuple[int, int, int]:
-    """Add records until the map holds `limit` keys: (records added, keys in the map, last offset added or -1)."""
+    """Add records until the map has `limit` keys: (next row, keys in the map, last offset added or -1)."""
     latest = -1
     for row in range(offsets.size):
         if row + _PREFETCH_ROWS < offsets.size:
