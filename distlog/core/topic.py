@@ -188,7 +188,8 @@ class Topic:
     def check_partition(self, partition: int) -> None:
         """Raise TopicNotFoundError unless the topic has this partition."""
         if not 0 <= whole_number("partition", partition) < self.partitions:
-            raise TopicNotFoundError(f"the topic has partitions 0 to {self.partitions - 1}", partition=partition)
+            most = self.partitions - 1
+            raise TopicNotFoundError(f"the topic has no partition {partition}: give one from 0 to {most}")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r}, version={self.version}, partitions={self.partitions})"

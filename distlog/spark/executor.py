@@ -41,8 +41,9 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 _SPARK_SCHEMA = "target int, kind int, data binary"
 _SCHEMA = pa.schema([("target", pa.int32()), ("kind", pa.int32()), ("data", pa.binary())])
-#: Kinds of rows, in the order in which a task must get them: first the item, which says what it works on; the dirty
-#: keys judge clean records. If a partition's file is bad, a stage sends the reason as the RESULT: a retry can't help.
+#: Kinds of rows, in the order in which a task must get them: ITEM first, which says what to work on; DIRTY before
+#: CLEAN, since a clean record is checked against all dirty keys. If a partition's file is bad, a stage sends the
+#: reason as the RESULT: a retry can't help.
 ITEM, DIRTY, CLEAN, SUPERSEDED, RESULT = range(5)
 _NONE = np.zeros(0, np.int64)
 #: One task cleans this many bytes in some seconds. Less is not worth a job of three stages.
@@ -97,6 +98,7 @@ def _map(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
 
 def cost(item: WorkItem) -> int:
     """Return the cost of an item in bytes: its log's bytes, and SEGMENT_BYTES for each of its `segments`."""
+    # an item without segments is a segment
     return item.log_bytes + SEGMENT_BYTES * len(getattr(item, "segments", (item,)))
 
 
@@ -139,7 +141,7 @@ def run_tasks(spark: SparkSession, work: Callable[[Item], Result], items: Sequen
 
 
 class Stage(Protocol):
-    """The work on the rows of one target in a task, idempotent; it gets its rows by kind."""
+    """The work on the rows of one target, the number of an item of the stage. Idempotent; gets its rows by kind."""
 
     def receive(self, kind: int, data: memoryview) -> Iterable[pa.RecordBatch]: ...
 
@@ -154,6 +156,7 @@ def rows(targets: Iterable[int], kind: int, data: Sequence[bytes]) -> pa.RecordB
 
 
 def blob_rows(blobs: record_keys.Blobs, targets: np.ndarray, kinds: np.ndarray) -> pa.RecordBatch:
+    """Return part i of the blobs as a row to `targets[i]`, without a copy."""
     ends = np.append(0, blobs.ends * blobs.words.itemsize).astype(np.int32)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(blobs.words)]
     data = pa.Array.from_buffers(pa.binary(), len(blobs.ends), buffers)
@@ -169,6 +172,7 @@ def frame_of(spark: SparkSession, kind: int, data: Sequence[bytes]) -> DataFrame
 def run_stage(frame: DataFrame, targets: int, make: Callable[[], Stage]) -> DataFrame:
     """Return the rows that the stages send; `make` makes a stage for each target from 0 to `targets` - 1."""
 
+    # Spark shows this name in plans
     class Distlog:
         def __init__(self) -> None:
             self._stages: dict[int, Stage] = {}
@@ -225,6 +229,7 @@ class HashKeys:
         )
         while part := result_or_failure(item.partition, partial(next, keyed, None)):
             if isinstance(part, RewriteFailure):
+                # the generator has ended, so this is the last part
                 yield rows([item.first_bucket], RESULT, [pickle.dumps(part)])
                 continue
             parts.append(part)
@@ -240,6 +245,7 @@ class HashKeys:
 
 def _send_keys(item: KeysItem, parts: list[record_keys.KeyedRecords]) -> pa.RecordBatch:
     blobs = record_keys.keys_by_bucket(parts, item.start_offset, item.buckets)
+    # clean records have the targets from `item.buckets` on
     clean, bucket = np.divmod(blobs.targets, item.buckets)
     return blob_rows(blobs, item.first_bucket + bucket, np.where(clean, CLEAN, DIRTY))
 
@@ -267,6 +273,7 @@ class FindSuperseded:
         elif kind == RESULT:
             yield rows([self._item.first_group], RESULT, [bytes(data)])
         else:
+            # both return superseded offsets
             find = self._keys.put_rows if kind == DIRTY else self._keys.superseded
             superseded = find(record_keys.key_rows(data))
             self._superseded.append(superseded)
@@ -293,7 +300,7 @@ class RewriteGroup:
             self._due, start = due, due.group.base_offset
             # segments without bytes may span any number of offsets
             end = max((segment.next_offset for segment in due.group.segments if segment.log_bytes), default=start)
-            self._survivors = record_keys.OffsetSurvivors(start, end, due.end_offset - 1)
+            self._survivors = record_keys.OffsetSurvivors(start, end, latest_offset=due.end_offset - 1)
         elif kind == SUPERSEDED:
             self._survivors.supersede(record_keys.blob_offsets(data))
         else:
@@ -326,11 +333,11 @@ def clean_shared(
         return []
     # all plans have one snapshot
     now_ms = plans[0].now_ms(handle)
-    read = [plan for plan in plans if any(segment.may_have_producers for segment in plan.segments)]
-    judged = SparkExecutor(spark).map(partial(_judge, handle, handle.trusted_ms()), read)
-    verdicts_of = {plan.partition: verdicts for plan, verdicts in zip(read, judged, strict=True)}
+    to_judge = [plan for plan in plans if any(segment.may_have_producers for segment in plan.segments)]
+    verdicts = SparkExecutor(spark).map(partial(_judge, handle, handle.trusted_ms()), to_judge)
+    verdicts_of = dict(zip([plan.partition for plan in to_judge], verdicts, strict=True))
     outcomes = [(plan, verdicts_of.get(plan.partition, record_keys.Verdicts())) for plan in plans]
-    sound = [(plan, verdicts) for plan, verdicts in outcomes if isinstance(verdicts, record_keys.Verdicts)]
+    sound = [(plan, outcome) for plan, outcome in outcomes if isinstance(outcome, record_keys.Verdicts)]
     stages = _plan_stages(sound, dedupe_buffer_bytes, now_ms, cores(spark))
     failures = [failure for _, failure in outcomes if isinstance(failure, RewriteFailure)]
     results = [*failures, *stages.run(spark, handle)]
@@ -373,8 +380,8 @@ def _plan_stages(
     stages, records = _Stages(), sum(plan.dirty_records for plan, _ in plans)
     target = target_cost((segment for plan, _ in plans for segment in plan.cleaned), core_count)
     for plan, verdicts in plans:
-        share = ceil(core_count * plan.dirty_records / max(records, 1))
-        buckets, slots = record_keys.plan_buckets(plan.dirty_records, dedupe_buffer_bytes, share)
+        least_buckets = ceil(core_count * plan.dirty_records / max(records, 1))
+        buckets, slots = record_keys.plan_buckets(plan.dirty_records, dedupe_buffer_bytes, least_buckets)
         groups = plan.groups(verdicts, now_ms, plan.end_offset)
         for part in pack(plan.cleaned, target):
             part_verdicts = verdicts.within(part[0].base_offset, part[-1].next_offset)

@@ -78,7 +78,8 @@ def append(
             equal in the columns keep their order.
         shuffle: Write one segment per partition of the topic; the order between tasks is lost.
         storage_options: Options of the storage.
-        app_id: The application, for a repeat that appends nothing and returns the first result.
+        app_id: The application's id; an append that repeats its `batch_id` appends nothing and returns the first
+            result.
         batch_id: The batch in the application; digits are a number.
         compression: The codec if the topic's `compression.type` is producer.
         timestamp_unit: The unit of numbers for times: s, ms, us or ns since 1970.

@@ -54,7 +54,11 @@ Ranges = Mapping[int, tuple[int, int]]
 
 
 class Options:
-    """Parses `options` by case-insensitive name. Refuses misspelt `valid_names`; Spark and Kafka jobs add others."""
+    """Parses `options` by case-insensitive name.
+
+    Refuses a name that looks like a misspelt one of `valid_names`; ignores others, since jobs have options of Spark
+    and Kafka.
+    """
 
     def __init__(self, options: Mapping[str, str], valid_names: list[str]) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
@@ -100,7 +104,7 @@ def exclude_from_gc() -> None:
 
 
 def works_for(module: str) -> bool:
-    """Return whether this is a process of Spark for that module: each step of planning has its own processes."""
+    """Return whether Spark started this process to run `module`; each step of planning has its own processes."""
     return _is_started_by_spark and module in (_main_name, *sys.argv)
 
 
@@ -264,6 +268,8 @@ def _is_entry(partition: str, number: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
+    """One end of a read: an offset (or EARLIEST, LATEST) or a time in ms, for all partitions or by partition."""
+
     kind: Literal["offset", "time"]
     value: int | ByPartition
     option: str
@@ -288,14 +294,17 @@ def _storage(options: Options, texts: Mapping[str, str]) -> Storage:
 
 def _bound(options: Options, side: str, default: int) -> Bound:
     """Return the bound of one side, by options in Kafka's order: one time, times by partition, offsets."""
-    if (text := options.text(name := f"{side}Timestamp")) is not None:
+    name = f"{side}Timestamp"
+    if (text := options.text(name)) is not None:
         return Bound("time", _time(name, text), name)
-    if (text := options.text(name := f"{side}OffsetsByTimestamp")) is not None:
+    name = f"{side}OffsetsByTimestamp"
+    if (text := options.text(name)) is not None:
         times = parse_offsets(text, name)
         if min(times.numbers.values(), default=0) < 0:
             raise InvalidConfigError(f"option {name} must give milliseconds since 1970", value=text)
         return Bound("time", times, name)
-    text = options.text(name := f"{side}Offsets")
+    name = f"{side}Offsets"
+    text = options.text(name)
     if text is None or text.strip().lower() in ("earliest", "latest"):
         special = {"earliest": EARLIEST, "latest": LATEST}
         return Bound("offset", default if text is None else special[text.strip().lower()], name)
@@ -376,7 +385,10 @@ def start_offset(
 
 
 def held_offset(state: PartitionState, partition: int, offset: int, options: ReadOptions) -> int:
-    """Return `offset` if the partition has it or ends there; else the nearest bound."""
+    """Return `offset` if the partition has it or ends there; else the nearest bound.
+
+    Raises OffsetOutOfRangeError instead with failOnDataLoss.
+    """
     low, high = state.log_start_offset, state.log_end_offset
     if options.fail_on_data_loss and not low <= offset <= high:
         raise OffsetOutOfRangeError(

@@ -120,9 +120,9 @@ def test_a_record_of_a_mebibyte_is_refused_with_the_limit(local: Storage) -> Non
         ([*values(range(70_000)), {"value": 3}], None, "row=70000"),
         (pa.table({"value": [b"x" * 900] * 10_000, "timestamp": [NOW] * 9_999 + [-2]}), None, "row=9999 "),
         (pa.table({"value": [b"x" * 900] * 10_000, "partition": [0] * 9_999 + [2]}), None, "row=9999"),
-        ([{"value": b"", "partition": 0}, {"value": b"", "partition": 2}], None, "partitions 0 to 1.*row=1"),
-        (values([1]), 2, "partitions 0 to 1"),
-        (values([1]), -1, "partitions 0 to 1"),
+        ([{"value": b"", "partition": 0}, {"value": b"", "partition": 2}], None, "from 0 to 1.*row=1"),
+        (values([1]), 2, "from 0 to 1"),
+        (values([1]), -1, "from 0 to 1"),
         (values([1]), "1", "a partition must be an integer"),
         ([{"value": b"", "timestamp": -2}], None, "row=0"),
         (

@@ -63,7 +63,7 @@ def test_records_are_python_objects(local_url: Address) -> None:
     for start in (-1, 51):
         with pytest.raises(distlog.OffsetOutOfRangeError):
             next(topic.records(0, start=start))
-    with pytest.raises(distlog.TopicNotFoundError, match="partitions 0 to 1"):
+    with pytest.raises(distlog.TopicNotFoundError, match="from 0 to 1"):
         topic.records(2)
 
 

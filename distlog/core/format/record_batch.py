@@ -61,7 +61,13 @@ class Source:
         file = self.file if isinstance(self.file, str) else self.file[row]
         position = int(of_rows(self.file_position, row)) + int(batch["position"])
         offset = int(batch["base_offset"])
-        return CorruptRecordError(message, file=file or None, position=position, offset=offset, **details)
+        text = with_remedy(message, file)
+        return CorruptRecordError(text, file=file or None, position=position, offset=offset, **details)
+
+
+def with_remedy(message: str, file: str) -> str:
+    """Add to a message about damaged bytes what to do, if they are of a file."""
+    return f"{message}: verify, then restore it from a copy" if file else message
 
 
 def of_rows(value: Any, rows: Any) -> Any:
@@ -220,7 +226,8 @@ def read_headers(
     source, stop = Source(file, file_position), array.size if end is None else min(end, array.size)
     status, position, count = count_batches(array, start, stop, False)
     if status != OK:
-        raise CorruptRecordError(_COMPLAINTS[status], file=file or None, position=file_position + position)
+        text = with_remedy(_COMPLAINTS[status], file)
+        raise CorruptRecordError(text, file=file or None, position=file_position + position)
     batches = np.zeros(count, BATCH)
     status, index = read_batches(array, start, batches)
     if status != OK:
@@ -239,7 +246,7 @@ def check_crcs(data: Any, batches: np.ndarray, *, file: Any = "", file_position:
 
 def wrong_crc(source: Source, row: int, batch: Any) -> CorruptRecordError:
     """The error for a wrong checksum of `batch`, the BATCH row `row` of `source`."""
-    return source.corrupt("a record batch fails its checksum: verify, then restore it from a copy", row, batch)
+    return source.corrupt("a record batch fails its checksum", row, batch)
 
 
 def first_bad_crc(data: Any, batches: np.ndarray) -> int:

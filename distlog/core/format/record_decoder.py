@@ -205,7 +205,7 @@ def open_sections(selection: BatchSelection, enough: int = MAX_DECODED_BYTES) ->
     if too_many.any():
         raise selection.corrupt("a batch is too short for its number of records", int(np.argmax(too_many)))
     if room.sum() > MAX_DECODED_BYTES:
-        raise selection.corrupt("batches have more than 2 GiB of records together: read fewer at a time", 0)
+        raise CorruptRecordError("batches have more than 2 GiB of records together: read fewer at a time")
     return data, sections
 
 
@@ -253,8 +253,9 @@ def _expand_sections(selection: BatchSelection, sections: np.ndarray, enough: in
     return byte_array(expander.array), len(sections)
 
 
-#: The error for offset deltas that do not increase.
-OFFSETS_OUT_OF_ORDER = "a record's offset is not after the previous offset, or is past its batch"
+class OffsetsOutOfOrderError(CorruptRecordError):
+    """The offset deltas of a batch's records do not increase, or exceed the batch's last one."""
+
 
 _COMPLAINTS = {
     record_scan.BAD_LENGTH: "a record's length does not fit into its batch",
@@ -262,7 +263,7 @@ _COMPLAINTS = {
     record_scan.BAD_VALUE: "a record's value is longer than the record",
     record_scan.BAD_HEADERS: "a record has a negative number of headers, or more than fit",
     record_scan.BAD_BODY: "a record's fields do not fill its length",
-    record_scan.BAD_OFFSET: OFFSETS_OUT_OF_ORDER,
+    record_scan.BAD_OFFSET: "a record's offset is not after the previous offset, or is past its batch",
     record_scan.BAD_END: "a batch has bytes after its last record",
 }
 
@@ -398,7 +399,10 @@ def scan_sections(selection: BatchSelection, data: np.ndarray, sections: np.ndar
     if status == record_scan.BAD_CRC:
         raise wrong_crc(selection.source, row, selection.batches[row])
     if status != record_scan.OK:
-        raise selection.corrupt(_COMPLAINTS[status], row, record=number)
+        error = selection.corrupt(_COMPLAINTS[status], row, record=number)
+        if status == record_scan.BAD_OFFSET:
+            raise OffsetsOutOfOrderError(error.message, **error.details)
+        raise error
     return int(number)
 
 

@@ -292,7 +292,7 @@ class LogWindows:
             yield no_records(batches), None
             return
         if batches["magic"][0] < 0:
-            text = f"batches have the unknown format {batches['magic'][0]}, so their records are not shown"
+            text = f"batches have the unknown format {batches['magic'][0]}; their records are not shown"
             yield no_records(batches), source.corrupt(text, 0, batches[0])
             return
         has_headers = batches["magic"][0] >= 2 and self.style.metadata

@@ -377,8 +377,9 @@ def validate(data: Buffer, config: TopicConfig, now_ms: int) -> ValidBatch:
     records = _records(data, batch, config)
     if batch.attributes & APPEND_TIME:
         refused = range(min(batch.record_count, _MOST_ERRORS))
+        text = "the batch claims append times, which only the log sets: send it with CreateTime"
         errors = RecordErrors((number, "a producer set the append time") for number in refused)
-        raise InvalidTimestampError("only the log sets the append time", record_errors=errors)
+        raise InvalidTimestampError(text, record_errors=errors)
     oldest_ms = max(now_ms - config.message_timestamp_before_max_ms, 0)
     bounds = TimeBounds(oldest_ms, min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG))
     verdicts = np.zeros(batch.record_count, np.uint8)

@@ -514,9 +514,9 @@ def map_slots(records: int) -> int:
     return int(records / LOAD_FACTOR) + 2
 
 
-def plan_buckets(records: int, memory_bytes: int, at_least: int) -> tuple[int, int]:
+def plan_buckets(records: int, memory_bytes: int, least_buckets: int) -> tuple[int, int]:
     """The number of buckets for `records` keys, and the slots of each bucket's offset map."""
-    buckets = max(at_least, ceil(records * SLOT_BYTES / LOAD_FACTOR / max(memory_bytes, 1)))
+    buckets = max(least_buckets, ceil(records * SLOT_BYTES / LOAD_FACTOR / max(memory_bytes, 1)))
     while buckets < records and _bucket_slots(records, buckets) * SLOT_BYTES > memory_bytes:
         buckets += buckets // 16 + 1
     buckets = max(min(buckets, records), 1)

@@ -23,7 +23,7 @@ from distlog.core.commits.segment_table import UNKNOWN, SegmentInfo
 from distlog.core.errors import CorruptIndexError, CorruptRecordError, DistlogError
 from distlog.core.format import indexes
 from distlog.core.format.record_batch import CONTROL, BatchWalk, Source, check_crcs, set_append_times
-from distlog.core.format.record_decoder import OFFSETS_OUT_OF_ORDER, BatchSelection, decode_parts
+from distlog.core.format.record_decoder import BatchSelection, OffsetsOutOfOrderError, decode_parts
 from distlog.core.integers import MAX_LONG
 from distlog.core.segments.chunks import OUTPUT_BYTES
 from distlog.core.segments.segment_parts import LogFile, checksum_error, index_size, remedy
@@ -573,7 +573,7 @@ class _Verifier:
                     yield records
                 return
             except CorruptRecordError as error:
-                out_of_order = error.message == OFFSETS_OUT_OF_ORDER
+                out_of_order = isinstance(error, OffsetsOutOfOrderError)
                 self._report_error("non_monotonical_delta" if out_of_order else "corrupt_record", error)
                 bad = self._row_of(error, batches, position)
                 yield from self._decoded(data, batches[start:bad], position)

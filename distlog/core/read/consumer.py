@@ -334,7 +334,8 @@ class ConsumeOptions:
         start_partitions = self.start if isinstance(self.start, Mapping) else ()
         for number in (*(selected or ()), *whole_numbers("partition", start_partitions)):
             if not 0 <= number < log.partitions:
-                raise TopicNotFoundError(f"the topic has partitions 0 to {log.partitions - 1}", partition=number)
+                most = log.partitions - 1
+                raise TopicNotFoundError(f"the topic has no partition {number}: give one from 0 to {most}")
         partitions = None if selected is None else tuple(sorted(selected))
         if self.group is None:
             return ConsumerAssignment(log, partitions, self.start, self.out_of_range)

@@ -489,7 +489,8 @@ class _FieldExtractor:
                 columns = self._run(self._query.format(self._valid), texts, {"paths": self._paths})
         except self._duckdb.BinderException as error:
             reason = str(error).removeprefix("Binder Error: ")
-            raise InvalidConfigError(f"a path is wrong: {reason}", paths=self._paths) from None
+            text = f"DuckDB cannot read one of the paths ({reason}): correct it, as in '$.user.id'"
+            raise InvalidConfigError(text, paths=self._paths) from None
         except self._duckdb.InvalidInputException:
             self._fail(batch, texts)
             raise
@@ -724,7 +725,7 @@ def offset_bounds(
     in_offsets = [whole_numbers("partition", offsets) for offsets in (start, end) if isinstance(offsets, Mapping)]
     for number in chain(selected, *in_offsets):
         if not 0 <= number < count:
-            raise TopicNotFoundError(f"the topic has partitions 0 to {count - 1}", partition=number)
+            raise TopicNotFoundError(f"the topic has no partition {number}: give one from 0 to {count - 1}")
     return {number: (_bound(number, start), _bound(number, end)) for number in selected}
 
 

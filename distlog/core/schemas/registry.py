@@ -201,7 +201,9 @@ class _SchemaDict:
         return self._schemas[schema_id]
 
     def by_version(self, subject: str, version: int | None) -> _Registered:
-        raise SchemaNotFoundError(f"a dict of schemas has no subjects, but the subject {subject} is needed")
+        raise SchemaNotFoundError(
+            f"the schema of subject {subject} is needed, but a dict has schemas by id only: give a registry's URL"
+        )
 
     def __str__(self) -> str:
         return f"{len(self._schemas)} schemas"

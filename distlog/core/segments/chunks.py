@@ -450,7 +450,7 @@ class Chunk:
         runs = np.array([log_range.check_row() for log_range in self.ranges], RUN)
         wrong = first_misplaced(self.batches, self.owner, runs)
         if wrong >= 0:
-            message = "a batch is not at the offsets that its segment has there: verify, then restore it from a copy"
+            message = "a batch is not at the offsets that its segment has there"
             raise self._located(self._source().corrupt(message, wrong, self.batches[wrong]))
 
     def check_identity(self) -> None:

@@ -162,7 +162,8 @@ class Writer:
             warn_of_early(self._handle.storage.name, self._current.snapshot.topic_id, row.timestamp)
         check_row(row, row.max_bytes, self._current.snapshot.config, now_ms, self._codec)
         if row.partition is not None and row.partition >= self._partitions:
-            raise InvalidRecordError(f"the topic has partitions 0 to {self._partitions - 1}", partition=row.partition)
+            most = self._partitions - 1
+            raise InvalidRecordError(f"the topic has no partition {row.partition}: give one from 0 to {most}")
         return row
 
     def _load_rules(self) -> None:

@@ -141,7 +141,7 @@ class ProduceRequest(DelayedAppend):
             except DistlogError as error:  # noqa: PERF203 - the other topics are appended to
                 self._fail(parts, error, error_code(error))
         if request.body.acks not in _ACKS:
-            refusal = InvalidRecordError("acks must be 0, 1 or -1")
+            refusal = InvalidRecordError("acks must be 0, 1 or -1 (all)", acks=request.body.acks)
             self._fail(self._parts, refusal, ErrorCode.invalid_required_acks)
 
     def _append(self) -> list[tuple[ProducedPart, Future[AppendInfo]]]:

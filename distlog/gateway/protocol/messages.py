@@ -24,6 +24,8 @@ class InvalidRequestError(CorruptionError):
     """The bytes of a request do not follow Kafka's protocol: the connection must end."""
 
 
+_BAD_CLIENT = "the client has a bug, or sends another version than it says"
+
 # One file has all schemas: importing a version's classes of kio takes ms, which a request would wait for. A
 # message is described by plain values, from which its reader and its writer are compiled.
 
@@ -201,7 +203,9 @@ def message_reader(message: MessageSchema) -> MessageReader:
             for step in steps:
                 position = step(values, data, position, items)
         except (IndexError, struct.error):
-            raise InvalidRequestError("a request ends too early", part=message.name, size=len(data)) from None
+            raise InvalidRequestError(
+                f"a request ends within {message.name}: {_BAD_CLIENT}", size=len(data)
+            ) from None
         except UnicodeDecodeError:
             raise InvalidRequestError("a text of a request is not UTF-8", part=message.name) from None
         return make(values), position
@@ -223,7 +227,7 @@ def skip_tags(data: memoryview, position: int, items: Items) -> int:
     try:
         return _read_tags((), ())([], data, position, items)
     except IndexError:
-        raise InvalidRequestError("a request ends too early", size=len(data)) from None
+        raise InvalidRequestError(f"a request ends within its head: {_BAD_CLIENT}", size=len(data)) from None
 
 
 def _in_order(message: MessageSchema) -> list[SchemaField]:
@@ -327,7 +331,7 @@ _read_client_id = _read_sized(_UTF_8, _INT16, "client_id", is_nullable=True)
 
 
 def _refuse_null(name: str) -> NoReturn:
-    raise InvalidRequestError("a field is null that must not be", field=name)
+    raise InvalidRequestError(f"a field of a request must not be null: {_BAD_CLIENT}", field=name)
 
 
 def _read_uuid(values: list[Any], data: memoryview, position: int, items: Items) -> int:

@@ -268,6 +268,10 @@ _OTHER_PROTOCOLS = {
     b"PO": ": it is HTTP",
     b"HE": ": it is HTTP",
 }
+_TOO_LARGE = (
+    "a request is larger than socket.request.max.bytes (before authentication: sasl.server.max.receive.size): send "
+    "less at once, or raise the setting"
+)
 
 
 class FrameReader:
@@ -319,9 +323,8 @@ class FrameReader:
         length = int.from_bytes(self._unread[self._position : start], "big", signed=True)
         if not 0 < length <= self.largest:
             hint = _OTHER_PROTOCOLS.get(self._unread[self._position : self._position + 2], "")
-            raise InvalidRequestError(
-                f"a request has an impossible length{hint}", length=length, largest=self.largest
-            )
+            text = f"a request has an impossible length{hint}" if hint or length <= 0 else _TOO_LARGE
+            raise InvalidRequestError(text, length=length, largest=self.largest)
         part, self._position = self._unread[start : start + length], start + length
         if self.unframed < _LENGTH:
             self._unread, self._position = self._unread[self._position :], 0
