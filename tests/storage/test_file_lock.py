@@ -159,7 +159,8 @@ def test_a_closed_lock_reopens_its_file(path: str) -> None:
         assert page.read() == b"kept"
 
 
-def test_a_missing_folder_fails(tmp_path: Path) -> None:
+def test_a_folder_that_is_a_file_fails(tmp_path: Path) -> None:
+    (tmp_path / "no").touch()
     with pytest.raises(StorageError, match="cannot open the lock"), FileLock(str(tmp_path / "no" / ".lock")).held():
         pass
 

@@ -42,7 +42,6 @@ from distlog.core.format.record_batch import (
     increment_sequence,
 )
 from distlog.core.integers import MAX_LONG
-from distlog.core.times import NO_TIMESTAMP
 
 _FIRST_ROOM, _FIRST_DRAFTS = 1 << 16, 64
 
@@ -64,7 +63,7 @@ class RecordEncoder:
         self._limits = BatchLimits(form.limit, form.largest, form.window_ms)
         self._data, self._drafts = new_array(room, np.uint8), np.zeros(_FIRST_DRAFTS, DRAFT)
         self._last = self.file_position = 0
-        self._until = NO_TIMESTAMP
+        self._until = record_write.NOT_STARTED
 
     def append(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> Iterator[EncodedBatches]:
         """Append the `rows` of `source`; yields full batches. `row` in an error counts from the first record."""

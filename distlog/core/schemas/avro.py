@@ -1,4 +1,4 @@
-"""Values of Avro as Arrow: pyruhvro decodes in bulk where it can, fastavro other values, record by record.
+"""Values of Avro as Arrow: pyruhvro decodes in bulk if it can, fastavro decodes other values, record by record.
 
 Bulk is about forty times as fast. It needs values that were written with the schema of the columns, of types that
 pyruhvro supports; fastavro resolves other schemas to the schema of the columns, and finds bad values.
@@ -44,7 +44,7 @@ _PRIMITIVE: Mapping[str, pa.DataType] = {
     "bytes": pa.binary(),
     "string": pa.string(),
 }
-#: The logical types of numbers: the number is decoded, and Arrow gives it the meaning.
+#: The logical types of numbers: the number is decoded, and Arrow's type gives the number its meaning.
 _NUMBERS: Mapping[tuple[str, str], pa.DataType] = {
     ("int", "date"): pa.date32(),
     ("int", "time-millis"): pa.time32("ms"),
@@ -64,7 +64,11 @@ MAX_TYPES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class AvroSchema:
-    """A resolved schema: `plain` looks up no names; `in_bulk`: pyruhvro supports `kind`; `aliases` are by path."""
+    """A resolved schema.
+
+    `plain` is the schema with each named type defined at its first use; `kind` is Arrow's type; `in_bulk` says
+    whether pyruhvro supports it; `aliases` has the aliases of fields by the path of the field.
+    """
 
     plain: Any
     kind: pa.DataType
@@ -112,6 +116,10 @@ class _Walk:
         self.aliases: dict[str, Sequence[str]] = {}
 
     def walk(self, schema: Any, path: str, inside: tuple[str, ...]) -> tuple[Any, pa.DataType, bool]:
+        """Return the plain schema, Arrow's type, and whether pyruhvro supports it.
+
+        `path` is the path of the field, `inside` has the names of the records around it.
+        """
         self._remaining_types -= 1
         if self._remaining_types < 0:
             raise InvalidConfigError(f"a schema has more than {MAX_TYPES} types", field=path)
@@ -123,9 +131,8 @@ class _Walk:
                     "a union of several types has no column: use a schema with one type, or without the field", path
                 )
                 kinds = [pa.null()]
-            in_bulk = (
-                len(schema) == 2 and len(kinds) == 1 and all(is_fast for _, k, is_fast in branches if k in kinds)
-            )
+            supported = [is_supported for _, kind, is_supported in branches if kind in kinds]
+            in_bulk = len(schema) == 2 and len(kinds) == 1 and all(supported)
             return [plain for plain, _, _ in branches], kinds[0] if kinds else pa.null(), in_bulk
         if isinstance(schema, str):
             if schema in _PRIMITIVE:
@@ -157,8 +164,8 @@ class _Walk:
         fields, columns, in_bulk = [], [], True
         for field in schema["fields"]:
             field_path = f"{path}.{field['name']}".lstrip(".")
-            plain, kind, is_fast = self.walk(field["type"], field_path, (*inside, name))
-            in_bulk &= is_fast
+            plain, kind, is_supported = self.walk(field["type"], field_path, (*inside, name))
+            in_bulk &= is_supported
             self.aliases[field_path] = field.get("aliases", ())
             columns.append(pa.field(field["name"], kind))
             options = {key: field[key] for key in ("default", "aliases") if key in field}
@@ -200,7 +207,7 @@ class AvroDecoder:
 
     def __init__(self, reader: AvroSchema | None, registry: SchemaRegistry | None) -> None:
         self._reader, self._registry = reader, registry
-        #: By id, the schema or the reason why there is none.
+        #: By id, the schema, or the reason why the schema cannot be used.
         self._writers: dict[int, AvroSchema | str] = {}
 
     @property
@@ -256,7 +263,7 @@ class AvroDecoder:
     def _bulk(self, writer: AvroSchema, payloads: pa.Array) -> pa.RecordBatch | None:
         """Decode all payloads to columns; returns None if a payload cannot be decoded."""
         pyruhvro = optional("pyruhvro", "avro()", extra("avro"))
-        # bulk ignores trailing bytes, which all values have if a schema without a registry is a wrong one
+        # pyruhvro ignores trailing bytes; without a registry, the first value shows a wrong schema by trailing bytes
         if self._registry is None and len(payloads) and attempt(self._reads(writer), payloads[0].as_py())[1]:
             return None
         try:
@@ -285,6 +292,7 @@ class AvroDecoder:
         return pa.schema(list(kind) if pa.types.is_struct(kind) else [pa.field("value", kind)])
 
     def _reads(self, writer: AvroSchema) -> Callable[[bytes], Any]:
+        """Return a function that decodes a value of the schema `writer`."""
         fastavro = optional("fastavro", "avro()", extra("avro"))
         written, resolved, named = fastavro.parse_schema(writer.plain), None, dict[str, Any]()
         if self._reader is not None and self._reader.plain != writer.plain:
@@ -294,8 +302,8 @@ class AvroDecoder:
         def read(payload: bytes) -> Any:
             file = io.BytesIO(payload)
             value = fastavro.schemaless_reader(file, written, resolved)
-            # the value has another schema, or a registry's header; with a schema id, trailing bytes are ignored, as
-            # bulk does
+            # trailing bytes show that the value has another schema, or a registry's header; with a schema id they are
+            # ignored, as pyruhvro does
             if self._registry is None and (trailing := len(payload) - file.tell()):
                 raise ValueError(f"{trailing} bytes follow the value")
             return value
@@ -309,8 +317,8 @@ class AvroDecoder:
         assert self._reader is not None
         written, is_record = self._as_written(writer), pa.types.is_struct(self._reader.kind)
 
-        def columns_of(values: Iterable[Any]) -> pa.RecordBatch:
-            rows = [value if is_record else {"value": value} for value in values]
+        def columns_of(decoded: Iterable[Any]) -> pa.RecordBatch:
+            rows = [value if is_record else {"value": value} for value in decoded]
             return pa.RecordBatch.from_pylist(rows, written).cast(self.schema)
 
         columns, fault = attempt(columns_of, values.values())
@@ -400,7 +408,7 @@ def avro_table(
     elif registry is None:
         raise InvalidConfigError("avro needs a schema, a registry, or both: avro(registry='http://host:8081')")
     else:
-        # all batches, since the newest schema gives the columns
+        # all batches first, since the newest schema gives the columns
         batches = list(batches)
         ids = (np.unique(unframed(batch.column("value")).ids).tolist() for batch in batches)
         reader = newest_reader(registry, set(chain.from_iterable(ids)))

@@ -60,7 +60,7 @@ def check_on_error(on_error: str) -> None:
 def schema_with(columns: pa.Schema, decoder: Decoder, flatten: bool) -> pa.Schema:
     """Return `columns` with the values' columns in place of `value`, or at the end if there is no `value`.
 
-    Without `flatten` they are one column `value`, a struct.
+    Without `flatten` the values' columns are the fields of one column `value`.
     """
     decoded = decoder.schema if flatten else pa.schema([pa.field("value", pa.struct(list(decoder.schema)))])
     fields = [field for field in columns if field.name != "value"]
