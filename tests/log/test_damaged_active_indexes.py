@@ -101,7 +101,7 @@ def test_a_torn_write_is_truncated_with_a_missing_index(tmp_path: Path) -> None:
     folder = tmp_path / "events"
     process = prepared(folder)
     with process.holding(0) as active:
-        segment = active.recover()
+        segment = active.active_segment()
         assert segment is not None
         active.lock.publish(PageStatus.TORN, segment.state)
     with open(index(process, ".log"), "ab") as log:

@@ -54,7 +54,7 @@ def test_a_seal_syncs_records_of_other_processes(folder: Path) -> None:
     append(Process(folder)[0], b"a")
     process = Process(folder, calls=calls)
     with process.holding(0) as active:
-        active.recover()
+        active.active_segment()
         active.begin_seal()
     assert calls.calls_made.count("fsync") == 3
 

@@ -189,7 +189,7 @@ def test_close_waits_for_the_lock_and_then_closes_the_files(tmp_path: Path) -> N
 
     closing = threading.Thread(target=close)
     with active.held():
-        segment = active.recover()
+        segment = active.active_segment()
         assert segment is not None
         closing.start()
         assert began.wait(60)

@@ -46,7 +46,7 @@ class ActivePartition:
     """A partition, its lock and its active segment, in one process.
 
     All methods but `held`, `create` and `close` need the lock. If a method fails, or its process dies, the next
-    `recover`, in any process, repairs the state.
+    `active_segment`, in any process, repairs the state.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class ActivePartition:
     def held(self, timeout_s: float | None = None) -> LockGuard:
         return self.lock.held(timeout_s)
 
-    def recover(self) -> LogSegment | None:
-        """The active segment, ready for appends after any changes and crashes of other processes, or None."""
+    def active_segment(self) -> LogSegment | None:
+        """The active segment or None, recovered if another process crashed, and opened again if it was changed."""
         value = self.lock.value()
         segment = self._known_segment(value)
         if segment is None:
@@ -88,7 +88,7 @@ class ActivePartition:
         return self._segment
 
     def ready_segment(self) -> LogSegment | None:
-        """The active segment, if it is ready as this process left it; None if `recover` has work."""
+        """The active segment, if it is ready as this process left it; None if `active_segment` has work."""
         segment = self._known_segment(self.lock.value())
         if segment is None or segment.config is not self.snapshots.snapshot.config:
             return None
@@ -155,7 +155,7 @@ class ActivePartition:
 
     def seal(self) -> None:
         """Seal the active segment, unless it is empty; on StorageFullError it stays active."""
-        segment = self.recover()
+        segment = self.active_segment()
         if segment is not None and segment.size:
             state_before = segment.state
             try:
@@ -172,7 +172,7 @@ class ActivePartition:
 
     def write_again(self, stem: str, sync: FlushOutcome) -> None:
         """Repeat a sync of this segment whose outcome is unknown; if its records are lost, `give_up`."""
-        segment = self.recover()
+        segment = self.active_segment()
         if segment is not None and segment.stem == stem:
             is_whole = self._write_again(segment, sync)
             self.publish_state() if is_whole else self.give_up()
@@ -183,7 +183,7 @@ class ActivePartition:
 
     def note_flushed(self, state: SegmentState, since_ms: int, *, with_indexes: bool) -> bool:
         """Note a sync of `state` that started at `since_ms`, and included the indexes or not; False once sealed."""
-        segment = self.recover()
+        segment = self.active_segment()
         if segment is None or segment.stem != state.stem:
             return False
         segment.note_flushed(state.next_offset, state.position, since_ms)
@@ -195,7 +195,7 @@ class ActivePartition:
     def repair(self, *, dry_run: bool) -> TruncatedTail | None:
         """Cut the active segment where damage begins, and seal it; returns the lost tail."""
         try:
-            self.recover()
+            self.active_segment()
             return None
         except DamagedLogError as error:
             reason = error
@@ -480,7 +480,7 @@ def open_segments(partitions: Sequence[ActivePartition]) -> None:
         missing = []
         for partition in sorted(partitions, key=lambda partition: partition.partition):
             stack.enter_context(partition.held())
-            if partition.recover() is None:
+            if partition.active_segment() is None:
                 missing.append(partition)
         if missing:
             begin_segments(missing)
@@ -596,7 +596,9 @@ class ActiveSeals:
             held.__enter__()
             locked.append((number, partition, seal))
         snapshots.refresh()
-        self._locked = {n: (partition, seal) for n, partition, seal in locked if partition.recover() is not None}
+        self._locked = {
+            number: (partition, seal) for number, partition, seal in locked if partition.active_segment() is not None
+        }
         if not self._locked:
             self._locks.close()
         return snapshots.snapshot

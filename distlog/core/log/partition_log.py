@@ -120,7 +120,7 @@ class PartitionLog:
         asked_ns = perf_counter_ns()
         with self._active.held(timeout_s):
             fence(self._snapshots.refresh())
-            segment = self._active.recover() or begin_segments([self._active])[0]
+            segment = self._active.active_segment() or begin_segments([self._active])[0]
             producer, epoch = marker.rows[0][["producer_id", "producer_epoch"]].item()
             is_open = self._producers.has_open(producer, epoch, segment, start_offset)
             return self._append(asked_ns, marker) if is_open else None
@@ -136,6 +136,7 @@ class PartitionLog:
             with suppress(DistlogError):
                 self._active.seal()
             raise
+        # appends, append_bytes, append_ns
         self._active.lock.count(1, run.data.nbytes, perf_counter_ns() - asked_ns)
         return appended
 
@@ -143,11 +144,11 @@ class PartitionLog:
         """Check the batches, append them, and count them in the page; needs the lock."""
         data, rows, newest_offsets, min_timestamps, in_transaction = run
         active, snapshots = self._active, self._snapshots
-        end, newest, of_producers = check_headers(
+        offset_count, newest, has_producers = check_headers(
             rows, snapshots.snapshot.config, data.nbytes, in_transaction=in_transaction
         )
-        segment = (active.recover() or begin_segments([active])[0]) if may_wait else active.ready_segment()
-        batches = batch_fields(rows) if of_producers else []
+        segment = (active.active_segment() or begin_segments([active])[0]) if may_wait else active.ready_segment()
+        batches = batch_fields(rows) if has_producers else []
         if segment is None or (not may_wait and batches and not self._producers.is_next(batches[-1], segment)):
             raise WouldWaitError
         if batches and (earlier := self._producers.check(batches, segment)):
@@ -158,35 +159,36 @@ class PartitionLog:
             by_log = segment.config.message_timestamp_type == "LogAppendTime"
             time_ms = earlier.timestamp if by_log else NO_TIMESTAMP
             stem = segment.stem if is_active else SEALED
-            return Appended(known_end - end, known_end, stem, version, is_due, time_ms)
+            return Appended(known_end - offset_count, known_end, stem, version, is_due, time_ms)
         time_ms = NO_TIMESTAMP
         if segment.config.message_timestamp_type == "LogAppendTime":
             state = snapshots.snapshot.partitions[active.partition]
             time_ms = append_time(state, segment, self._clock())
             rows, newest_offsets, min_timestamps = stamped(data, rows, time_ms)
             newest = time_ms
-        if segment.next_offset + end > MAX_LONG:
+        if segment.next_offset + offset_count > MAX_LONG:
             raise InvalidRecordError(
                 "nothing was appended: the partition has no offsets left for these records; append to another one",
                 partition=self.partition,
             )
-        if segment.should_roll(data.nbytes, newest, segment.next_offset + end - 1):
+        if segment.should_roll(data.nbytes, newest, segment.next_offset + offset_count - 1):
             if not may_wait:
                 raise WouldWaitError
             segment = roll(active)
-            if of_producers:
+            if has_producers:
                 self._producers.catch_up(segment)
         first = segment.next_offset
+        # writes the base offsets into `data`; `moved` gets the new headers
         moved = np.empty(len(rows), rows.dtype)
         move_batches(data, rows, first, moved)
         if len(newest_offsets):
             newest_offsets = newest_offsets + first
         effect = self._producers.effect_of(data, moved) if in_transaction else NO_EFFECT
         self._write(segment, BatchRun(data, moved, newest_offsets, min_timestamps), effect)
-        if of_producers:
+        if has_producers:
             self._producers.appended(data, moved, segment)
         due = is_flush_due(segment.unflushed, segment.config, self._clock)
-        return Appended(first, first + end, segment.stem, snapshots.snapshot.version, due, time_ms)
+        return Appended(first, first + offset_count, segment.stem, snapshots.snapshot.version, due, time_ms)
 
     def _write(self, segment: LogSegment, run: BatchRun, effect: TransactionEffect) -> None:
         try:
@@ -214,8 +216,8 @@ class PartitionLog:
         """Append a Kafka producer's batch after the checks of `validate`; after an error nothing was appended.
 
         `fence` is the same as in `append_runs`; without it a batch of a transaction is refused. After LockHeldError
-        try again when `is_free`. Unless it `may_wait`, it waits for nothing, not even the lock: WouldWaitError if a
-        commit or a read is needed, as for a batch that is not the next of its producer.
+        try again when `is_free`. With `may_wait` False it waits for nothing: LockHeldError if the lock is held,
+        WouldWaitError if a commit or a read is needed, as for a batch that is not its producer's next.
         """
         snapshot = self._snapshots.snapshot
         valid = validate(data, snapshot.config, self._clock())
@@ -244,7 +246,7 @@ class PartitionLog:
     def roll(self) -> None:
         """End the active segment, unless it is empty, and begin the next one."""
         with self._active.held():
-            if (segment := self._active.recover()) and segment.size:
+            if (segment := self._active.active_segment()) and segment.size:
                 roll(self._active)
 
     def is_free(self, *, flush: bool) -> bool:
@@ -254,8 +256,8 @@ class PartitionLog:
     def flush(self, appended: Appended | None = None, *, timeout_s: float | None = None) -> None:
         """Sync the records of `appended`, or all records; threads and processes that wait for it share one sync.
 
-        Raises StorageError if a sync failed, in any process: it cut off the records that were not durable. Give
-        `appended`, or records that another process's failed sync cut off are not missed. After LockHeldError flush
+        Raises StorageError if a sync failed, in any process: it cut off the records that were not durable. Without
+        `appended` it cannot notice that another process's failed sync cut off your records. After LockHeldError flush
         again.
         """
         self._flush.flush(appended, timeout_s)
@@ -274,7 +276,7 @@ class PartitionLog:
     def end(self) -> LogEnd:
         """The log's end and its durable end; recovers the log if needed."""
         with self._active.held():
-            segment = self._active.recover()
+            segment = self._active.active_segment()
             if segment is None:
                 end = self._snapshots.snapshot.partitions[self.partition].log_end_offset
                 return LogEnd(end, end)
@@ -283,14 +285,14 @@ class PartitionLog:
     def producers(self, *, timeout_s: float | None = None) -> npt.NDArray[np.void]:
         """The state of each producer (ENTRY rows of a producer snapshot), by producer id."""
         with self._active.held(timeout_s):
-            return self._producers.entries(self._active.recover())
+            return self._producers.entries(self._active.active_segment())
 
     def close(self, *, flushed: bool = True, timeout_s: float | None = None) -> None:
         """Close the files without a flush; the active segment stays active for the next process.
 
-        The kernel may forget the errors of a file that no process has open. So unless all is `flushed`, the next
-        flush or seal writes the rest again, or raises LostRecordsError. That needs the flush lock: after
-        LockHeldError nothing was closed.
+        `flushed`: the caller has flushed everything. Otherwise the last sync is marked as unknown, since the kernel
+        may forget the errors of a file that no process has open: the next flush or seal writes unflushed bytes again,
+        or raises LostRecordsError. The mark needs the flush lock: after LockHeldError nothing was closed.
         """
         self._flush.close(flushed=flushed, timeout_s=timeout_s)
         self._active.close()
@@ -307,9 +309,12 @@ _BAD_OFFSETS = "batches must have the offsets from 0 on, without a gap"
 class BatchRun(NamedTuple):
     """Batches from offset 0 on: the bytes, all their headers (BATCH rows), and values that headers may lack.
 
-    `newest_offsets` and `min_timestamps` are as in `fold`. `in_transaction`: they belong to an open transaction, or
-    are its end marker. A caller that sets it must hold the partition's lock since it read the commit log, or keep the
-    transaction unchanged.
+    `newest_offsets` has, for each batch, the offset of its first record with the largest timestamp, -1 without
+    timestamps; `min_timestamps` its smallest timestamp. BY_HEADERS (empty): the headers' values count.
+
+    `in_transaction`: the batches belong to an open transaction, or are its end marker. A caller that sets it must
+    make sure that the transaction cannot end before the append returns: it checks under the partition's lock
+    (`fence`), or holds the transaction's own lock.
     """
 
     data: npt.NDArray[np.uint8]
@@ -342,23 +347,26 @@ def runs(
         first = end
 
 
-def _room(rows: npt.NDArray[Any], smallest: int, config: TopicConfig, now_ms: int) -> int:
+def _room(rows: npt.NDArray[Any], first_min_timestamp: int, config: TopicConfig, now_ms: int) -> int:
     """The number of batches that fit an empty segment, at least one."""
-    time = RollTime(time_span(config))
-    time.open(rows[0], smallest, now_ms)
+    roll_time = RollTime(time_span(config))
+    roll_time.open(rows[0], first_min_timestamp, now_ms)
     by_size = int(np.searchsorted(np.cumsum(rows["size"], dtype=np.int64), config.segment_size, side="right"))
     # one entry of the time index is for the segment's end
     by_index = config.segment_index_bytes // TIME_ENTRY.itemsize - 1
-    return max(1, min(by_size, by_index, time.room(rows, now_ms)))
+    return max(1, min(by_size, by_index, roll_time.room(rows, now_ms)))
 
 
 def check_headers(
     rows: npt.NDArray[Any], config: TopicConfig, size: int, *, in_transaction: bool = False
 ) -> tuple[int, int, bool]:
-    """Check batches before an append; returns their end, largest timestamp, and if a producer has any."""
+    """Check batches before an append.
+
+    Returns the number of their offsets, their largest timestamp, and whether any batch has a producer.
+    """
     if not len(rows):
         raise InvalidRecordError("no batch to append: give at least one")
-    verdict, largest, end, newest, of_producers = inspect_batches(
+    verdict, largest, offset_count, newest, has_producers = inspect_batches(
         rows, size, 0 if in_transaction else TRANSACTIONAL | CONTROL
     )
     check_batch_size(largest, config)
@@ -368,7 +376,7 @@ def check_headers(
         )
     if verdict != ALL_FINE:
         raise InvalidRecordError(_WRONG_RUN.get(verdict, _BAD_OFFSETS))
-    return end, newest, of_producers
+    return offset_count, newest, has_producers
 
 
 #: A control record's key is its version and type, its value the version and the coordinator's epoch.
@@ -377,7 +385,7 @@ _KEY, _VALUE = struct.Struct(">hh"), struct.Struct(">hi")
 _VERSION = 0
 
 
-#: A coordinator holds a lock, or puts a commit first, so a replaced one can write no marker.
+#: Kafka's epoch fences a replaced coordinator; here a lock does, or the commit before the marker.
 _COORDINATOR_EPOCH = 0
 
 
@@ -444,8 +452,8 @@ _holders_lock = process_lock()
 def most_open_logs(holder: object, open_logs: int) -> int:
     """The number of logs that `holder`, which has `open_logs`, may keep open now.
 
-    Half of RLIMIT_NOFILE is for all holders. Most holders have few logs, so each may have an equal share, or half of
-    that limit less the logs of the others.
+    Half of RLIMIT_NOFILE is for all holders. Most holders have few logs: so each may have an equal share, or, if that
+    is more, half of all logs, minus the logs that other holders have open.
     """
     with _holders_lock:
         _holders[holder] = open_logs
@@ -455,7 +463,7 @@ def most_open_logs(holder: object, open_logs: int) -> int:
         return max(1, most // len(_holders), most // 2 - open_elsewhere)
 
 
-def without_open_logs(holder: object) -> None:
+def forget_holder(holder: object) -> None:
     with _holders_lock:
         _holders.pop(holder, None)
 
@@ -465,7 +473,7 @@ SEALED = ""
 
 
 class Appended(NamedTuple):
-    """Where records were appended: their offsets, their segment, or SEALED, and a version that has it.
+    """Where records were appended: their offsets, the stem of their segment, and the topic's version at the append.
 
     `flush_due`: the flush policy requires an fsync before the records are acknowledged. `append_time_ms` is their
     LogAppendTime, or -1.
@@ -518,9 +526,10 @@ def lost_records(appended: Appended) -> LostRecordsError:
 # a sync as started until its outcome is known. A process that finds the mark writes the unflushed bytes again. Some
 # syncs include the indexes, which makes a new recovery point (`StateRecord`).
 
-#: Bytes of a log after its recovery point, about as many as are walked after a power loss.
+#: A flush includes the indexes once the log has this many bytes after its recovery point: about as many are walked
+#: after a power loss.
 _SPAN_BYTES = 16 << 20
-#: Minimum wait for the partition's lock to publish a sync, which is repeated otherwise.
+#: The shortest wait for the partition's lock to publish a sync: a sync that is not published must be repeated.
 _PUBLISH_S = 1.0
 
 
@@ -606,14 +615,14 @@ class PartitionFlush:
                 stem = state.stem if state is not None and state.flushed_position < state.position else None
                 if stem and marked(page.read(), stem) != FlushOutcome.FAILED:
                     page.write(mark(FlushOutcome.STARTED, stem))
-        # a finalizer's thread may hold the lock, by another log
+        # not `_held`: the garbage collector may run this in a thread that holds the lock by another log
         with self._lock.alone():
             self._use(None)
             self._lock.forget()
 
     def _all(self, timeout_s: float | None) -> Appended | None:
         with self._partition.held(timeout_s):
-            segment = self._partition.recover()
+            segment = self._partition.active_segment()
             if segment is None:
                 return None
             # under the lock: a newer version may have the segment's seal
@@ -622,7 +631,7 @@ class PartitionFlush:
 
     def _state(self, timeout_s: float | None = None) -> SegmentState | None:
         with self._partition.held(timeout_s):
-            segment = self._partition.recover()
+            segment = self._partition.active_segment()
             return None if segment is None else segment.state
 
     def _is_flushed(self, appended: Appended) -> bool:
@@ -694,7 +703,7 @@ class PartitionFlush:
 
     def _give_up(self, stem: str, timeout_s: float | None = None) -> None:
         with self._partition.held(timeout_s):
-            segment = self._partition.recover()
+            segment = self._partition.active_segment()
             if segment is not None and segment.stem == stem:
                 self._partition.give_up()
 

@@ -50,10 +50,10 @@ from distlog.core.log.partition_log import (
     Appended,
     LostRecordsError,
     PartitionLog,
+    forget_holder,
     most_open_logs,
     open_together,
     runs,
-    without_open_logs,
 )
 from distlog.core.segments.producer_states import (
     FirstBatch,
@@ -349,7 +349,7 @@ class DirectEngine(Engine):
                     in_parallel(self._checkpoint_of, [self._log(partition) for partition in group])
             finally:
                 _close(self._logs, os.getpid())
-                without_open_logs(self)
+                forget_holder(self)
 
     def _checkpoint_of(self, log: PartitionLog) -> None:
         # the records are durable already
