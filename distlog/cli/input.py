@@ -92,10 +92,10 @@ def blocks(
 
 
 def _read(file: BinaryIO, size: int, seconds: float | None) -> bytes | None:
-    """Read available bytes, up to `size`; none at the end of the file, None after `seconds` without input."""
+    """Read available bytes, up to `size`: b"" at the end of the file, None after `seconds` without input."""
     if not _is_ready(file, seconds):
         return None
-    chunks = [file.read(size) if _descriptor(file) is None else _read_available(file, size)]
+    chunks = [_read_available(file, size)]
     while chunks[-1] and (size := size - len(chunks[-1])) > 0 and _is_ready(file, 0):
         chunks.append(_read_available(file, size))
     return b"".join(chunks)
@@ -105,16 +105,11 @@ def _read_available(file: BinaryIO, size: int) -> bytes:
     return file.read1(size) if isinstance(file, io.BufferedReader) else file.read(size)
 
 
-def _descriptor(file: BinaryIO) -> int | None:
-    try:
-        return file.fileno()
-    except io.UnsupportedOperation:
-        return None
-
-
 def _is_ready(file: BinaryIO, seconds: float | None) -> bool:
-    number = _descriptor(file)
-    return number is None or is_readable(number, seconds)
+    try:
+        return is_readable(file.fileno(), seconds)
+    except io.UnsupportedOperation:  # memory
+        return True
 
 
 def is_readable(descriptor: int, seconds: float | None) -> bool:
@@ -140,7 +135,7 @@ def is_stream(path: str) -> bool:
 
 
 class StreamReading:
-    """The records of a stream; None after a time without input."""
+    """Iterates over the records of a stream, and None whenever `wait` seconds passed without input."""
 
     def __init__(
         self, reader: FileReader, path: str, seen_fields: SeenFields, wait: Callable[[], float | None]
@@ -170,11 +165,11 @@ class StreamReading:
 
 
 class Source:
-    """The input of a command in order: files, all listed before the first is read, and streams."""
+    """The inputs of a command in their order. All files are listed before the first is read."""
 
     def __init__(self, reader: FileReader, inputs: Sequence[str]) -> None:
         self._reader, self.seen_fields = reader, SeenFields(reader.options.fields)
-        # a stream is a text, files between streams are a list
+        # the path of a stream, or the splits of adjacent files
         self._items = list[str | list[FileSplit]]()
         for are_streams, group in itertools.groupby(inputs, is_stream):
             paths = list(group)
@@ -232,7 +227,10 @@ class AppendedInput:
 
 
 class Appending:
-    """Commits records `seconds` after the first, or at the end; after an error, only records of a stream."""
+    """Commits the records of a stream each `seconds` and at its end, also after a bad line; records of files once.
+
+    Without `seconds` the input is files, of which an error commits nothing.
+    """
 
     def __init__(
         self,
@@ -262,8 +260,8 @@ class Appending:
         if records.num_rows == 0:
             return
         if self._transaction is None:
-            self._transaction, self._bytes = self._topic.transaction(*self._batch, compression=self._compression), 0
-            self._due = self._clock() + (self._seconds or 0)
+            self._transaction = self._topic.transaction(*self._batch, compression=self._compression)
+            self._bytes, self._due = 0, self._clock() + (self._seconds or 0)
         self._bytes += records.nbytes
         try:
             self._transaction.append(records)
@@ -275,7 +273,7 @@ class Appending:
             raise
 
     def commit_if_due(self) -> None:
-        """Commit the buffered records if they are due, or large enough."""
+        """Commit the buffered records of a stream after its time, or from COMMIT_BYTES on."""
         if self._seconds is not None and (self.wait() == 0 or self._bytes >= COMMIT_BYTES):
             self.commit()
 
@@ -283,7 +281,7 @@ class Appending:
         if self._transaction is None:
             return
         transaction, self._transaction = self._transaction, None
-        result, self._bytes = transaction.commit(), 0
+        result = transaction.commit()
         self.appended.version = result.version
         self.appended.records += result.record_count
         self.appended.replayed = result.replayed

@@ -29,7 +29,6 @@ from distlog.core.errors import InvalidRecordError, StorageFullError
 from distlog.core.files.file_reader import (
     OPEN_BYTES,
     FileReader,
-    Part,
     Run,
     RunReport,
     check_fields,
@@ -94,9 +93,10 @@ LEAST_TASK, MOST_TASK = 8 << 20, 512 << 20
 _TASKS_PER_CORE = 4
 #: Splits are smaller than tasks, so that tasks have equal work; but each has the price of a read.
 _SPLITS_PER_TASK, _LEAST_SPLIT = 4, 4 << 20
-#: The most bytes that a task holds for its bundles, and for each partition on an object store, if that is more.
+#: The most bytes that a task holds for its bundles; on an object store at least a MiB for each partition, since more
+#: bundles would be more requests.
 HELD_BYTES, _HELD_PER_PARTITION = 22 << 20, 1 << 20
-#: How long a task keeps free memory.
+#: How long Arrow's pool keeps free memory in a task.
 _DECAY_MS = 100
 #: glibc's `M_MMAP_THRESHOLD`: a task returns freed blocks from _MAPPED_BYTES on at once. By itself glibc raises the
 #: limit to 32 MiB, and then keeps gaps between blocks.
@@ -326,14 +326,14 @@ class RunDone:
 
 @dataclass(frozen=True, slots=True)
 class RunWork:
-    """The work of a task: it reads a run of splits and writes the records as segments that wait for a commit."""
+    """The work of a task: reads a run of splits, and writes their records as segments for a later commit."""
 
     reader: FileReader
     options: WriteOptions
     planned: PlannedTopic
 
     def __call__(self, run: Run) -> RunDone | InvalidRecordError:
-        """An error of the input, which names the file and the line, is returned: to try again would not help."""
+        """Return an error of the input, since a repeated task would fail too; it names the file and the line."""
         _spare_memory()
         storage, held_bytes = self.options.storage, HELD_BYTES
         if not storage.is_local:
@@ -342,7 +342,10 @@ class RunWork:
         reading = self.reader.read(run)
         try:
             for part in reading:
-                _append(writer, part)
+                try:
+                    writer.append(part.records)
+                except InvalidRecordError as error:
+                    raise part.located(error) from None
                 # after the first part all large kernels are loaded
                 release_compiler()
         except InvalidRecordError as error:
@@ -370,13 +373,6 @@ def _checked(results: Sequence[RunDone | InvalidRecordError]) -> list[RunDone]:
     return finished
 
 
-def _append(writer: TaskWriter, part: Part) -> None:
-    try:
-        writer.append(part.records)
-    except InvalidRecordError as error:
-        raise part.located(error) from None
-
-
 def _planned(reader: FileReader, files: Sequence[InputFile], core_count: int) -> list[Run]:
     """Return runs of consecutive splits, one for each task, with about equal work."""
     total = max(sum(map(_work, files)), 1)
@@ -392,7 +388,7 @@ def _work(file: InputFile) -> int:
 def _repeated(
     spark: SparkSession, work: RunWork, runs: Sequence[Run], finished: Sequence[RunDone]
 ) -> Sequence[RunDone]:
-    """Return the runs, after a repeat of the runs that began within a quoted field of CSV."""
+    """Return the finished runs, with those that began within a quoted field of CSV replaced by a repeat."""
     repeats = runs_to_repeat(runs, [finished_run.report for finished_run in finished])
     if not repeats:
         return finished

@@ -97,7 +97,9 @@ def append(
         >>> append(df, topic.url).record_count
         1
     """
-    _check_frame(df)
+    if not isinstance(df, DataFrame):
+        text = "append takes a DataFrame of Spark: spark.createDataFrame makes one, or give this to Topic.append"
+        raise InvalidRecordError(text, type=type(df).__name__)
     batch_id = check_batch(app_id, batch_id)
     topic = _writable(url, storage_options)
     options = WriteOptions(
@@ -126,12 +128,6 @@ def _writable(url: str | Topic, storage_options: StorageSettings | None) -> Topi
         raise InvalidConfigError("a Topic has its storage: give its url, or leave storage_options out")
     url.current.check_writable(url.storage)
     return url.refresh()
-
-
-def _check_frame(df: object) -> None:
-    if not isinstance(df, DataFrame):
-        text = "append takes a DataFrame of Spark: spark.createDataFrame makes one, or give this to Topic.append"
-        raise InvalidRecordError(text, type=type(df).__name__)
 
 
 def _project(df: DataFrame, sources: Mapping[str, str | Column | None]) -> DataFrame:
@@ -416,8 +412,9 @@ def lag(
     if topic is None:
         rows = [row for index, end in ends.items() for row in _reported_lag(end, sources[index].get("latestOffset"))]
     else:
-        name, snapshot = _newest(topic, storage_options)
-        rows = list(_current_lag(name, snapshot, list(ends.values())))
+        newest = _open(topic, None, None, storage_options)
+        snapshot = (newest if isinstance(topic, str) else newest.refresh()).live_snapshot
+        rows = list(_current_lag(newest.name, snapshot, list(ends.values())))
     return Listing(table_of_rows(rows, _LAG), "partitions")
 
 
@@ -461,8 +458,3 @@ def _current_lag(name: str, snapshot: Snapshot, ends: Sequence[Any]) -> Iterator
 
 def _lag_row(topic: str, partition: str, *values: int | None) -> dict[str, object]:
     return dict(zip(_LAG.names, (topic, int(partition), *values), strict=True))
-
-
-def _newest(topic: str | Topic, storage_options: StorageSettings | None) -> tuple[str, Snapshot]:
-    newest_topic = _open(topic, None, None, storage_options)
-    return newest_topic.name, (newest_topic if isinstance(topic, str) else newest_topic.refresh()).live_snapshot

@@ -279,6 +279,9 @@ class Bound:
         if not isinstance(self.value, int):
             self.value.check(topic, partitions, self.option)
 
+    def of(self, partition: int) -> int:
+        return self.value if isinstance(self.value, int) else self.value.numbers[partition]
+
 
 def _storage(options: Options, texts: Mapping[str, str]) -> Storage:
     """Return the topic's storage; with `tiered`, in Kafka's tiered storage."""
@@ -365,7 +368,7 @@ def first_of_times(
     """Return by partition the first record at or after the bound's time; nothing for a bound of offsets."""
     if bound.kind == "offset":
         return {}
-    return offsets_for_times(reader, snapshot.partitions, {number: _value(bound, number) for number in partitions})
+    return offsets_for_times(reader, snapshot.partitions, {number: bound.of(number) for number in partitions})
 
 
 def start_offset(
@@ -373,7 +376,7 @@ def start_offset(
 ) -> int:
     """Return the start of a read of the partition. Raises InvalidConfigError if no record is at or after its time."""
     bound = options.start
-    value = _value(bound, partition)
+    value = bound.of(partition)
     if bound.kind == "offset":
         return {EARLIEST: state.log_start_offset, LATEST: state.log_end_offset}.get(value, value)
     if found_record:
@@ -410,7 +413,7 @@ def _range(
     end_record: OffsetAndTime | None,
 ) -> tuple[int, int]:
     """The start and end offset; the records are the first ones at or after the bounds' times."""
-    if options.start.kind == "offset" and _value(options.start, partition) == LATEST:
+    if options.start.kind == "offset" and options.start.of(partition) == LATEST:
         raise InvalidConfigError(
             f"option {options.start.option} cannot be latest in a batch read", partition=partition
         )
@@ -418,12 +421,8 @@ def _range(
     bound = options.end
     end = end_record[0] if end_record else state.log_end_offset
     if bound.kind == "offset":
-        end = _value(bound, partition)
+        end = bound.of(partition)
         if end == EARLIEST:
             raise InvalidConfigError(f"option {bound.option} cannot be earliest in a batch read", partition=partition)
         end = state.log_end_offset if end == LATEST else end
     return held_offset(state, partition, start, options), held_offset(state, partition, end, options)
-
-
-def _value(bound: Bound, partition: int) -> int:
-    return bound.value if isinstance(bound.value, int) else bound.value.numbers[partition]

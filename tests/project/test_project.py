@@ -260,3 +260,21 @@ def test_the_table_of_flows_has_the_flows_of_the_tool_and_each_crosses_files() -
     name, files, functions, *_ = flows.row("scan", flows.layers())
     assert name == "scan"
     assert 1 < int(files) < int(functions)
+
+
+def test_a_module_binds_each_constant_once() -> None:
+    # a second one under the same name would replace the first for all of the module
+    for path in LIBRARY:
+        targets = [
+            target
+            for node in ast.parse(path.read_text()).body
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+        ]
+        names = [
+            name.id
+            for target in targets
+            for name in (target.elts if isinstance(target, ast.Tuple) else [target])
+            if isinstance(name, ast.Name) and name.id.isupper()
+        ]
+        assert len(set(names)) == len(names), f"{path}: {max(names, key=names.count)}"

@@ -32,7 +32,9 @@ def tables(
         reports[repeat.first : repeat.end] = [again.report]
     check_fields(reports)
     all_tables = [table for group in parts for table in group]
-    assert sum(report.records for report in reports) == sum(table.num_rows for table in all_tables)
+    assert sum(split.records for report in reports for split in report.splits) == sum(
+        table.num_rows for table in all_tables
+    )
     return all_tables
 
 

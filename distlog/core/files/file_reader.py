@@ -1,4 +1,4 @@
-"""The reader of input files: runs of splits become Arrow tables of records.
+"""Reads input files in splits, parts of files, and turns runs of consecutive splits into Arrow tables of records.
 
 reader = FileReader(ReadOptions(key="user"), InputStorage(storage_options))
 files = reader.files(["s3://bucket/raw/2024-01"])           # in order
@@ -6,7 +6,7 @@ runs = pack(reader.splits(files), tasks=8)                 # values that tasks c
 reading = reader.read(runs[0])                             # in a task
 for part in reading:
     append(part.records)
-reports = [reading.report, ...]                            # back to who planned it
+reports = [reading.report, ...]                            # back in the driver
 check_fields(reports)
 for repeat in runs_to_repeat(runs, reports):               # seldom: CSV with line ends in quoted fields
     reader.read(repeat.run)                                # instead of the runs [repeat.first, repeat.end)
@@ -42,6 +42,7 @@ from distlog.core.files.input_files import (
     ReadOptions,
     check_decompressed,
     list_files,
+    read_range,
     shorter,
     vanished,
 )
@@ -201,7 +202,7 @@ def location_at(text: bytes, origins: Sequence[Origin], position: int) -> dict[s
 
 @dataclass(frozen=True, slots=True)
 class SplitReport:
-    """The part of a file that a split read, from its first line (None: no line starts in it), and its counts."""
+    """The positions [start, end) that a split read, and its counts; `start` is None if no line starts in it."""
 
     start: int | None
     end: int
@@ -220,10 +221,6 @@ class RunReport:
     seen_fields: SeenFields
     splits: list[SplitReport] = field(default_factory=list)
     error: InvalidRecordError | None = None
-
-    @property
-    def records(self) -> int:
-        return sum(split.records for split in self.splits)
 
     @property
     def skipped(self) -> int:
@@ -274,7 +271,7 @@ class RunReading:
 
     def _small(self, splits: Sequence[FileSplit]) -> Iterator[Part]:
         storage = self._reader.storage
-        tasks = (partial(_content, storage, split.file) for split in splits)
+        tasks = (partial(read_range, storage, split.file, 0, split.file.size) for split in splits)
         is_local = storage.is_local(splits[0].file.url)
         contents = (task() for task in tasks) if is_local else in_order(tasks, _READS_AHEAD)
         texts, origins, offset = list[bytes](), list[Origin](), 0
@@ -341,16 +338,6 @@ def _groups(run: Run) -> Iterator[list[FileSplit]]:
             yield [split]
     if group:
         yield group
-
-
-def _content(storage: InputStorage, file: InputFile) -> bytes:
-    try:
-        content = storage.read(file.url, 0, file.size) if file.size else b""
-    except FileNotFoundError:
-        raise vanished(file.url) from None
-    if len(content) < file.size:
-        raise shorter(file, len(content))
-    return content
 
 
 class LineReading:
@@ -657,14 +644,9 @@ def _growing(storage: InputStorage, file: InputFile, position: int) -> Iterator[
     """Yield the bytes from `position` on, in chunks that grow from a small one, since most lines are short."""
     size = _TAIL_BYTES
     while position < file.size:
-        try:
-            chunk = storage.read(file.url, position, min(position + size, file.size))
-        except FileNotFoundError:
-            raise vanished(file.url) from None
-        if not chunk:
-            raise shorter(file, position)
-        yield chunk
-        position, size = position + len(chunk), min(2 * size, CHUNK_BYTES)
+        end = min(position + size, file.size)
+        yield read_range(storage, file, position, end)
+        position, size = end, min(2 * size, CHUNK_BYTES)
 
 
 def _whole_lines(file: InputFile, chunks: Iterator[bytes], position: int, end: int | None = None) -> Iterator[Block]:

@@ -83,6 +83,8 @@ _BYTE_ORDER_MARKS = {
     b"\xff\xfe": "UTF-16",
     b"\xfe\xff": "UTF-16",
 }
+#: Which of four bytes of ASCII text are not zero, by encoding.
+_WIDE_ENCODINGS = {"UTF-32LE": (0,), "UTF-32BE": (3,), "UTF-16LE": (0, 2), "UTF-16BE": (1, 3)}
 UTF8_MARK = b"\xef\xbb\xbf"
 #: How many bytes must look like UTF-16 or UTF-32 without a mark.
 _WIDE_BYTES = 8
@@ -125,7 +127,7 @@ def list_files(inputs: Sequence[str], storage: InputStorage, requested_format: s
 def _described(
     storage: InputStorage, requested_format: str | None, files: Sequence[tuple[str, int]]
 ) -> list[InputFile]:
-    described = []
+    described = list[InputFile]()
     for url, size in files:
         try:
             head = storage.read(url, 0, min(HEAD_BYTES, size)) if size else b""
@@ -143,6 +145,17 @@ def shorter(file: InputFile, size: int) -> InvalidRecordError:
     return InvalidRecordError(
         "the file is shorter than when it was listed", file=file.name, listed=file.size, size=size
     )
+
+
+def read_range(storage: InputStorage, file: InputFile, start: int, end: int) -> bytes:
+    """Return the bytes [start, end). Raises InvalidRecordError if the file was deleted, or is shorter now."""
+    try:
+        data = storage.read(file.url, start, end) if start < end else b""
+    except FileNotFoundError:
+        raise vanished(file.url) from None
+    if len(data) < end - start:
+        raise shorter(file, start + len(data))
+    return data
 
 
 def _files_of(storage: InputStorage, address: str) -> list[tuple[str, int]]:
@@ -277,10 +290,8 @@ def compression_of(head: bytes) -> str | None:
 
 def check_content(name: str | None, head: bytes) -> None:
     """Raise InvalidRecordError for the first bytes of what is not supported, plain or decompressed."""
-    unsupported = next(
-        (unsupported_format for magic, unsupported_format in REFUSED.items() if head.startswith(magic)), None
-    )
-    if head[_TAR_MARK_AT:].startswith(_TAR_MARK):
+    unsupported = next((kind for magic, kind in REFUSED.items() if head.startswith(magic)), None)
+    if head.startswith(_TAR_MARK, _TAR_MARK_AT):
         unsupported = "tar"
     if unsupported:
         raise InvalidRecordError(f"{unsupported} files are not supported: {_remedy(unsupported)}", file=name)
@@ -326,12 +337,7 @@ def _wide_encoding(head: bytes) -> str | None:
         return None
     zeros = [set(shown[index::4]) == {0} for index in range(4)]
     has_bytes = [0 not in shown[index::4] for index in range(4)]
-    for text_indexes, encoding in (
-        ((0,), "UTF-32LE"),
-        ((3,), "UTF-32BE"),
-        ((0, 2), "UTF-16LE"),
-        ((1, 3), "UTF-16BE"),
-    ):
+    for encoding, text_indexes in _WIDE_ENCODINGS.items():
         if all(has_bytes[index] if index in text_indexes else zeros[index] for index in range(4)):
             return encoding
     return None
@@ -347,10 +353,9 @@ def _by_name(name: str, requested_format: str | None) -> str:
         for ending in COMPRESSED_ENDINGS:
             base = base.removesuffix(ending)
     ending = f".{base.rpartition('.')[2]}" if "." in base else ""
-    if ending in REFUSED_ENDINGS:
-        unsupported_format = REFUSED_ENDINGS[ending]
+    if unsupported := REFUSED_ENDINGS.get(ending):
         raise InvalidRecordError(
-            f"{unsupported_format} is not supported: {_remedy(unsupported_format)}; or give --format", file=name
+            f"{unsupported} is not supported: {_remedy(unsupported)}; or give --format", file=name
         )
     return FORMAT_ENDINGS.get(ending, TEXT)
 

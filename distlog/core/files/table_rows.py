@@ -26,7 +26,7 @@ import pyarrow.csv
 
 from distlog.core.arrays import byte_array, flags_of, integers, numbers_of
 from distlog.core.errors import InvalidRecordError
-from distlog.core.files.input_files import RECORDS, InputFile, ReadOptions, shorter, vanished
+from distlog.core.files.input_files import RECORDS, InputFile, ReadOptions, read_range, vanished
 from distlog.core.files.record_times import TimeReader
 from distlog.core.files.text_lines import BadLine, Parsed
 from distlog.core.read.row_lines import joined, joined_items, json_labels, json_texts, or_else
@@ -229,17 +229,9 @@ class StoredFile(io.RawIOBase):
         return self._position
 
     def read(self, size: int | None = -1) -> bytes:
-        """The next bytes. Raises InvalidRecordError if the file is shorter now."""
         end = self._file.size if size is None or size < 0 else min(self._position + size, self._file.size)
-        if end <= self._position:
-            return b""
-        try:
-            data = self._storage.read(self._file.url, self._position, end)
-        except FileNotFoundError:
-            raise vanished(self._file.url) from None
-        if len(data) < end - self._position:
-            raise shorter(self._file, self._position + len(data))
-        self._position = end
+        data = read_range(self._storage, self._file, self._position, end)
+        self._position += len(data)
         return data
 
 
