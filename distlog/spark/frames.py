@@ -97,9 +97,7 @@ def append(
         >>> append(df, topic.url).record_count
         1
     """
-    if not isinstance(df, DataFrame):
-        text = "append takes a DataFrame of Spark: spark.createDataFrame makes one, or give this to Topic.append"
-        raise InvalidRecordError(text, type=type(df).__name__)
+    _check_frame(df)
     batch_id = check_batch(app_id, batch_id)
     topic = _writable(url, storage_options)
     options = WriteOptions(
@@ -128,6 +126,12 @@ def _writable(url: str | Topic, storage_options: StorageSettings | None) -> Topi
         raise InvalidConfigError("a Topic has its storage: give its url, or leave storage_options out")
     url.current.check_writable(url.storage)
     return url.refresh()
+
+
+def _check_frame(df: object) -> None:
+    if not isinstance(df, DataFrame):
+        text = "append takes a DataFrame of Spark: spark.createDataFrame makes one, or give this to Topic.append"
+        raise InvalidRecordError(text, type=type(df).__name__)
 
 
 def _project(df: DataFrame, sources: Mapping[str, str | Column | None]) -> DataFrame:
