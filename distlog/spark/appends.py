@@ -95,12 +95,12 @@ _TASKS_PER_CORE = 4
 _SPLITS_PER_TASK, _LEAST_SPLIT = 4, 4 << 20
 #: The most bytes that a task holds for its bundles; on an object store at least a MiB for each partition, since more
 #: bundles would be more requests.
-HELD_BYTES, _HELD_PER_PARTITION = 22 << 20, 1 << 20
+HELD_BYTES, _HELD_PER_PARTITION = 18 << 20, 1 << 20
 #: How long Arrow's pool keeps free memory in a task.
 _DECAY_MS = 100
 #: glibc's `M_MMAP_THRESHOLD`: a task returns freed blocks from _MAPPED_BYTES on at once. By itself glibc raises the
 #: limit to 32 MiB, and then keeps gaps between blocks.
-_MMAP_THRESHOLD, _MAPPED_BYTES = -3, 128 << 10
+_MMAP_THRESHOLD, _MAPPED_BYTES = -3, 1 << 20
 
 
 def append_frame(topic: Topic, rows: DataFrame, options: WriteOptions, *, shuffle: bool = False) -> AppendResult:
