@@ -153,6 +153,7 @@ def merge_groups(
 
 def job_bytes_of(memory: int, workers: int) -> int:
     """The bytes that a job of a merge reads at once if `workers` jobs together hold `memory` bytes."""
+    # a job holds the bytes that it reads, what it makes from them, and the bytes to write
     return max(JOB_BYTES, memory // (3 * workers))
 
 
