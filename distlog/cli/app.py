@@ -43,6 +43,7 @@ PANELS = {
     "Records": {
         "append": Help(_RECORDS, "Append files in one commit, or a stream.", "logs/clicks events.jsonl --key user"),
         "read": Help(_RECORDS, "Print records.", "logs/clicks --since -1h --follow"),
+        "sql": Help(_RECORDS, "Run a query of SQL over topics.", "logs 'SELECT count(*) FROM clicks'"),
         "groups": Help(
             _TOPIC, "Show, reset or delete consumer groups.", "logs/clicks --group billing --reset earliest"
         ),

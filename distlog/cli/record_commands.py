@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from enum import Enum
+from pathlib import Path
 from typing import Annotated, Any
 
 import pyarrow as pa
 import typer
+from pyarrow.csv import CSVWriter, WriteOptions
 
 import distlog
 from distlog.cli import options
@@ -31,8 +34,9 @@ from distlog.console.output import (
     print_objects,
     print_report,
 )
+from distlog.core import extra, optional
 from distlog.core.display import Progress, counted
-from distlog.core.errors import InvalidConfigError
+from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.files.file_reader import FileReader
 from distlog.core.files.input_files import ReadOptions
 from distlog.core.format.record_batch import COLUMNS
@@ -51,6 +55,15 @@ from distlog.core.topic import Topic
 
 #: The columns for people by default. JSON has all.
 _FOR_PEOPLE = tuple(name for name in COLUMNS if name != "timestamp_type")
+
+
+class ResultFormat(str, Enum):
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
 RecordFormat = Annotated[
     Any,
     typer.Option(
@@ -223,6 +236,75 @@ def _check(bounds: Bounds, *, follows: bool, is_old: bool) -> None:
         raise typer.BadParameter(
             "an old version gets no new records: omit --version and --timestamp", param_hint="--follow"
         )
+
+
+def sql(
+    root: Annotated[str, typer.Argument(metavar="ROOT", help="Path or URL of a folder of topics, or of one topic.")],
+    query: Annotated[
+        str | None, typer.Argument(metavar="QUERY", help="A statement of DuckDB's SQL; topics are its tables.")
+    ] = None,
+    *,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read the query from FILE.")
+    ] = None,
+    result_format: Annotated[
+        ResultFormat, typer.Option("--format", metavar="FORMAT", help="Print or write table, json, csv or parquet.")
+    ] = ResultFormat.TABLE,
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write the result to FILE, which is replaced."),
+    ] = None,
+    timestamp: AtTime = None,
+    storage: Storage,
+    as_json: Json = False,
+) -> None:
+    """Run a query of SQL over topics.
+
+    Each topic is a table with the columns partition, offset, timestamp, timestamp_type, key, value and headers. Write
+    "offset" in quotes, since SQL has a word OFFSET. Fields of JSON are value->>'$.name'.
+    """
+    if (query is None) == (file is None):
+        raise typer.BadParameter("give one query, as an argument or with --file", param_hint="QUERY")
+    kind = ResultFormat.JSON if as_json else result_format
+    if output is None and kind is ResultFormat.PARQUET:
+        raise typer.BadParameter("parquet needs --output FILE", param_hint="--format")
+    if output is not None and kind is ResultFormat.TABLE:
+        raise typer.BadParameter("--output needs --format json, csv or parquet", param_hint="--output")
+    text = query if file is None else file.read_text(encoding="utf-8")
+    duckdb = optional("duckdb", "distlog sql", extra("duckdb"))
+    try:
+        relation = distlog.sql(str(text), root, timestamp=timestamp, storage_options=dict(storage))
+    except duckdb.Error as error:
+        raise typer.BadParameter(str(error), param_hint="QUERY") from None
+    try:
+        _write_result(relation, kind, output)
+    except duckdb.Error as error:
+        # DuckDB adds the stack of the Python code that it has called
+        raise InvalidRecordError(str(error).partition(". Detail:")[0]) from error
+
+
+def _write_result(relation: Any, kind: ResultFormat, output: str | None) -> None:
+    if relation is None:
+        return
+    if output is not None:
+        relation.query("result", f"COPY result TO $${output}$$ (FORMAT {kind.value})")
+        return
+    columns = "to_json(result)" if kind is ResultFormat.JSON else "COLUMNS(*)::VARCHAR"
+    texts = pa.RecordBatchReader.from_stream(relation.query("result", f"SELECT {columns} FROM result"))
+    if kind is ResultFormat.CSV:
+        sys.stdout.flush()
+        with CSVWriter(sys.stdout.buffer, texts.schema, write_options=WriteOptions(quoting_style="needed")) as writer:
+            for batch in texts:
+                writer.write_batch(batch)
+        return
+    printer = RowPrinter()
+    for batch in texts:
+        if kind is ResultFormat.JSON:
+            print("\n".join(batch.column(0).to_pylist()))
+        else:
+            printer.print(batch.to_pylist(), batch.schema.names)
+    if kind is ResultFormat.TABLE and not printer.is_started:
+        printer.print((), texts.schema.names)
 
 
 def dump(

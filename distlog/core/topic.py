@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +37,7 @@ from distlog.core.commits.commit_log import (
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.display import Listing, SegmentColumns, counted, size_text, topic_figure
-from distlog.core.errors import InvalidPartitionsError, TopicNotFoundError
+from distlog.core.errors import InvalidConfigError, InvalidPartitionsError, TopicNotFoundError
 from distlog.core.integers import MAX_LONG, count_of, whole_number
 from distlog.core.kafka.export import ExportReport, export_topic
 from distlog.core.kafka.transactions import (
@@ -87,6 +87,9 @@ from distlog.core.write.engine import Engine
 from distlog.core.write.producer import Producer, producer_sender
 from distlog.core.write.rows import Appendable
 from distlog.core.write.writer import OnDelivery, RecordSender, Writer, engine_of
+
+if TYPE_CHECKING:
+    from distlog.core.read.dataset import TopicDataset
 
 
 class Topic:
@@ -251,6 +254,33 @@ class Topic:
         bounds = offset_bounds(snapshot, partitions, start, end)
         slices, isolation_filter = plan_slices(self.reader, snapshot, bounds, isolation, out_of_range, times)
         return Scan(self.reader, slices, names, isolation_filter, max_workers)
+
+    def dataset(
+        self, isolation: IsolationLevel = "read_uncommitted", *, text: bool | Iterable[str] = False
+    ) -> TopicDataset:
+        """Return the records as an Arrow dataset, into which DuckDB, Polars and Dask push columns and filters.
+
+        Args:
+            isolation: As in `scan`.
+            text: Whether keys and values are strings of UTF-8; or the columns that are, `key` or `value`.
+
+        Returns:
+            The dataset, of the snapshot that this object reads.
+
+        Examples:
+            >>> import duckdb
+            >>> clicks = topic.dataset(text=True)
+            >>> duckdb.sql("SELECT key FROM clicks WHERE partition = 1").fetchall()
+            [('carl',)]
+        """
+        # pyarrow.dataset takes longer to import than all of distlog
+        from distlog.core.read.dataset import TEXT_COLUMNS, TopicDataset
+
+        check_choice("isolation", isolation, IsolationLevel)
+        columns = tuple(text) if not isinstance(text, bool) else TEXT_COLUMNS if text else ()
+        if not set(columns) <= set(TEXT_COLUMNS):
+            raise InvalidConfigError("text is a bool, or some of key and value", text=repr(columns))
+        return TopicDataset(self.reader, self.live_snapshot, isolation, text=columns)
 
     def consume(
         self,

@@ -1,0 +1,251 @@
+"""The partitions, offsets and times that a filter leaves, which bound what a read of a topic must look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import and_, or_
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distlog.core.integers import MAX_LONG, MIN_LONG
+from distlog.core.segments.slices import ALWAYS, NEVER, TimeRange
+
+Ranges = Mapping[int, tuple[int, int]]
+"""The offsets (start, end) by partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """Bounds on records. A record outside of them does not pass the filter that they come from.
+
+    Args:
+        partitions: The partitions whose records may pass.
+        start: The first offset that may pass.
+        end: The offset after the last that may pass.
+        times: The times that may pass; it also has the records without a time if it is unbounded.
+        is_exact: Whether every record inside of the bounds passes.
+    """
+
+    partitions: frozenset[int]
+    start: int = 0
+    end: int = MAX_LONG
+    times: TimeRange = ALWAYS
+    is_exact: bool = True
+
+    @classmethod
+    def of_expression(cls, expression: pc.Expression, schema: pa.Schema, partitions: Iterable[int]) -> Conditions:
+        """Return the bounds of a filter of Arrow, which is read in Substrait's encoding (substrait.io, `Expression`).
+
+        Args:
+            expression: The filter.
+            schema: The schema of the records.
+            partitions: The partitions of the topic.
+
+        Returns:
+            The bounds; those of all records, and not exact, if Substrait has no encoding for the filter.
+        """
+        unbounded = cls(frozenset(partitions))
+        try:
+            encoded = bytes(expression.to_substrait(schema))
+        except (pa.ArrowInvalid, NotImplementedError, pa.ArrowKeyError):
+            return unbounded.inexact()
+        return _SubstraitFilter(encoded, schema.names, unbounded).conditions()
+
+    def compared(self, column: str, operator: str, values: Iterable[int]) -> Conditions:
+        """Return the bounds of the records that also satisfy a comparison.
+
+        Args:
+            column: `partition`, `offset` or `timestamp`.
+            operator: `=`, `<`, `<=`, `>`, `>=` or `in`.
+            values: The value, or for `in` the values; times in us.
+        """
+        numbers = frozenset(values)
+        unit = 1000 if column == "timestamp" else 1
+        low = MIN_LONG if operator[0] == "<" else -(-min(numbers) // unit)
+        high = MAX_LONG if operator[0] == ">" else max(numbers) // unit
+        if operator == ">":
+            low = min(numbers) // unit + 1
+        if operator == "<":
+            high = -(-max(numbers) // unit) - 1
+        if column == "partition":
+            members = numbers if operator == "in" else range(max(low, 0), high + 1)
+            return replace(self, partitions=frozenset(number for number in self.partitions if number in members))
+        is_exact = self.is_exact and len(numbers) == 1
+        if column == "offset":
+            return replace(self, start=max(self.start, low), end=min(self.end, high + 1), is_exact=is_exact)
+        return replace(self, times=self.times.within(TimeRange(low, high)), is_exact=is_exact)
+
+    def inexact(self) -> Conditions:
+        return replace(self, is_exact=False)
+
+    def __and__(self, other: Conditions) -> Conditions:
+        return Conditions(
+            self.partitions & other.partitions,
+            max(self.start, other.start),
+            min(self.end, other.end),
+            self.times.within(other.times),
+            self.is_exact and other.is_exact,
+        )
+
+    def __or__(self, other: Conditions) -> Conditions:
+        """Return bounds around both; two that differ have a gap between them that need not pass."""
+        if self.is_empty or self == other:
+            return other
+        if other.is_empty:
+            return self
+        oldest, newest = min(self.times.oldest, other.times.oldest), max(self.times.newest, other.times.newest)
+        return Conditions(
+            self.partitions | other.partitions,
+            min(self.start, other.start),
+            max(self.end, other.end),
+            TimeRange(oldest, newest),
+            is_exact=False,
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.partitions or self.start >= self.end or self.times.oldest > self.times.newest
+
+    def narrow(self, ranges: Ranges) -> Ranges:
+        """Return the offsets of `ranges` that are inside of the bounds."""
+        narrowed = {}
+        for partition in sorted(self.partitions & ranges.keys()):
+            start, end = ranges[partition]
+            low = min(max(start, self.start), end)
+            narrowed[partition] = low, max(min(end, self.end), low)
+        return narrowed
+
+
+#: Substrait's functions for comparisons, and the operators with the two sides exchanged.
+_OPERATORS = {"equal": "=", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
+_MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+#: Fields of Substrait's messages.
+_EXTENSIONS, _REFERRED = 2, 3
+_LITERAL, _SELECTION, _FUNCTION, _IF_THEN, _LIST = 1, 2, 3, 6, 8
+#: Kinds of literals: integers of 8 to 64 bits; microseconds since 1970, UTC; a null.
+_INTEGERS, _MICROSECONDS, _NULL = (2, 3, 5, 7), 27, 29
+
+
+class _SubstraitFilter:
+    """A filter in Substrait's encoding, an ExtendedExpression; `unbounded` are the bounds without it."""
+
+    def __init__(self, encoded: bytes, names: list[str], unbounded: Conditions) -> None:
+        message = _Message(encoded)
+        functions = [extension.child(3) for extension in message.children(_EXTENSIONS)]
+        self._functions = {function.number(2): function.text(3) for function in functions}
+        self._root = message.child(_REFERRED).child(1)
+        self._names, self._unbounded = names, unbounded
+
+    def conditions(self) -> Conditions:
+        return self._of(self._root)
+
+    def _of(self, expression: _Message) -> Conditions:
+        if _FUNCTION in expression:
+            return self._of_function(expression.child(_FUNCTION))
+        if _LIST in expression:
+            chosen = expression.child(_LIST)
+            return self._compared(chosen.child(1), "in", list(chosen.children(2)))
+        if _IF_THEN in expression:
+            return self._of_branches(expression.child(_IF_THEN))
+        if _LITERAL in expression and _NULL in expression.child(_LITERAL):
+            # a filter that is null passes no record
+            return replace(self._unbounded, times=NEVER)
+        return self._unbounded.inexact()
+
+    def _of_function(self, function: _Message) -> Conditions:
+        name, arguments = (
+            self._functions.get(function.number(1), ""),
+            [part.child(3) for part in function.children(4)],
+        )
+        if name in ("and", "or"):
+            return reduce(and_ if name == "and" else or_, map(self._of, arguments))
+        operator = _OPERATORS.get(name)
+        if operator is None or len(arguments) != 2:
+            return self._unbounded.inexact()
+        left, right = arguments
+        if _LITERAL in left:
+            return self._compared(right, _MIRRORED[operator], [left])
+        return self._compared(left, operator, [right])
+
+    def _of_branches(self, branches: _Message) -> Conditions:
+        """Return the bounds of `if a then b else c`, whose records pass b or c; DuckDB's IN is one."""
+        results = [self._of(branch.child(2)) for branch in branches.children(1)]
+        return reduce(or_, [*results, self._of(branches.child(2))]).inexact()
+
+    def _compared(self, column: _Message, operator: str, literals: list[_Message]) -> Conditions:
+        name = self._name_of(column)
+        kinds = (_MICROSECONDS,) if name == "timestamp" else _INTEGERS
+        values = [_integer(literal, kinds) for literal in literals]
+        numbers = [value for value in values if value is not None]
+        if name not in ("partition", "offset", "timestamp") or not numbers or len(numbers) < len(values):
+            return self._unbounded.inexact()
+        return self._unbounded.compared(name, operator, numbers)
+
+    def _name_of(self, column: _Message) -> str | None:
+        """Return the name of the column that a selection refers to; None for a part of a column, or a computation."""
+        if _SELECTION not in column:
+            return None
+        reference = column.child(_SELECTION).child(1).child(2)
+        return None if 2 in reference else self._names[reference.number(1)]
+
+
+def _integer(expression: _Message, kinds: Iterable[int]) -> int | None:
+    if _LITERAL not in expression:
+        return None
+    literal = expression.child(_LITERAL)
+    return next((literal.number(kind) for kind in kinds if kind in literal), None)
+
+
+class _Message:
+    """A message of Protocol Buffers, by the numbers of its fields; a field that is not there is 0 or empty."""
+
+    def __init__(self, encoded: bytes) -> None:
+        self._fields: dict[int, list[int | bytes]] = {}
+        for number, value in _fields(encoded):
+            self._fields.setdefault(number, []).append(value)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._fields
+
+    def children(self, number: int) -> Iterator[_Message]:
+        return (_Message(value) for value in self._fields.get(number, []) if isinstance(value, bytes))
+
+    def child(self, number: int) -> _Message:
+        return next(self.children(number), _Message(b""))
+
+    def number(self, number: int) -> int:
+        value = self._fields.get(number, [0])[-1]
+        if not isinstance(value, int):
+            return 0
+        return value - (1 << 64) if value > MAX_LONG else value
+
+    def text(self, number: int) -> str:
+        value = self._fields.get(number, [b""])[-1]
+        return value.decode() if isinstance(value, bytes) else ""
+
+
+def _fields(encoded: bytes) -> Iterator[tuple[int, int | bytes]]:
+    position = 0
+
+    def varint() -> int:
+        nonlocal position
+        value = shift = 0
+        while True:
+            byte = encoded[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while position < len(encoded):
+        tag = varint()
+        if tag & 7 == 0:
+            yield tag >> 3, varint()
+            continue
+        size = {1: 8, 5: 4}.get(tag & 7) or varint()
+        yield tag >> 3, encoded[position : position + size]
+        position += size

@@ -1,0 +1,281 @@
+"""A snapshot of a topic as an Arrow dataset, into which DuckDB, Polars and Dask push their columns and filters."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+
+from distlog.core.arrays import integers
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.errors import InvalidRecordError
+from distlog.core.format.record_batch import COLUMNS, SCHEMA
+from distlog.core.read.conditions import Conditions
+from distlog.core.read.scan import count_records, first, known_count, plan_slices
+from distlog.core.segments.chunks import Isolation, IsolationLevel
+from distlog.core.segments.segment_reader import SegmentReader, read_slices
+from distlog.core.segments.slices import SegmentSlice
+from distlog.core.storage.parallel import cores
+
+#: The most rows of a batch that is made from metadata.
+_BATCH_ROWS = 1 << 16
+TEXT_COLUMNS = ("key", "value")
+#: The error's text if Arrow's own C++ code asks for the dataset's files.
+_NO_FILES = "a topic has no Arrow files: call to_table() or scanner() of its dataset"
+
+
+class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
+    """The records of one snapshot as a `pyarrow.dataset.Dataset`, which can be pickled; made by `Topic.dataset`.
+
+    A filter on partition, offset and timestamp bounds what is read. The records that are read pass the whole filter.
+    A count is made from metadata as far as it can be.
+    """
+
+    def __init__(
+        self,
+        reader: SegmentReader,
+        snapshot: Snapshot,
+        isolation: IsolationLevel = "read_uncommitted",
+        *,
+        text: Collection[str] = (),
+        only: pc.Expression | None = None,
+    ) -> None:
+        # Arrow's own methods would end the process if there was nothing below the Python object
+        files = SubTreeFileSystem("/dev/null", LocalFileSystem())
+        fragment = ds.IpcFileFormat().make_fragment(_NO_FILES, files)
+        super().__init__(SCHEMA, [ds.FileSystemDataset([fragment], SCHEMA, ds.IpcFileFormat())])
+        self._reader, self._snapshot, self._isolation, self._text, self._only = (
+            reader,
+            snapshot,
+            isolation,
+            text,
+            only,
+        )
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the records."""
+        kinds = dict.fromkeys(self._text, pa.string())
+        return pa.schema([field.with_type(kinds.get(field.name, field.type)) for field in SCHEMA])
+
+    def scanner(
+        self,
+        columns: Sequence[str] | Mapping[str, pc.Expression] | None = None,
+        filter: pc.Expression | None = None,
+        **options: Any,
+    ) -> ds.Scanner:
+        """Plan a read, which happens once, when a result is asked for.
+
+        Args:
+            columns: Names of columns, or expressions by the names of their columns; default all.
+            filter: An expression that is true for the records to return; default all.
+            **options: The other options of `pyarrow.dataset.Scanner.from_batches`, such as `batch_size`.
+
+        Returns:
+            The scanner.
+
+        Examples:
+            >>> import pyarrow.compute as pc
+            >>> topic.dataset().scanner(["key"], pc.field("offset") == 1).to_table().to_pylist()
+            [{'key': b'bert'}]
+        """
+        conditions, condition = self._conditions(filter)
+        names = self._columns_to_read(columns, condition)
+        return ds.Scanner.from_batches(
+            self._batches(conditions, names),
+            schema=pa.schema([self.schema.field(name) for name in names]),
+            columns=columns if columns is None or isinstance(columns, Mapping) else list(columns),
+            filter=condition,
+            **options,
+        )
+
+    def head(
+        self,
+        num_rows: int,
+        columns: Sequence[str] | Mapping[str, pc.Expression] | None = None,
+        filter: pc.Expression | None = None,
+        **options: Any,
+    ) -> pa.Table:
+        """Read the first records that pass the filter, in the order of (partition, offset).
+
+        Args:
+            num_rows: The most records.
+            columns: As in `scanner`.
+            filter: As in `scanner`.
+            **options: As in `scanner`.
+
+        Returns:
+            The table.
+
+        Examples:
+            >>> topic.dataset().head(1, columns=["key"]).to_pylist()
+            [{'key': b'anna'}]
+        """
+        conditions, condition = self._conditions(filter)
+        if condition is not None:
+            return self.scanner(columns, filter, **options).head(num_rows)
+        names = self._columns_to_read(columns, None)
+        slices, visible = self._slices(conditions)
+        batches = list(first(self._reader, slices, names, num_rows, visible))
+        table = pa.Table.from_batches(batches, pa.schema([SCHEMA.field(name) for name in names]))
+        return ds.dataset(self._with_text(table)).to_table(columns=columns)
+
+    def count_rows(self, filter: pc.Expression | None = None, **options: Any) -> int:
+        """Count the records that pass the filter; segments whose metadata has the number are not read.
+
+        Args:
+            filter: As in `scanner`.
+            **options: As in `scanner`.
+
+        Returns:
+            The number of records.
+
+        Examples:
+            >>> topic.dataset().count_rows()
+            3
+        """
+        conditions, condition = self._conditions(filter)
+        if condition is not None:
+            return int(self.scanner(["partition"], filter, **options).count_rows())
+        slices, visible = self._slices(conditions)
+        return count_records(self._reader, slices, visible, cores())
+
+    def filter(self, expression: pc.Expression) -> TopicDataset:
+        """Return the dataset of the records that pass the expression, too.
+
+        Args:
+            expression: An expression that is true for the records to return.
+
+        Returns:
+            The dataset.
+
+        Examples:
+            >>> import pyarrow.compute as pc
+            >>> topic.dataset().filter(pc.field("partition") == 0).count_rows()
+            2
+        """
+        only = expression if self._only is None else self._only & expression
+        return TopicDataset(self._reader, self._snapshot, self._isolation, text=self._text, only=only)
+
+    def sort_by(self, sorting: str | list[tuple[str, str]], **options: Any) -> ds.Dataset:
+        """Read all records and sort them, as Arrow's datasets do."""
+        return ds.dataset(self.to_table().sort_by(sorting, **options))
+
+    def join(self, right_dataset: ds.Dataset, *keys: Any, **options: Any) -> ds.Dataset:
+        """Read all records of both datasets and join them, as Arrow's datasets do."""
+        return ds.dataset(self.to_table()).join(ds.dataset(right_dataset.to_table()), *keys, **options)
+
+    def join_asof(self, right_dataset: ds.Dataset, *keys: Any, **options: Any) -> ds.Dataset:
+        """Read all records of both datasets and join them by the nearest value, as Arrow's datasets do."""
+        return ds.dataset(self.to_table()).join_asof(ds.dataset(right_dataset.to_table()), *keys, **options)
+
+    def get_fragments(self, filter: pc.Expression | None = None) -> NoReturn:
+        """Raise NotImplementedError: segments are not files of Arrow."""
+        raise NotImplementedError(_NO_FILES)
+
+    def replace_schema(self, schema: pa.Schema) -> NoReturn:
+        """Raise NotImplementedError: the columns of records are fixed."""
+        raise NotImplementedError("the columns of a topic are fixed: cast the columns of the table that was read")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _dataset, (self._reader, self._snapshot, self._isolation, self._text, self._only)
+
+    def __repr__(self) -> str:
+        return f"TopicDataset({self._reader.topic!r}, version={self._snapshot.version}, columns={self.schema.names})"
+
+    def _conditions(self, filter: pc.Expression | None) -> tuple[Conditions, pc.Expression | None]:
+        """Return the bounds of what is read, and the filter that records within them must still pass."""
+        conditions = Conditions(frozenset(range(len(self._snapshot.partitions))))
+        condition = self._only if filter is None else filter if self._only is None else self._only & filter
+        if condition is None:
+            return conditions, None
+        conditions = Conditions.of_expression(condition, self.schema, conditions.partitions)
+        return conditions, None if conditions.is_exact else condition
+
+    def _columns_to_read(self, columns: Any, condition: pc.Expression | None) -> Sequence[str]:
+        if columns is None or isinstance(columns, Mapping):
+            return COLUMNS
+        for name in columns:
+            if name not in COLUMNS:
+                raise InvalidRecordError(f"no column {name}; there are {', '.join(COLUMNS)}")
+        if condition is None:
+            return list(dict.fromkeys(columns)) or ["partition"]
+        return [name for name in COLUMNS if name in columns or _refers_to(condition, name, self.schema)]
+
+    def _slices(self, conditions: Conditions) -> tuple[list[SegmentSlice], Isolation]:
+        states = self._snapshot.partitions
+        ends = {
+            number: (states[number].log_start_offset, states[number].log_end_offset) for number in range(len(states))
+        }
+        bounds = {} if conditions.is_empty else conditions.narrow(ends)
+        return plan_slices(self._reader, self._snapshot, bounds, self._isolation, times=conditions.times)
+
+    def _batches(self, conditions: Conditions, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        slices, visible = self._slices(conditions)
+        if list(names) == ["partition"]:
+            yield from self._numbers_of_partitions(slices, visible)
+            return
+        for batch in read_slices(self._reader, slices, names, visible, cores()):
+            yield self._with_text(batch) if self._text else batch
+
+    def _numbers_of_partitions(self, slices: list[SegmentSlice], visible: Isolation) -> Iterator[pa.RecordBatch]:
+        """Yield the column `partition`, as DuckDB's count(*) asks for; only what metadata cannot count is read."""
+        for is_counted, run in groupby(slices, lambda part: known_count(part) is not None):
+            if not is_counted:
+                yield from read_slices(self._reader, run, ["partition"], visible, cores())
+                continue
+            for part in run:
+                for start in range(0, count := known_count(part) or 0, _BATCH_ROWS):
+                    rows = min(_BATCH_ROWS, count - start)
+                    numbers = np.full(rows, part.segment.partition, np.int32)
+                    yield pa.record_batch({"partition": integers(numbers)})
+
+    def _with_text(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        for name in set(self._text).intersection(batch.schema.names):
+            if not is_text(batch[name]):
+                raise self._not_text(name)
+            batch = batch.set_column(batch.schema.get_field_index(name), name, batch[name].cast(pa.string()))
+        return batch
+
+    def _not_text(self, name: str) -> InvalidRecordError:
+        """Return the error about the first record of the topic whose column is not text."""
+        slices, visible = self._slices(Conditions(frozenset(range(len(self._snapshot.partitions)))))
+        batches = read_slices(self._reader, slices, ["partition", "offset", name], visible, 1)
+        records = (batch.slice(row, 1) for batch in batches for row in range(len(batch)))
+        record = next(record for record in records if not is_text(record[name]))
+        place = {column: record[column][0].as_py() for column in ("partition", "offset")}
+        return InvalidRecordError(f"the {name} of a record of {self._reader.topic} is not UTF-8", **place)
+
+
+def _dataset(
+    reader: SegmentReader,
+    snapshot: Snapshot,
+    isolation: IsolationLevel,
+    text: Collection[str],
+    only: pc.Expression | None,
+) -> TopicDataset:
+    return TopicDataset(reader, snapshot, isolation, text=text, only=only)
+
+
+def _refers_to(expression: pc.Expression, name: str, schema: pa.Schema) -> bool:
+    """Return whether an expression needs a column: Substrait has no encoding for a name that is not in the schema."""
+    others = pa.schema([field for field in schema if field.name != name])
+    try:
+        expression.to_substrait(others)
+    except (pa.ArrowInvalid, NotImplementedError, KeyError):
+        return True
+    return False
+
+
+def is_text(values: pa.ChunkedArray | pa.Array) -> bool:
+    try:
+        values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return False
+    return True

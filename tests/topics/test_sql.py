@@ -1,0 +1,89 @@
+"""SQL over the topics of a folder, as a library and as a command."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from command_line import CommandLine
+
+import distlog
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    users = distlog.create(f"{tmp_path}/users", partitions=2)
+    users.append(
+        [{"key": name, "value": json.dumps({"city": city})} for name, city in (("ann", "Bonn"), ("bob", "Rom"))]
+    )
+    pages = distlog.create(f"{tmp_path}/Page-views")
+    pages.append(
+        [{"key": "ann", "value": "/start"}, {"key": "bob", "value": "/help"}, {"key": "ann", "value": "/end"}]
+    )
+    distlog.create(f"{tmp_path}/raw").append([{"key": b"\xff", "value": b"\xfe"}])
+    return str(tmp_path)
+
+
+def test_topics_are_tables_that_can_be_joined(root: str) -> None:
+    query = """
+        SELECT u.value->>'$.city' AS city, count(*) AS views
+        FROM "page-views" p JOIN users u ON u.key = p.key GROUP BY city ORDER BY city
+    """
+    assert distlog.sql(query, root).fetchall() == [("Bonn", 2), ("Rom", 1)]
+    assert distlog.sql("SHOW TABLES", root).fetchall() == [("Page-views",), ("raw",), ("users",)]
+    assert distlog.sql("SELECT count(*) FROM users", f"{root}/users").fetchall() == [(2,)]
+    kinds = {name: kind for name, kind, *_ in distlog.sql("DESCRIBE raw", root).fetchall()}
+    assert (kinds["key"], kinds["value"], kinds["timestamp"]) == ("BLOB", "BLOB", "TIMESTAMP WITH TIME ZONE")
+
+
+def test_a_query_reads_the_versions_of_its_call_or_of_a_time(root: str) -> None:
+    topic = distlog.open(f"{root}/raw")
+    relation = distlog.sql("SELECT count(*) FROM raw", root)
+    created_ms = topic.history()["timestamp"].to_pylist()
+    topic.append([{"value": "later"}])
+    assert relation.fetchall() == [(1,)]
+    assert distlog.sql("SELECT count(*) FROM raw", root, timestamp=min(created_ms)).fetchall() == [(0,)]
+    assert distlog.sql("SELECT count(*) FROM raw", root).fetchall() == [(2,)]
+
+
+def test_a_folder_without_topics_and_wrong_names_are_errors(root: str, tmp_path: Path, cli: CommandLine) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(distlog.TopicNotFoundError, match="no topic"):
+        distlog.sql("SELECT 1", str(tmp_path / "empty"))
+    for query, problem in (
+        ("SELECT * FROM userz", "userz"),
+        ("SELECT city FROM users", "city"),
+        ("SELEC 1", "SELEC"),
+    ):
+        result = cli.bare("sql", root, query)
+        assert result.status == 2
+        assert problem in result.err
+    topic = distlog.open(f"{root}/users")
+    for _ in range(3):
+        topic.append([{"key": f"k{number}", "value": "{}"} for number in range(200)], partition=0)
+    topic.append([{"key": b"\xff", "value": "{}"}], partition=0)
+    topic.append([{"key": f"k{number}", "value": "{}"} for number in range(200)], partition=1)
+    result = cli.bare("sql", root, "SELECT max(key) FROM users")
+    assert result.status == 1
+    assert "the key of a record of users is not UTF-8 (partition=0 offset=" in result.err
+
+
+def test_the_command_prints_and_writes_each_format(root: str, tmp_path: Path, cli: CommandLine) -> None:
+    query = 'SELECT "offset", key, headers FROM "Page-views" WHERE "offset" < 2'
+    assert cli.bare("sql", root, query).out == "offset\tkey\theaders\n0\tann\t[]\n1\tbob\t[]\n"
+    lines = cli.bare("sql", root, query, "--json").out.splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"offset": 0, "key": "ann", "headers": []},
+        {"offset": 1, "key": "bob", "headers": []},
+    ]
+    rows = list(csv.reader(cli.bare("sql", root, query, "--format", "csv").out.splitlines()))
+    assert rows == [["offset", "key", "headers"], ["0", "ann", "[]"], ["1", "bob", "[]"]]
+    (tmp_path / "query.sql").write_text(query)
+    target = tmp_path / "it's.parquet"
+    cli.bare("sql", root, "--file", str(tmp_path / "query.sql"), "--format", "parquet", "--output", str(target))
+    assert pq.read_table(target)["key"].to_pylist() == ["ann", "bob"]
+    for wrong in ([], ["x", "--file", "y"], [query, "--format", "parquet"], [query, "--output", "x"]):
+        assert cli.bare("sql", root, *wrong).status == 2
