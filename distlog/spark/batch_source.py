@@ -6,7 +6,7 @@ import os
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from math import ceil
 from typing import Any
@@ -38,16 +38,15 @@ from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidConfigError, InvalidRecordError, TopicNotFoundError
 from distlog.core.format.indexes import IndexCache
 from distlog.core.format.kernels.record_scan import to_microseconds
-from distlog.core.integers import MAX_LONG, MIN_LONG
 from distlog.core.log.live_snapshot import with_tails
+from distlog.core.read.conditions import Conditions
 from distlog.core.read.scan import plan_slices
-from distlog.core.segments.chunks import ALWAYS, Isolation, SegmentSlice, TimeRange, split_by_bytes
+from distlog.core.segments.chunks import Isolation, SegmentSlice, TimeRange, split_by_bytes
 from distlog.core.segments.segment_reader import SegmentReader, TopicHandle, read_slices, topic_log
 from distlog.core.storage.parallel import process_lock
 from distlog.core.storage.storage import Storage
 from distlog.core.tiered.tiered_storage import TieredStorage
 from distlog.core.tiered.tiered_storage import load as load_tiered
-from distlog.core.times import to_ms
 from distlog.core.write.rows import IGNORED, unknown_columns
 from distlog.spark.options import Ranges, ReadOptions, exclude_from_gc, read_bounds
 from distlog.spark.versions import (
@@ -386,56 +385,35 @@ class FilteringReader(DistlogReader):
         return {**super().__getstate__(), "_filters": ()}
 
     def _narrow(self, bounds: Ranges, times: TimeRange) -> tuple[Ranges, TimeRange]:
+        conditions = Conditions(frozenset(bounds))
         for pushed in self._filters:
-            bounds = _narrowed(pushed, bounds)
-            times = times.within(_times(pushed))
-        return bounds, times
+            operator, attribute = _OPERATORS.get(type(pushed)), getattr(pushed, "attribute", ("",))
+            values = pushed.value if isinstance(pushed, In) else (getattr(pushed, "value", None),)
+            numbers = [number for value in values if (number := _number(attribute, value)) is not None]
+            if operator is not None and numbers and len(numbers) == len(values):
+                conditions = conditions.compared(attribute[0], operator, numbers)
+        return conditions.narrow(bounds), times.within(conditions.times)
 
 
-def _narrowed(pushed: Filter, bounds: Ranges) -> Ranges:
-    column = getattr(pushed, "attribute", None)
-    if column == ("partition",):
-        return {number: span for number, span in bounds.items() if _may_hold(pushed, number)}
-    if column == ("offset",):
-        return {number: _offsets(pushed, *span) for number, span in bounds.items()}
-    return bounds
+_OPERATORS: dict[type[Filter], str] = {
+    EqualTo: "=",
+    In: "in",
+    LessThan: "<",
+    LessThanOrEqual: "<=",
+    GreaterThan: ">",
+    GreaterThanOrEqual: ">=",
+}
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
-def _may_hold(pushed: Filter, partition: int) -> bool:
-    if isinstance(pushed, In):
-        return not pushed.value or partition in pushed.value
-    start, end = _offsets(pushed, partition, partition + 1)
-    return start < end
-
-
-def _offsets(pushed: Filter, start: int, end: int) -> tuple[int, int]:
-    values = pushed.value if isinstance(pushed, In) else (getattr(pushed, "value", None),)
-    if not values or not all(type(value) is int for value in values):
-        return start, end
-    low, high = start, end
-    if isinstance(pushed, (EqualTo, In, GreaterThanOrEqual)):
-        low = max(start, min(values))
-    if isinstance(pushed, GreaterThan):
-        low = max(start, values[0] + 1)
-    if isinstance(pushed, (EqualTo, In, LessThanOrEqual)):
-        high = min(end, max(values) + 1)
-    if isinstance(pushed, LessThan):
-        high = min(end, values[0])
-    return (low, high) if low < high else (start, start)
-
-
-def _times(pushed: Filter) -> TimeRange:
-    values = pushed.value if isinstance(pushed, In) else (getattr(pushed, "value", None),)
-    if getattr(pushed, "attribute", None) != ("timestamp",) or not values:
-        return ALWAYS
+def _number(attribute: tuple[str, ...], value: object) -> int | None:
+    """Return the value of a filter as `Conditions` have it; None if they have no such filter."""
+    if attribute == ("partition",) or attribute == ("offset",):
+        return value if type(value) is int else None
     # a time without a zone would be in the session's zone
-    if not all(isinstance(value, datetime) and value.tzinfo for value in values):
-        return ALWAYS
-    oldest, newest = to_ms(min(values)), to_ms(max(values))
-    return TimeRange(
-        oldest if isinstance(pushed, (EqualTo, In, GreaterThan, GreaterThanOrEqual)) else MIN_LONG,
-        newest if isinstance(pushed, (EqualTo, In, LessThan, LessThanOrEqual)) else MAX_LONG,
-    )
+    if attribute == ("timestamp",) and isinstance(value, datetime) and value.tzinfo:
+        return (value - _EPOCH) // timedelta(microseconds=1)
+    return None
 
 
 class KnownTopics:

@@ -6,12 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_, or_
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from distlog.core.integers import MAX_LONG, MIN_LONG
 from distlog.core.segments.slices import ALWAYS, NEVER, TimeRange
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
 
 Ranges = Mapping[int, tuple[int, int]]
 """The offsets (start, end) by partition."""
