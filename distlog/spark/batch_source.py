@@ -407,7 +407,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def _number(attribute: tuple[str, ...], value: object) -> int | None:
-    """Return the value of a filter as `Conditions` have it; None if they have no such filter."""
+    """Return the value of a filter as `Conditions` have it; None for another column or type."""
     if attribute == ("partition",) or attribute == ("offset",):
         return value if type(value) is int else None
     # a time without a zone would be in the session's zone

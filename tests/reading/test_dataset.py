@@ -70,8 +70,8 @@ LEAVES = st.one_of(
 FILTERS = st.recursive(
     LEAVES,
     lambda inner: st.one_of(
-        st.builds(lambda left, right: left & right, inner, inner),
-        st.builds(lambda left, right: left | right, inner, inner),
+        st.builds(lambda first, second: first & second, inner, inner),
+        st.builds(lambda first, second: first | second, inner, inner),
         inner.map(lambda expression: ~expression),
     ),
     max_leaves=5,
@@ -114,19 +114,19 @@ def test_a_filter_reads_only_the_segments_that_may_have_its_records(storage: Sto
         records = [{"value": b"x" * 5000, "timestamp": NOW + 1000 * number + row} for row in range(20)]
         topic.append(records)
     dataset, counters = topic.dataset(), topic.storage.counters
-    at = datetime.fromtimestamp((NOW + 3000) / 1000, timezone.utc)
+    start = datetime.fromtimestamp((NOW + 3000) / 1000, timezone.utc)
 
     def bytes_of(run: Any) -> int:
-        before = counters.bytes_read
+        old_bytes = counters.bytes_read
         run()
-        return int(counters.bytes_read - before)
+        return int(counters.bytes_read - old_bytes)
 
     everything = bytes_of(dataset.to_table)
     assert everything > 20 * 100_000
     for condition in (
         (pc.field("offset") >= 60) & (pc.field("offset") < 80),
-        (pc.field("timestamp") >= at)
-        & (pc.field("timestamp") < datetime.fromtimestamp(at.timestamp() + 1, timezone.utc)),
+        (pc.field("timestamp") >= start)
+        & (pc.field("timestamp") < datetime.fromtimestamp(start.timestamp() + 1, timezone.utc)),
         pc.field("offset").isin([61, 65]),
     ):
         assert 0 < bytes_of(lambda condition=condition: dataset.to_table(filter=condition)) < everything / 18
@@ -138,7 +138,9 @@ def test_a_filter_reads_only_the_segments_that_may_have_its_records(storage: Sto
     connection = duckdb.connect()
     connection.register("clicks", clicks)
     assert bytes_of(lambda: connection.sql("SELECT count(*) FROM clicks").fetchall()) == 0
-    query = f"SELECT count(*) FROM clicks WHERE timestamp >= to_timestamp({at.timestamp()}) + INTERVAL 5 MILLISECOND"
+    query = (
+        f"SELECT count(*) FROM clicks WHERE timestamp >= to_timestamp({start.timestamp()}) + INTERVAL 5 MILLISECOND"
+    )
     assert bytes_of(lambda: connection.sql(query).fetchall()) < everything / 18
     assert connection.sql(query).fetchall() == [(335,)]
 
@@ -168,7 +170,7 @@ def test_a_dataset_keeps_its_snapshot_also_in_another_process(storage: Storage) 
     assert "version=9" in repr(copy)
 
 
-def test_text_that_is_not_utf8_is_an_error_with_its_place(storage: Storage) -> None:
+def test_text_that_is_not_utf8_is_an_error_with_partition_and_offset(storage: Storage) -> None:
     topic = topic_of(storage, {})
     topic.append([{"key": b"\xff", "value": "v"}], partition=2)
     with pytest.raises(

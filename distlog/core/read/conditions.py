@@ -1,4 +1,4 @@
-"""The partitions, offsets and times that a filter leaves, which bound what a read of a topic must look at."""
+"""Conditions on records as bounds: a filter on partition, offset and timestamp limits what is read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from distlog.core.integers import MAX_LONG, MIN_LONG
-from distlog.core.segments.slices import ALWAYS, NEVER, TimeRange
+from distlog.core.segments.chunks import ALWAYS, NEVER, TimeRange
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -22,7 +22,7 @@ Ranges = Mapping[int, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Bounds on records. A record outside of them does not pass the filter that they come from.
+    """The bounds of a filter: no record outside of the bounds passes the filter.
 
     Args:
         partitions: The partitions whose records may pass.
@@ -48,7 +48,7 @@ class Conditions:
             partitions: The partitions of the topic.
 
         Returns:
-            The bounds; those of all records, and not exact, if Substrait has no encoding for the filter.
+            The bounds. They hold all records, and are not exact, if Substrait has no encoding for the filter.
         """
         unbounded = cls(frozenset(partitions))
         try:
@@ -94,7 +94,7 @@ class Conditions:
         )
 
     def __or__(self, other: Conditions) -> Conditions:
-        """Return bounds around both; two that differ have a gap between them that need not pass."""
+        """Return bounds around both; records between the two need not pass."""
         if self.is_empty or self == other:
             return other
         if other.is_empty:
@@ -149,8 +149,8 @@ class _SubstraitFilter:
         if _FUNCTION in expression:
             return self._of_function(expression.child(_FUNCTION))
         if _LIST in expression:
-            chosen = expression.child(_LIST)
-            return self._compared(chosen.child(1), "in", list(chosen.children(2)))
+            listed = expression.child(_LIST)
+            return self._compared(listed.child(1), "in", list(listed.children(2)))
         if _IF_THEN in expression:
             return self._of_branches(expression.child(_IF_THEN))
         if _LITERAL in expression and _NULL in expression.child(_LITERAL):
@@ -168,10 +168,10 @@ class _SubstraitFilter:
         operator = _OPERATORS.get(name)
         if operator is None or len(arguments) != 2:
             return self._unbounded.inexact()
-        left, right = arguments
-        if _LITERAL in left:
-            return self._compared(right, _MIRRORED[operator], [left])
-        return self._compared(left, operator, [right])
+        first, second = arguments
+        if _LITERAL in first:
+            return self._compared(second, _MIRRORED[operator], [first])
+        return self._compared(first, operator, [second])
 
     def _of_branches(self, branches: _Message) -> Conditions:
         """Return the bounds of `if a then b else c`, whose records pass b or c; DuckDB's IN is one."""

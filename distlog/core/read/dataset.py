@@ -18,9 +18,8 @@ from distlog.core.errors import InvalidRecordError
 from distlog.core.format.record_batch import COLUMNS, SCHEMA
 from distlog.core.read.conditions import Conditions
 from distlog.core.read.scan import count_records, first, known_count, plan_slices
-from distlog.core.segments.chunks import Isolation, IsolationLevel
+from distlog.core.segments.chunks import Isolation, IsolationLevel, SegmentSlice
 from distlog.core.segments.segment_reader import SegmentReader, read_slices
-from distlog.core.segments.slices import SegmentSlice
 from distlog.core.storage.parallel import cores
 
 #: The most rows of a batch that is made from metadata.
@@ -75,7 +74,7 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
         Args:
             columns: Names of columns, or expressions by the names of their columns; default all.
             filter: An expression that is true for the records to return; default all.
-            **options: The other options of `pyarrow.dataset.Scanner.from_batches`, such as `batch_size`.
+            **options: The other options of `pyarrow.dataset.Scanner.from_batches`, such as the size of batches.
 
         Returns:
             The scanner.
@@ -249,8 +248,8 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
         batches = read_slices(self._reader, slices, ["partition", "offset", name], visible, 1)
         records = (batch.slice(row, 1) for batch in batches for row in range(len(batch)))
         record = next(record for record in records if not is_text(record[name]))
-        place = {column: record[column][0].as_py() for column in ("partition", "offset")}
-        return InvalidRecordError(f"the {name} of a record of {self._reader.topic} is not UTF-8", **place)
+        details = {column: record[column][0].as_py() for column in ("partition", "offset")}
+        return InvalidRecordError(f"the {name} of a record of {self._reader.topic} is not UTF-8", **details)
 
 
 def _dataset(
@@ -265,9 +264,9 @@ def _dataset(
 
 def _refers_to(expression: pc.Expression, name: str, schema: pa.Schema) -> bool:
     """Return whether an expression needs a column: Substrait has no encoding for a name that is not in the schema."""
-    others = pa.schema([field for field in schema if field.name != name])
+    other_columns = pa.schema([field for field in schema if field.name != name])
     try:
-        expression.to_substrait(others)
+        expression.to_substrait(other_columns)
     except (pa.ArrowInvalid, NotImplementedError, KeyError):
         return True
     return False
