@@ -178,6 +178,14 @@ FEATURES = (
         r"^spark:",
     ),
     Feature(
+        "datasets and SQL",
+        ("distlog/core/read/conditions.py", "distlog/core/read/dataset.py", "distlog/core/sql.py"),
+        r"reading/test_dataset|topics/test_sql",
+        "those of a scan of the records within the filter",
+        "",
+        ("sql",),
+    ),
+    Feature(
         "dump",
         ("distlog/core/kafka/dump*.py",),
         r"dump/",
