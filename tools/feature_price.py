@@ -181,7 +181,7 @@ FEATURES = (
         "datasets and SQL",
         ("distlog/core/read/conditions.py", "distlog/core/read/dataset.py", "distlog/core/sql.py"),
         r"reading/test_dataset|topics/test_sql",
-        "those of a scan of the records within the filter",
+        "as a scan of the records within the filter",
         "",
         ("sql",),
     ),
