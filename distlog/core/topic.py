@@ -192,7 +192,7 @@ class Topic:
         """Raise TopicNotFoundError unless the topic has this partition."""
         if not 0 <= whole_number("partition", partition) < self.partitions:
             most = self.partitions - 1
-            raise TopicNotFoundError(f"the topic has no partition {partition}: give one from 0 to {most}")
+            raise TopicNotFoundError(f"the partition does not exist: give one from 0 to {most}", partition=partition)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r}, version={self.version}, partitions={self.partitions})"

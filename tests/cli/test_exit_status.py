@@ -30,6 +30,7 @@ ARGUMENTS = {
     "offsets": "MISSING",
     "append": "MISSING FILE",
     "read": "MISSING",
+    "sql": "MISSING VALUES(1)",
     "groups": "MISSING",
     "retention": "MISSING",
     "delete-records": "MISSING --before 0:1",
@@ -99,7 +100,7 @@ def test_a_missing_topic_is_1(cli: CommandLine, name: str) -> None:
     assert (outcome.status, outcome.err.count("\n")) == (output.FAILED, 0 if name == "dump" else 1)
 
 
-OTHER_COMMANDS = MAKERS | {"list", "append", "dump", "adopt", "run", "users"}
+OTHER_COMMANDS = MAKERS | {"list", "append", "dump", "adopt", "run", "sql", "users"}
 
 
 @pytest.mark.parametrize("name", [*sorted(set(ARGUMENTS) - OTHER_COMMANDS), "append"])

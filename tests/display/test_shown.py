@@ -147,6 +147,7 @@ def test_completion_offers_what_users_need(topic: distlog.Topic) -> None:
             "config",
             "consume",
             "create_partitions",
+            "dataset",
             "delete_group",
             "delete_records",
             "drop",

@@ -188,7 +188,8 @@ class _Changes(ast.NodeVisitor):
 
     def visit(self, node: ast.AST) -> None:
         """Visit a node; successive statements may be swapped."""
-        body = getattr(node, "body", None)
+        # the body of a match_case has no number of its own
+        body = None if isinstance(node, ast.match_case) else getattr(node, "body", None)
         has_docstring = isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None
         for index in range(has_docstring, len(body) - 1) if isinstance(body, list) else ():
             pair = body[index : index + 2]

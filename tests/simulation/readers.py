@@ -180,9 +180,11 @@ def _wrong_group(stage: Stage, topic: distlog.Topic, group: str, random: Random)
         expected = topic.start_offsets() if to == distlog.EARLIEST else topic.end_offsets()
     if any(positions.get(partition) != position for partition, position in expected.items()):
         yield f"it is at {positions}, and was set to {expected}"
-    rows = [row for row in topic.groups().to_table().to_pylist() if row["group"] == group]
-    if {row["partition"]: row["position"] for row in rows if row["position"] is not None} != positions:
-        yield f"it was set to {positions}, and is listed with {rows}"
+    # an old listing may lack the group
+    if not stage.lag_s:
+        rows = [row for row in topic.groups().to_table().to_pylist() if row["group"] == group]
+        if {row["partition"]: row["position"] for row in rows if row["position"] is not None} != positions:
+            yield f"it was set to {positions}, and is listed with {rows}"
     with topic.consume(group=group, timeout=0, lease=60.0) as consumer:
         if any(consumer.position.get(partition) != position for partition, position in positions.items()):
             yield f"it is at {positions}, and its member begins at {consumer.position}"
@@ -195,7 +197,7 @@ def _wrong_group(stage: Stage, topic: distlog.Topic, group: str, random: Random)
         stage.oracle.check_committed(topic.snapshot.topic_id, group, consumer.position)
     if random.random() < 0.3:
         topic.delete_group(group)
-        if any(row["group"] == group for row in topic.groups().to_table().to_pylist()):
+        if not stage.lag_s and any(row["group"] == group for row in topic.groups().to_table().to_pylist()):
             yield "it was deleted, and is listed"
 
 

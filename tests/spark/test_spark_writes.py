@@ -89,7 +89,7 @@ def test_a_failed_job_leaves_the_topic_unchanged(spark: SparkSession, topic: dis
 
 def test_bad_rows_fail_the_job_by_name(spark: SparkSession, topic: distlog.Topic) -> None:
     text = failure(numbers(spark, 5, 1).selectExpr("value", "5 as partition"), topic.url)
-    assert "the topic has no partition 5: give one from 0 to 1 (row=0)" in text
+    assert "the partition does not exist: give one from 0 to 1 (partition=5 row=0)" in text
 
 
 def test_an_object_store_is_written_through_storage_options(spark: SparkSession, s3_url: Address) -> None:

@@ -49,14 +49,14 @@ def test_a_failed_sync_affects_only_its_partition(topic: Topic, syncs: Syncs) ->
 
 
 def test_a_failed_append_affects_only_its_partition(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    recover, deliveries = ActivePartition.recover, list[Delivery]()
+    recover, deliveries = ActivePartition.active_segment, list[Delivery]()
 
     def failing(active: ActivePartition) -> Any:
         if active.partition == 0:
             raise StorageError("cannot write: No space left on device")
         return recover(active)
 
-    monkeypatch.setattr(ActivePartition, "recover", failing)
+    monkeypatch.setattr(ActivePartition, "active_segment", failing)
     with pytest.raises(StorageError, match=r"No space left .*records_not_committed=4"):
         append_both(topic, deliveries, range(4))
     assert [(delivery.partition, delivery.first_offset, delivery.record_count) for delivery in deliveries] == [

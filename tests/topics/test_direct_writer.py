@@ -236,13 +236,13 @@ def test_log_append_time_is_the_time_of_the_append(compression: str, stamped: To
 def test_log_append_time_is_assigned_under_the_lock(
     stamped: Topic, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recover = ActivePartition.recover
+    recover = ActivePartition.active_segment
 
     def late(active: ActivePartition) -> Any:
         clock.now_ms = NOW + 7
         return recover(active)
 
-    monkeypatch.setattr(ActivePartition, "recover", late)
+    monkeypatch.setattr(ActivePartition, "active_segment", late)
     with stamped.writer(linger_ms=NEVER_MS) as writer:
         writer.append(b"", partition=0)
     assert times(stamped) == [(7, LOG_APPEND_TIME)]

@@ -184,7 +184,7 @@ def test_keys_go_where_an_append_sends_them(topic: Topic, writer: Writer) -> Non
         ({"timestamp": NOW - 1001}, "a timestamp must be .*after.max.ms"),
         ({"timestamp": NOW + 101}, "a timestamp must be .*after.max.ms"),
         ({"timestamp": "now"}, "a timestamp must be ms"),
-        ({"partition": 2}, "the topic has no partition 2: give one from 0 to 1"),
+        ({"partition": 2}, r"the partition does not exist: give one from 0 to 1 \(partition=2"),
         ({"partition": -1}, "partition must be"),
         ({"partition": "0"}, "partition must be"),
         ({"headers": [("h",)]}, "a header must be"),

@@ -333,7 +333,9 @@ def _resolved(snapshot: Snapshot, offsets: Mapping[int, int]) -> dict[int, int]:
     resolved, count = dict[int, int](), len(snapshot.partitions)
     for partition, offset in offsets.items():
         if not 0 <= whole_number("partition", partition) < count:
-            raise TopicNotFoundError(f"the topic has no partition {partition}: give one from 0 to {count - 1}")
+            raise TopicNotFoundError(
+                f"the partition does not exist: give one from 0 to {count - 1}", partition=partition
+            )
         state = snapshot.partitions[partition]
         resolved[partition] = state.log_end_offset if whole_number("offset", offset) == LOG_END else offset
         if not 0 <= resolved[partition] <= state.log_end_offset:

@@ -335,7 +335,7 @@ class ConsumeOptions:
         for number in (*(selected or ()), *whole_numbers("partition", start_partitions)):
             if not 0 <= number < log.partitions:
                 most = log.partitions - 1
-                raise TopicNotFoundError(f"the topic has no partition {number}: give one from 0 to {most}")
+                raise TopicNotFoundError(f"the partition does not exist: give one from 0 to {most}", partition=number)
         partitions = None if selected is None else tuple(sorted(selected))
         if self.group is None:
             return ConsumerAssignment(log, partitions, self.start, self.out_of_range)

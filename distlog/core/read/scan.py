@@ -725,7 +725,9 @@ def offset_bounds(
     in_offsets = [whole_numbers("partition", offsets) for offsets in (start, end) if isinstance(offsets, Mapping)]
     for number in chain(selected, *in_offsets):
         if not 0 <= number < count:
-            raise TopicNotFoundError(f"the topic has no partition {number}: give one from 0 to {count - 1}")
+            raise TopicNotFoundError(
+                f"the partition does not exist: give one from 0 to {count - 1}", partition=number
+            )
     return {number: (_bound(number, start), _bound(number, end)) for number in selected}
 
 

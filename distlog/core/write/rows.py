@@ -657,7 +657,9 @@ class Partitioner:
             raise InvalidRecordError("a partition must be an integer", got=type(partition).__name__)
         if not 0 <= partition < self._partitions:
             raise InvalidRecordError(
-                f"the topic has no partition {partition}: give one from 0 to {self._partitions - 1}", row=row
+                f"the partition does not exist: give one from 0 to {self._partitions - 1}",
+                partition=partition,
+                row=row,
             )
         return operator.index(partition)
 

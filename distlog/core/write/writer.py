@@ -163,7 +163,9 @@ class Writer:
         check_row(row, row.max_bytes, self._current.snapshot.config, now_ms, self._codec)
         if row.partition is not None and row.partition >= self._partitions:
             most = self._partitions - 1
-            raise InvalidRecordError(f"the topic has no partition {row.partition}: give one from 0 to {most}")
+            raise InvalidRecordError(
+                f"the partition does not exist: give one from 0 to {most}", partition=row.partition
+            )
         return row
 
     def _load_rules(self) -> None:
