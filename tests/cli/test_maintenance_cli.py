@@ -251,7 +251,7 @@ def test_a_wrong_command_line_of_delete_records(filled: CommandLine, arguments: 
 
 def test_offsets_that_do_not_exist_cannot_be_deleted(filled: CommandLine) -> None:
     assert "log_end_offset=5" in failed(filled("delete-records", "--before", "0:6"), 1)
-    assert "partition 1" in failed(filled("delete-records", "--before", "1:0"), 1)
+    assert "partition=1" in failed(filled("delete-records", "--before", "1:0"), 1)
 
 
 def test_a_missing_topic_is_a_failure(cli: CommandLine) -> None:
