@@ -15,7 +15,6 @@ from typing import Annotated, Any
 
 import pyarrow as pa
 import typer
-from pyarrow.csv import CSVWriter, WriteOptions
 
 import distlog
 from distlog.cli import options
@@ -292,6 +291,9 @@ def _write_result(relation: Any, kind: ResultFormat, output: str | None) -> None
     columns = "to_json(result)" if kind is ResultFormat.JSON else "COLUMNS(*)::VARCHAR"
     texts = pa.RecordBatchReader.from_stream(relation.query("result", f"SELECT {columns} FROM result"))
     if kind is ResultFormat.CSV:
+        # only this format needs it
+        from pyarrow.csv import CSVWriter, WriteOptions
+
         sys.stdout.flush()
         with CSVWriter(sys.stdout.buffer, texts.schema, write_options=WriteOptions(quoting_style="needed")) as writer:
             for batch in texts:
@@ -300,7 +302,7 @@ def _write_result(relation: Any, kind: ResultFormat, output: str | None) -> None
     printer = RowPrinter()
     for batch in texts:
         if kind is ResultFormat.JSON:
-            print("\n".join(batch.column(0).to_pylist()))
+            sys.stdout.writelines(f"{line}\n" for line in batch.column(0).to_pylist())
         else:
             printer.print(batch.to_pylist(), batch.schema.names)
     if kind is ResultFormat.TABLE and not printer.is_started:

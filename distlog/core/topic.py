@@ -34,7 +34,7 @@ from distlog.core.commits.commit_log import (
     CurrentSnapshot,
     check_partition_count,
 )
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.snapshot import Snapshot, check_partition
 from distlog.core.config import TopicConfig
 from distlog.core.display import Listing, SegmentColumns, counted, size_text, topic_figure
 from distlog.core.errors import InvalidConfigError, InvalidPartitionsError, TopicNotFoundError
@@ -190,9 +190,7 @@ class Topic:
 
     def check_partition(self, partition: int) -> None:
         """Raise TopicNotFoundError unless the topic has this partition."""
-        if not 0 <= whole_number("partition", partition) < self.partitions:
-            most = self.partitions - 1
-            raise TopicNotFoundError(f"the partition does not exist: give one from 0 to {most}", partition=partition)
+        check_partition(whole_number("partition", partition), self.partitions)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r}, version={self.version}, partitions={self.partitions})"
@@ -258,7 +256,7 @@ class Topic:
     def dataset(
         self, isolation: IsolationLevel = "read_uncommitted", *, text: bool | Iterable[str] = False
     ) -> TopicDataset:
-        """Return the records as an Arrow dataset, into which DuckDB, Polars and Dask push columns and filters.
+        """Return the records as an Arrow dataset, into which DuckDB and Polars push columns and filters.
 
         Args:
             isolation: As in `scan`.

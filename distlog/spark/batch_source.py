@@ -39,7 +39,7 @@ from distlog.core.errors import InvalidConfigError, InvalidRecordError, TopicNot
 from distlog.core.format.indexes import IndexCache
 from distlog.core.format.kernels.record_scan import to_microseconds
 from distlog.core.log.live_snapshot import with_tails
-from distlog.core.read.conditions import Conditions
+from distlog.core.read.conditions import Conditions, Ranges
 from distlog.core.read.scan import plan_slices
 from distlog.core.segments.chunks import Isolation, SegmentSlice, TimeRange, split_by_bytes
 from distlog.core.segments.segment_reader import SegmentReader, TopicHandle, read_slices, topic_log
@@ -48,7 +48,7 @@ from distlog.core.storage.storage import Storage
 from distlog.core.tiered.tiered_storage import TieredStorage
 from distlog.core.tiered.tiered_storage import load as load_tiered
 from distlog.core.write.rows import IGNORED, unknown_columns
-from distlog.spark.options import Ranges, ReadOptions, exclude_from_gc, read_bounds
+from distlog.spark.options import ReadOptions, exclude_from_gc, read_bounds
 from distlog.spark.versions import (
     EqualTo,
     Filter,

@@ -49,8 +49,6 @@ READ_NAMES = [
     *("pushFilters", "startingOffsets", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
     *("startTime", "startingTimestamp", "subscribe", "tiered", "tieredTopicId", "timestampAsOf", "versionAsOf"),
 ]
-#: The offsets (start, end), by partition.
-Ranges = Mapping[int, tuple[int, int]]
 
 
 class Options:

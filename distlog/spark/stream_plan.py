@@ -32,6 +32,7 @@ from distlog.core.errors import (
     UnsupportedVersionError,
 )
 from distlog.core.log.live_snapshot import LiveSnapshot
+from distlog.core.read.conditions import Ranges
 from distlog.core.read.lookup import LATEST, OffsetAndTime
 from distlog.core.read.scan import plan_slices
 from distlog.core.segments.chunks import Isolation, SegmentSlice
@@ -43,7 +44,6 @@ from distlog.spark.options import (
     READ_NAMES,
     STREAM_NAMES,
     Options,
-    Ranges,
     ReadOptions,
     chosen_partitions,
     first_of_times,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from addresses import Address
 from command_line import CommandLine
 
 import distlog
@@ -39,6 +40,16 @@ def test_topics_are_tables_that_can_be_joined(root: str) -> None:
     assert (kinds["key"], kinds["value"], kinds["timestamp"]) == ("BLOB", "BLOB", "TIMESTAMP WITH TIME ZONE")
 
 
+def test_a_query_reads_topics_on_each_kind_of_storage(storage_url: Address) -> None:
+    url, options = storage_url
+    topic = distlog.create(f"{url}/clicks", partitions=2, storage_options=options)
+    for start in range(0, 40, 10):
+        topic.append([{"key": f"k{row % 4}", "value": f"v{row}"} for row in range(start, start + 10)], partition=0)
+    query = 'SELECT key, count(*) FROM clicks WHERE "offset" >= 8 AND "offset" < 20 GROUP BY key ORDER BY key'
+    counts = distlog.sql(query, url, storage_options=options).fetchall()
+    assert counts == [(f"k{number}", 3) for number in range(4)]
+
+
 def test_a_query_reads_the_versions_of_its_call_or_of_a_time(root: str) -> None:
     topic = distlog.open(f"{root}/raw")
     relation = distlog.sql("SELECT count(*) FROM raw", root)
@@ -68,7 +79,7 @@ def test_a_folder_without_topics_and_wrong_names_are_errors(root: str, tmp_path:
     topic.append([{"key": f"k{number}", "value": "{}"} for number in range(200)], partition=1)
     result = cli.bare("sql", root, "SELECT max(key) FROM users")
     assert result.status == 1
-    assert "the key of a record of users is not UTF-8 (partition=0 offset=" in result.err
+    assert "users is not UTF-8: read it as bytes, with topic.dataset() (partition=0 offset=" in result.err
 
 
 def test_the_command_prints_and_writes_each_format(root: str, tmp_path: Path, cli: CommandLine) -> None:
@@ -79,6 +90,7 @@ def test_the_command_prints_and_writes_each_format(root: str, tmp_path: Path, cl
         {"offset": 0, "key": "ann", "headers": []},
         {"offset": 1, "key": "bob", "headers": []},
     ]
+    assert cli.bare("sql", root, "SELECT key FROM users WHERE false", "--json").out == ""
     rows = list(csv.reader(cli.bare("sql", root, query, "--format", "csv").out.splitlines()))
     assert rows == [["offset", "key", "headers"], ["0", "ann", "[]"], ["1", "bob", "[]"]]
     (tmp_path / "query.sql").write_text(query)

@@ -51,7 +51,7 @@ from distlog.core.commits.partition_table import NO_PARTITIONS, PartitionTable
 from distlog.core.commits.partition_table import PartitionState as PartitionState
 from distlog.core.commits.segment_table import REMOVED_SCHEMA, SCHEMA, SegmentInfo
 from distlog.core.config import TopicConfig
-from distlog.core.errors import CorruptMetadataError
+from distlog.core.errors import CorruptMetadataError, TopicNotFoundError
 from distlog.core.paths import stem_read_version
 
 _OnPartition = Add | Remove | SetLogStartOffset | Restore | Cleaned | Active | Seal
@@ -515,3 +515,9 @@ def _joined_rows(
     """Return the rows of all tables of one kind."""
     empty = pa.RecordBatch.from_arrays([pa.nulls(0, spec.type) for spec in schema], schema=schema)
     return join([empty, *(table.rows for table in tables if isinstance(table, kind))])
+
+
+def check_partition(partition: int, count: int) -> None:
+    """Raise TopicNotFoundError unless a topic of `count` partitions has this one."""
+    if not 0 <= partition < count:
+        raise TopicNotFoundError(f"the partition does not exist: give one from 0 to {count - 1}", partition=partition)

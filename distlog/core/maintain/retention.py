@@ -14,10 +14,10 @@ from distlog.core.arrays import table_of_numbers
 from distlog.core.commits.actions import MOST_ROWS, Action, Remove, SetLogStartOffset
 from distlog.core.commits.commit_log import CommitRace
 from distlog.core.commits.segment_table import SegmentTable
-from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.snapshot import PartitionState, Snapshot, check_partition
 from distlog.core.config import TopicConfig
 from distlog.core.display import Shown, counted, sums_of
-from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
+from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError
 from distlog.core.integers import MAX_LONG, whole_number
 from distlog.core.log.active_partition import ActiveSeals
 from distlog.core.log.live_snapshot import with_tails
@@ -332,10 +332,7 @@ def _resolved(snapshot: Snapshot, offsets: Mapping[int, int]) -> dict[int, int]:
         raise InvalidConfigError("records can be deleted only where cleanup.policy contains delete")
     resolved, count = dict[int, int](), len(snapshot.partitions)
     for partition, offset in offsets.items():
-        if not 0 <= whole_number("partition", partition) < count:
-            raise TopicNotFoundError(
-                f"the partition does not exist: give one from 0 to {count - 1}", partition=partition
-            )
+        check_partition(whole_number("partition", partition), count)
         state = snapshot.partitions[partition]
         resolved[partition] = state.log_end_offset if whole_number("offset", offset) == LOG_END else offset
         if not 0 <= resolved[partition] <= state.log_end_offset:

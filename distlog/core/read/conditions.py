@@ -159,10 +159,8 @@ class _SubstraitFilter:
         return self._unbounded.inexact()
 
     def _of_function(self, function: _Message) -> Conditions:
-        name, arguments = (
-            self._functions.get(function.number(1), ""),
-            [part.child(3) for part in function.children(4)],
-        )
+        name = self._functions.get(function.number(1), "")
+        arguments = [part.child(3) for part in function.children(4)]
         if name in ("and", "or"):
             return reduce(and_ if name == "and" else or_, map(self._of, arguments))
         operator = _OPERATORS.get(name)

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from distlog.core.arrays import numbers_of
 from distlog.core.commits.commit_log import CurrentSnapshot
-from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.snapshot import PartitionState, Snapshot, check_partition
 from distlog.core.errors import (
     DistlogError,
     GroupNotFoundError,
@@ -333,9 +333,7 @@ class ConsumeOptions:
         selected = None if self.partitions is None else set(whole_numbers("partition", self.partitions))
         start_partitions = self.start if isinstance(self.start, Mapping) else ()
         for number in (*(selected or ()), *whole_numbers("partition", start_partitions)):
-            if not 0 <= number < log.partitions:
-                most = log.partitions - 1
-                raise TopicNotFoundError(f"the partition does not exist: give one from 0 to {most}", partition=number)
+            check_partition(number, log.partitions)
         partitions = None if selected is None else tuple(sorted(selected))
         if self.group is None:
             return ConsumerAssignment(log, partitions, self.start, self.out_of_range)

@@ -1,4 +1,4 @@
-"""A snapshot of a topic as an Arrow dataset, into which DuckDB, Polars and Dask push their columns and filters."""
+"""A snapshot of a topic as an Arrow dataset, into which DuckDB and Polars push their columns and filters."""
 
 from __future__ import annotations
 
@@ -43,19 +43,15 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
         isolation: IsolationLevel = "read_uncommitted",
         *,
         text: Collection[str] = (),
-        only: pc.Expression | None = None,
+        condition: pc.Expression | None = None,
     ) -> None:
         # Arrow's own methods would end the process if there was nothing below the Python object
         files = SubTreeFileSystem("/dev/null", LocalFileSystem())
         fragment = ds.IpcFileFormat().make_fragment(_NO_FILES, files)
         super().__init__(SCHEMA, [ds.FileSystemDataset([fragment], SCHEMA, ds.IpcFileFormat())])
-        self._reader, self._snapshot, self._isolation, self._text, self._only = (
-            reader,
-            snapshot,
-            isolation,
-            text,
-            only,
-        )
+        self._reader, self._snapshot, self._isolation = reader, snapshot, isolation
+        self._text, self._condition = text, condition
+        self._all_records = Conditions(frozenset(range(len(snapshot.partitions))))
 
     @property
     def schema(self) -> pa.Schema:
@@ -159,8 +155,8 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
             >>> topic.dataset().filter(pc.field("partition") == 0).count_rows()
             2
         """
-        only = expression if self._only is None else self._only & expression
-        return TopicDataset(self._reader, self._snapshot, self._isolation, text=self._text, only=only)
+        condition = self._with_own_condition(expression)
+        return TopicDataset(self._reader, self._snapshot, self._isolation, text=self._text, condition=condition)
 
     def sort_by(self, sorting: str | list[tuple[str, str]], **options: Any) -> ds.Dataset:
         """Read all records and sort them, as Arrow's datasets do."""
@@ -183,19 +179,23 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
         raise NotImplementedError("the columns of a topic are fixed: cast the columns of the table that was read")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _dataset, (self._reader, self._snapshot, self._isolation, self._text, self._only)
+        return _dataset, (self._reader, self._snapshot, self._isolation, self._text, self._condition)
 
     def __repr__(self) -> str:
         return f"TopicDataset({self._reader.topic!r}, version={self._snapshot.version}, columns={self.schema.names})"
 
     def _conditions(self, filter: pc.Expression | None) -> tuple[Conditions, pc.Expression | None]:
         """Return the bounds of what is read, and the filter that records within them must still pass."""
-        conditions = Conditions(frozenset(range(len(self._snapshot.partitions))))
-        condition = self._only if filter is None else filter if self._only is None else self._only & filter
+        condition = self._with_own_condition(filter)
         if condition is None:
-            return conditions, None
-        conditions = Conditions.of_expression(condition, self.schema, conditions.partitions)
+            return self._all_records, None
+        conditions = Conditions.of_expression(condition, self.schema, self._all_records.partitions)
         return conditions, None if conditions.is_exact else condition
+
+    def _with_own_condition(self, filter: pc.Expression | None) -> pc.Expression | None:
+        if self._condition is None or filter is None:
+            return self._condition if filter is None else filter
+        return self._condition & filter
 
     def _columns_to_read(self, columns: Any, condition: pc.Expression | None) -> Sequence[str]:
         if columns is None or isinstance(columns, Mapping):
@@ -244,12 +244,16 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
 
     def _not_text(self, name: str) -> InvalidRecordError:
         """Return the error about the first record of the topic whose column is not text."""
-        slices, visible = self._slices(Conditions(frozenset(range(len(self._snapshot.partitions)))))
+        slices, visible = self._slices(self._all_records)
         batches = read_slices(self._reader, slices, ["partition", "offset", name], visible, 1)
-        records = (batch.slice(row, 1) for batch in batches for row in range(len(batch)))
+        batch = next(batch for batch in batches if not is_text(batch[name]))
+        records = (batch.slice(row, 1) for row in range(len(batch)))
         record = next(record for record in records if not is_text(record[name]))
         details = {column: record[column][0].as_py() for column in ("partition", "offset")}
-        return InvalidRecordError(f"the {name} of a record of {self._reader.topic} is not UTF-8", **details)
+        return InvalidRecordError(
+            f"the {name} of a record of {self._reader.topic} is not UTF-8: read it as bytes, with topic.dataset()",
+            **details,
+        )
 
 
 def _dataset(
@@ -257,9 +261,9 @@ def _dataset(
     snapshot: Snapshot,
     isolation: IsolationLevel,
     text: Collection[str],
-    only: pc.Expression | None,
+    condition: pc.Expression | None,
 ) -> TopicDataset:
-    return TopicDataset(reader, snapshot, isolation, text=text, only=only)
+    return TopicDataset(reader, snapshot, isolation, text=text, condition=condition)
 
 
 def _refers_to(expression: pc.Expression, name: str, schema: pa.Schema) -> bool:

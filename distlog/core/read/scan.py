@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from distlog.core import display, extra, optional
 from distlog.core.arrays import integers, table_of_numbers
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.snapshot import Snapshot, check_partition
 from distlog.core.display import Progress, SegmentColumns, counted, scan_figure, size_text
-from distlog.core.errors import InvalidConfigError, InvalidRecordError, OffsetOutOfRangeError, TopicNotFoundError
+from distlog.core.errors import InvalidConfigError, InvalidRecordError, OffsetOutOfRangeError
 from distlog.core.format.record_batch import COLUMNS, SCHEMA
 from distlog.core.integers import MAX_LONG, MIN_LONG, count_of, whole_number, whole_numbers
 from distlog.core.read.lookup import EARLIEST, LATEST, first_records, start_by_index
@@ -724,10 +724,7 @@ def offset_bounds(
     selected = range(count) if partitions is None else sorted({*whole_numbers("partition", partitions)})
     in_offsets = [whole_numbers("partition", offsets) for offsets in (start, end) if isinstance(offsets, Mapping)]
     for number in chain(selected, *in_offsets):
-        if not 0 <= number < count:
-            raise TopicNotFoundError(
-                f"the partition does not exist: give one from 0 to {count - 1}", partition=number
-            )
+        check_partition(number, count)
     return {number: (_bound(number, start), _bound(number, end)) for number in selected}
 
 
