@@ -17,8 +17,9 @@ from distlog.core.commits.segment_table import NO_OFFSET
 from distlog.core.errors import InvalidRecordError
 from distlog.core.format.indexes import decode_transactions
 from distlog.core.format.record_batch import CONTROL, TRANSACTIONAL, read_headers
+from distlog.core.kafka.transactions import marker
 from distlog.core.log.live_snapshot import tail
-from distlog.core.log.partition_log import LostRecordsError, marker
+from distlog.core.log.partition_log import LostRecordsError
 from distlog.core.segments.producer_states import aborted_transactions, last_stable_offset
 
 Damage = Callable[[Process], object]

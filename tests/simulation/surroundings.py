@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
 from greenlet import getcurrent, greenlet
 from numba.core.dispatcher import _DispatcherBase
@@ -169,8 +169,8 @@ class Surroundings:
             # the threads of each process, and its copies of index files
             (parallel, "_background_pool", self._background_pool),
             (indexes, "default_folder", self._copies),
-            # without the holders of an earlier world
-            (partition_log, "_holders", WeakKeyDictionary()),
+            # without the open logs of an earlier world
+            (partition_log, "_caches", WeakSet()),
         ]
         self._undo: list[tuple[Any, str, Any]] = []
         for owner, name, simulated in (*_SURROUNDINGS, *per_process):

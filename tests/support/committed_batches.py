@@ -10,7 +10,7 @@ from raw_batches import batch, record
 import distlog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.format.record_batch import TRANSACTIONAL
-from distlog.core.log.partition_log import marker
+from distlog.core.kafka.transactions import marker
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 from distlog.gateway.config import GatewayConfig

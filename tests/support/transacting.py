@@ -10,10 +10,11 @@ import pyarrow as pa
 from partition_logs import Process
 
 from distlog.core.format.record_encoder import encode
-from distlog.core.log.partition_log import marker, runs
+from distlog.core.kafka.transactions import marker
 from distlog.core.segments.chunks import IsolationLevel
 from distlog.core.topic import Topic
 from distlog.core.write.append import AppendResult
+from distlog.core.write.engine import runs
 from distlog.core.write.producer import TransactionSender, producer_sender
 from distlog.core.write.writer import engine_of
 

@@ -55,8 +55,7 @@ from distlog.core.kafka.partition_folder import (
     read_epochs,
     write_epochs,
 )
-from distlog.core.kafka.transactions import TransactionState, TransactionStatus
-from distlog.core.log.partition_log import marker
+from distlog.core.kafka.transactions import TransactionState, TransactionStatus, marker
 from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
 from distlog.core.segments.producer_states import OpenTransactions, ProducerStates, read_producer_snapshot
 from distlog.core.segments.segment_parts import index_fields_of

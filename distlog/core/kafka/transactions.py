@@ -10,17 +10,19 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from distlog.core import paths
-from distlog.core.arrays import table_of_numbers, table_of_rows
+from distlog.core.arrays import column_of, integers, table_of_numbers, table_of_rows
 from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.display import Shown, counted
 from distlog.core.errors import CommitConflictError, CorruptRecordError, TopicNotFoundError
-from distlog.core.format.record_encoder import ValidBatch
+from distlog.core.format.record_batch import ABORT, COMMIT
+from distlog.core.format.record_encoder import ValidBatch, encode
 from distlog.core.log.live_snapshot import LiveSnapshot
-from distlog.core.log.partition_log import BatchRun, PartitionLog, marker
+from distlog.core.log.partition_log import BatchRun, PartitionLog
 from distlog.core.read.consumer_offsets import FieldReader, newest_topic, text_field
 from distlog.core.read.fetch import MAX_TIMEOUT_MS, OpenTransaction, open_transactions
 from distlog.core.segments.chunks import READ_UNCOMMITTED
@@ -408,3 +410,31 @@ def _states_of_root(handle: TopicHandle) -> Mapping[str, TransactionState]:
                     except CorruptRecordError as error:  # noqa: PERF203 - one must not hide all others
                         _log.warning("%s (url=%s)", error, storage.url)
     return states
+
+
+#: A control record's key is its version and type, its value the version and the coordinator's epoch.
+_MARKER_KEY, _MARKER_VALUE, _MARKER_VERSION = struct.Struct(">hh"), struct.Struct(">hi"), 0
+
+
+def marker(
+    producer_id: int, producer_epoch: int, now_ms: int, *, is_committed: bool, coordinator_epoch: int = 0
+) -> BatchRun:
+    """The end marker of a transaction.
+
+    `coordinator_epoch` fences a replaced coordinator in Kafka; here a lock does, or the commit before the marker.
+    """
+    record = pa.record_batch(
+        {
+            "timestamp": integers([now_ms]),
+            "key": column_of([_MARKER_KEY.pack(_MARKER_VERSION, COMMIT if is_committed else ABORT)], pa.binary()),
+            "value": column_of([_MARKER_VALUE.pack(_MARKER_VERSION, coordinator_epoch)], pa.binary()),
+        }
+    )
+    encoded = encode(record, producer_id=producer_id, producer_epoch=producer_epoch, transactional=True, control=True)
+    return BatchRun(
+        np.frombuffer(encoded.data, np.uint8),
+        encoded.batches,
+        encoded.offsets_of_max_timestamp,
+        encoded.min_timestamps,
+        in_transaction=True,
+    )

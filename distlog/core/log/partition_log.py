@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 import resource
-import struct
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cached_property
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from distlog.core import paths
-from distlog.core.arrays import column_of, integers
 from distlog.core.commits.actions import Add, Seal, each_action
 from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.snapshot import PartitionState, Snapshot
@@ -30,18 +28,15 @@ from distlog.core.errors import (
     StorageError,
     StorageFullError,
 )
-from distlog.core.format.indexes import TIME_ENTRY
 from distlog.core.format.kernels.segments import ALL_FINE, BAD_FORMAT, NOT_ALL, inspect_batches, move_batches
 from distlog.core.format.record_batch import (
-    ABORT,
-    COMMIT,
     CONTROL,
     TRANSACTIONAL,
     batch_fields,
     set_append_times,
     write_append_times,
 )
-from distlog.core.format.record_encoder import EncodedBatches, check_batch_size, encode, time_span
+from distlog.core.format.record_encoder import check_batch_size
 from distlog.core.integers import MAX_LONG
 from distlog.core.log.active_partition import ActivePartition, begin_segments, open_segments, roll
 from distlog.core.log.log_segment import LogSegment, Unflushed, is_flush_due
@@ -50,7 +45,7 @@ from distlog.core.log.producers import NO_EFFECT, PartitionProducers, Transactio
 from distlog.core.log.segment_files import ActiveFile, DamagedLogError, FileCalls, SegmentFiles
 from distlog.core.segments.producer_states import FirstBatch, any_first
 from distlog.core.segments.segment_reader import TopicHandle
-from distlog.core.segments.segment_state import BY_HEADERS, Longs, RollTime, SegmentState
+from distlog.core.segments.segment_state import BY_HEADERS, Longs, SegmentState
 from distlog.core.storage.locks_and_pages import TIMEOUT_S, FileLock, LockGuard
 from distlog.core.storage.parallel import process_lock
 from distlog.core.times import NO_TIMESTAMP
@@ -262,9 +257,13 @@ class PartitionLog:
         """
         self._flush.flush(appended, timeout_s)
 
+    def is_flush_due(self) -> bool:
+        """True if the flush policy requires a flush now; takes no lock, and opens no segment."""
+        return self._flush.is_due()
+
     def flush_if_due(self, *, timeout_s: float | None = None) -> bool:
         """Flush all records if the flush policy requires it now; returns True if so."""
-        if not self._flush.is_due():
+        if not self.is_flush_due():
             return False
         self._flush.flush(None, timeout_s)
         return True
@@ -324,39 +323,6 @@ class BatchRun(NamedTuple):
     in_transaction: bool = False
 
 
-def runs(
-    batches: EncodedBatches, config: TopicConfig, now_ms: int, *, in_transaction: bool = False
-) -> Iterator[BatchRun]:
-    """Cut `batches` where a segment must end by size, time or a full index; usually into one run."""
-    data, rows = np.frombuffer(batches.data, np.uint8), batches.batches
-    first = 0
-    while first < len(rows):
-        end = first + _room(rows[first:], int(batches.min_timestamps[first]), config, now_ms)
-        run = rows[first:end].copy()
-        start, base_offset = int(run["position"][0]), int(run["base_offset"][0])
-        run["position"] -= start
-        run["base_offset"] -= base_offset
-        newest = batches.offsets_of_max_timestamp[first:end]
-        yield BatchRun(
-            data[start : start + int(run["size"].sum())],
-            run,
-            np.where(newest < 0, newest, newest - base_offset),
-            batches.min_timestamps[first:end],
-            in_transaction,
-        )
-        first = end
-
-
-def _room(rows: npt.NDArray[Any], first_min_timestamp: int, config: TopicConfig, now_ms: int) -> int:
-    """The number of batches that fit an empty segment, at least one."""
-    roll_time = RollTime(time_span(config))
-    roll_time.open(rows[0], first_min_timestamp, now_ms)
-    by_size = int(np.searchsorted(np.cumsum(rows["size"], dtype=np.int64), config.segment_size, side="right"))
-    # one entry of the time index is for the segment's end
-    by_index = config.segment_index_bytes // TIME_ENTRY.itemsize - 1
-    return max(1, min(by_size, by_index, roll_time.room(rows, now_ms)))
-
-
 def check_headers(
     rows: npt.NDArray[Any], config: TopicConfig, size: int, *, in_transaction: bool = False
 ) -> tuple[int, int, bool]:
@@ -377,42 +343,6 @@ def check_headers(
     if verdict != ALL_FINE:
         raise InvalidRecordError(_WRONG_RUN.get(verdict, _BAD_OFFSETS))
     return offset_count, newest, has_producers
-
-
-#: A control record's key is its version and type, its value the version and the coordinator's epoch.
-_KEY, _VALUE = struct.Struct(">hh"), struct.Struct(">hi")
-
-_VERSION = 0
-
-
-#: Kafka's epoch fences a replaced coordinator; here a lock does, or the commit before the marker.
-_COORDINATOR_EPOCH = 0
-
-
-def marker(
-    producer_id: int,
-    producer_epoch: int,
-    now_ms: int,
-    *,
-    is_committed: bool,
-    coordinator_epoch: int = _COORDINATOR_EPOCH,
-) -> BatchRun:
-    kind = COMMIT if is_committed else ABORT
-    record = pa.record_batch(
-        {
-            "timestamp": integers([now_ms]),
-            "key": column_of([_KEY.pack(_VERSION, kind)], pa.binary()),
-            "value": column_of([_VALUE.pack(_VERSION, coordinator_epoch)], pa.binary()),
-        }
-    )
-    encoded = encode(record, producer_id=producer_id, producer_epoch=producer_epoch, transactional=True, control=True)
-    return BatchRun(
-        np.frombuffer(encoded.data, np.uint8),
-        encoded.batches,
-        encoded.offsets_of_max_timestamp,
-        encoded.min_timestamps,
-        in_transaction=True,
-    )
 
 
 def append_time(state: PartitionState, segment: LogSegment, now_ms: int) -> int:
@@ -438,34 +368,6 @@ class WouldWaitError(Exception):
 def open_together(logs: Sequence[PartitionLog]) -> None:
     """Open logs of one topic for appends; missing active segments begin in one commit."""
     open_segments([log._active for log in logs])
-
-
-#: The files that an open log needs, with some to spare; it has nine memory maps, too.
-FILES_OF_LOG = 8
-#: More would come near Linux's limit of memory maps of a process.
-MOST_OPEN_LOGS = 3000
-#: The open logs of each holder at its last call.
-_holders: WeakKeyDictionary[object, int] = WeakKeyDictionary()
-_holders_lock = process_lock()
-
-
-def most_open_logs(holder: object, open_logs: int) -> int:
-    """The number of logs that `holder`, which has `open_logs`, may keep open now.
-
-    Half of RLIMIT_NOFILE is for all holders. Most holders have few logs: so each may have an equal share, or, if that
-    is more, half of all logs, minus the logs that other holders have open.
-    """
-    with _holders_lock:
-        _holders[holder] = open_logs
-        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        most = MOST_OPEN_LOGS if files == resource.RLIM_INFINITY else min(files // 2 // FILES_OF_LOG, MOST_OPEN_LOGS)
-        open_elsewhere = sum(_holders.values()) - open_logs
-        return max(1, most // len(_holders), most // 2 - open_elsewhere)
-
-
-def forget_holder(holder: object) -> None:
-    with _holders_lock:
-        _holders.pop(holder, None)
 
 
 #: The stem in an Appended whose records are in a sealed segment, and so durable.
@@ -736,3 +638,159 @@ class PartitionFlush:
                 ends = [segment.next_offset for segment in added if segment.stem == appended.stem]
                 return ends[0] if ends else appended.first_offset
         raise StorageError("a segment ended in no commit: verify the topic", stem=appended.stem)
+
+
+#: How long work that may also be done later waits for a lock: it must not delay other work.
+SHORT_WAIT_S = 0.05
+#: The files that an open log needs, with some to spare; it has nine memory maps, too.
+FILES_OF_LOG = 8
+#: More would come near Linux's limit of memory maps of a process.
+MOST_OPEN_LOGS = 3000
+_caches: WeakSet[OpenLogs[Any]] = WeakSet()
+_caches_lock = process_lock()
+
+Key = TypeVar("Key")
+
+
+class OpenLogs(Generic[Key]):
+    """Logs by key, for many threads: the logs in use, and the most recently used of the other ones."""
+
+    def __init__(self, open_log: Callable[[Key], PartitionLog]) -> None:
+        self._open_log, self._lock = open_log, process_lock()
+        self._logs = OrderedDict[Key, PartitionLog]()
+        # closed logs, with records that must still be flushed
+        self._unflushed = dict[Key, PartitionLog]()
+        self._users = Counter[Key]()
+        # the keys of logs to close after their last use, and of logs without a use since the last `close_idle`
+        self._ending, self._idle = set[Key](), set[Key]()
+        with _caches_lock:
+            _caches.add(self)
+
+    def most_open(self) -> int:
+        """The number of logs that may be open here now.
+
+        Half of RLIMIT_NOFILE is for all caches. Most caches have few logs: so each may have an equal share, or, if
+        that is more, half of all logs, minus the logs that other caches have open.
+        """
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = MOST_OPEN_LOGS if files == resource.RLIM_INFINITY else min(files // 2 // FILES_OF_LOG, MOST_OPEN_LOGS)
+        with _caches_lock:
+            open_elsewhere = [len(cache._logs) for cache in _caches if cache is not self and cache._logs]
+        return max(1, most // (1 + len(open_elsewhere)), most // 2 - sum(open_elsewhere))
+
+    def use(self, key: Key, *, may_open: bool = True) -> _Use[Key]:
+        """Use a log in a block; without `may_open`, WouldWaitError for a log that is closed and flushed."""
+        return _Use(self, key, may_open)
+
+    @contextmanager
+    def use_all(self, keys: Iterable[Key]) -> Iterator[dict[Key, PartitionLog]]:
+        with ExitStack() as uses:
+            yield {key: uses.enter_context(self.use(key)) for key in keys}
+
+    def flush_due(self) -> None:
+        """Flush the logs whose `flush.ms` is over, and close the ones whose flush lock was not free."""
+        with self._lock:
+            logs = {**self._logs, **self._unflushed}
+        for key, log in logs.items():
+            if log.flushes_by_time and log.is_flush_due():
+                self._flush(key)
+        with self._lock:
+            self._close_excess(self.most_open())
+
+    def close_idle(self) -> None:
+        """Close the logs that were not used since the last call."""
+        with self._lock:
+            unused = {key: self._logs[key] for key in self._idle.intersection(self._logs).difference(self._users)}
+            self._idle = set(self._logs)
+        for key, log in unused.items():
+            # records that are unflushed at a close have to be written again
+            if log.has_unflushed():
+                self._flush(key)
+            with self._lock:
+                if key in self._logs and key not in self._users:
+                    self._close(key)
+
+    def close(self, key: Key, timeout_s: float | None = None) -> None:
+        """Close a log after a checkpoint: now, or after its last use."""
+        with self._lock:
+            if key in self._users:
+                self._ending.add(key)
+                return
+            log = self._logs.pop(key, None) or self._unflushed.pop(key, None)
+        if log is not None:
+            try:
+                log.checkpoint(timeout_s=timeout_s)
+            finally:
+                log.close()
+
+    def close_flushed(self) -> None:
+        """Close all logs, which are flushed and not in use."""
+        with self._lock:
+            while self._logs:
+                self._logs.popitem(last=False)[1].close()
+            self._unflushed.clear()
+            self._users.clear()
+
+    def _acquire(self, key: Key, may_open: bool) -> PartitionLog:
+        with self._lock:
+            if key not in self._logs:
+                if not may_open and key not in self._unflushed:
+                    raise WouldWaitError
+                self._close_excess(self.most_open() - 1)
+                unflushed = self._unflushed.pop(key, None)
+                self._logs[key] = unflushed or self._open_log(key)
+            self._logs.move_to_end(key)
+            self._idle.discard(key)
+            self._users[key] += 1
+            return self._logs[key]
+
+    def _release(self, key: Key) -> None:
+        with self._lock:
+            self._users[key] -= 1
+            if not self._users[key]:
+                del self._users[key]
+                if key in self._ending:
+                    self._ending.discard(key)
+                    self._close(key)
+
+    def _flush(self, key: Key) -> None:
+        # a thread that waits for these records gets the error from the log itself
+        with suppress(DistlogError, WouldWaitError), self.use(key, may_open=False) as log:
+            log.flush(timeout_s=SHORT_WAIT_S)
+
+    def _close_excess(self, most: int) -> None:
+        """Close the logs that were unused for the longest time until `most` are open."""
+        if (excess := len(self._logs) - most) > 0:
+            for key in [key for key in self._logs if key not in self._users][:excess]:
+                self._close(key)
+
+    def _close(self, key: Key) -> None:
+        """Close an unused log, unless its flush lock is not free."""
+        log, is_unflushed = self._logs[key], False
+        try:
+            is_unflushed = log.has_unflushed()
+            log.close(flushed=False, timeout_s=0)
+        except StorageError as error:
+            # the user of another log must not get this error
+            if not isinstance(error.__cause__, FileNotFoundError):
+                return
+            # the topic's folder was deleted, with the records
+            log.close()
+        del self._logs[key]
+        if is_unflushed:
+            self._unflushed[key] = log
+
+
+class _Use(Generic[Key]):
+    """The use of a log in a block: an append through a gateway has two, and a generator would be slower."""
+
+    __slots__ = ("_key", "_logs", "_may_open")
+
+    def __init__(self, logs: OpenLogs[Key], key: Key, may_open: bool) -> None:
+        self._logs, self._key, self._may_open = logs, key, may_open
+
+    def __enter__(self) -> PartitionLog:
+        return self._logs._acquire(self._key, self._may_open)
+
+    def __exit__(self, *error: object) -> None:
+        self._logs._release(self._key)

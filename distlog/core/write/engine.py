@@ -7,13 +7,12 @@ import sys
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -43,17 +42,24 @@ from distlog.core.errors import (
     TopicNotFoundError,
     TransactionTooOldError,
 )
+from distlog.core.format.indexes import TIME_ENTRY
 from distlog.core.format.record_batch import batch_fields
-from distlog.core.format.record_encoder import BatchFormat, EncodedBatches, RecordEncoder, RecordInput, ValidBatch
+from distlog.core.format.record_encoder import (
+    BatchFormat,
+    EncodedBatches,
+    RecordEncoder,
+    RecordInput,
+    ValidBatch,
+    time_span,
+)
 from distlog.core.log.active_partition import ActiveSeals
 from distlog.core.log.partition_log import (
     Appended,
+    BatchRun,
     LostRecordsError,
+    OpenLogs,
     PartitionLog,
-    forget_holder,
-    most_open_logs,
     open_together,
-    runs,
 )
 from distlog.core.segments.producer_states import (
     FirstBatch,
@@ -64,6 +70,7 @@ from distlog.core.segments.producer_states import (
     producer_batches,
 )
 from distlog.core.segments.segment_reader import TopicHandle, whole_log
+from distlog.core.segments.segment_state import RollTime
 from distlog.core.segments.segment_writer import Parts, WrittenSegment, effect, write_batches
 from distlog.core.storage.backend import Deadline
 from distlog.core.storage.parallel import cores, in_order, in_parallel
@@ -182,8 +189,7 @@ class DirectEngine(Engine):
     ) -> None:
         self._handle, self._current, self._on_append = handle, current, on_append
         self._lock_timeout_s = lock_timeout_s
-        self._logs: OrderedDict[int, PartitionLog] = OrderedDict()
-        self._group_size = 1
+        self._logs = OpenLogs[int](lambda partition: PartitionLog(handle, partition, current))
         self.begin_child()
         weakref.finalize(self, _close, self._logs, os.getpid()).atexit = False
 
@@ -224,31 +230,31 @@ class DirectEngine(Engine):
         """Append while threads encode the next partitions; then flush all partitions in parallel."""
         workers = workers_for([append.part for append in appends])
         try:
-            self._open([append.partition for append in appends])
-            encodings, queued = (append.encode for append in appends), 2 * workers if workers > 1 else 0
-            for append in in_order(encodings, queued, workers=workers, joined=True):
-                append.append(self._log(append.partition), self._lock_timeout_s)
-            logs = [(append, self._log(append.partition)) for append in appends]
-            in_parallel(lambda pair: pair[0].flush(pair[1], self._lock_timeout_s), logs)
+            with self._logs.use_all([append.partition for append in appends]) as logs:
+                self._begin_together(logs)
+                encodings, queued = (append.encode for append in appends), 2 * workers if workers > 1 else 0
+                for append in in_order(encodings, queued, workers=workers, joined=True):
+                    append.append(logs[append.partition], self._lock_timeout_s)
+                in_parallel(lambda append: append.flush(logs[append.partition], self._lock_timeout_s), appends)
         finally:
             # an interrupt may come when some records are acknowledged already
             self._note_unflushed(appends)
         self._sync_sealed(appends)
 
     def _in_groups(self, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-        """The items in groups of as many partitions as may have open logs; a group's logs stay open."""
-        self._group_size = size = most_open_logs(self, len(self._logs))
+        """The items in groups of as many partitions as may have open logs."""
+        size = self._logs.most_open()
         return (items[first : first + size] for first in range(0, len(items), size))
 
-    def _open(self, partitions: Sequence[int]) -> None:
+    def _begin_together(self, logs: Mapping[int, PartitionLog]) -> None:
         """Create the missing active segments in one commit, since each commit costs several syncs."""
-        self._used.update(partitions)
+        self._used.update(logs)
         states = self._current.snapshot.partitions
-        missing = [partition for partition in partitions if states[partition].active is None]
+        missing = [log for partition, log in logs.items() if states[partition].active is None]
         if len(missing) > 1:
             # a partition that cannot be opened raises the error later, and does not fail the others
             with suppress(DistlogError):
-                open_together([self._log(partition) for partition in missing])
+                open_together(missing)
 
     def _note_unflushed(self, appends: Sequence[_PartAppend]) -> None:
         for append in appends:
@@ -271,19 +277,6 @@ class DirectEngine(Engine):
             for stem in list(self._unflushed.get(append.partition, ())):
                 if append.acknowledged and stem != append.acknowledged[-1].stem:
                     self._sync_one(append.partition, stem, 0)
-
-    def _log(self, partition: int) -> PartitionLog:
-        """The partition's log; the last used others stay open, as many as may."""
-        if partition not in self._logs:
-            most = max(most_open_logs(self, len(self._logs)), self._group_size)
-            # they may have unflushed records; if that cannot be noted, they stay open
-            for oldest in list(islice(self._logs, max(0, len(self._logs) - most + 1))):
-                with suppress(StorageError):
-                    self._logs[oldest].close(flushed=False, timeout_s=0)
-                    del self._logs[oldest]
-            self._logs[partition] = PartitionLog(self._handle, partition, self._current)
-        self._logs.move_to_end(partition)
-        return self._logs[partition]
 
     @property
     def is_flushed(self) -> bool:  # type: ignore[override]
@@ -311,7 +304,8 @@ class DirectEngine(Engine):
 
     def _sync_one(self, partition: int, stem: str, timeout_s: float | None) -> DistlogError | None:
         try:
-            self._log(partition).flush(self._unflushed[partition][stem], timeout_s=timeout_s)
+            with self._logs.use(partition) as log:
+                log.flush(self._unflushed[partition][stem], timeout_s=timeout_s)
         except (LostRecordsError, TopicNotFoundError, OffsetOutOfRangeError) as error:
             # a retry would find no more
             self._loss = self._loss or error
@@ -346,10 +340,10 @@ class DirectEngine(Engine):
                 partitions = sorted(self._used)
                 self._used.clear()
                 for group in self._in_groups(partitions):
-                    in_parallel(self._checkpoint_of, [self._log(partition) for partition in group])
+                    with self._logs.use_all(group) as logs:
+                        in_parallel(self._checkpoint_of, list(logs.values()))
             finally:
-                _close(self._logs, os.getpid())
-                forget_holder(self)
+                self._logs.close_flushed()
 
     def _checkpoint_of(self, log: PartitionLog) -> None:
         # the records are durable already
@@ -357,10 +351,10 @@ class DirectEngine(Engine):
             log.checkpoint(timeout_s=self._lock_timeout_s)
 
 
-def _close(logs: OrderedDict[int, PartitionLog], process: int) -> None:
+def _close(logs: OpenLogs[int], process: int) -> None:
     # a forked child must not wait for the locks of its parent
-    while logs and process == os.getpid():
-        logs.popitem(last=False)[1].close()
+    if process == os.getpid():
+        logs.close_flushed()
 
 
 #: The errors after which a producer's batches are retried.
@@ -446,6 +440,39 @@ class _PartAppend:
             doubtful, missing = doubtful + missing, 0
         counts = ((doubtful, True), (missing, False))
         return [Failure(self.partition, count, self._error, in_doubt) for count, in_doubt in counts if count]
+
+
+def runs(
+    batches: EncodedBatches, config: TopicConfig, now_ms: int, *, in_transaction: bool = False
+) -> Iterator[BatchRun]:
+    """Cut `batches` where a segment must end by size, time or a full index; usually into one run."""
+    data, rows = np.frombuffer(batches.data, np.uint8), batches.batches
+    first = 0
+    while first < len(rows):
+        end = first + _room(rows[first:], int(batches.min_timestamps[first]), config, now_ms)
+        run = rows[first:end].copy()
+        start, base_offset = int(run["position"][0]), int(run["base_offset"][0])
+        run["position"] -= start
+        run["base_offset"] -= base_offset
+        newest = batches.offsets_of_max_timestamp[first:end]
+        yield BatchRun(
+            data[start : start + int(run["size"].sum())],
+            run,
+            np.where(newest < 0, newest, newest - base_offset),
+            batches.min_timestamps[first:end],
+            in_transaction,
+        )
+        first = end
+
+
+def _room(rows: npt.NDArray[Any], first_min_timestamp: int, config: TopicConfig, now_ms: int) -> int:
+    """The number of batches that fit an empty segment, at least one."""
+    roll_time = RollTime(time_span(config))
+    roll_time.open(rows[0], first_min_timestamp, now_ms)
+    by_size = int(np.searchsorted(np.cumsum(rows["size"], dtype=np.int64), config.segment_size, side="right"))
+    # one entry of the time index is for the segment's end
+    by_index = config.segment_index_bytes // TIME_ENTRY.itemsize - 1
+    return max(1, min(by_size, by_index, roll_time.room(rows, now_ms)))
 
 
 def _count(appended: Appended) -> int:

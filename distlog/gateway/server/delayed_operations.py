@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from distlog.core.errors import DistlogError
+from distlog.core.log.partition_log import SHORT_WAIT_S
 from distlog.gateway.server.fairness import CpuUse
 from distlog.gateway.server.request import Request
-from distlog.gateway.topics.partition import SHORT_WAIT_S, Partition, VisibleEnd
+from distlog.gateway.topics.partition import Partition, VisibleEnd
 
 #: A fetch gets at most this share of the rest, or these bytes: a few slow clients cannot have all.
 _MEMORY_SHARE = 4

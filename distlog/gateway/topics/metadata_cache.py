@@ -28,7 +28,7 @@ from distlog.core.errors import (
 )
 from distlog.core.format.record_batch import BatchFields
 from distlog.core.kafka.transactions import TRANSACTIONS_TOPIC
-from distlog.core.log.partition_log import Appended, AppendInfo, BatchRun
+from distlog.core.log.partition_log import SHORT_WAIT_S, Appended, AppendInfo, BatchRun, OpenLogs
 from distlog.core.opening import copy_text
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC
 from distlog.core.segments.producer_states import FirstBatch
@@ -40,10 +40,8 @@ from distlog.gateway.config import GatewayConfig
 from distlog.gateway.protocol.error_codes import AccessDeniedError, UnknownTopicIdError, error_code
 from distlog.gateway.topics.gathered_appends import GatheredAppends, RequestedBatches, Results
 from distlog.gateway.topics.partition import (
-    SHORT_WAIT_S,
     FailedBatches,
     Fence,
-    OpenPartitionLogs,
     Partition,
     RefreshingTopic,
     monotonic_ms,
@@ -72,7 +70,7 @@ class MetadataCache:
         self._listed_ms, self._listing = float("-inf"), threading.Lock()
         self._loads, self._missing = SharedLoads[HostedTopic](), MissingNames(root.list_folders, self._max_age_ms)
         self._colliding = CollidingNames(root.list_folders, self._max_age_ms)
-        self._logs, self._index = OpenPartitionLogs(), TopicIndex(root)
+        self._logs, self._index = OpenLogs(Partition.open_log), TopicIndex(root)
         #: Flushes logs whose `flush.ms` has passed without an append. The next append raises its error.
         self.flush_due = self._logs.flush_due
         #: Failed batches of producers, which their clients will send again.
@@ -359,7 +357,7 @@ class HostedTopic(RefreshingTopic):
     """The topic in the folder `name`; safe between threads. `logs` keeps the files of its partitions open."""
 
     def __init__(
-        self, name: str, topic: Topic, logs: OpenPartitionLogs, linger: tuple[int, int], failed: FailedBatches
+        self, name: str, topic: Topic, logs: OpenLogs[Partition], linger: tuple[int, int], failed: FailedBatches
     ) -> None:
         super().__init__(name, topic)
         #: Its id for clients, which a topic that is created again does not have.

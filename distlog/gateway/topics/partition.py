@@ -8,8 +8,8 @@ import threading
 import time
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,25 +21,16 @@ import pyarrow as pa
 from distlog.core import paths
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import (
-    DistlogError,
     OffsetOutOfRangeError,
     OutOfOrderSequenceError,
     SnapshotTooOldError,
-    StorageError,
 )
 from distlog.core.format.indexes import AbortedTransaction
 from distlog.core.format.record_batch import CONTROL, BatchFields, check_crcs, read_headers
 from distlog.core.format.record_decoder import decode
 from distlog.core.kafka.partition_folder import read_epochs
 from distlog.core.log.live_snapshot import with_tail
-from distlog.core.log.partition_log import (
-    Appended,
-    AppendInfo,
-    BatchRun,
-    PartitionLog,
-    WouldWaitError,
-    most_open_logs,
-)
+from distlog.core.log.partition_log import SHORT_WAIT_S, Appended, AppendInfo, BatchRun, OpenLogs, PartitionLog
 from distlog.core.maintain.group_rewrite import first_dirty_offset
 from distlog.core.read.fetch import FetchedBatches, fetch, fetch_committed, fetch_stored
 from distlog.core.segments.chunks import StoredBatches
@@ -52,7 +43,7 @@ from distlog.core.write.engine import producer_entries
 class Partition:
     """One partition of a topic; for many threads. `first` may refuse the first batch of an unknown producer."""
 
-    def __init__(self, fresh: RefreshingTopic, number: int, logs: OpenPartitionLogs, first: FirstBatch) -> None:
+    def __init__(self, fresh: RefreshingTopic, number: int, logs: OpenLogs[Partition], first: FirstBatch) -> None:
         self.fresh, self.number, self._logs, self._first = fresh, number, logs, first
         self._lock = threading.Lock()
         self._page: WatchedPage | None = None
@@ -64,29 +55,29 @@ class Partition:
         self, records: bytes, fence: Fence | None = None, *, timeout_s: float | None = None, may_wait: bool = True
     ) -> AppendInfo:
         """Append a batch by `PartitionLog.append_batches`. The caller flushes it if that is due."""
-        with self._log() if may_wait else self._logs.use(self, _not_open) as log:
+        with self._logs.use(self, may_open=may_wait) as log:
             info = log.append_batches(records, fence, timeout_s=timeout_s, may_wait=may_wait)
         return info if fence is None else info._replace(appended=info.appended._replace(flush_due=True))
 
     def is_free(self, *, flush: bool) -> bool:
         """True if a direct append, or a flush, would not have waited for a lock a moment ago."""
-        with self._log() as log:
+        with self._logs.use(self) as log:
             return log.is_free(flush=flush)
 
     def append_run(self, run: BatchRun, fence: Fence) -> Appended:
         """Append batches of the gateway directly, unless `fence` refuses. Raises as `PartitionLog.append_runs`."""
-        with self._log() as log:
+        with self._logs.use(self) as log:
             (appended,) = log.append_runs([run], fence, timeout_s=OWN_WAIT_S)
             return appended
 
     def end_transaction(self, marker: BatchRun, fence: Fence, *, timeout_s: float | None = None) -> Appended | None:
         """Append an end marker directly, if the transaction is open here. Raises as `append_run`."""
-        with self._log() as log:
+        with self._logs.use(self) as log:
             return log.end_transaction(marker, fence, timeout_s=timeout_s)
 
     def sync(self, appended: Appended | None, *, timeout_s: float | None = None) -> None:
         """Return when the appended batches, or the whole log, are durable. Raises StorageError."""
-        with self._log() as log:
+        with self._logs.use(self) as log:
             log.flush(appended, timeout_s=timeout_s)
 
     def state(self) -> PartitionState:
@@ -146,13 +137,13 @@ class Partition:
         """The current entry of each producer, as in a producer snapshot (ENTRY rows), by producer id."""
         topic = self.fresh.topic
         if self.fresh.is_local:
-            with self._log() as log:
+            with self._logs.use(self) as log:
                 return log.producers(timeout_s=SHORT_WAIT_S)
         return producer_entries(topic.handle, self.fresh.refresh().partitions[self.number])
 
-    def _log(self) -> AbstractContextManager[PartitionLog]:
+    def open_log(self) -> PartitionLog:
         topic = self.fresh.topic
-        return self._logs.use(self, lambda: PartitionLog(topic.handle, self.number, topic.current, first=self._first))
+        return PartitionLog(topic.handle, self.number, topic.current, first=self._first)
 
     def _state(self, snapshot: Snapshot) -> PartitionState:
         if snapshot.partitions[self.number].active is None:
@@ -229,164 +220,8 @@ class FailedBatches:
             )
 
 
-#: How long work that may also be done later waits for a lock: it must not delay other work.
-SHORT_WAIT_S = 0.05
 #: How long the gateway's own appends wait for a lock, which a stopped process may hold; then the client retries.
 OWN_WAIT_S = 1.0
-
-
-def _not_open() -> PartitionLog:
-    raise WouldWaitError
-
-
-def _has_unflushed(log: PartitionLog) -> bool:
-    try:
-        return log.has_unflushed()
-    except StorageError:
-        # a topic whose folder was deleted cannot be flushed
-        return False
-
-
-def _has_closed(log: PartitionLog) -> bool:
-    try:
-        # the flush policy may have left records unflushed
-        log.close(flushed=False, timeout_s=0)
-    except StorageError as error:
-        # users of another log must not get this one's error
-        if not isinstance(error.__cause__, FileNotFoundError):
-            return False
-        # the topic's folder was deleted, so no unflushed records must be noted
-        log.close()
-    return True
-
-
-_OpenLog = Callable[[], PartitionLog]
-
-
-class _Use:
-    """The use of a log in a `with` statement: each append has two, and a generator would be slower."""
-
-    __slots__ = ("_logs", "_open_log", "_partition", "_stays_idle")
-
-    def __init__(
-        self, logs: OpenPartitionLogs, partition: Hashable, open_log: _OpenLog, stays_idle: bool = False
-    ) -> None:
-        self._logs, self._partition, self._open_log, self._stays_idle = logs, partition, open_log, stays_idle
-
-    def __enter__(self) -> PartitionLog:
-        return self._logs._acquire(self._partition, self._open_log, self._stays_idle)
-
-    def __exit__(self, *error: object) -> None:
-        self._logs._close_all(self._logs._release(self._partition))
-
-
-class OpenPartitionLogs:
-    """Logs by partition, for many threads: the ones in use, and the most recently used others."""
-
-    def __init__(self, limit: int | None = None) -> None:
-        self._limit, self._lock = limit, threading.Lock()
-        self._logs: OrderedDict[Hashable, PartitionLog] = OrderedDict()
-        self._users: dict[Hashable, int] = {}
-        # logs to close after their last use, and logs whose close had to wait for a lock
-        self._ending, self._late = set[Hashable](), list[tuple[Hashable, PartitionLog]]()
-        # closed ones, which are to be flushed in time, or in the end
-        self._unflushed: dict[Hashable, PartitionLog] = {}
-        # the open ones that were not used since the last `close_idle`
-        self._idle = set[Hashable]()
-        # the limit is asked for only when it may be passed: others may have opened logs, too
-        self._may_be_many = False
-
-    def use(self, partition: Hashable, open_log: _OpenLog) -> _Use:
-        return _Use(self, partition, open_log)
-
-    def _acquire(self, partition: Hashable, open_log: _OpenLog, stays_idle: bool) -> PartitionLog:
-        with self._lock:
-            log = self._logs.get(partition)
-            if log is None:
-                log = self._logs[partition] = open_log()
-                self._unflushed.pop(partition, None)
-                self._may_be_many = True
-            self._logs.move_to_end(partition)
-            if not stays_idle:
-                self._idle.discard(partition)
-            self._users[partition] = self._users.get(partition, 0) + 1
-            return log
-
-    def _close_all(self, logs: Iterable[tuple[Hashable, PartitionLog]]) -> None:
-        """Close unused logs, later if their flush lock is not free."""
-        for partition, log in logs:
-            is_unflushed = _has_unflushed(log)
-            if not _has_closed(log):
-                with self._lock:
-                    self._late.append((partition, log))
-            elif is_unflushed:
-                with self._lock:
-                    # another log of the partition, open now, flushes its records
-                    if partition not in self._logs:
-                        self._unflushed[partition] = log
-
-    def flush_due(self) -> None:
-        """Flush the logs whose `flush.ms` is over, and close the ones that had to wait."""
-        with self._lock:
-            partitions = [partition for partition, log in self._logs.items() if log.flushes_by_time]
-            late, self._late = self._late, []
-            self._may_be_many = True
-            by_time = {partition: log for partition, log in self._unflushed.items() if log.flushes_by_time}
-            for partition in by_time:
-                del self._unflushed[partition]
-        self._close_all(late)
-        for log in by_time.values():
-            with suppress(DistlogError):
-                log.flush_if_due(timeout_s=SHORT_WAIT_S)
-        self._close_all(by_time.items())
-        for partition in partitions:
-            # a thread that waits for these records gets the error from the log itself
-            use = _Use(self, partition, _not_open, stays_idle=True)
-            with suppress(DistlogError, WouldWaitError), use as log:
-                log.flush_if_due(timeout_s=SHORT_WAIT_S)
-
-    def close_idle(self) -> None:
-        """Close the logs that were not used since the last call."""
-        with self._lock:
-            unused = self._idle.intersection(self._logs).difference(self._users)
-            to_close = [(partition, self._logs.pop(partition)) for partition in unused]
-            self._idle = set(self._logs)
-        for _, log in to_close:
-            # what is unflushed when it is closed has to be written again
-            if _has_unflushed(log):
-                with suppress(DistlogError):
-                    log.flush(timeout_s=SHORT_WAIT_S)
-        self._close_all(to_close)
-
-    def close(self, partition: Hashable, timeout_s: float | None = None) -> None:
-        """Close the partition's log after a checkpoint: now, or after its last use."""
-        with self._lock:
-            if partition in self._users:
-                self._ending.add(partition)
-                return
-            log = self._logs.pop(partition, None) or self._unflushed.pop(partition, None)
-        if log is not None:
-            try:
-                log.checkpoint(timeout_s=timeout_s)
-            finally:
-                log.close()
-
-    def _release(self, partition: Hashable) -> list[tuple[Hashable, PartitionLog]]:
-        with self._lock:
-            self._users[partition] -= 1
-            if self._users[partition]:
-                return []
-            del self._users[partition]
-            if not self._may_be_many and partition not in self._ending:
-                return []
-            excess = max(len(self._logs) - (self._limit or most_open_logs(self, len(self._logs))), 0)
-            self._may_be_many = excess > 0
-            if not excess and partition not in self._ending:
-                return []
-            unused = [partition for partition in self._logs if partition not in self._users]
-            to_close = set(unused[:excess]) | (self._ending & {partition})
-            self._ending -= to_close
-            return [(partition, self._logs.pop(partition)) for partition in unused if partition in to_close]
 
 
 #: A tail is read in steps of this size.

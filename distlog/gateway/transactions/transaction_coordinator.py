@@ -27,8 +27,8 @@ from distlog.core.kafka.transactions import (
     TopicPartition,
     TransactionState,
     TransactionStatus,
+    marker,
 )
-from distlog.core.log.partition_log import marker
 from distlog.core.paths import new_id
 from distlog.core.storage.parallel import in_parallel
 from distlog.gateway.event_log import FAILURES

@@ -12,51 +12,59 @@ from open_files import open_below
 from raw_batches import batch, record
 
 import distlog
-from distlog.core.log.partition_log import PartitionLog
+from distlog.core.log.partition_log import OpenLogs, PartitionLog
 from distlog.core.topic import Topic
 from distlog.gateway import gateway_server
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.topics.partition import OpenPartitionLogs, RefreshingTopic
+from distlog.gateway.topics.partition import RefreshingTopic
 
 DATA = batch([record(0)])
 
 
-def test_no_more_logs_stay_open_than_the_limit(tmp_path: Path) -> None:
+def logs_of(topic: Topic) -> OpenLogs[int]:
+    return OpenLogs(lambda number: PartitionLog(topic.handle, number, topic.current))
+
+
+def limit(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr(OpenLogs, "most_open", lambda logs: most)
+
+
+def test_no_more_logs_stay_open_than_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit(monkeypatch, 2)
     topic = distlog.create(str(tmp_path / "clicks"), partitions=4)
-    opened_logs, logs = list[int](), OpenPartitionLogs(limit=2)
-
-    def open_log(number: int) -> PartitionLog:
-        opened_logs.append(number)
-        return PartitionLog(topic.handle, number, topic.current)
-
+    logs, open_logs = logs_of(topic), list[list[int]]()
     for number in (0, 1, 2, 2, 1, 0):
-        with logs.use(number, lambda number=number: open_log(number)) as log:  # type: ignore[misc]
+        with logs.use(number) as log:
             log.append_batches(DATA)
-    assert opened_logs == [0, 1, 2, 0]
+        open_logs.append([number for number in range(4) if open_below(tmp_path / "clicks" / f"clicks-{number}")])
+    assert open_logs == [[0], [0, 1], [1, 2], [1, 2], [1, 2], [0, 1]]
     for number in range(4):
         logs.close(number)
     assert topic.refresh().end_offsets() == {0: 2, 1: 2, 2: 2, 3: 0}
 
 
-def test_an_append_is_not_failed_by_another_log_that_cannot_be_closed(tmp_path: Path) -> None:
-    removed, sound = (distlog.create(str(tmp_path / name)) for name in ("gone", "sound"))
-    logs = OpenPartitionLogs(limit=1)
-    with logs.use("gone", lambda: PartitionLog(removed.handle, 0, removed.current)) as log:
+def test_an_append_is_not_failed_by_another_log_that_cannot_be_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit(monkeypatch, 1)
+    topics = {name: distlog.create(str(tmp_path / name)) for name in ("gone", "sound")}
+    logs = OpenLogs[str](lambda name: PartitionLog(topics[name].handle, 0, topics[name].current))
+    with logs.use("gone") as log:
         log.append_batches(DATA)
     shutil.rmtree(tmp_path / "gone")
-    with logs.use("sound", lambda: PartitionLog(sound.handle, 0, sound.current)) as log:
+    with logs.use("sound") as log:
         log.append_batches(DATA)
-    assert sound.refresh().end_offsets() == {0: 1}
+    assert topics["sound"].refresh().end_offsets() == {0: 1}
     logs.flush_due()
     assert not open_below(tmp_path / "gone")
     logs.close("sound")
 
 
 def test_a_log_that_is_used_is_closed_by_its_last_user(tmp_path: Path) -> None:
-    topic, logs = distlog.create(str(tmp_path / "clicks")), OpenPartitionLogs()
-    with logs.use(0, lambda: PartitionLog(topic.handle, 0, topic.current)) as log:
+    logs = logs_of(distlog.create(str(tmp_path / "clicks")))
+    with logs.use(0) as log:
         log.append_batches(DATA)
-        with logs.use(0, lambda: log):
+        with logs.use(0):
             logs.close(0)
         assert open_below(tmp_path / "clicks")
     assert not open_below(tmp_path / "clicks")
@@ -99,10 +107,10 @@ def test_an_unreadable_topic_does_not_end_the_task(gateway: GatewayServer, monke
 
 def test_an_unused_log_is_closed(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "clicks"), partitions=2, config={"flush.messages": 1000})
-    logs = OpenPartitionLogs()
+    logs = logs_of(topic)
 
     def append(number: int) -> None:
-        with logs.use(number, lambda: PartitionLog(topic.handle, number, topic.current)) as log:
+        with logs.use(number) as log:
             log.append_batches(DATA)
 
     for number in (0, 1):
@@ -111,7 +119,7 @@ def test_an_unused_log_is_closed(tmp_path: Path) -> None:
     logs.flush_due()
     append(1)
     assert open_below(tmp_path / "clicks" / "clicks-0")
-    with logs.use(1, lambda: PartitionLog(topic.handle, 1, topic.current)):
+    with logs.use(1):
         logs.close_idle()
         logs.close_idle()
     assert not open_below(tmp_path / "clicks" / "clicks-0")
@@ -132,12 +140,13 @@ def records(topic: Topic) -> list[int]:
 
 
 @pytest.mark.parametrize("by_time", [True, False])
-def test_a_log_closed_for_others_is_flushed(tmp_path: Path, by_time: bool) -> None:
+def test_a_log_closed_for_others_is_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_time: bool) -> None:
+    limit(monkeypatch, 1)
     settings = {"flush.messages": 1000, **({"flush.ms": 0} if by_time else {})}
     topic = distlog.create(str(tmp_path / "clicks"), partitions=3, config=settings)
-    logs = OpenPartitionLogs(limit=1)
+    logs = logs_of(topic)
     for number in range(3):
-        with logs.use(number, lambda number=number: PartitionLog(topic.handle, number, topic.current)) as log:  # type: ignore[misc]
+        with logs.use(number) as log:
             log.append_batches(DATA)
     assert records(topic) == [0, 0, 0]
     logs.flush_due()

@@ -38,11 +38,10 @@ from transacting import values_seen
 from transactional_clients import RawProducer, position
 
 import distlog
-from distlog.core.log.partition_log import PartitionLog
+from distlog.core.log.partition_log import OpenLogs, PartitionLog
 from distlog.core.read.consumer_offsets import offsets_partition
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.groups.offsets_topic import PARTITIONS
-from distlog.gateway.topics.partition import OpenPartitionLogs
 
 pytestmark = pytest.mark.long
 
@@ -335,17 +334,18 @@ def test_a_gateway_ends_while_appends_wait(tmp_path: Path) -> None:
         assert time.monotonic() - started_s < 60
 
 
-def test_a_log_whose_flush_lock_is_not_free_is_closed_later(tmp_path: Path) -> None:
-    topic = distlog.create(str(tmp_path / "clicks"), partitions=2)
-    logs, folder = OpenPartitionLogs(limit=1), tmp_path / "clicks" / "clicks-0"
-    assert _has(topic, logs, 0)
+def test_a_log_whose_flush_lock_is_not_free_is_closed_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OpenLogs, "most_open", lambda logs: 1)
+    topic, folder = distlog.create(str(tmp_path / "clicks"), partitions=2), tmp_path / "clicks" / "clicks-0"
+    logs = OpenLogs[int](lambda number: PartitionLog(topic.handle, number, topic.current))
+    assert _has(logs, 0)
     with stopped_holder(folder, ".flush"):
-        assert _has(topic, logs, 1)
+        assert _has(logs, 1)
         assert open_below(folder)
     logs.flush_due()
     assert not open_below(folder)
 
 
-def _has(topic: distlog.Topic, logs: OpenPartitionLogs, number: int) -> bool:
-    with logs.use(number, lambda: PartitionLog(topic.handle, number, topic.current)) as log:
+def _has(logs: OpenLogs[int], number: int) -> bool:
+    with logs.use(number) as log:
         return log.append_batches(DATA).appended.first_offset == 0
