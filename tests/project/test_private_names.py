@@ -27,7 +27,7 @@ ALLOWED_USES = {
     "project/test_command_line_docs.py": {"_COLUMN_OF"},
 }
 #: The patches of modules and classes of the library other than constants: a number that only shrinks.
-MOST_PATCHES = 122
+MOST_PATCHES = 121
 
 #: Parsing would take a hundred times as long, and only omit functions inside functions.
 DEFINITION = re.compile(r"^[ \t]+def (\w+)|\b(?:self|cls)\.(\w+)|^[ \t]+(_\w+)(?::| =)", re.MULTILINE)

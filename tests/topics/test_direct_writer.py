@@ -19,8 +19,9 @@ from writers_in_place import topic as topic
 
 from distlog.core.errors import InvalidRecordError, TopicNotFoundError
 from distlog.core.format.record_batch import LOG_APPEND_TIME, read_headers
+from distlog.core.log import partition_log
 from distlog.core.log.active_partition import ActivePartition
-from distlog.core.log.partition_log import OpenLogs, PartitionLog
+from distlog.core.log.partition_log import PartitionLog
 from distlog.core.storage import local_files
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
@@ -108,7 +109,7 @@ def test_a_full_index_rolls_within_a_buffer(topic: Topic) -> None:
 def test_the_number_of_open_files_is_bounded(
     flush_messages: str, topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(OpenLogs, "most_open", lambda logs: 3)
+    monkeypatch.setattr(partition_log, "MOST_OPEN_LOGS", 3)
     many = topic_on(Storage(str(tmp_path / "many")), 20)
     many.alter_config({"flush.messages": flush_messages})
     old_files = open_files(tmp_path)

@@ -38,6 +38,7 @@ from transacting import values_seen
 from transactional_clients import RawProducer, position
 
 import distlog
+from distlog.core.log import partition_log
 from distlog.core.log.partition_log import OpenLogs, PartitionLog
 from distlog.core.read.consumer_offsets import offsets_partition
 from distlog.gateway.gateway_server import GatewayServer
@@ -335,7 +336,7 @@ def test_a_gateway_ends_while_appends_wait(tmp_path: Path) -> None:
 
 
 def test_a_log_whose_flush_lock_is_not_free_is_closed_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(OpenLogs, "most_open", lambda logs: 1)
+    monkeypatch.setattr(partition_log, "MOST_OPEN_LOGS", 1)
     topic, folder = distlog.create(str(tmp_path / "clicks"), partitions=2), tmp_path / "clicks" / "clicks-0"
     logs = OpenLogs[int](lambda number: PartitionLog(topic.handle, number, topic.current))
     assert _has(logs, 0)
