@@ -18,6 +18,7 @@ from distlog.core.commits import (
     checkpoint,
     commit_log,
     pending_queue,
+    snapshot,
     snapshot_loader,
 )
 from distlog.core.commits.actions import SetLogStartOffset, SetTransaction
@@ -131,7 +132,7 @@ def _old_files_are_committed() -> Any:
     """The writer commits files that vacuum may have deleted."""
     every = ExitStack()
     every.enter_context(mock.patch.object(commit_log, "check_read_version", return_value=None))
-    every.enter_context(mock.patch.object(PartitionDraft, "_check_read_versions", return_value=None))
+    every.enter_context(mock.patch.object(snapshot, "first_old_stem", return_value=None))
     return every
 
 

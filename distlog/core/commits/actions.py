@@ -35,7 +35,7 @@ from distlog.core.format.indexes import TIME_ENTRY
 from distlog.core.format.kernels.batch_scan import crcs_joined, crcs_of_rows
 from distlog.core.format.record_batch import LOG_OVERHEAD
 from distlog.core.integers import MAX_LONG
-from distlog.core.paths import NEW_STEM_PATTERN
+from distlog.core.paths import NEW_STEM_PATTERN, stem_read_version
 
 #: The format of commits and checkpoints: docs/formats.md has the layouts.
 FORMAT = 2
@@ -278,6 +278,35 @@ def each_action(actions: Iterable[Action]) -> Iterator[Action]:
             yield from map(Remove, action.rows["partition"].to_pylist(), action.rows["stem"].to_pylist())
         else:
             yield action
+
+
+def first_old_stem(actions: Sequence[Action], gc_floor: int) -> str | None:
+    """The stem of a file that the actions add, and that was started below `gc_floor`; None without one.
+
+    Files that the same actions remove, seal or restore were added before.
+    """
+    stems = {stem for _, stem in _files(actions, Add | Active)}
+    for action in actions:
+        if isinstance(action, AddTable):
+            stems.update(pc.unique(action.rows["stem"]).to_pylist())
+    old_stems = {stem for stem in stems if (version := stem_read_version(stem)) is not None and version < gc_floor}
+    if not old_stems:
+        return None
+    known = set(_files(actions, Remove | RemoveTable | Seal))
+    restored = {action.partition for action in actions if isinstance(action, Restore)}
+    added = (file for file in _files(actions, Add | AddTable | Active) if file[0] not in restored)
+    return next((file[1] for file in added if file[1] in old_stems and file not in known), None)
+
+
+def _files(actions: Iterable[Action], kinds: Any) -> Iterator[tuple[int, str]]:
+    """Yield (partition, stem) of the segments that actions of these `kinds` name."""
+    for action in actions:
+        if isinstance(action, kinds):
+            if isinstance(action, AddTable | RemoveTable):
+                yield from zip(action.rows["partition"].to_pylist(), action.rows["stem"].to_pylist(), strict=True)
+            else:
+                segment = action.segment if isinstance(action, Add) else action
+                yield segment.partition, segment.stem
 
 
 #: The field with the position of each part of a bundle that a segment may have, and the field with its size.

@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow.compute as pc
 
 from distlog.core import paths
 from distlog.core.arrays import numbers_of
@@ -30,13 +29,9 @@ from distlog.core.commits.actions import (
     AddTable,
     Commit,
     Create,
-    Remove,
-    RemoveTable,
-    Restore,
-    Seal,
     SetConfig,
     SetPartitions,
-    each_action,
+    first_old_stem,
     in_tables,
 )
 from distlog.core.commits.segment_table import BY_COMMIT, SegmentInfo, appended_at, with_numbers
@@ -310,8 +305,8 @@ class CommitLog:
             next_append=next_append,
             actions=actions,
         )
-        if head:
-            check_read_version(head, oldest_read_version(actions))
+        if head and (stem := first_old_stem(actions, head.gc_floor)):
+            check_read_version(head, paths.stem_read_version(stem))
         data = commit.encode()
         if len(data) > MAX_CONDITIONAL_BYTES:
             raise CommitConflictError(
@@ -682,33 +677,10 @@ def trusted_ms(now_ms: int, storage: Storage, passed_ms: int = 0) -> int:
 
 
 def check_read_version(head: Snapshot, read_version: int | None) -> None:
-    """Raise TransactionTooOldError if `read_version`, at which the files were started, is below `gc_floor`."""
+    """Raise TransactionTooOldError if the files were started below `gc_floor`."""
     if read_version is not None and read_version < head.gc_floor:
         raise TransactionTooOldError(
             "the data files are too old to be committed: write them again",
             read_version=read_version,
             gc_floor=head.gc_floor,
         )
-
-
-def oldest_read_version(actions: Sequence[Action]) -> int | None:
-    """The oldest read version of the files that `actions` add; None if none do. Restored files have a check."""
-    removed_pairs = {(action.partition, action.stem) for action in actions if isinstance(action, (Remove, Seal))}
-    restored = {action.partition for action in actions if isinstance(action, Restore)}
-    removed = [action.rows for action in actions if isinstance(action, RemoveTable)]
-    if restored or removed_pairs or removed:
-        removed_pairs.update(
-            pair for rows in removed for pair in zip(*(column.to_pylist() for column in rows), strict=True)
-        )
-        segments = (action.segment for action in each_action(actions) if isinstance(action, Add))
-        added = {
-            segment.stem
-            for segment in segments
-            if segment.partition not in restored and (segment.partition, segment.stem) not in removed_pairs
-        }
-    else:
-        added = {action.segment.stem for action in actions if isinstance(action, Add)}
-        for action in actions:
-            if isinstance(action, AddTable):
-                added.update(pc.unique(action.rows["stem"]).to_pylist())
-    return min((version for version in map(paths.stem_read_version, added) if version is not None), default=None)

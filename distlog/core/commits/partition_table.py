@@ -15,7 +15,6 @@ from distlog.core.arrays import booleans, integers, join, numbers_of
 from distlog.core.commits.actions import Active
 from distlog.core.commits.deduplication import NO_PRODUCERS, ProducerTable
 from distlog.core.commits.segment_table import NO_OFFSET, NO_SEGMENTS, SegmentTable, check_append_times, check_fit
-from distlog.core.paths import stem_read_version
 
 #: Layers of rows of about one size that are merged. More make a lookup slower, fewer each commit.
 _SIMILAR = 8
@@ -259,7 +258,7 @@ class PartitionTable(Sequence[PartitionState]):
             self.log_start_offsets, self.log_end_offsets, self.first_dirty_offsets, merged, not_plain
         )
 
-    def changed(self, added: pa.RecordBatch, removed: pa.RecordBatch, gc_floor: int) -> PartitionTable:
+    def changed(self, added: pa.RecordBatch, removed: pa.RecordBatch) -> PartitionTable:
         """This table after a commit that adds and removes these segments, none of a partition with its own state.
 
         Raises ValueError as `PartitionDraft` does.
@@ -276,7 +275,6 @@ class PartitionTable(Sequence[PartitionState]):
         _check_once(added)
         if len(removed) or len(replacing):
             layers = self._replaced(replacing, removed)
-        self._check_read_versions(added, removed, gc_floor)
         ends = self._check_at_ends(new, layers)
         for layer in layers:
             _check_not_live(layer, new)
@@ -307,15 +305,6 @@ class PartitionTable(Sequence[PartitionState]):
         later: Longs = self._ends.copy()
         later[owners] = ends
         return later
-
-    def _check_read_versions(self, added: pa.RecordBatch, removed: pa.RecordBatch, gc_floor: int) -> None:
-        stems = pc.unique(added["stem"]).to_pylist()
-        old = [stem for stem in stems if (version := stem_read_version(stem)) is not None and version < gc_floor]
-        if old:
-            removed_pairs = set(zip(removed["partition"].to_pylist(), removed["stem"].to_pylist(), strict=True))
-            for pair in zip(added["partition"].to_pylist(), added["stem"].to_pylist(), strict=True):
-                if pair[1] in old and pair not in removed_pairs:
-                    raise ValueError(f"segment {pair[1]} was started below the vacuum horizon {gc_floor}")
 
     def _replaced(self, added: pa.RecordBatch, removed: pa.RecordBatch) -> tuple[_Layer, ...]:
         """The layers without the removed segments, and with others in the holes that they leave."""

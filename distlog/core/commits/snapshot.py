@@ -38,6 +38,7 @@ from distlog.core.commits.actions import (
     SetTransaction,
     check_added,
     each_action,
+    first_old_stem,
 )
 from distlog.core.commits.deduplication import (
     NO_PRODUCERS,
@@ -52,7 +53,6 @@ from distlog.core.commits.partition_table import PartitionState as PartitionStat
 from distlog.core.commits.segment_table import REMOVED_SCHEMA, SCHEMA, SegmentInfo
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptMetadataError, TopicNotFoundError
-from distlog.core.paths import stem_read_version
 
 _OnPartition = Add | Remove | SetLogStartOffset | Restore | Cleaned | Active | Seal
 #: The clocks of a store's servers are taken to differ by less.
@@ -153,8 +153,6 @@ class PartitionDraft:
         self._new: list[SegmentInfo] = []
         self._replacements: list[SegmentInfo] = []
         self._removed: set[str] = set()
-        self._opened_stems: set[str] = set()
-        self._sealed: set[str] = set()
         self._restored_from: int | None = None
         self._former_end, self._has_batches = self._log_end_offset, False
 
@@ -179,7 +177,6 @@ class PartitionDraft:
                 self._check_at_end(stem, base_offset)
                 if self._segments.common_stems([stem]):
                     raise ValueError(f"segment {stem} is sealed already")
-                self._opened_stems.add(stem)
                 self._active = action
             case Seal(_, stem):
                 self.seal(stem)
@@ -206,7 +203,6 @@ class PartitionDraft:
     def seal(self, stem: str) -> None:
         if not self._active or self._active.stem != stem:
             raise ValueError(f"segment {stem} is not active")
-        self._sealed.add(stem)
         self._active = None
 
     def add_producers(self, batches: Sequence[ProducerBatch], passed_ms: int) -> None:
@@ -218,9 +214,8 @@ class PartitionDraft:
                 raise ValueError(f"producer {batch.producer_id} has a batch that the commit does not add")
         self._producers, self._has_batches = self._producers.updated(batches, passed_ms), True
 
-    def end_commit(self, gc_floor: int) -> None:
-        """End the commit: fill the holes, and refuse files that were started below `gc_floor`."""
-        self._check_read_versions(gc_floor)
+    def end_commit(self) -> None:
+        """End the commit: fill the holes."""
         if not self._has_batches and any(segment.has_producers or segment.has_transactions for segment in self._new):
             # after direct appends, the commits lack the latest batches of producers
             self._producers = NO_PRODUCERS
@@ -257,17 +252,6 @@ class PartitionDraft:
         previous = (self._new or self._appended or self._segments[-1:])[-1:]
         if previous and segment.append_time_ms < previous[0].append_time_ms:
             raise ValueError(f"segment {segment.stem} was appended before the previous segment")
-
-    def _check_read_versions(self, gc_floor: int) -> None:
-        replacements = self._replacements if self._restored_from is None else ()
-        added = {segment.stem for segment in (*self._new, *replacements)}
-        for stem in (added | self._opened_stems) - self._removed - self._sealed:
-            read_version = stem_read_version(stem)
-            if read_version is not None and read_version < gc_floor:
-                raise ValueError(
-                    f"segment {stem} was started at version {read_version}, below the vacuum horizon {gc_floor}: "
-                    "vacuum may have deleted it"
-                )
 
 
 # A commit that breaks an invariant raises CorruptMetadataError: an error is better than a gap, an overlap or a
@@ -319,12 +303,15 @@ class _Draft:
             if starts is None or not isinstance(action, SetLogStartOffset):
                 head = self._act(head, commit, action)
         if starts is not None:
-            self._apply_tables(tables, head.gc_floor)
+            self._apply_tables(tables)
             self._raise_starts(starts)
         head = self._with_former_retention(head)
         check_added(commit.actions)
+        if stem := first_old_stem(commit.actions, head.gc_floor):
+            text = f"segment {stem} was started below the vacuum horizon {head.gc_floor}"
+            raise ValueError(f"{text}: vacuum may have deleted it")
         for draft in self._touched.values():
-            draft.end_commit(head.gc_floor)
+            draft.end_commit()
         self._touched = {}
         self._head = head
 
@@ -471,7 +458,7 @@ class _Draft:
         self._touched[partition] = self._changed[partition]
         return self._changed[partition]
 
-    def _apply_tables(self, tables: Sequence[AddTable | RemoveTable], gc_floor: int) -> None:
+    def _apply_tables(self, tables: Sequence[AddTable | RemoveTable]) -> None:
         """Add and remove segments, one by one for partitions that are not in columns."""
         added = _joined_rows(tables, AddTable, SCHEMA)
         removed = _joined_rows(tables, RemoveTable, REMOVED_SCHEMA)
@@ -493,7 +480,7 @@ class _Draft:
                 rows.filter(booleans(~flags)) for rows, flags in zip((added, removed), alone_flags, strict=True)
             )
         if len(added) or len(removed):
-            self._partitions = self._partitions.changed(added, removed, gc_floor)
+            self._partitions = self._partitions.changed(added, removed)
 
     def _drop(self, head: Snapshot) -> Snapshot:
         self._partitions, self._changed, self._touched = NO_PARTITIONS, {}, {}

@@ -611,7 +611,7 @@ class ActiveSeals:
             draft.seal(segment.state_before.stem)
             if segment.info is not None:
                 draft.add(segment.info)
-            draft.end_commit(head.gc_floor)
+            draft.end_commit()
             states[number] = draft.finish()
         return replace(head, partitions=head.table.with_states(states)) if states else head
 
