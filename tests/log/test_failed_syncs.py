@@ -25,7 +25,7 @@ def test_readers_see_the_durable_records_after_a_failed_sync(folder: Path, caplo
     process[0].flush()
     append(process[0], b"b")
     with process.holding(0) as active:
-        record = StateRecord.unpack(active.lock.value())
+        record = StateRecord.unpack(active.lock.page.read())
         assert record is not None
         assert record.state is not None
         active.lock.publish(PageStatus.FAILED, record.state)

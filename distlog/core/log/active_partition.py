@@ -26,7 +26,6 @@ from distlog.core.log.partition_lock import (
     PartitionCounters,
     PartitionLock,
     StateRecord,
-    durable_end,
     mark_doubted,
     recovery_point,
     stored_mark,
@@ -70,7 +69,7 @@ class ActivePartition:
 
     def active_segment(self) -> LogSegment | None:
         """The active segment or None, recovered if another process crashed, and opened again if it was changed."""
-        value = self.lock.value()
+        value = self.lock.page.read()
         segment = self._known_segment(value)
         if segment is None:
             try:
@@ -89,7 +88,7 @@ class ActivePartition:
 
     def ready_segment(self) -> LogSegment | None:
         """The active segment, if it is ready as this process left it; None if `active_segment` has work."""
-        segment = self._known_segment(self.lock.value())
+        segment = self._known_segment(self.lock.page.read())
         if segment is None or segment.config is not self.snapshots.snapshot.config:
             return None
         return segment
@@ -130,7 +129,7 @@ class ActivePartition:
             raise
         finally:
             segment.close()
-        self.lock.count(*PartitionCounters(flushes=1, flush_ns=perf_counter_ns() - began_ns))
+        self.lock.page.add(*PartitionCounters(flushes=1, flush_ns=perf_counter_ns() - began_ns))
         if not state.batches:
             return SealedSegment(self.partition, state_before, None)
         # records without timestamps age from the last append, which may be long before the seal
@@ -328,8 +327,7 @@ class ActivePartition:
 
     def _recovered(self, active: Active, value: bytes | None) -> LogSegment:
         """The `active` segment with an unknown end, walked from the recovery point in `value`, and synced."""
-        topic_id = self._topic_id
-        point, durable = recovery_point(value, topic_id, active), durable_end(value, topic_id, active)
+        point, durable = recovery_point(value, self._topic_id, active)
         segment = self._segment_of(point or SegmentState.new(active.stem, active.base_offset, self.handle.clock()))
         with closed_on_error(segment):
             check_exists(segment.file, active)

@@ -17,7 +17,7 @@ from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import SnapshotTooOldError
 from distlog.core.log.active_partition import active_folder, check_exists
 from distlog.core.log.log_segment import ReadableSegment
-from distlog.core.log.partition_lock import PageStatus, StateRecord, durable_end, recovery_point, stored_value
+from distlog.core.log.partition_lock import PageStatus, StateRecord, recovery_point, stored_value
 from distlog.core.log.producers import transactions_before
 from distlog.core.log.segment_files import DamagedLogError, DurableEnd
 from distlog.core.segments.segment_parts import missing_file_error
@@ -119,7 +119,7 @@ class ActiveTail:
             if state is None:
                 state = walked
                 value = stored_value(self._page)
-                durable = durable_end(value, self._snapshot.topic_id, self._active)
+                _, durable = recovery_point(value, self._snapshot.topic_id, self._active)
                 with closing(self._readable(state)) as segment:
                     error = segment.damage(durable, is_end_known=is_end_known)
                     # unless a writer appended after the walk
@@ -139,7 +139,7 @@ class ActiveTail:
 
     def _damage(self) -> DamagedLogError | None:
         value, state = stored_value(self._page), self.known_state()
-        durable = durable_end(value, self._snapshot.topic_id, self._active)
+        _, durable = recovery_point(value, self._snapshot.topic_id, self._active)
         try:
             if state is not None:
                 durable = DurableEnd(state.next_offset, state.position)
@@ -163,7 +163,8 @@ class ActiveTail:
             raise missing_file_error(name, self._partition)
         begin = SegmentState.new(active.stem, active.base_offset, handle.clock())
         value = stored_value(self._page)
-        point, end = recovery_point(value, snapshot.topic_id, active), _end_after_failed_sync(value, snapshot, active)
+        point, _ = recovery_point(value, snapshot.topic_id, active)
+        end = _end_after_failed_sync(value, snapshot, active)
         if point is not None:
             with closing(self._readable(point)) as segment:
                 begin = point if segment.has_its_bytes() else begin

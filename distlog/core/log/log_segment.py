@@ -163,25 +163,23 @@ class ReadableSegment:
     def batches(self, position: int) -> Iterator[Batches]:
         return batches_from(self._files.log, position, self.size, WALK_BYTES)
 
-    def trailing(self) -> TrailingBytes:
-        """Inspect the bytes after the state's end."""
-        return self._trailing(self._numbers)
-
-    def _trailing(self, numbers: Numbers) -> TrailingBytes:
-        size = self._files.log.size()
+    def trailing(self, numbers: Numbers | None = None) -> TrailingBytes:
+        """Inspect the bytes after the end in `numbers`, by default the state's."""
+        numbers, size = self._numbers if numbers is None else numbers, self._files.log.size()
         # a bad offset, which no checksum covers, may be higher than the offsets of later sound batches
         trailing = inspect_tail(self._files.log, int(numbers[POSITION]), size, int(numbers[BASE_OFFSET]))
         # only the end of preallocated space was never written
         is_written = trailing.end > trailing.position and not self.is_preallocated
         return trailing._replace(end=size) if is_written else trailing
 
-    def damage(self, durable: DurableEnd, *, is_end_known: bool = False) -> DamagedLogError | None:
-        """Return the error of a log that lost records before `durable`, or has sound batches past the state's end."""
-        return self._damage(self._numbers, self.trailing(), durable, is_end_known=is_end_known)
-
-    def _damage(
-        self, numbers: Numbers, trailing: TrailingBytes, durable: DurableEnd, *, is_end_known: bool = False
+    def damage(
+        self, durable: DurableEnd, numbers: Numbers | None = None, *, is_end_known: bool = False
     ) -> DamagedLogError | None:
+        """Return the error of a log that lost records before `durable`, or has sound batches past its end.
+
+        The end is the one in `numbers`, by default the state's.
+        """
+        numbers, trailing = self._numbers if numbers is None else numbers, self.trailing(numbers)
         offset, position = int(numbers[NEXT_OFFSET]), int(numbers[POSITION])
         location = {"file": self.file, "position": position, "offset": offset}
         if position < durable.position or offset < durable.offset:
@@ -267,7 +265,7 @@ class ReadableSegment:
         for batches in sound_batches(log, 0, end, self.base_offset):
             sound[_ENDS] = next_offset_of(batches.rows), batches.end
         durable = DurableEnd(*self._numbers[_FLUSHED].tolist())
-        return sound[POSITION] < end and self._damage(sound, self._trailing(sound), durable) is None
+        return sound[POSITION] < end and self.damage(durable, sound) is None
 
     def has_its_bytes(self) -> bool:
         """True if the log has the state's length, and the indexes its entries; does not read the log."""
@@ -409,8 +407,7 @@ class LogSegment(ReadableSegment):
         if position < end:
             sound = numbers.copy()
             sound[_ENDS] = offset, position
-            error = self._damage(sound, self._trailing(sound), NOTHING_DURABLE)
-            if error is not None:
+            if (error := self.damage(NOTHING_DURABLE, sound)) is not None:
                 raise error
             return False
         if not files.has_entries(numbers):
@@ -445,11 +442,12 @@ class LogSegment(ReadableSegment):
 
     def drop_uncounted(self) -> None:
         """Cut off everything after the state's end: its append failed."""
-        self._log_cut(self._numbers, self.trailing())
+        self._log_cut(self._numbers)
         self._files.cut(self._numbers)
         self._refusal = None
 
-    def _log_cut(self, numbers: Numbers, trailing: TrailingBytes) -> None:
+    def _log_cut(self, numbers: Numbers) -> None:
+        trailing = self.trailing(numbers)
         if trailing.end > trailing.position:
             _log.warning(
                 "%s: recovery cuts off %d bytes after position %d, the records from offset %d on%s",
@@ -519,11 +517,9 @@ class LogSegment(ReadableSegment):
     ) -> None:
         """Walk from `numbers` to `end`, write index entries, and cut all files after the last sound batch."""
         numbers, steps = self._walk(numbers, transactions, end)
-        trailing = self._trailing(numbers)
-        error = self._damage(numbers, trailing, durable, is_end_known=end is not None)
-        if error is not None:
+        if (error := self.damage(durable, numbers, is_end_known=end is not None)) is not None:
             raise error
-        self._log_cut(numbers, trailing)
+        self._log_cut(numbers)
         for numbers_before, entries in steps:
             self._files.write_entries(numbers_before, entries)
         self._files.cut(numbers)

@@ -6,7 +6,7 @@ import os
 import struct
 import uuid
 from collections.abc import Callable
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from functools import partial
@@ -21,7 +21,6 @@ from distlog.core.storage.local_files import failing_as
 from distlog.core.storage.locks_and_pages import (
     PAGE_BYTES,
     FileLock,
-    LockGuard,
     boot_id,
     counters_of,
     open_page,
@@ -29,61 +28,39 @@ from distlog.core.storage.locks_and_pages import (
 )
 
 
-class PartitionLock:
+class PartitionLock(FileLock):
     """The lock of the partition in `folder`, and its page."""
 
     def __init__(self, folder: str, topic_id: str, timeout_s: float) -> None:
-        self.folder = folder
-        self._topic_id, self._timeout_s = topic_id, timeout_s
-        self._file = FileLock(os.path.join(folder, paths.LOCK_FILE))
+        super().__init__(os.path.join(folder, paths.LOCK_FILE), timeout_s)
+        self._topic_id = topic_id
         # packed once, since every append writes one
         self._active_head = head(topic_id, PageStatus.ACTIVE)
         self.recovery_point = NO_POINT
 
-    def held(self, timeout_s: float | None = None) -> LockGuard:
-        """Hold the lock. Raises LockHeldError, which names its process, if it is not free in time."""
-        return self._file.held(self._timeout_s if timeout_s is None else timeout_s)
-
-    def is_free(self) -> bool:
-        return self._file.is_free()
-
-    def value(self) -> bytes | None:
-        return self._file.page.read()
-
     def is_durable(self, stem: str, end_offset: int) -> bool:
         """True if the page has the active segment `stem` durable up to this offset; needs no lock."""
-        value, size = self.value(), len(self._active_head)
+        value, size = self.page.read(), len(self._active_head)
         if value is None or len(value) != RECORD_BYTES or not value.startswith(self._active_head):
             return False
         return packed_flushed(value[size:], stem) >= end_offset
 
     def stored_record(self) -> StateRecord | None:
         """The page's record; None without a file or a valid page."""
-        return StateRecord.unpack(stored_value(self._file.path))
+        return StateRecord.unpack(stored_value(self.path))
 
     @property
     def recovery_position(self) -> int:
         return packed_position(self.recovery_point)
 
     def publish(self, status: PageStatus, state: SegmentState | None) -> None:
-        self._file.page.write(StateRecord(self._topic_id, status, state, self.recovery_point).pack())
+        self.page.write(StateRecord(self._topic_id, status, state, self.recovery_point).pack())
 
     def publish_active(self, packed_state: bytes) -> bytes:
         """Write the page of a segment that takes appends; returns its value."""
         value = self._active_head + packed_state + self.recovery_point
-        self._file.page.write(value)
+        self.page.write(value)
         return value
-
-    def count(self, *counts: int) -> None:
-        """Add to the PartitionCounters, in their order; needs the lock."""
-        self._file.page.add(*counts)
-
-    def alone(self) -> AbstractContextManager[object]:
-        """Keep the other threads of this process from the lock in the block."""
-        return self._file.alone()
-
-    def close(self) -> None:
-        self._file.close()
 
 
 T = TypeVar("T")
@@ -147,25 +124,15 @@ class StateRecord:
         return _of_segment(self.state, active) if topic_id == self.topic_id else None
 
 
-def recovery_point(data: bytes | None, topic_id: str, active: Active) -> SegmentState | None:
-    """The recovery point of the `active` segment in a page's value, of any boot."""
-    return _states(data, topic_id, active)[1]
-
-
-def durable_end(data: bytes | None, topic_id: str, active: Active) -> DurableEnd:
-    """The durable end of the log by a page of any boot."""
-    states = (state for state in _states(data, topic_id, active) if state is not None)
-    return DurableEnd(*max(((state.flushed_offset, state.flushed_position) for state in states), default=(0, 0)))
-
-
-def _states(data: bytes | None, topic_id: str, active: Active) -> tuple[SegmentState | None, SegmentState | None]:
-    """The state and the recovery point of the `active` segment in a page's value, of any boot."""
-    if data is None or len(data) != RECORD_BYTES:
-        return None, None
-    version, _, _, topic = _HEAD.unpack_from(data)
-    if version != _VERSION or topic != uuid.UUID(topic_id).bytes:
-        return None, None
-    return _state_in(data[_HEAD.size : _POINT_AT], active), _state_in(data[_POINT_AT:], active)
+def recovery_point(value: bytes | None, topic_id: str, active: Active) -> tuple[SegmentState | None, DurableEnd]:
+    """The recovery point of the `active` segment, and the durable end of its log, in a page's value of any boot."""
+    states: list[SegmentState | None] = [None, None]
+    if value is not None and len(value) == RECORD_BYTES:
+        version, _, _, topic = _HEAD.unpack_from(value)
+        if version == _VERSION and topic == uuid.UUID(topic_id).bytes:
+            states = [_state_in(packed, active) for packed in (value[_HEAD.size : _POINT_AT], value[_POINT_AT:])]
+    ends = ((state.flushed_offset, state.flushed_position) for state in states if state is not None)
+    return states[1], DurableEnd(*max(ends, default=(0, 0)))
 
 
 def _state_in(packed: bytes, active: Active) -> SegmentState | None:

@@ -46,7 +46,7 @@ from distlog.core.log.segment_files import ActiveFile, DamagedLogError, FileCall
 from distlog.core.segments.producer_states import FirstBatch, any_first
 from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.segments.segment_state import BY_HEADERS, Longs, SegmentState
-from distlog.core.storage.locks_and_pages import TIMEOUT_S, FileLock, LockGuard
+from distlog.core.storage.locks_and_pages import TIMEOUT_S, FileLock
 from distlog.core.storage.parallel import process_lock
 from distlog.core.times import NO_TIMESTAMP
 
@@ -132,7 +132,7 @@ class PartitionLog:
                 self._active.seal()
             raise
         # appends, append_bytes, append_ns
-        self._active.lock.count(1, run.data.nbytes, perf_counter_ns() - asked_ns)
+        self._active.lock.page.add(1, run.data.nbytes, perf_counter_ns() - asked_ns)
         return appended
 
     def _put(self, run: BatchRun, *, may_wait: bool) -> Appended:
@@ -439,8 +439,8 @@ class PartitionFlush:
     """The flushes of one partition by the threads of one process."""
 
     def __init__(self, partition: ActivePartition, timeout_s: float) -> None:
-        self._partition, self._timeout_s = partition, timeout_s
-        self._lock = FileLock(os.path.join(partition.folder, paths.FLUSH_FILE))
+        self._partition = partition
+        self._lock = FileLock(os.path.join(partition.folder, paths.FLUSH_FILE), timeout_s)
         # its own file objects, so that nothing closes them during a sync; used under the flush lock only
         self._files: SegmentFiles | None = None
 
@@ -451,18 +451,15 @@ class PartitionFlush:
         appended = appended or self._all(timeout_s)
         if appended is None or appended.stem == SEALED or self._is_flushed(appended):
             return
-        with self._held(timeout_s):
+        with self._lock.held(timeout_s):
             if not self._is_flushed(appended):
                 self._flush(appended, _SPAN_BYTES, timeout_s)
 
     def checkpoint(self, timeout_s: float | None = None) -> None:
         appended = self._all(timeout_s)
         if appended is not None:
-            with self._held(timeout_s):
+            with self._lock.held(timeout_s):
                 self._flush(appended, 1, timeout_s)
-
-    def _held(self, timeout_s: float | None) -> LockGuard:
-        return self._lock.held(self._timeout_s if timeout_s is None else timeout_s)
 
     def _flush(self, appended: Appended, span: int, timeout_s: float | None) -> None:
         """Sync the appended records, with the indexes if the log has `span` bytes after the recovery point."""
@@ -510,14 +507,14 @@ class PartitionFlush:
 
     def close(self, *, flushed: bool, timeout_s: float | None = None) -> None:
         if not flushed:
-            with self._held(timeout_s) as page:
+            with self._lock.held(timeout_s) as page:
                 # the active segment, by the page alone, if it has unflushed records
                 record = self._partition.lock.stored_record()
                 state = record.state if record is not None and record.status == PageStatus.ACTIVE else None
                 stem = state.stem if state is not None and state.flushed_position < state.position else None
                 if stem and marked(page.read(), stem) != FlushOutcome.FAILED:
                     page.write(mark(FlushOutcome.STARTED, stem))
-        # not `_held`: the garbage collector may run this in a thread that holds the lock by another log
+        # not `held`: the garbage collector may run this in a thread that holds the lock by another log
         with self._lock.alone():
             self._use(None)
             self._lock.forget()

@@ -274,11 +274,12 @@ class FileLock:
     def __init__(
         self,
         path: str,
+        timeout_s: float = TIMEOUT_S,
         *,
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.path = path
+        self.path, self._timeout_s = path, timeout_s
         self._sleep, self._monotonic = sleep, monotonic
         # the first excludes threads; the second is held briefly, while the file is opened or closed
         self._thread_lock, self._opening_lock = threading.Lock(), threading.Lock()
@@ -300,9 +301,9 @@ class FileLock:
         """The page that processes share by this lock. Only writes need the lock."""
         return self._page or self._open()
 
-    def held(self, timeout_s: float = TIMEOUT_S) -> LockGuard:
+    def held(self, timeout_s: float | None = None) -> LockGuard:
         """Hold the lock in a block. Raises LockHeldError, with the holder's process id, at the timeout."""
-        return LockGuard(self, timeout_s)
+        return LockGuard(self, self._timeout_s if timeout_s is None else timeout_s)
 
     def acquire(self, timeout_s: float) -> SharedPage:
         end = self._monotonic() + timeout_s
