@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 from distlog.core.errors import DistlogError, StorageError, StorageRefusedError
 from distlog.core.storage.backend import (
     MAX_CONDITIONAL_BYTES,
-    Backend,
     Entries,
     FileInfo,
     ObjectWriter,
@@ -67,7 +66,7 @@ class Storage:
             )
         self._options = StorageOptions(options or {})
         self.counters = StorageCounters()
-        self._backend: Backend
+        self._backend: LocalFiles | ObjectStore
         if address.protocol == "file":
             self._backend = LocalFiles(self.counters, address.url)
         else:

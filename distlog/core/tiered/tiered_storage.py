@@ -86,7 +86,7 @@ class TieredStorage(Storage):
         self.topic = topic
         self.__dict__.update(topic.bucket.child(topic.folder).__dict__)
         self.files = TieredFiles(topic, self.url)
-        self._backend = self.files
+        self._backend: Any = self.files
 
     @property
     def name(self) -> str:

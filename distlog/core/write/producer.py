@@ -210,42 +210,12 @@ def _generation(snapshot: Snapshot, app_id: str) -> int | None:
     return None if newest is None else newest >> _NUMBER_BITS
 
 
-class ProducerSequences:
-    """The sequence numbers of one producer's batches; a forked child is another producer."""
-
-    def __init__(self, handle: TopicHandle, current: CurrentSnapshot, transactional_id: str | None) -> None:
-        self._handle, self._current = handle, current
-        self._identity, self._process = begin_producer(handle, current, transactional_id), os.getpid()
-        #: The number of transactions, by application id.
-        self.transactions = Counter[str]()
-        # by producer id and partition
-        self._sequences = Counter[tuple[int, int]]()
-
-    @property
-    def fence(self) -> ProducerIdentity:
-        """The identity; raises InvalidRecordError in a forked child if it has a transactional id."""
-        if self._process != os.getpid():
-            if self._identity.transactional_id is not None:
-                raise InvalidRecordError("the producer was started before a fork: start another one in this process")
-            self._identity, self._process = begin_producer(self._handle, self._current), os.getpid()
-        return self._identity
-
-    def form_of(self, partition: int, form: BatchFormat) -> BatchFormat:
-        identity = self.fence
-        sequence = self._sequences[identity.producer_id, partition]
-        return replace(form, producer_id=identity.producer_id, producer_epoch=identity.epoch, base_sequence=sequence)
-
-    def count(self, partition: int, records: int) -> None:
-        key = self.fence.producer_id, partition
-        self._sequences[key] = int(increment_sequence(self._sequences[key], records))
-
-
 class CommittedError(CommitConflictError):
     """The transaction cannot be aborted: its commit succeeded, although it returned an error."""
 
 
 class ProducerSender(RecordSender):
-    """Sends the buffers of a producer, with the sequence numbers of its batches."""
+    """Sends a producer's buffers, with the sequence numbers of its batches; a forked child is another producer."""
 
     def __init__(
         self,
@@ -253,21 +223,38 @@ class ProducerSender(RecordSender):
         current: CurrentSnapshot,
         engine: Engine,
         compression: str | None,
-        sequences: ProducerSequences,
+        transactional_id: str | None,
     ) -> None:
         super().__init__(handle, current, engine, compression)
-        self._sequences = sequences
+        self._begin(transactional_id)
+
+    def _begin(self, transactional_id: str | None = None) -> None:
+        self._identity, self._process = begin_producer(self.handle, self.current, transactional_id), os.getpid()
+        # by partition
+        self._next_sequences = Counter[int]()
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        """Raises InvalidRecordError in a forked child if the producer has a transactional id."""
+        if self._process != os.getpid():
+            if self._identity.transactional_id is not None:
+                raise InvalidRecordError("the producer was started before a fork: start another one in this process")
+            self._begin()
+        return self._identity
 
     def _append(self, parts: Sequence[PartitionBatches]) -> Appends:
-        appends = self.engine.append(parts, self._sequences.fence)
+        appends = self.engine.append(parts, self.identity)
         incomplete = {failure.partition for failure in appends.failures}
         for part in parts:
             if part.partition not in incomplete:
-                self._sequences.count(part.partition, part.record_count)
+                sequence = self._next_sequences[part.partition]
+                self._next_sequences[part.partition] = int(increment_sequence(sequence, part.record_count))
         return appends
 
     def _form_of(self, partition: int, form: BatchFormat) -> BatchFormat:
-        return self._sequences.form_of(partition, form)
+        identity = self.identity
+        sequence = self._next_sequences[partition]
+        return replace(form, producer_id=identity.producer_id, producer_epoch=identity.epoch, base_sequence=sequence)
 
 
 class TransactionSender(ProducerSender):
@@ -278,18 +265,15 @@ class TransactionSender(ProducerSender):
     """
 
     _appender: Appender | None = None
-    _read_version = 0
-    #: The transaction's segments, once its commit was tried, and the number that it is committed under.
+    _read_version = _transactions = 0
+    #: The transaction's segments, once its commit was tried.
     _written: Sequence[SegmentInfo] | None = None
-    _number = 0
 
     def begin(self) -> None:
-        identity = self._sequences.fence
-        identity.check(self.current.refresh())
+        self.identity.check(self.current.refresh())
         self._read_version, self._written = self.current.snapshot.version, None
         # each has its own number, so that it is recognized even after an interrupt right after its commit
-        self._sequences.transactions[identity.app_id] += 1
-        self._number = (identity.generation << _NUMBER_BITS) + self._sequences.transactions[identity.app_id]
+        self._transactions += 1
         self._appender = open_appender(self.handle, self.current, self.compression)
 
     def send(self, records: pa.RecordBatch) -> SendResult:
@@ -305,7 +289,7 @@ class TransactionSender(ProducerSender):
         if self._written:
             result = self._committed_once(self._written)
         else:
-            self._sequences.fence.check(self.current.refresh())
+            self.identity.check(self.current.refresh())
             result = AppendResult(None)
         self._appender = None
         return SendResult(result, successes(result))
@@ -329,7 +313,7 @@ class TransactionSender(ProducerSender):
 
     def _committed_once(self, segments: Sequence[SegmentInfo]) -> AppendResult:
         """Commit the segments under the transaction's number, unless something is committed under it."""
-        identity, deadline = self._sequences.fence, Deadline(DELIVERY_TIMEOUT_S)
+        identity, deadline = self.identity, Deadline(DELIVERY_TIMEOUT_S)
         while True:
             try:
                 result, snapshot = commit_append(
@@ -339,7 +323,7 @@ class TransactionSender(ProducerSender):
                     # where nothing is added, no file can be too old
                     read_version=self._read_version if segments else None,
                     app_id=identity.app_id,
-                    batch_id=self._number,
+                    batch_id=(identity.generation << _NUMBER_BITS) + self._transactions,
                     in_order=True,
                     written_by=self._open_appender().config,
                 )
@@ -362,13 +346,13 @@ def producer_sender(
     transactional_id: str | None,
 ) -> RecordSender:
     """The sender of a new producer; fences all earlier producers with the same transactional id."""
-    sequences = ProducerSequences(handle, current, transactional_id)
-    if transactional_id is not None and handle.storage.is_local_disk:
+    if transactional_id is None:
+        return ProducerSender(handle, current, engine, compression, None)
+    sender = TransactionSender(handle, current, engine, compression, transactional_id)
+    if handle.storage.is_local_disk:
         # until the appends of earlier producers with this id have ended
         wait_for_appends(handle, current.snapshot)
-    if transactional_id is None:
-        return ProducerSender(handle, current, engine, compression, sequences)
-    return TransactionSender(handle, current, engine, compression, sequences)
+    return sender
 
 
 _log = logging.getLogger("distlog")
