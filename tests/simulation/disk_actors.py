@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -226,7 +227,7 @@ def watch_failed_syncs(oracle: DiskOracle) -> Iterator[None]:
     def publish(self: Any, status: PageStatus, state: Any) -> None:
         real(self, status, state)
         if status is PageStatus.FAILED:
-            oracle.note_cut(int(self.folder.rpartition("-")[2]), state.flushed_offset)
+            oracle.note_cut(int(os.path.dirname(self.path).rpartition("-")[2]), state.flushed_offset)
 
     with mock.patch.object(PartitionLock, "publish", publish):
         yield
