@@ -292,14 +292,14 @@ def first_old_stem(actions: Sequence[Action], gc_floor: int) -> str | None:
     old_stems = {stem for stem in stems if (version := stem_read_version(stem)) is not None and version < gc_floor}
     if not old_stems:
         return None
-    known = set(_files(actions, Remove | RemoveTable | Seal))
+    replaced_files = set(_files(actions, Remove | RemoveTable | Seal))
     restored = {action.partition for action in actions if isinstance(action, Restore)}
     added = (file for file in _files(actions, Add | AddTable | Active) if file[0] not in restored)
-    return next((file[1] for file in added if file[1] in old_stems and file not in known), None)
+    return next((file[1] for file in added if file[1] in old_stems and file not in replaced_files), None)
 
 
 def _files(actions: Iterable[Action], kinds: Any) -> Iterator[tuple[int, str]]:
-    """Yield (partition, stem) of the segments that actions of these `kinds` name."""
+    """Yield the partition and stem of each segment that actions of the given kinds name."""
     for action in actions:
         if isinstance(action, kinds):
             if isinstance(action, AddTable | RemoveTable):

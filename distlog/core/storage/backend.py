@@ -1,4 +1,4 @@
-"""What the kinds of storage share: values, writers, ranges, and retries after errors."""
+"""Values, writers, ranges and retries of all kinds of storage."""
 
 from __future__ import annotations
 
