@@ -132,7 +132,11 @@ class TopicConfig(ShownSettings):
     # The defaults that the caller opened the topic with, in place of Kafka's: (name, value).
     defaults: tuple[tuple[str, object], ...] = field(default=(), compare=False, repr=False)
 
+    # The largest log file of a segment, in bytes (Kafka's `LogConfig.segmentSize`).
+    segment_size: int = field(init=False, compare=False, repr=False)
+
     def __post_init__(self) -> None:
+        object.__setattr__(self, "segment_size", self.internal_segment_bytes or self.segment_bytes)
         for name, spec in _FIELDS.items():
             value = getattr(self, spec.name)
             if value is not spec.default:
@@ -187,11 +191,6 @@ class TopicConfig(ShownSettings):
             return None
         least_ms = COMMIT_RETENTION_DELAYS * self.file_delete_delay_ms
         return max(self.commit_retention_ms, self.least_retention_ms, least_ms)
-
-    @property
-    def segment_size(self) -> int:
-        """The largest log file of a segment, in bytes (Kafka's `LogConfig.segmentSize`)."""
-        return self.internal_segment_bytes or self.segment_bytes
 
     @classmethod
     def stored(cls, settings: Mapping[str, str]) -> TopicConfig:

@@ -16,7 +16,7 @@ from crc32c import crc32c
 
 from distlog.core.arrays import BLOCK_BYTES, byte_array, flags_of, new_array, new_pages
 from distlog.core.config import TopicConfig
-from distlog.core.errors import InvalidConfigError, InvalidRecordError, RecordTooLargeError
+from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.format import compression
 from distlog.core.format.kernels import record_write
 from distlog.core.format.kernels.batch_scan import BATCH
@@ -278,16 +278,6 @@ def usual_batch(config: TopicConfig) -> int:
 
 def largest_batch(config: TopicConfig) -> int:
     return min(config.max_message_bytes, config.segment_size)
-
-
-def check_batch_size(largest: int, config: TopicConfig) -> None:
-    """Raise RecordTooLargeError if the largest batch has more bytes than `max.message.bytes`."""
-    if largest > config.max_message_bytes:
-        raise RecordTooLargeError(
-            "a batch is larger than max.message.bytes: make smaller batches",
-            size=largest,
-            limit=config.max_message_bytes,
-        )
 
 
 def codec_of(config: TopicConfig, producer_codec: str | None) -> str:

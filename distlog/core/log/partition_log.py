@@ -36,12 +36,11 @@ from distlog.core.format.record_batch import (
     set_append_times,
     write_append_times,
 )
-from distlog.core.format.record_encoder import check_batch_size
 from distlog.core.integers import MAX_LONG
 from distlog.core.log.active_partition import ActivePartition, begin_segments, open_segments, roll
 from distlog.core.log.log_segment import LogSegment, Unflushed, is_flush_due
 from distlog.core.log.partition_lock import FlushOutcome, PageStatus, PartitionCounters, mark, marked
-from distlog.core.log.producers import NO_EFFECT, PartitionProducers, TransactionEffect, validate
+from distlog.core.log.producers import NO_EFFECT, PartitionProducers, TransactionEffect, check_batch_size, validate
 from distlog.core.log.segment_files import ActiveFile, DamagedLogError, FileCalls, SegmentFiles
 from distlog.core.segments.producer_states import FirstBatch, any_first
 from distlog.core.segments.segment_reader import TopicHandle

@@ -55,7 +55,6 @@ from distlog.core.format.record_batch import (
 )
 from distlog.core.format.record_encoder import (
     ValidBatch,
-    check_batch_size,
     codec_of,
     compression_level,
     write_headers,
@@ -393,7 +392,8 @@ def validate(data: Buffer, config: TopicConfig, now_ms: int) -> ValidBatch:
         verdicts,
     )
     _refuse(checked, verdicts)
-    codec = CODEC_NAMES.index(codec_of(config, CODEC_NAMES[records.codec]))
+    is_producers = config.compression_type == "producer"
+    codec = records.codec if is_producers else CODEC_NAMES.index(codec_of(config, None))
     rows["leader_epoch"] = -1
     if batch.max_timestamp == checked.max_timestamp and codec == records.codec:
         # the checksum stays: it does not cover the leader epoch
@@ -440,6 +440,16 @@ def _check_batch(data: Buffer, batch: BatchFields, config: TopicConfig) -> None:
         raise InvalidRecordError("a client cannot append control batches")
     if batch.producer_id >= 0 and batch.base_sequence < 0:
         raise InvalidRecordError("a producer id needs a sequence number", producer_id=batch.producer_id)
+
+
+def check_batch_size(largest: int, config: TopicConfig) -> None:
+    """Raise RecordTooLargeError if the largest batch has more bytes than `max.message.bytes`."""
+    if largest > config.max_message_bytes:
+        raise RecordTooLargeError(
+            "a batch is larger than max.message.bytes: make smaller batches",
+            size=largest,
+            limit=config.max_message_bytes,
+        )
 
 
 def _records(data: Buffer, batch: BatchFields, config: TopicConfig) -> _Records:

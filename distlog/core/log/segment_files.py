@@ -35,7 +35,6 @@ from distlog.core.segments.segment_state import (
     IndexEntries,
     Numbers,
 )
-from distlog.core.storage.backend import byte_view
 from distlog.core.storage.local_files import LOCAL_ERRORS, failing_as, make_folders, removed_on_error, sync_folder
 from distlog.core.storage.parallel import process_lock
 
@@ -181,9 +180,9 @@ class ActiveFile:
         self._open(os.O_CREAT | os.O_EXCL)
 
     def write(self, data: Buffer, position: int) -> None:
-        """Write all of `data` at `position`; creates a missing file."""
+        """Write all bytes of `data`, a buffer of bytes, at `position`; creates a missing file."""
         file = self._file if self._file is not None else self._open(os.O_CREAT)
-        view = byte_view(data)
+        view = memoryview(data)
         try:
             written = self._calls.pwrite(file, view, position)
             while written < view.nbytes:
