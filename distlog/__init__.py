@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from distlog.core.read.lookup import EARLIEST, LATEST, MAX_TIMESTAMP
     from distlog.core.read.scan import Record
     from distlog.core.schemas.registry import SchemaRegistry
-    from distlog.core.sql import sql
+    from distlog.core.sql import sql, sql_connection
     from distlog.core.topic import Topic
     from distlog.core.warm_up import warm_up
     from distlog.core.write.append import AppendResult
@@ -105,6 +105,7 @@ __all__ = [
     "open_or_create",
     "open_tiered",
     "sql",
+    "sql_connection",
     "topics",
     "warm_up",
 ]
@@ -118,7 +119,7 @@ _MODULES = {
     "read.lookup": ("EARLIEST", "LATEST", "MAX_TIMESTAMP"),
     "read.scan": ("Record",),
     "schemas.registry": ("SchemaRegistry",),
-    "sql": ("sql",),
+    "sql": ("sql", "sql_connection"),
     "topic": ("Topic",),
     "warm_up": ("warm_up",),
     "write.append": ("AppendResult",),

@@ -19,8 +19,9 @@ import typer
 import distlog
 from distlog.cli import options
 from distlog.cli.input import STANDARD_INPUT, AppendedInput, Appending, Interrupt, Source, StreamReading
-from distlog.cli.options import AtTime, AtVersion, Json, Storage, Url, open_at, usage
-from distlog.console.arguments import FromEnd
+from distlog.cli.options import AtTime, AtVersion, Json, Storage, Url, open_at, settings, usage
+from distlog.console import arguments
+from distlog.console.arguments import FromEnd, registry_at
 from distlog.console.output import (
     FAILED,
     SUCCESS,
@@ -54,6 +55,11 @@ from distlog.core.topic import Topic
 
 #: The columns for people by default. JSON has all.
 _FOR_PEOPLE = tuple(name for name in COLUMNS if name != "timestamp_type")
+
+
+class OnErrorChoice(str, Enum):
+    FAIL = "fail"
+    NULL = "null"
 
 
 class ResultFormat(str, Enum):
@@ -253,6 +259,29 @@ def sql(
         str | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write the result to FILE, which is replaced."),
     ] = None,
+    values: Annotated[list[Any], settings("--values", "Decode values: clicks=avro, protobuf or json.")],
+    schema: Annotated[
+        list[Any], settings("--schema", "Decode values by a schema in a file: clicks=click.avsc, a .proto, or JSON.")
+    ],
+    registry: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Use this schema registry, or its topic. Default: $DISTLOG_SCHEMA_REGISTRY, or ROOT/_schemas.",
+        ),
+    ] = None,
+    on_error: Annotated[
+        OnErrorChoice, typer.Option(help="Fail at a value that cannot be decoded, or read it as null.")
+    ] = OnErrorChoice.FAIL,
+    blobs: Annotated[bool, typer.Option("--blobs", help="Read keys and values as blobs.")] = False,
+    version: Annotated[
+        list[Any] | None,
+        typer.Option(
+            metavar="TOPIC=N",
+            parser=usage(arguments.version_of_topics),
+            help="Read TOPIC as of version N; N alone for the only topic. May be repeated.",
+        ),
+    ] = None,
     timestamp: AtTime = None,
     storage: Storage,
     as_json: Json = False,
@@ -260,7 +289,8 @@ def sql(
     """Run a query of SQL over topics.
 
     Each topic is a table with the columns partition, offset, timestamp, timestamp_type, key, value and headers. Write
-    "offset" in quotes, since SQL has a word OFFSET. Fields of JSON are value->>'$.name'.
+    "offset" in quotes, since SQL has a word OFFSET. Fields of JSON are value->>'$.name'; with --values, fields of
+    values are value.name.
     """
     if (query is None) == (file is None):
         raise typer.BadParameter("give one query, as an argument or with --file", param_hint="QUERY")
@@ -269,10 +299,24 @@ def sql(
         raise typer.BadParameter("parquet needs --output FILE", param_hint="--format")
     if output is not None and kind is ResultFormat.TABLE:
         raise typer.BadParameter("--output needs --format json, csv or parquet", param_hint="--output")
+    versions = dict(version or ())
+    if None in versions and len(versions) > 1:
+        raise typer.BadParameter("give one version, or versions by topic: clicks=3", param_hint="--version")
     text = query if file is None else file.read_text(encoding="utf-8")
     duckdb = optional("duckdb", "distlog sql", extra("duckdb"))
     try:
-        relation = distlog.sql(str(text), root, timestamp=timestamp, storage_options=dict(storage))
+        relation = distlog.sql(
+            str(text),
+            root,
+            values=dict(values),
+            schemas={topic: Path(path).read_text(encoding="utf-8") for topic, path in schema},
+            registry=registry_at(registry, storage=dict(storage)),
+            on_error=on_error.value,
+            blobs=blobs,
+            version=versions.get(None, versions) or None,
+            timestamp=timestamp,
+            storage_options=dict(storage),
+        )
     except duckdb.Error as error:
         raise typer.BadParameter(str(error), param_hint="QUERY") from None
     try:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from distlog.core.opening import open as open_topic
 from distlog.core.read.lookup import EARLIEST, LATEST, MAX_TIMESTAMP
+from distlog.core.schemas.registry import DEFAULT_CONTEXT, SchemaRegistry
 from distlog.core.times import iso, now_ms, to_ms
 
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
@@ -16,6 +19,8 @@ _AGO = re.compile(r"-([0-9]{1,9})([smhd])")
 _UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 #: The ways to write a time.
 _TIMES = "write 2026-01-31, 2026-01-31T12:00Z, now, -1h or milliseconds since 1970"
+#: The schema registry without --registry: most addresses include a password.
+REGISTRY_VARIABLE = "DISTLOG_SCHEMA_REGISTRY"
 _SPECIAL_TIMES = {"earliest": EARLIEST, "latest": LATEST, "max-timestamp": MAX_TIMESTAMP}
 
 
@@ -25,6 +30,23 @@ def setting(text: str) -> tuple[str, str]:
     if not (name and equals):
         raise ValueError("write NAME=VALUE")
     return name, value
+
+
+def registry_at(
+    address: str | None, context: str = DEFAULT_CONTEXT, storage: Mapping[str, Any] | None = None
+) -> SchemaRegistry | None:
+    """Return the registry at an http address or of a topic, by default $DISTLOG_SCHEMA_REGISTRY; None without one."""
+    address = address or os.environ.get(REGISTRY_VARIABLE)
+    if address is None:
+        return None
+    is_server = address.startswith(("http://", "https://"))
+    return SchemaRegistry(address if is_server else open_topic(address, storage_options=storage), context)
+
+
+def version_of_topics(text: str) -> tuple[str | None, int]:
+    """Split `TOPIC=VERSION`; without a topic it is None."""
+    topic, equals, number = text.rpartition("=")
+    return topic if equals else None, version(number)
 
 
 def check_unique_names(pairs: Iterable[tuple[str, str]]) -> None:

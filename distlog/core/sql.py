@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, get_args
 
 import pyarrow as pa
 
 from distlog.core import extra, optional, paths
-from distlog.core.errors import TopicNotFoundError
+from distlog.core.errors import InvalidConfigError, SchemaNotFoundError, TopicNotFoundError
+from distlog.core.json_columns import structure_of, with_fields
 from distlog.core.opening import StorageOptions, find_topics
 from distlog.core.opening import open as open_topic
 from distlog.core.read.dataset import TEXT_COLUMNS, TopicDataset, is_text
+from distlog.core.schemas.avro import avro_decoder
+from distlog.core.schemas.decoding import Decoder, OnError, ValueFormat, check_on_error
+from distlog.core.schemas.protobuf import protobuf_decoder
+from distlog.core.schemas.registry import SchemaRegistry, SchemaTopic, registry_of
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 from distlog.core.times import Time
 
 if TYPE_CHECKING:
-    from duckdb import DuckDBPyRelation
+    from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
-#: The first and the last records of a topic that show whether its keys and values are text.
+#: The first and the last records of a topic that show whether its keys and values are text, and the values' columns.
 _SAMPLE_RECORDS = 100
+#: The topic where a schema registry on the same cluster or gateway stores its schemas.
+_SCHEMAS_TOPIC = "_schemas"
 
 
 def sql(
-    query: str, root: str, *, timestamp: Time | None = None, storage_options: StorageOptions | None = None
+    query: str,
+    root: str,
+    *,
+    values: Mapping[str, ValueFormat] | None = None,
+    schemas: Mapping[str, Any] | None = None,
+    registry: SchemaRegistry | SchemaTopic | Mapping[int, Any] | str | None = None,
+    on_error: OnError = "fail",
+    blobs: bool = False,
+    version: int | Mapping[str, int] | None = None,
+    timestamp: Time | None = None,
+    storage_options: StorageOptions | None = None,
 ) -> DuckDBPyRelation:
     """Run a query of SQL over topics; DuckDB must be installed.
 
@@ -35,55 +53,170 @@ def sql(
     Args:
         query: A statement of DuckDB's SQL; `SHOW TABLES` lists the topics.
         root: Any fsspec URL or local path of a folder of topics, or of one topic.
-        timestamp: The time whose records are read; default now.
+        values: By topic, the format of its values, json, avro or protobuf: `value` becomes a struct, and `value.user`
+            a field. The first and last records give the fields of JSON, and the newest schema of the others.
+        schemas: By topic, the schema of the columns: as in `Scan.avro` and `Scan.protobuf`; for JSON the types of
+            DuckDB by the names of the fields, as `{"user": "VARCHAR"}`.
+        registry: A registry, or the source of one; default the topic `_schemas` in the folder, if it exists, for
+            topics without a schema.
+        on_error: With `null`, a value that cannot be decoded is null; else the query fails.
+        blobs: Make all keys and values blobs.
+        version: The version to read of the only topic, or versions by topic; default the newest.
+        timestamp: The time whose versions to read.
         storage_options: Options of the storage.
 
     Returns:
         The relation, which reads the topics each time that its result is asked for, at the versions of the call.
 
     Raises:
-        TopicNotFoundError: There is no topic in the folder.
+        TopicNotFoundError: There is no topic in the folder, or an option names a topic that does not exist.
+        InvalidConfigError: An option is not valid.
+        SchemaNotFoundError: The registry has no schema of a topic's first and last values.
         ModuleNotFoundError: DuckDB is not installed.
 
     Examples:
         >>> distlog.sql("SELECT key FROM clicks WHERE partition = 0 ORDER BY key", ".").fetchall()
         [('anna',), ('bert',)]
+        >>> query = "SELECT value.page, count(*) FROM clicks GROUP BY ALL ORDER BY ALL"
+        >>> distlog.sql(query, ".", values={"clicks": "json"}).fetchall()
+        [('/help', 1), ('/start', 2)]
     """
-    duckdb = optional("duckdb", "sql()", extra("duckdb"))
-    connection = duckdb.connect(":memory:")
-    connection.execute("SET TimeZone = 'UTC'")
-    storage = Storage(root, storage_options)
-    for name, dataset in _views(storage, _tables_in(connection, query), timestamp, storage_options).items():
-        connection.register(name, dataset)
+    connection = _connect("sql()")
+    views = _Views(root, values, schemas, registry, on_error, blobs, version, timestamp, storage_options)
+    views.add_to(connection, query)
     relation: DuckDBPyRelation = connection.sql(query)
     return relation
 
 
-def _tables_in(connection: Any, query: str) -> set[str]:
-    """Return the tables that the query names; empty if it names none, or if only running it would show them."""
-    try:
-        return set(connection.get_table_names(query))
-    except RuntimeError:
-        return set()
+def sql_connection(root: str, **options: Any) -> DuckDBPyConnection:
+    """Open a DuckDB connection whose views are the topics of a folder, as for `%%sql` in a notebook.
+
+    The views stay at the versions of the call.
+
+    Args:
+        root: As in `sql`.
+        **options: The other options of `sql`.
+
+    Returns:
+        The connection, to a database in memory.
+
+    Raises:
+        DistlogError: As `sql` raises.
+
+    Examples:
+        >>> connection = distlog.sql_connection(".")
+        >>> connection.sql("SHOW TABLES").fetchall()
+        [('clicks',)]
+    """
+    connection = _connect("sql_connection()")
+    _Views(root, **options).add_to(connection)
+    return connection
 
 
-def _views(
-    root: Storage, tables: Iterable[str], timestamp: Time | None, options: StorageOptions | None
-) -> dict[str, TopicDataset]:
-    """Return the datasets of the topics that the query names, or else of all topics."""
-    is_topic = paths.COMMITS_DIR in root.list_folders()
-    storages = {storage.name: storage for storage in ([root] if is_topic else find_topics(root))}
-    if not storages:
-        raise TopicNotFoundError("there is no topic in the folder", url=root.url)
-    # DuckDB does not distinguish upper and lower case
-    lower = {name.lower(): name for name in storages}
-    topics = {table: table if table in storages else lower.get(table.lower()) for table in tables}
-    names = {table: name for table, name in topics.items() if name} or {name: name for name in storages}
+def _connect(feature: str) -> DuckDBPyConnection:
+    connection: DuckDBPyConnection = optional("duckdb", feature, extra("duckdb")).connect(":memory:")
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
 
-    def dataset(name: str) -> TopicDataset:
-        topic = open_topic(storages[name].url, timestamp=timestamp, storage_options=options)
+
+class _Views:
+    """The topics of a folder as views of DuckDB; the options are as in `sql`."""
+
+    def __init__(
+        self,
+        root: str,
+        values: Mapping[str, ValueFormat] | None = None,
+        schemas: Mapping[str, Any] | None = None,
+        registry: SchemaRegistry | SchemaTopic | Mapping[int, Any] | str | None = None,
+        on_error: OnError = "fail",
+        blobs: bool = False,
+        version: int | Mapping[str, int] | None = None,
+        timestamp: Time | None = None,
+        storage_options: StorageOptions | None = None,
+    ) -> None:
+        check_on_error(on_error)
+        folder = Storage(root, storage_options)
+        is_topic = paths.COMMITS_DIR in folder.list_folders()
+        self._storages = {storage.name: storage for storage in ([folder] if is_topic else find_topics(folder))}
+        if not self._storages:
+            raise TopicNotFoundError("there is no topic in the folder", url=folder.url)
+        self._values, self._schemas, self._registry = values or {}, schemas or {}, registry_of(registry)
+        self._on_error, self._blobs, self._storage_options = on_error, blobs, storage_options
+        self._version, self._timestamp = version, timestamp
+        self._check_options()
+        needs_registry = any(kind != "json" and name not in self._schemas for name, kind in self._values.items())
+        self._folder_registry: SchemaRegistry | None = None
+        if needs_registry and registry is None and _SCHEMAS_TOPIC in self._storages:
+            schemas_topic = open_topic(self._storages[_SCHEMAS_TOPIC].url, storage_options=storage_options)
+            self._folder_registry = SchemaRegistry(schemas_topic)
+
+    def _check_options(self) -> None:
+        versions = self._version if isinstance(self._version, Mapping) else {}
+        options: dict[str, Mapping[str, Any]] = {
+            "values": self._values,
+            "schemas": self._schemas,
+            "version": versions,
+        }
+        for option, by_topic in options.items():
+            if unknown := by_topic.keys() - self._storages.keys():
+                text = f"{option} names a topic that is not in the folder: it has {', '.join(sorted(self._storages))}"
+                raise TopicNotFoundError(text, topic=min(unknown))
+        for name, value_format in self._values.items():
+            if value_format not in get_args(ValueFormat):
+                text = f"a format of values is one of {', '.join(get_args(ValueFormat))}"
+                raise InvalidConfigError(text, topic=name, format=repr(value_format))
+        if without_format := self._schemas.keys() - self._values.keys():
+            text = "a schema needs the format of the values, as in values={'clicks': 'avro'}"
+            raise InvalidConfigError(text, topic=min(without_format))
+
+    def add_to(self, connection: DuckDBPyConnection, query: str = "") -> None:
+        """Add views of the topics that the query names; of all topics if it names none."""
+        names = self._named(query) or list(self._storages)
+        if isinstance(self._version, int) and len(names) > 1:
+            text = f"a version is of one topic: give versions by topic, as in version={{{min(names)!r}: 3}}"
+            raise InvalidConfigError(text, version=self._version)
+        datasets = in_parallel(self._dataset_and_sample, names)
+        for name, (dataset, sample) in zip(names, datasets, strict=True):
+            if self._values.get(name) != "json":
+                connection.register(name, dataset)
+                continue
+            structure = structure_of(connection, self._schemas.get(name), sample)
+            records = with_fields(connection.from_arrow(dataset), name, structure, self._on_error)
+            records.create_view(name)
+
+    def _named(self, query: str) -> list[str]:
+        """Return the topics that the query names, also in upper and lower case unless a topic has the exact name."""
+        patterns = {name: rf"(?<!\w){re.escape(name)}(?!\w)" for name in self._storages}
+        exact = {name: name.lower() for name, pattern in patterns.items() if re.search(pattern, query)}
+        other_names = [name for name in patterns if name.lower() not in exact.values()]
+        return [*exact, *(name for name in other_names if re.search(patterns[name], query, re.IGNORECASE))]
+
+    def _dataset_and_sample(self, name: str) -> tuple[TopicDataset, pa.Table]:
+        version = self._version.get(name) if isinstance(self._version, Mapping) else self._version
+        topic = open_topic(self._storages[name].url, version, self._timestamp, self._storage_options)
         scan = topic.scan(columns=TEXT_COLUMNS)
         sample = pa.concat_tables([scan.head(_SAMPLE_RECORDS), scan.tail(_SAMPLE_RECORDS)])
-        return topic.dataset(text=[name for name in TEXT_COLUMNS if is_text(sample[name])])
+        decoder = self._decoder(name, sample["value"].chunks)
+        names = TEXT_COLUMNS[:1] if name in self._values else TEXT_COLUMNS
+        text = [] if self._blobs else [column for column in names if is_text(sample[column])]
+        snapshot = topic.live_snapshot
+        dataset = TopicDataset(topic.reader, snapshot, text=text, decoder=decoder, on_error=self._on_error)
+        return dataset, sample
 
-    return dict(zip(names, in_parallel(dataset, names.values()), strict=True))
+    def _decoder(self, name: str, values: list[pa.Array]) -> Decoder | None:
+        """Return the decoder of a topic's values of Avro or Protobuf; None if there is no value."""
+        value_format, schema = self._values.get(name), self._schemas.get(name)
+        if value_format in (None, "json") or (
+            schema is None and all(array.null_count == len(array) for array in values)
+        ):
+            return None
+        registry = self._folder_registry if schema is None and self._registry is None else self._registry
+        decoder: Decoder
+        if value_format == "avro":
+            decoder = avro_decoder(schema, registry, values)
+        else:
+            decoder = protobuf_decoder(schema, None, registry, values)
+        if not decoder.schema.names:
+            text = f"the registry has no schema of the values of {name}: pass their schema in schemas"
+            raise SchemaNotFoundError(text, topic=name)
+        return decoder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -11,29 +10,28 @@ from typing import Any, get_args
 from pyspark.sql import SparkSession
 
 from distlog.console import arguments
+from distlog.console.arguments import REGISTRY_VARIABLE, registry_at
 from distlog.console.output import Summary
 from distlog.core.display import counted
 from distlog.core.errors import InvalidConfigError
 from distlog.core.opening import open as open_topic
+from distlog.core.schemas.decoding import ValueFormat
 from distlog.core.schemas.registry import SchemaRegistry, split_subject
 from distlog.core.topic import Topic
 from distlog.jobs.job import argument, job_parser, run_job
 from distlog.spark.tables import LakeFormat, to_table
-from distlog.spark.values import ValueFormat
 
 #: The formats of values.
 FORMATS = ("binary", *get_args(ValueFormat))
 #: The formats of tables.
 OUTPUTS = ("parquet", *get_args(LakeFormat))
-#: The registry of a job without --registry: most addresses include a password.
-REGISTRY_VARIABLE = "DISTLOG_SCHEMA_REGISTRY"
 
 
 def write_table(spark: SparkSession, options: argparse.Namespace) -> Summary:
     storage = dict(options.storage)
     topic = open_topic(options.topic, storage_options=storage)
     context, _ = split_subject(options.subject or "")
-    registry = _registry(options.registry or os.environ.get(REGISTRY_VARIABLE), context, storage)
+    registry = registry_at(options.registry, context, storage)
     report = to_table(
         spark,
         topic,
@@ -54,14 +52,6 @@ def write_table(spark: SparkSession, options: argparse.Namespace) -> Summary:
     rows, batches = counted(report.rows, "row"), counted(report.batches, "batch", "batches")
     text = f"added {rows} of {options.topic} to {options.table} in {batches} and {report.seconds:.1f} s"
     return Summary(text, {"topic": options.topic, **report.to_dict()})
-
-
-def _registry(address: str | None, context: str, storage: dict[str, Any]) -> SchemaRegistry | None:
-    """Return the registry at an http address, or the one whose topic it is, with the ids of `context`."""
-    if address is None:
-        return None
-    is_server = address.startswith(("http://", "https://"))
-    return SchemaRegistry(address if is_server else open_topic(address, storage_options=storage), context)
 
 
 def _schema(options: argparse.Namespace, topic: Topic, registry: SchemaRegistry | None) -> Any:

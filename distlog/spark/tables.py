@@ -32,14 +32,14 @@ from distlog.core.commits.snapshot import PartitionState
 from distlog.core.errors import CommitConflictError, InvalidConfigError, OffsetOutOfRangeError, StorageError
 from distlog.core.opening import open as open_topic
 from distlog.core.read.lookup import EARLIEST
-from distlog.core.schemas.decoding import OnError
+from distlog.core.schemas.decoding import OnError, ValueFormat
 from distlog.core.schemas.registry import SchemaRegistry, SchemaTopic
 from distlog.core.storage.storage import parse_url
 from distlog.core.topic import Topic
 from distlog.spark.batch_source import schema_of
 from distlog.spark.frames import read, stream
 from distlog.spark.stream_plan import Admission, Ends, Limits
-from distlog.spark.values import ValueFormat, decode, quoted
+from distlog.spark.values import decode, quoted
 
 LakeFormat = Literal["delta", "iceberg"]
 """The format of a table whose own commits hold the offsets."""

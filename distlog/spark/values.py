@@ -6,7 +6,7 @@ No jar is needed: Python decodes whole Arrow batches in Spark's tasks, also for 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -16,13 +16,17 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from distlog.core.errors import InvalidConfigError
 from distlog.core.schemas.avro import AvroDecoder, AvroSchema
-from distlog.core.schemas.decoding import Decoder, OnError, check_on_error, decoded_batches, schema_with
+from distlog.core.schemas.decoding import (
+    Decoder,
+    OnError,
+    ValueFormat,
+    check_on_error,
+    decoded_batches,
+    schema_with,
+)
 from distlog.core.schemas.protobuf import Message, ProtobufDecoder
 from distlog.core.schemas.registry import SchemaRegistry, SchemaTopic, registry_of
 from distlog.spark.versions import arrow_schema
-
-ValueFormat = Literal["json", "avro", "protobuf"]
-"""The format of values: json, avro or protobuf."""
 
 #: The part of a column's name that Spark fills with a text that is not JSON.
 _BAD = "__bad_json"

@@ -27,7 +27,7 @@ CORE_LAYERS = (
     "maintain",
     "kafka files tiered",
     "topic opening",
-    "sql log_manager warm_up",
+    "json_columns sql log_manager warm_up",
 )
 #: Above the core, lowest first: what a program imports, then its faces, then what runs them.
 OUTER_LAYERS = (

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import random
+from collections.abc import Iterator
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -19,6 +22,7 @@ from hypothesis import strategies as st
 from topics import NOW, TINY, topic_on
 
 import distlog
+from distlog.core.read import dataset
 from distlog.core.read.conditions import Conditions
 from distlog.core.storage.storage import Storage
 
@@ -210,3 +214,23 @@ def test_a_filter_without_an_encoding_bounds_nothing(small: distlog.Topic) -> No
         conditions = Conditions.of_expression(condition, schema, range(3))
         assert conditions == Conditions(frozenset({0, 1, 2}), is_exact=False)
     assert small.dataset().count_rows(pc.field("offset").cast("double") > 1.5) == 3 * 58
+
+
+def test_duckdb_reads_no_further_than_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = distlog.create(f"{tmp_path}/t", config={"segment.bytes": 1 << 20, "retention.ms": -1})
+    for _ in range(40):
+        topic.append([{"value": random.randbytes(1 << 19)}])
+    batches, read = list[pa.RecordBatch](), dataset.read_slices
+
+    def noted(*arguments: Any) -> Iterator[pa.RecordBatch]:
+        for batch in read(*arguments):
+            batches.append(batch)
+            yield batch
+
+    monkeypatch.setattr(dataset, "read_slices", noted)
+    connection = duckdb.connect()
+    connection.register("clicks", topic.dataset())
+    assert len(connection.sql("SELECT value FROM clicks LIMIT 1").fetchall()) == 1
+    count = len(batches)
+    assert len(connection.sql("SELECT value FROM clicks").fetchall()) == 40
+    assert count < 3 < len(batches) - count

@@ -34,6 +34,7 @@ def test_topics_are_tables_that_can_be_joined(root: str) -> None:
         FROM "page-views" p JOIN users u ON u.key = p.key GROUP BY city ORDER BY city
     """
     assert distlog.sql(query, root).fetchall() == [("Bonn", 2), ("Rom", 1)]
+    assert distlog.sql("SELECT count(*) FROM USERS--the users", root).fetchall() == [(2,)]
     assert distlog.sql("SHOW TABLES", root).fetchall() == [("Page-views",), ("raw",), ("users",)]
     assert distlog.sql("SELECT count(*) FROM users", f"{root}/users").fetchall() == [(2,)]
     kinds = {name: kind for name, kind, *_ in distlog.sql("DESCRIBE raw", root).fetchall()}
@@ -60,6 +61,34 @@ def test_a_query_reads_the_versions_of_its_call_or_of_a_time(root: str) -> None:
     assert distlog.sql("SELECT count(*) FROM raw", root).fetchall() == [(2,)]
 
 
+def test_a_query_reads_the_versions_of_its_topics(root: str, cli: CommandLine) -> None:
+    distlog.open(f"{root}/raw").append([{"value": "later"}])
+    counts = "SELECT (SELECT count(*) FROM raw), (SELECT count(*) FROM users)"
+    assert distlog.sql(counts, root).fetchall() == [(2, 2)]
+    assert distlog.sql(counts, root, version={"raw": 1, "users": 0}).fetchall() == [(1, 0)]
+    assert cli.bare("sql", root, counts, "--version", "raw=1").rows[1] == ["1", "2"]
+    assert cli.bare("sql", root, "SELECT count(*) FROM raw", "--version", "1").rows[1] == ["1"]
+    for wrong in (["1"], ["1", "raw=1"], ["raw=x"], ["gone=1"]):
+        arguments = [word for number in wrong for word in ("--version", number)]
+        assert cli.bare("sql", root, counts, *arguments).status != 0
+
+
+def test_keys_and_values_are_blobs_if_asked_for(root: str, cli: CommandLine) -> None:
+    assert distlog.sql("SELECT DISTINCT key FROM users ORDER BY key", root, blobs=True).fetchall() == [
+        (b"ann",),
+        (b"bob",),
+    ]
+    assert cli.bare("sql", root, "SELECT typeof(value) FROM users LIMIT 1", "--blobs").rows[1] == ["BLOB"]
+
+
+def test_a_connection_has_the_topics_as_views(root: str) -> None:
+    connection = distlog.sql_connection(root, values={"users": "json"}, version={"raw": 0})
+    assert connection.sql("SHOW TABLES").fetchall() == [("Page-views",), ("raw",), ("users",)]
+    connection.sql("CREATE TABLE cities AS SELECT value.city AS city FROM users")
+    assert connection.sql("SELECT city FROM cities ORDER BY city").fetchall() == [("Bonn",), ("Rom",)]
+    assert connection.sql("SELECT count(*) FROM raw").fetchall() == [(0,)]
+
+
 def test_a_folder_without_topics_and_wrong_names_are_errors(root: str, tmp_path: Path, cli: CommandLine) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(distlog.TopicNotFoundError, match="no topic"):
@@ -79,7 +108,10 @@ def test_a_folder_without_topics_and_wrong_names_are_errors(root: str, tmp_path:
     topic.append([{"key": f"k{number}", "value": "{}"} for number in range(200)], partition=1)
     result = cli.bare("sql", root, "SELECT max(key) FROM users")
     assert result.status == 1
-    assert "users is not UTF-8: read it as bytes, with topic.dataset() (partition=0 offset=" in result.err
+    assert (
+        "users is not UTF-8: read keys and values as bytes, with blobs=True or topic.dataset() (partition=0 offset="
+        in result.err
+    )
 
 
 def test_the_command_prints_and_writes_each_format(root: str, tmp_path: Path, cli: CommandLine) -> None:

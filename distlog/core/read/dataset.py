@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any, NoReturn
 
@@ -18,6 +19,7 @@ from distlog.core.errors import InvalidRecordError
 from distlog.core.format.record_batch import COLUMNS, SCHEMA
 from distlog.core.read.conditions import Conditions
 from distlog.core.read.scan import count_records, first, known_count, plan_slices
+from distlog.core.schemas.decoding import DECODING_COLUMNS, Decoder, OnError, decoded_batch, schema_with
 from distlog.core.segments.chunks import Isolation, IsolationLevel, SegmentSlice
 from distlog.core.segments.segment_reader import SegmentReader, read_slices
 from distlog.core.storage.parallel import cores
@@ -44,20 +46,23 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
         *,
         text: Collection[str] = (),
         condition: pc.Expression | None = None,
+        decoder: Decoder | None = None,
+        on_error: OnError = "fail",
     ) -> None:
         # Arrow's own methods would end the process if there was nothing below the Python object
         files = SubTreeFileSystem("/dev/null", LocalFileSystem())
         fragment = ds.IpcFileFormat().make_fragment(_NO_FILES, files)
         super().__init__(SCHEMA, [ds.FileSystemDataset([fragment], SCHEMA, ds.IpcFileFormat())])
         self._reader, self._snapshot, self._isolation = reader, snapshot, isolation
-        self._text, self._condition = text, condition
+        self._text, self._condition, self._decoder, self._on_error = text, condition, decoder, on_error
         self._all_records = Conditions(frozenset(range(len(snapshot.partitions))))
 
     @property
     def schema(self) -> pa.Schema:
         """The columns of the records."""
         kinds = dict.fromkeys(self._text, pa.string())
-        return pa.schema([field.with_type(kinds.get(field.name, field.type)) for field in SCHEMA])
+        columns = pa.schema([field.with_type(kinds.get(field.name, field.type)) for field in SCHEMA])
+        return columns if self._decoder is None else schema_with(columns, self._decoder, flatten=False)
 
     def scanner(
         self,
@@ -82,13 +87,11 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
         """
         conditions, condition = self._conditions(filter)
         names = self._columns_to_read(columns, condition)
-        return ds.Scanner.from_batches(
-            self._batches(conditions, names),
-            schema=pa.schema([self.schema.field(name) for name in names]),
-            columns=columns if columns is None or isinstance(columns, Mapping) else list(columns),
-            filter=condition,
-            **options,
-        )
+        batches, schema = self._batches(conditions, names), self._schema_of(names)
+        if columns is not None and not isinstance(columns, Mapping):
+            columns = list(columns)
+        scanner = ds.Scanner.from_batches(batches, schema=schema, columns=columns, filter=condition, **options)
+        return scanner if isinstance(columns, Mapping) else _Scanner(scanner, batches, condition)
 
     def head(
         self,
@@ -117,9 +120,9 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
             return self.scanner(columns, filter, **options).head(num_rows)
         names = self._columns_to_read(columns, None)
         slices, visible = self._slices(conditions)
-        batches = list(first(self._reader, slices, names, num_rows, visible))
-        table = pa.Table.from_batches(batches, pa.schema([SCHEMA.field(name) for name in names]))
-        return ds.dataset(self._with_text(table)).to_table(columns=columns)
+        batches = first(self._reader, slices, self._stored_columns(names), num_rows, visible)
+        table = pa.Table.from_batches((self._typed(batch, names) for batch in batches), self._schema_of(names))
+        return ds.dataset(table).to_table(columns=columns)
 
     def count_rows(self, filter: pc.Expression | None = None, **options: Any) -> int:
         """Count the records that pass the filter; segments whose metadata has the number are not read.
@@ -156,7 +159,9 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
             2
         """
         condition = self._with_own_condition(expression)
-        return TopicDataset(self._reader, self._snapshot, self._isolation, text=self._text, condition=condition)
+        make, arguments = self._made_by(condition)
+        dataset: TopicDataset = make(*arguments)
+        return dataset
 
     def sort_by(self, sorting: str | list[tuple[str, str]], **options: Any) -> ds.Dataset:
         """Read all records and sort them, as Arrow's datasets do."""
@@ -179,10 +184,15 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
         raise NotImplementedError("the columns of a topic are fixed: cast the columns of the table that was read")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _dataset, (self._reader, self._snapshot, self._isolation, self._text, self._condition)
+        return self._made_by(self._condition)
 
     def __repr__(self) -> str:
         return f"TopicDataset({self._reader.topic!r}, version={self._snapshot.version}, columns={self.schema.names})"
+
+    def _made_by(self, condition: pc.Expression | None) -> tuple[Any, ...]:
+        """Return the function and the arguments that make this dataset with another condition."""
+        options: dict[str, Any] = {"text": self._text, "decoder": self._decoder, "on_error": self._on_error}
+        return partial(TopicDataset, condition=condition, **options), (self._reader, self._snapshot, self._isolation)
 
     def _conditions(self, filter: pc.Expression | None) -> tuple[Conditions, pc.Expression | None]:
         """Return the bounds of what is read, and the filter that records within them must still pass."""
@@ -220,8 +230,17 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
         if list(names) == ["partition"]:
             yield from self._numbers_of_partitions(slices, visible)
             return
-        for batch in read_slices(self._reader, slices, names, visible, cores()):
-            yield self._with_text(batch) if self._text else batch
+        for batch in read_slices(self._reader, slices, self._stored_columns(names), visible, cores()):
+            yield self._typed(batch, names)
+
+    def _schema_of(self, names: Sequence[str]) -> pa.Schema:
+        schema = self.schema
+        return pa.schema([schema.field(name) for name in names])
+
+    def _stored_columns(self, names: Sequence[str]) -> Sequence[str]:
+        """Return the columns to read for the columns of a result: the error of a bad value has its position."""
+        is_decoded = self._decoder is not None and "value" in names
+        return list(dict.fromkeys((*names, *DECODING_COLUMNS))) if is_decoded else names
 
     def _numbers_of_partitions(self, slices: list[SegmentSlice], visible: Isolation) -> Iterator[pa.RecordBatch]:
         """Yield the column `partition`, as DuckDB's count(*) asks for; only what metadata cannot count is read."""
@@ -235,12 +254,19 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
                     numbers = np.full(rows, part.segment.partition, np.int32)
                     yield pa.record_batch({"partition": integers(numbers)})
 
-    def _with_text(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        for name in set(self._text).intersection(batch.schema.names):
+    def _typed(self, batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+        """Return the columns `names` with texts as strings and decoded values."""
+        for name in set(self._text).intersection(names):
             if not is_text(batch[name]):
                 raise self._not_text(name)
             batch = batch.set_column(batch.schema.get_field_index(name), name, batch[name].cast(pa.string()))
-        return batch
+        if self._decoder is None or "value" not in names:
+            return batch
+        try:
+            return decoded_batch(batch, self._schema_of(names), self._decoder, self._on_error, flatten=False)
+        except InvalidRecordError as error:
+            text = f"the value of a record of {self._reader.topic} cannot be decoded: {error.message}"
+            raise InvalidRecordError(text, **error.details) from None
 
     def _not_text(self, name: str) -> InvalidRecordError:
         """Return the error about the first record of the topic whose column is not text."""
@@ -251,19 +277,35 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
         record = next(record for record in records if not is_text(record[name]))
         details = {column: record[column][0].as_py() for column in ("partition", "offset")}
         return InvalidRecordError(
-            f"the {name} of a record of {self._reader.topic} is not UTF-8: read it as bytes, with topic.dataset()",
+            f"the {name} of a record of {self._reader.topic} is not UTF-8: read keys and values as bytes, with"
+            " blobs=True or topic.dataset()",
             **details,
         )
 
 
-def _dataset(
-    reader: SegmentReader,
-    snapshot: Snapshot,
-    isolation: IsolationLevel,
-    text: Collection[str],
-    condition: pc.Expression | None,
-) -> TopicDataset:
-    return TopicDataset(reader, snapshot, isolation, text=text, condition=condition)
+class _Scanner:
+    """An Arrow scanner whose reader reads a batch when DuckDB asks for it.
+
+    Arrow's own reader reads 32 batches ahead, in a thread that runs on when DuckDB has the rows of a LIMIT, and ends
+    the process if Python exits.
+    """
+
+    def __init__(
+        self, scanner: ds.Scanner, batches: Iterator[pa.RecordBatch], condition: pc.Expression | None
+    ) -> None:
+        self._scanner, self._batches, self._condition = scanner, batches, condition
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        schema = self._scanner.projected_schema
+        batches = self._batches if self._condition is None else self._filtered(self._condition)
+        return pa.RecordBatchReader.from_batches(schema, (batch.select(schema.names) for batch in batches))
+
+    def _filtered(self, condition: pc.Expression) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            yield from pa.Table.from_batches([batch]).filter(condition).to_batches()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scanner, name)
 
 
 def _refers_to(expression: pc.Expression, name: str, schema: pa.Schema) -> bool:

@@ -403,16 +403,21 @@ def avro_table(
     flatten: bool,
 ) -> pa.Table:
     """Return all batches as a table of `columns` and the fields of their values."""
-    if schema is not None:
-        reader: AvroSchema | None = AvroSchema.of(schema)
-    elif registry is None:
-        raise InvalidConfigError("avro needs a schema, a registry, or both: avro(registry='http://host:8081')")
-    else:
+    if schema is None:
         # all batches first, since the newest schema gives the columns
         batches = list(batches)
-        ids = (np.unique(unframed(batch.column("value")).ids).tolist() for batch in batches)
-        reader = newest_reader(registry, set(chain.from_iterable(ids)))
-    return decoded_table(batches, columns, AvroDecoder(reader, registry), on_error, flatten)
+    decoder = avro_decoder(schema, registry, (batch.column("value") for batch in batches))
+    return decoded_table(batches, columns, decoder, on_error, flatten)
+
+
+def avro_decoder(schema: Any, registry: SchemaRegistry | None, values: Iterable[pa.Array]) -> AvroDecoder:
+    """Return the decoder to the columns of the schema; without a schema, of the newest schema of the values."""
+    if schema is not None:
+        return AvroDecoder(AvroSchema.of(schema), registry)
+    if registry is None:
+        raise InvalidConfigError("Avro needs a schema, a registry, or both, as in registry='http://host:8081'")
+    ids = {*chain.from_iterable(np.unique(unframed(array).ids).tolist() for array in values)}
+    return AvroDecoder(newest_reader(registry, ids), registry)
 
 
 def newest_reader(registry: SchemaRegistry, ids: Iterable[int]) -> AvroSchema | None:

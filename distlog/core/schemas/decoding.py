@@ -20,6 +20,8 @@ from distlog.core.errors import InvalidConfigError, InvalidRecordError
 
 OnError = Literal["fail", "null"]
 """The action for a value that cannot be decoded: raise, or make its fields null."""
+ValueFormat = Literal["json", "avro", "protobuf"]
+"""The format of values: json, avro or protobuf."""
 Longs = npt.NDArray[np.int64]
 #: The columns that a read needs in addition to the selected columns.
 DECODING_COLUMNS = ("partition", "offset", "value")
@@ -87,16 +89,22 @@ def decoded_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches of `schema`. Raises InvalidRecordError for the first bad value, unless `on_error` is null."""
     for batch in batches:
-        values = batch.column("value").cast(pa.binary())
-        rows, faults = decoder.decode(values)
-        if faults and on_error == "fail":
-            _fail(batch, min(faults), faults[min(faults)])
-        decoded = dict(zip(rows.schema.names, rows.columns, strict=True))
-        if not flatten:
-            missing = booleans(np.isin(np.arange(len(values)), list(faults)) | flags_of(values.is_null()))
-            decoded = {"value": pa.StructArray.from_arrays(rows.columns, fields=list(rows.schema), mask=missing)}
-        columns = [decoded[field.name] if field.name in decoded else batch.column(field.name) for field in schema]
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        yield decoded_batch(batch, schema, decoder, on_error, flatten)
+
+
+def decoded_batch(
+    batch: pa.RecordBatch, schema: pa.Schema, decoder: Decoder, on_error: OnError, flatten: bool
+) -> pa.RecordBatch:
+    values = batch.column("value").cast(pa.binary())
+    rows, faults = decoder.decode(values)
+    if faults and on_error == "fail":
+        _fail(batch, min(faults), faults[min(faults)])
+    decoded = dict(zip(rows.schema.names, rows.columns, strict=True))
+    if not flatten:
+        missing = booleans(np.isin(np.arange(len(values)), list(faults)) | flags_of(values.is_null()))
+        decoded = {"value": pa.StructArray.from_arrays(rows.columns, fields=list(rows.schema), mask=missing)}
+    columns = [decoded[field.name] if field.name in decoded else batch.column(field.name) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def without_headers(batches: Iterable[pa.RecordBatch], on_error: OnError) -> Iterator[pa.RecordBatch]:

@@ -288,17 +288,22 @@ def protobuf_table(
     flatten: bool,
 ) -> pa.Table:
     """Return all batches as a table of `columns` and the fields of their values."""
-    if schema is not None:
-        reader: Message | None = Message.of(schema, message)
-    elif registry is None:
-        raise InvalidConfigError(
-            "protobuf needs a schema, a registry, or both: protobuf(registry='http://host:8081')"
-        )
-    else:
+    if schema is None:
         # all batches first, since the newest message gives the columns
         batches = list(batches)
-        reader = newest_message(registry, [batch.column("value") for batch in batches], message)
-    return decoded_table(batches, columns, ProtobufDecoder(reader, registry), on_error, flatten)
+    decoder = protobuf_decoder(schema, message, registry, (batch.column("value") for batch in batches))
+    return decoded_table(batches, columns, decoder, on_error, flatten)
+
+
+def protobuf_decoder(
+    schema: Any, message: str | None, registry: SchemaRegistry | None, values: Iterable[pa.Array]
+) -> ProtobufDecoder:
+    """Return the decoder to the columns of the message; without a schema, of the newest message of the values."""
+    if schema is not None:
+        return ProtobufDecoder(Message.of(schema, message), registry)
+    if registry is None:
+        raise InvalidConfigError("Protobuf needs a schema, a registry, or both, as in registry='http://host:8081'")
+    return ProtobufDecoder(newest_message(registry, values, message), registry)
 
 
 def newest_message(registry: SchemaRegistry, batches: Iterable[pa.Array], message: str | None) -> Message | None:

@@ -1,0 +1,108 @@
+"""JSON values as columns in DuckDB: fields, their types by a sample of the values, and the check of each value."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from distlog.core.errors import InvalidConfigError
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection, DuckDBPyRelation
+
+    from distlog.core.schemas.decoding import OnError
+
+_INTEGERS = "('BIGINT', 'UBIGINT')"
+#: The kinds of JSON values that DuckDB converts exactly to a type. Other types accept each kind.
+_KINDS = {
+    **dict.fromkeys(("TINYINT", "SMALLINT", "INTEGER", "INT", "BIGINT", "UBIGINT", "HUGEINT"), _INTEGERS),
+    **dict.fromkeys(("FLOAT", "DOUBLE"), "('BIGINT', 'UBIGINT', 'DOUBLE')"),
+    "BOOLEAN": "('BOOLEAN')",
+    "OBJECT": "('OBJECT')",
+    "ARRAY": "('ARRAY')",
+}
+#: The column's type by the type of a sample; JSON for other types.
+_TYPES = {
+    "UBIGINT": "BIGINT",
+    "HUGEINT": "BIGINT",
+    **{name: name for name in ("BIGINT", "DOUBLE", "BOOLEAN", "VARCHAR")},
+}
+#: The value without the header of a registry: a zero byte and the schema's id in four bytes.
+_PAYLOAD = r"CASE WHEN value[:1] = '\x00'::BLOB THEN value[6:] ELSE value END"
+#: Parts of a text: a pair of surrogates, another escape, or characters without escapes.
+_PARTS = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.|[^\\]+|\\"
+#: The text with U+FFFD for each half of a pair: programs that cut text by UTF-16 write it, and DuckDB refuses it.
+_REPAIRED = (
+    f"array_to_string(list_transform(regexp_extract_all(text, '{_PARTS}'), lambda part: "
+    r"CASE WHEN regexp_full_match(part, '\\u[dD][89a-fA-F][0-9a-fA-F]{2}') THEN '\ufffd' ELSE part END), '')"
+)
+
+
+def structure_of(connection: DuckDBPyConnection, schema: Any, sample: pa.Table) -> Any:
+    """Return DuckDB's types of the fields by name, as `json_transform` takes them; without a schema by the sample."""
+    if schema is None:
+        texts = _with_texts(connection.from_arrow(sample))
+        ((structure,),) = texts.aggregate("json_group_structure(text::JSON)").fetchall()
+        return _usual(json.loads(structure)) if structure else "JSON"
+    try:
+        return json.loads(schema) if isinstance(schema, str) else schema
+    except ValueError as error:
+        text = """the schema of JSON values is an object of types by name, as {"user": "VARCHAR"}"""
+        raise InvalidConfigError(text, reason=error) from None
+
+
+def _usual(structure: Any) -> Any:
+    """Return the structure with types that hold every value of a kind; items of lists are texts or JSON."""
+    if isinstance(structure, dict):
+        # the columns of DuckDB have no empty name, and differ in more than upper and lower case
+        names = {name.lower(): name for name in reversed(structure) if name}
+        return {name: _usual(structure[name]) for name in reversed(names.values())} or "JSON"
+    if isinstance(structure, list):
+        return ["VARCHAR" if structure == ["VARCHAR"] else "JSON"]
+    return _TYPES.get(structure, "JSON")
+
+
+def with_fields(records: DuckDBPyRelation, topic: str, structure: Any, on_error: OnError) -> DuckDBPyRelation:
+    """Return the records with the fields of `value`, a blob of JSON, in place of its bytes."""
+    paths, checks = zip(*_checks(structure, "", "fields"), strict=True)
+    kinds = ", ".join(map(_quoted, paths))
+    conditions = " AND ".join(check.format(f"kinds[{number}]") for number, check in enumerate(checks, 1))
+    problem = _quoted(
+        f"the value of a record of {topic} is not JSON, or a field does not have the type of its column: set the"
+        " types with schemas; on_error='null' makes these values null: partition="
+    )
+    types = _quoted(json.dumps(structure))
+    otherwise = "NULL" if on_error == "null" else f"""error({problem} || partition || ' offset=' || "offset")"""
+    return (
+        _with_texts(records)
+        .project(f"*, json_transform(text, {types}) AS fields, json_type(text, [{kinds}]) AS kinds")
+        .project(
+            "* EXCLUDE (text, fields, kinds) REPLACE (CASE WHEN value IS NULL THEN NULL"
+            f" WHEN text IS NOT NULL AND {conditions} THEN fields ELSE {otherwise} END AS value)"
+        )
+    )
+
+
+def _with_texts(records: DuckDBPyRelation) -> DuckDBPyRelation:
+    """Return the records with the column `text`: the value as JSON that DuckDB reads, or null."""
+    return records.project(f"*, TRY(decode({_PAYLOAD})) AS text").project(
+        f"* REPLACE (CASE WHEN json_valid(text) THEN text WHEN json_valid({_REPAIRED}) THEN {_REPAIRED} END AS text)"
+    )
+
+
+def _checks(structure: Any, path: str, column: str) -> Iterator[tuple[str, str]]:
+    """Yield the path of each field, as a JSON pointer, and the condition for its kind, `{}`, and its column."""
+    kind = "OBJECT" if isinstance(structure, dict) else "ARRAY" if isinstance(structure, list) else structure
+    accepted = f"{{0}} IN {_KINDS[kind.upper()]}" if kind.upper() in _KINDS else "true"
+    yield path or "$", f"({{0}} IS NULL OR {{0}} = 'NULL' OR ({accepted} AND {column} IS NOT NULL))"
+    for name, inner in structure.items() if isinstance(structure, dict) else ():
+        escaped = name.replace("~", "~0").replace("/", "~1")
+        identifier = '"' + name.replace('"', '""').replace("{", "{{").replace("}", "}}") + '"'
+        yield from _checks(inner, f"{path}/{escaped}", f"{column}.{identifier}")
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
