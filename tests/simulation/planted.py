@@ -420,7 +420,7 @@ def _names_of_copies_are_offsets() -> Any:
     real = adopt.write_partition
 
     def write_partition(topic: Any, name: str, partition: Any, **named: Any) -> None:
-        adopt.delete_targets(topic, name, [partition])
+        topic.delete(adopt.written_files(topic, name, [partition]))
         real(topic, name, partition, **named)
 
     return mock.patch.multiple(

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -36,6 +35,7 @@ from distlog.core.errors import (
     CorruptionError,
     DistlogError,
     InvalidTopicError,
+    LockHeldError,
     StorageError,
     TopicExistsError,
     TopicNotFoundError,
@@ -61,7 +61,7 @@ from distlog.core.segments.producer_states import OpenTransactions, ProducerStat
 from distlog.core.segments.segment_parts import index_fields_of
 from distlog.core.segments.segment_state import LogDescription
 from distlog.core.storage.local_files import failing_as, make_folders
-from distlog.core.storage.locks_and_pages import open_lock
+from distlog.core.storage.locks_and_pages import flocked
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 
@@ -105,7 +105,7 @@ def adopt_topic(
     by_links: bool,
     dry_run: bool = False,
 ) -> _Adoption:
-    """Import the partitions `replicas` of a topic as the topic at `topic`; also returns its snapshot.
+    """Import the partitions `replicas` as the topic in the folder `topic`, and return its snapshot, too.
 
     All files are written first, then one commit makes the topic: after a crash, adopt again. The topic of an earlier
     import gets new partitions, and new records if its log ends with a batch that the broker's log also has.
@@ -135,7 +135,8 @@ def adopt_topic(
     adopted = AdoptedTopic(name, topic.url, tuple(partitions), tuple(_notes(partitions)))
     if dry_run:
         return adopted, log, None
-    if topic.is_local and (existing_files := written_files(topic, name, partitions)) and not is_marked(topic):
+    is_marked = topic.is_local and any(file.name == _MARK for file in topic.list())
+    if topic.is_local and not is_marked and (existing_files := written_files(topic, name, partitions)):
         text = "the topic's folder has other files: adopt to another address, or delete them"
         raise StorageError(text, url=topic.url, file=existing_files[0])
     with adopting(topic):
@@ -155,21 +156,17 @@ def adopt_topic(
 
 
 def with_end_markers(partition: AdoptedPartition, states: LeftStates) -> AdoptedPartition:
-    """Return the partition with the end markers of decided open transactions, and notes on all open transactions.
-
-    A coordinator decides in `__transaction_state`, and then has a marker written to every partition. A broker that
-    was killed in between writes missing markers at startup; so does an import of its logs.
-    """
-    open_ones = [
-        entry
-        for entry in read_producer_snapshot(partition.producer_snapshot)
-        if entry["transaction_first_offset"] >= 0
-    ]
-    if not open_ones or not partition.segments:
+    """Return the partition with the end markers of decided open transactions, and notes on all open transactions."""
+    # a coordinator decides in `__transaction_state`, and then has a marker written to every partition; a broker that
+    # was killed before the last marker writes the missing ones at startup, and so does an import of its logs
+    producers = read_producer_snapshot(partition.producer_snapshot)
+    open_transactions = producers[producers["transaction_first_offset"] >= 0]
+    if not len(open_transactions) or not partition.segments:
         return partition
     topic_partition, notes = (partition.name.topic, partition.name.partition), list(partition.notes)
+    #: Decided transactions, each with the epoch of its coordinator.
     decided = list[tuple[TransactionState, int]]()
-    for entry in sorted(open_ones, key=itemgetter("transaction_first_offset")):
+    for entry in np.sort(open_transactions, order="transaction_first_offset"):
         producer, first = int(entry["producer_id"]), int(entry["transaction_first_offset"])
         state = states.of(producer, int(entry["producer_epoch"]), topic_partition)
         if state is not None and state.is_decided:
@@ -205,16 +202,15 @@ def _with_markers(partition: AdoptedPartition, decided: Sequence[tuple[Transacti
     log = LogDescription(base)
     log.add(data, rows)
     info, indexes = log.describe(partition.name.partition, f"{base:020d}", written_ms)
-    files = {suffix: index for suffix, index in indexes.items() if index}
-    if aborted:
-        files[".txnindex"] = encode_transactions(aborted)
+    indexes[".txnindex"] = encode_transactions(aborted)
     changes: dict[str, Any] = {
-        **index_fields_of({suffix: files.get(suffix, b"") for suffix in (".index", ".timeindex", ".txnindex")}),
+        **index_fields_of(indexes),
         "first_unstable_offset": transactions.first_offset,
         # readers cannot start at a marker
         "offset_of_max_timestamp": -1,
     }
-    segment = AdoptedSegment(dataclasses.replace(info, **changes), {".log": data, **files}, 0, None, ())
+    files = {".log": data, **{suffix: index for suffix, index in indexes.items() if index}}
+    segment = AdoptedSegment(dataclasses.replace(info, **changes), files, 0, None, ())
     return dataclasses.replace(
         partition,
         segments=(*partition.segments, segment),
@@ -338,19 +334,21 @@ _TEXT = b"an adoption is under way, or has died: adopt again\n"
 
 @contextmanager
 def adopting(topic: Storage) -> Iterator[None]:
-    """Keep other imports out of the topic's folder on a disk until `end`. Raises StorageError."""
+    """Keep other imports out of the topic's folder on a disk in the block. Raises StorageError."""
     if not topic.is_local:
         yield
         return
-    file = _locked(topic.local_path(_MARK), topic.url)
-    try:
+    path, mark = topic.local_path(_MARK), None
+    with failing_as("make the folder of the topic", path):
+        make_folders(os.path.dirname(path))
+    with ExitStack() as stack:
+        with suppress(LockHeldError):
+            mark = stack.enter_context(flocked(path, timeout_s=0))
+        # a mark without a link was just deleted by the import that had locked it
+        if mark is None or not os.fstat(mark).st_nlink:
+            raise StorageError("another adoption to this address is under way: wait for it", url=topic.url)
+        os.pwrite(mark, _TEXT, 0)
         yield
-    finally:
-        os.close(file)
-
-
-def is_marked(topic: Storage) -> bool:
-    return any(file.name == _MARK for file in topic.list())
 
 
 def end(topic: Storage) -> None:
@@ -358,27 +356,6 @@ def end(topic: Storage) -> None:
     if topic.is_local:
         with suppress(StorageError):
             topic.delete([_MARK])
-
-
-def _locked(path: str, url: str) -> int:
-    with failing_as("make the folder of the topic", path):
-        make_folders(os.path.dirname(path))
-    while True:
-        with failing_as("open the mark", path):
-            file = open_lock(path)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(file).st_nlink:
-                os.pwrite(file, _TEXT, 0)
-                return file
-        except BlockingIOError:
-            os.close(file)
-            raise StorageError("another adoption to this address is under way: wait for it", url=url) from None
-        except BaseException:
-            os.close(file)
-            raise
-        # its holder has ended its import
-        os.close(file)
 
 
 def _read_replicas(replicas: Replicas, config: TopicConfig, ends: Mapping[int, int]) -> list[list[AdoptedPartition]]:
@@ -485,19 +462,16 @@ def _grow(
         if linked and any(segment.position for segment in part.segments):
             text = "the broker has appended to files that it shares with the topic: adopt to another address"
             raise StorageError(text, url=topic.url, partition=part.name.partition)
-
     with adopting(topic):
         try:
             # another import may have ended since, and then the files belong to the topic
             if is_unchanged := _is_unchanged(existing, log.load(include_dropped=True), states):
                 if topic.is_local:
-                    # what a crashed import left
+                    # the files of an import that crashed
                     infos = [segment.info for part in new for segment in part.segments]
-                    name_of = partial(paths.segment_file, existing.name)
+                    stems = [(existing.name, info.partition, info.stem) for info in infos]
                     suffixes = paths.SEGMENT_SUFFIXES
-                    topic.delete(
-                        [name_of(info.partition, info.stem, suffix) for info in infos for suffix in suffixes]
-                    )
+                    topic.delete([paths.segment_file(*stem, suffix) for stem in stems for suffix in suffixes])
                 for part in new:
                     write_partition(topic, existing.name, part, linked=linked)
                 snapshot = _commit_adopted(topic, log, existing, new, states)
