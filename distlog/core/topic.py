@@ -327,16 +327,7 @@ class Topic:
         """
         self.current.check_writable(self.storage)
         options = ConsumeOptions(
-            partitions=partitions,
-            start=start,
-            group=group,
-            timeout=timeout,
-            columns=columns,
-            isolation=isolation,
-            out_of_range=out_of_range,
-            max_workers=max_workers,
-            poll_interval=poll_interval,
-            lease=lease,
+            partitions, start, group, timeout, columns, isolation, out_of_range, max_workers, poll_interval, lease
         )
         return options.begin(self.handle, self.snapshot)
 

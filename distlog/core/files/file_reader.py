@@ -97,11 +97,7 @@ class FileReader:
         return [split for file in files for split in _splits_of(file, split_bytes, groups.get(file))]
 
     def check_first_files(self, files: Sequence[InputFile]) -> None:
-        """Check the first file of each format that has bytes.
-
-        Raises InvalidRecordError if a CSV or Parquet file lacks a column that the options name, and
-        InvalidConfigError for options that do not suit the format.
-        """
+        """Check the columns and options for the first file of each format that has bytes."""
         seen_fields = SeenFields(self.options.fields)
         for form, file in {file.kind.format: file for file in reversed(files) if file.size}.items():
             if form == PARQUET:
@@ -134,29 +130,26 @@ class FileReader:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The source of the bytes of a block from `offset` on: `file` (None: a stream) from `position` on.
-
-    `lines` is the number of lines before them (None: unknown). In Parquet, `position` is a row number.
-    """
+    """The source of the bytes of a block from `offset` on: `file` (None: a stream) from `position` on."""
 
     offset: int
     file: InputFile | None
+    #: In bytes; in Parquet in rows.
     position: int
+    #: The number of lines before `position`; None if it is unknown.
     lines: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Records in order; their `size` as stored bytes; the number of bad lines that were `skipped`.
-
-    `text` is the block, empty for Parquet; `starts` says where records start in it (None: at every line); `origins`
-    says where its bytes come from.
-    """
+    """Records in order; their `size` as stored bytes; the number of bad lines that were `skipped`."""
 
     records: pa.Table
     size: int
     skipped: int
+    #: The block of lines; empty for Parquet.
     text: bytes
+    #: The positions of the records in `text`; None if each line is a record.
     starts: npt.NDArray[np.int64] | None
     origins: Sequence[Origin]
 
@@ -212,14 +205,11 @@ class SplitReport:
 
 @dataclass(slots=True)
 class RunReport:
-    """The splits of a run.
-
-    `error` is of a bad line in a CSV split that is not the first of its file. It applies only if the split began at
-    the start of a row, which `runs_to_repeat` checks.
-    """
+    """The splits of a run."""
 
     seen_fields: SeenFields
     splits: list[SplitReport] = field(default_factory=list)
+    #: The error of a bad line in a later split of CSV; it applies if that split began at a row (`runs_to_repeat`).
     error: InvalidRecordError | None = None
 
     @property
@@ -228,11 +218,7 @@ class RunReport:
 
 
 class RunReading:
-    """The parts of a run, as an iterator; at its end `report` is complete.
-
-    Memory does not grow with the files: it holds blocks of lines of 2 MiB, or column buffers of a local Parquet file.
-    From an object store it holds the columns of one row group.
-    """
+    """The parts of a run, as an iterator; at its end `report` is complete."""
 
     def __init__(self, reader: FileReader, run: Run, seen_fields: SeenFields) -> None:
         self._reader, self._run = reader, run
@@ -400,8 +386,7 @@ class LineReading:
     ) -> Iterator[Part]:
         """The records that begin in the first `limit` bytes of a block; then the error of a bad line."""
         origin = origins[0]
-        if self._parser is None:
-            raise InvalidRecordError("rows of CSV come after the names of their columns")
+        assert self._parser is not None
         try:
             parsed = self._parser.parse(text, len(text) if limit is None else limit, is_last=is_last)
         except InvalidRecordError as error:
@@ -455,11 +440,9 @@ class Repeat:
 
 
 def runs_to_repeat(runs: Sequence[Run], reports: Sequence[RunReport]) -> list[Repeat]:
-    """The runs to read again, since a split of CSV began within a quoted field; mostly none.
-
-    A split assumes that its first line begins a row, which is right if the previous split's last row ended there. If
-    not, its file is read again as one split. Raises the error of a bad line in a split that began at a row.
-    """
+    """Return the runs to read again, since a split of CSV began within a quoted field. Raises an error of other splits."""
+    # a split assumes that its first line begins a row, which is right if the previous split's last row ended there;
+    # if not, its file is read again as one split
     urls_to_repeat = set[str]()
     expected = ("", 0)
     for run, report in zip(runs, reports, strict=True):
@@ -515,15 +498,12 @@ def warning_of_no_records(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FileSplit:
-    """A part of a file; a compressed file is one split.
-
-    A split of lines owns the lines that start in bytes [start, end). A split of Parquet has the row groups
-    [first_group, end_group), or all if `end_group` is 0; there `start` and `end` only estimate the work.
-    """
+    """A part of a file: the lines that start in bytes [start, end). A compressed file is one split."""
 
     file: InputFile
     start: int
     end: int
+    #: The row groups of Parquet, [first_group, end_group), or all if `end_group` is 0; the bytes are an estimate.
     first_group: int = 0
     end_group: int = 0
 

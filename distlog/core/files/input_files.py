@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,8 +33,8 @@ FORMAT_ENDINGS: Mapping[str, str] = {
     ".parq": PARQUET,
     ".pq": PARQUET,
 }
-#: The endings of compressed files. They only help to find the ending before them: the content decides.
-COMPRESSED_ENDINGS = (".gz", ".gzip", ".bz2", ".zst", ".zstd", ".lz4")
+#: The endings of compressed and rotated files. They only help to find the ending before them: the content decides.
+_OUTER_ENDINGS = re.compile(r"(?:\.(?:gz|gzip|bz2|zst|zstd|lz4|[0-9]{1,8}))+$")
 #: First bytes, and the codec.
 COMPRESSIONS: Mapping[bytes, str] = {
     b"\x1f\x8b\x08": "gzip",
@@ -88,7 +89,6 @@ _WIDE_ENCODINGS = {"UTF-32LE": (0,), "UTF-32BE": (3,), "UTF-16LE": (0, 2), "UTF-
 UTF8_MARK = b"\xef\xbb\xbf"
 #: How many bytes must look like UTF-16 or UTF-32 without a mark.
 _WIDE_BYTES = 8
-_ROTATED = re.compile(r"\.[0-9]{1,8}$")
 FAIL, SKIP = "fail", "skip"
 NO_FIELDS = "a line of text has no fields: give --format jsonl, csv or parquet, or --pattern"
 #: The groups of a pattern that make a record.
@@ -109,11 +109,10 @@ class InputFile:
 
 
 def list_files(inputs: Sequence[str], storage: InputStorage, requested_format: str | None = None) -> list[InputFile]:
-    """The files of the inputs in their order, and the files of a folder or pattern by path.
+    """List the files of the inputs in their order, and the files of a folder or pattern by path.
 
-    An input that exists is that file or folder, even with characters of patterns in its name; else it may be a
-    pattern with *, ?, [a-z], {a,b} and ** for any folders. Names in these that begin with `_` or `.` are skipped.
-    Raises StorageError for an input that matches nothing or has no reader, InvalidRecordError for unsupported kinds.
+    An input that does not exist may be a pattern with *, ?, [a-z], {a,b} and ** for any folders. Raises StorageError
+    for an input that matches nothing or has no reader, and InvalidRecordError for unsupported kinds.
     """
     addresses = [storage.address(input_) for input_ in inputs]
     listings = in_parallel(partial(_files_of, storage), addresses)
@@ -208,11 +207,11 @@ def _matches(storage: InputStorage, pattern: str) -> Iterator[tuple[str, int]]:
                 continue
             segment = "*"
         listings = in_parallel(storage.entries, [folder or "/" for folder in folders])
-        is_match, next_folders = _segment(segment), list[str]()
+        matcher, next_folders = _matcher(segment), list[str]()
         for folder, entries in zip(folders, listings, strict=True):
             for entry in entries:
                 name = entry.name if isinstance(entry, FileInfo) else entry
-                if not is_match.fullmatch(name) or (name.startswith(_HIDDEN) and segment[0] != name[0]):
+                if not matcher.fullmatch(name) or (name.startswith(_HIDDEN) and segment[0] != name[0]):
                     continue
                 if isinstance(entry, str):
                     next_folders.append(f"{folder}/{name}")
@@ -238,21 +237,10 @@ def _alternatives(pattern: str) -> list[str]:
     return [alternative for choice in braces[1].split(",") for alternative in _alternatives(prefix + choice + suffix)]
 
 
-def _segment(segment: str) -> re.Pattern[str]:
-    expressions, position = list[str](), 0
-    while position < len(segment):
-        character = segment[position]
-        end = segment.find("]", position + 2) if character == "[" else -1
-        if character == "[" and end > 0:
-            inside = segment[position + 1 : end].replace("\\", "\\\\").replace("[", "\\[")
-            negated = inside.startswith(("!", "^"))
-            expressions.append(f"[{'^' if negated else ''}{inside[1:] if negated else inside}]")
-            position = end + 1
-            continue
-        expressions.append({"*": ".*", "?": "."}.get(character) or re.escape(character))
-        position += 1
+def _matcher(segment: str) -> re.Pattern[str]:
     try:
-        return re.compile("".join(expressions), re.DOTALL)
+        # as in Hadoop, ^ negates a class, too
+        return re.compile(fnmatch.translate(segment.replace("[^", "[!")))
     except re.error:
         return re.compile(re.escape(segment))
 
@@ -346,12 +334,7 @@ def _wide_encoding(head: bytes) -> str | None:
 def _by_name(name: str, requested_format: str | None) -> str:
     if requested_format is not None:
         return requested_format
-    base = name.rpartition("/")[2].lower()
-    former_base = None
-    while former_base != base:
-        former_base, base = base, _ROTATED.sub("", base)
-        for ending in COMPRESSED_ENDINGS:
-            base = base.removesuffix(ending)
+    base = _OUTER_ENDINGS.sub("", name.rpartition("/")[2].lower())
     ending = f".{base.rpartition('.')[2]}" if "." in base else ""
     if unsupported := REFUSED_ENDINGS.get(ending):
         raise InvalidRecordError(

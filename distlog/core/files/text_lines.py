@@ -58,16 +58,13 @@ class LineParser(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """The records of a block of lines, and its lines that are not records.
-
-    `consumed` counts the parsed bytes of the block and its last newline: the remaining bytes belong to a row that
-    continues in the next block. `starts` are where the records begin in the block; None if each line that is not bad
-    is a record.
-    """
+    """The records of a block of lines, and its lines that are not records."""
 
     records: pa.Table
     bad: Sequence[BadLine]
+    #: The parsed bytes of the block and its last newline: other bytes are of a row that continues in the next block.
     consumed: int
+    #: The positions of the records in the block; None if each line is a record.
     starts: npt.NDArray[np.int64] | None = None
 
 
@@ -110,10 +107,7 @@ def split_lines(text: bytes) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class PatternLines:
-    """Parses lines with a pattern's groups key, value and timestamp; without a value group the value is the line.
-
-    The pattern may match anywhere in a line. An empty key or time is null. A line without a match is bad.
-    """
+    """Parses lines with a pattern's groups key, value and timestamp; without a value group the value is the line."""
 
     pattern: str
     times: TimeReader

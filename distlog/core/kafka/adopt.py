@@ -48,7 +48,6 @@ from distlog.core.kafka.partition_folder import (
     Epochs,
     PartitionFolder,
     PartitionName,
-    chunks,
     file_name,
     joined_epochs,
     parse_partition_folder,
@@ -246,19 +245,16 @@ def written_files(topic: Storage, name: str, partitions: Sequence[AdoptedPartiti
 
 
 def with_names_of_contents(partition: AdoptedPartition) -> AdoptedPartition:
-    """Return the partition with stems by content, of 20 digits, more than an offset has.
-
-    On object storage a request may take effect after the next import, of a log that has grown since: a late put
-    writes the same bytes again, or an unused file. Nothing is deleted there.
-    """
-
-    def renamed(segment: AdoptedSegment) -> AdoptedSegment:
+    """Return the partition with a stem by content for each segment: 20 digits, of a number that no offset reaches."""
+    # on object storage a put may take effect after the next import, of a log that has grown since: it then writes the
+    # same bytes again, or an unused file; nothing is deleted there
+    segments = []
+    for segment in partition.segments:
         identity = json.dumps(fields.write(dataclasses.replace(segment.info, created_ms=0)), sort_keys=True)
         digest = int.from_bytes(hashlib.sha256(identity.encode()).digest(), "big")
-        stem = str(10**19 + digest % (9 * 10**19))
-        return segment._replace(info=dataclasses.replace(segment.info, stem=stem))
-
-    return dataclasses.replace(partition, segments=tuple(map(renamed, partition.segments)))
+        info = dataclasses.replace(segment.info, stem=str(10**19 + digest % (9 * 10**19)))
+        segments.append(segment._replace(info=info))
+    return dataclasses.replace(partition, segments=tuple(segments))
 
 
 def write_partition(topic: Storage, name: str, partition: AdoptedPartition, *, linked: bool) -> None:
@@ -324,7 +320,7 @@ def _copy(topic: Storage, target: str, folder: PartitionFolder, source: str, sta
         topic.put(target, folder.read(source)[start:end])
         return
     with topic.open_write(target) as writer:
-        for chunk in chunks(folder.log(source), start, end):
+        for chunk in folder.log(source).chunks(start, end):
             writer.write_behind(chunk)
 
 
@@ -447,13 +443,11 @@ def _grow(
     new = [part for part in parts if part is not None]
     notes = []
     for part in new:
-        first = states[part.name.partition].log_end_offset or part.log_start_offset
-        offsets = f"the offsets from {first} to {part.log_end_offset}"
-        is_empty = first == part.log_end_offset
-        notes.append(f"partition {part.name.partition}: added{', without records' if is_empty else f' {offsets}'}")
-    adopted = AdoptedTopic(
-        existing.name, topic.url, tuple(new), (*notes, *_notes(new, len(existing.partitions))), was_there=True
-    )
+        first, end_offset = states[part.name.partition].log_end_offset or part.log_start_offset, part.log_end_offset
+        added = ", without records" if first == end_offset else f" the offsets from {first} to {end_offset}"
+        notes.append(f"partition {part.name.partition}: added{added}")
+    notes += _notes(new, len(existing.partitions))
+    adopted = AdoptedTopic(existing.name, topic.url, tuple(new), tuple(notes), was_there=True)
     if dry_run or not new:
         if not dry_run:
             end(topic)

@@ -7,7 +7,7 @@ import itertools
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from distlog.core.format.record_batch import CONTROL, Batches, BatchWalk, Source
 from distlog.core.format.record_decoder import BatchSelection, decode, decode_parts
 from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.kafka.log_dir import LogDir
-from distlog.core.kafka.partition_folder import Epochs, PartitionFolder, PartitionName, SourceLog, log_walk
+from distlog.core.kafka.partition_folder import Epochs, PartitionFolder, PartitionName
 from distlog.core.maintain.verify import complete_index
 from distlog.core.maintain.verify_segment import CHECKS, IndexCheck
 from distlog.core.segments.producer_states import OpenTransactions, ProducerStates, batches_of, read_producer_snapshot
@@ -33,23 +33,23 @@ from distlog.core.times import NO_TIMESTAMP
 
 #: Records of old formats are read when their batches have decompressed to this many bytes.
 _PART_BYTES = 4 << 20
-_INDEXES = (".index", ".timeindex", ".txnindex")
+_INDEX_NAMES = {".index": "offset index", ".timeindex": "time index", ".txnindex": "transaction index"}
 
 
 class AdoptedSegment(NamedTuple):
-    """A segment to be committed: the bytes from `position` to `end` of its file.
-
-    `files` has by suffix the name of a broker's valid file, or the content of a rebuilt one, whose suffix is also in
-    `remade`. `damage` cuts the file short. `gap` counts the offsets between the last batch and the next segment.
-    `is_sparse` means that offsets are missing between batches, as in a compacted log.
-    """
+    """A segment to be committed: the bytes from `position` to `end` of its file."""
 
     info: SegmentInfo
+    #: By suffix, the name of a broker's valid file, or the content of a rebuilt file.
     files: Mapping[str, str | bytes]
     position: int
+    #: The damage that ends the segment early.
     damage: CorruptRecordError | None
-    remade: tuple[str, ...]
+    #: The suffixes of the rebuilt files.
+    rebuilt: tuple[str, ...]
+    #: The number of offsets between the last batch and the next segment.
     gap: int = 0
+    #: Whether offsets are missing between batches, as in a compacted log.
     is_sparse: bool = False
 
     @property
@@ -74,18 +74,15 @@ def read_segments(
     checked: bool,
     split_at: int = 0,
 ) -> Iterator[AdoptedSegment]:
-    """Describe the segment at `base_offset`; several if it spans `split_at`, or its offsets exceed an index's range.
-
-    A broker splits these at load too (KAFKA-6264; `LocalLog.splitOverflowedSegment`). The headers have all that a
-    commit needs, even the file's checksum, joined from the batches' checksums: only after a crash the log is read.
-    """
+    """Describe the segment at `base_offset`; several if it spans `split_at`, or if its indexes overflow."""
+    # a broker splits these at load too (KAFKA-6264; `LocalLog.splitOverflowedSegment`); the headers have all that a
+    # commit needs, even the file's checksum, joined from the checksums of batches: only after a crash the log is read
     names: Mapping[str, str] = folder.loaded.segments[base_offset]
     file, position = names[".log"], 0
     begin: int | None = base_offset
     while begin is not None:
-        inspection = _Inspection(folder, names, begin, end, folder.size(file), interval_bytes, state, split_at)
-        log = folder.log(file) if checked else folder.headers(file, inspection.indexes[".index"])
-        walk = log_walk(log, checked=checked, file=folder.path(file), start=position)
+        inspection = _Inspection(folder, names, begin, end, interval_bytes, state, split_at)
+        walk = folder.walk(file, checked=checked, start=position, offset_index=inspection.indexes[".index"])
         for batches in walk:
             inspection.add(walk, batches)
         yield inspection.finish(walk, position)
@@ -93,44 +90,39 @@ def read_segments(
         names, position, begin = {".log": file}, walk.position, inspection.next_base
 
 
-@dataclass(slots=True)
 class _Inspection:
-    folder: PartitionFolder
-    names: Mapping[str, str]
-    base_offset: int
-    end: int | None
-    size: int
-    interval_bytes: int
-    state: LogState
-    split_at: int
-    stem: str = field(init=False)
-    log: LogDescription = field(init=False)
-    indexes: dict[str, bytes] = field(init=False)
-    checks: dict[str, IndexCheck] = field(init=False)
-    aborted: list[AbortedTransaction] = field(default_factory=list)
-    newest_timestamp: int = NO_TIMESTAMP
-    newest: tuple[memoryview, Any] | None = None
-    has_old_formats: bool = False
-    is_sparse: bool = False
-    #: The base offset of the first batch of the next segment in the same log.
-    next_base: int | None = None
+    """The description of a segment in progress; `end` is the base offset of the next file, None for the last file."""
 
-    def __post_init__(self) -> None:
-        self.stem = f"{self.base_offset:020d}"
-        self.log = LogDescription(self.base_offset, interval_bytes=self.interval_bytes)
-        self.indexes = {
-            suffix: (self.folder.read(self.names[suffix]) if suffix in self.names else b"") for suffix in _INDEXES
-        }
-        description, _ = LogDescription(self.base_offset).describe(self.folder.name.partition, self.stem, 0)
-        last = self.base_offset + MAX_INT + 1 if self.end is None else self.end
-        bounds = dataclasses.replace(description, next_offset=last, log_bytes=self.size)
-        checks = dict[str, IndexCheck]()
-        for suffix in _INDEXES:
+    def __init__(
+        self,
+        folder: PartitionFolder,
+        names: Mapping[str, str],
+        base_offset: int,
+        end: int | None,
+        interval_bytes: int,
+        state: LogState,
+        split_at: int,
+    ) -> None:
+        self.folder, self.names, self.base_offset, self.end = folder, names, base_offset, end
+        self.state, self.split_at = state, split_at
+        self.stem = f"{base_offset:020d}"
+        self.log = LogDescription(base_offset, interval_bytes=interval_bytes)
+        self.aborted = list[AbortedTransaction]()
+        self.newest_timestamp = NO_TIMESTAMP
+        #: The bytes and the header of the batch with the largest timestamp.
+        self.newest: tuple[memoryview, Any] | None = None
+        self.has_old_formats = self.is_sparse = False
+        #: The base offset of the first batch of the next segment in the same log.
+        self.next_base: int | None = None
+        description, _ = LogDescription(base_offset).describe(folder.name.partition, self.stem, 0)
+        last = base_offset + MAX_INT + 1 if end is None else end
+        bounds = dataclasses.replace(description, next_offset=last, log_bytes=folder.size(names[".log"]))
+        self.indexes, self.checks = dict[str, bytes](), dict[str, IndexCheck]()
+        for suffix in _INDEX_NAMES:
+            data = self.indexes[suffix] = folder.read(names[suffix]) if suffix in names else b""
             with suppress(CorruptIndexError):
-                data = self.indexes[suffix]
-                part = Part.file(self.names.get(suffix, ""), len(data))
-                checks[suffix] = CHECKS[suffix](part, bounds, data)
-        self.checks = checks
+                part = Part.file(names.get(suffix, ""), len(data))
+                self.checks[suffix] = CHECKS[suffix](part, bounds, data)
 
     def add(self, walk: BatchWalk, batches: Batches) -> None:
         """Add the next batches; ends the walk before a batch that cannot follow."""
@@ -178,17 +170,16 @@ class _Inspection:
         created_ms = self.folder.modified_ms(self.names[".log"])
         partition = self.folder.name.partition
         info, built = self.log.describe(partition, self.stem, created_ms)
-        files, remade = self._files(built)
+        files, rebuilt = self._files(built)
         contents = {suffix: self.indexes[suffix] if isinstance(file, str) else file for suffix, file in files.items()}
         of_records: dict[str, Any] = {}
         if self.has_old_formats:
-            file = self.names[".log"]
-            of_records = _record_fields(self.folder.log(file), position, position + self.log.size, file)
+            of_records = _record_fields(self.folder, self.names[".log"], position, position + self.log.size)
         elif self.newest:
             of_records = {"offset_of_max_timestamp": _first_newest(*self.newest)}
         changes: dict[str, Any] = {
             **of_records,
-            **index_fields_of({suffix: contents.get(suffix, b"") for suffix in _INDEXES}),
+            **index_fields_of({suffix: contents.get(suffix, b"") for suffix in _INDEX_NAMES}),
             "first_unstable_offset": self.state.transactions.first_offset,
         }
         end = self.end if self.next_base is None else self.next_base
@@ -197,22 +188,22 @@ class _Inspection:
         # within a file no segment can be missing
         is_sparse = self.is_sparse or (gap > 0 and self.next_base is not None)
         files = {".log": self.names[".log"], **files}
-        return AdoptedSegment(info, files, position, walk.damage, remade, gap, is_sparse)
+        return AdoptedSegment(info, files, position, walk.damage, rebuilt, gap, is_sparse)
 
     def _files(self, built: Mapping[str, bytes]) -> tuple[dict[str, str | bytes], tuple[str, ...]]:
         """Return the index files with entries, and the suffixes of rebuilt indexes."""
         present = self.indexes
         sound = {suffix for suffix, check in self.checks.items() if check.mismatch() is None}
         transactions = complete_index(present[".txnindex"] if ".txnindex" in sound else b"", self.aborted)
-        files, remade = dict[str, str | bytes](), []
+        files, rebuilt = dict[str, str | bytes](), []
         for suffix, data in {**built, ".txnindex": transactions}.items():
             exact = suffix == ".txnindex"
             if suffix in sound and (present[suffix] == data if exact else present[suffix] or not data):
                 files |= {suffix: self.names[suffix]} if present[suffix] else {}
             else:
                 files |= {suffix: data} if data else {}
-                remade.append(suffix)
-        return files, tuple(remade)
+                rebuilt.append(suffix)
+        return files, tuple(rebuilt)
 
 
 def _first_newest(data: memoryview, batch: Any) -> int:
@@ -225,18 +216,15 @@ def _first_newest(data: memoryview, batch: Any) -> int:
     return int(records.column(0)[int(rows[0])].as_py()) if len(rows) else -1
 
 
-def _record_fields(log: SourceLog, start: int, end: int, file: str) -> dict[str, Any]:
+def _record_fields(folder: PartitionFolder, name: str, start: int, end: int) -> dict[str, Any]:
     """Return the fields of a segment that the headers of old formats lack, from its records."""
     numbers = RecordStats()
-    for batches in log_walk(log, checked=False, file=file, start=start, size=end):
-        source = Source(file, batches.position)
+    for batches in folder.walk(name, checked=False, start=start, end=end):
+        source = Source(folder.path(name), batches.position)
         to_decode = BatchSelection(byte_array(batches.data), batches.rows, 0, 0, 0, MAX_LONG, source)
         for records in decode_parts(to_decode, ("offset", "timestamp"), _PART_BYTES):
             numbers.add(records)
     return numbers.fields()
-
-
-_REMADE = {".index": "offset index", ".timeindex": "time index", ".txnindex": "transaction index"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,8 +346,8 @@ def _producers(
         return known_states
     states = folder.producers(end)
     for segment in segments:
-        log = folder.log(str(segment.files[".log"]))
-        for batches in log_walk(log, checked=False, file="", start=segment.position, size=segment.end):
+        name = str(segment.files[".log"])
+        for batches in folder.walk(name, checked=False, start=segment.position, end=segment.end):
             states.observe(batches.data, batches.rows)
     return states
 
@@ -374,5 +362,5 @@ def _notes(folder: PartitionFolder, segment: AdoptedSegment, later: list[int], s
         cut = folder.size(log) - segment.end
         notes.append(f"{log}: cut {cut} bytes from position {segment.end}: {segment.damage.message}")
         notes += [f"{base:020d}.log: skipped, since it follows the cut" for base in later]
-    rebuilt = [_REMADE[suffix] for suffix in segment.remade if not (segment.position and is_split)]
+    rebuilt = [_INDEX_NAMES[suffix] for suffix in segment.rebuilt if not (segment.position and is_split)]
     return notes + ([f"{log}: rebuilt the {' and the '.join(rebuilt)}"] if rebuilt else [])

@@ -31,7 +31,6 @@ from distlog.core.format.record_batch import (
     HEADER_SIZE,
     LOG_OVERHEAD,
     Batches,
-    BatchWalk,
     check_crcs,
     read_headers,
     size_of_first,
@@ -51,7 +50,6 @@ from distlog.core.kafka.partition_folder import (
     PartitionName,
     SourceLog,
     folder_state,
-    log_walk,
     parse_file,
     parse_partition_folder,
     read_offsets,
@@ -133,7 +131,7 @@ def left_states(folders: Iterable[PartitionFolder]) -> LeftStates:
 
 def _read_states(folder: PartitionFolder, states: dict[str, TransactionState]) -> CorruptRecordError | None:
     for names in folder.loaded.segments.values():
-        walk = log_walk(folder.log(names[".log"]), checked=True, file=folder.path(names[".log"]))
+        walk = folder.walk(names[".log"], checked=True)
         for batches in walk:
             rows = batches.rows[(batches.rows["attributes"] & CONTROL == 0) & (batches.rows["record_count"] > 0)]
             for record in decode(batches.data, rows, columns=_COLUMNS).to_pylist():
@@ -480,7 +478,7 @@ def _snapshot(folder: PartitionFolder, notes: list[str]) -> tuple[_Image, int]:
     for offset, epoch, name in _snapshots(folder):
         image, last = _Image(), -1
         try:
-            walk = _walk(folder, name)
+            walk = folder.walk(name, checked=True)
             for batches in walk:
                 image.add_batches(batches, walk.file)
                 last = control_type(batches.data, batches.rows[-1])
@@ -506,7 +504,7 @@ def _apply_log(folder: PartitionFolder, image: _Image, notes: list[str], *, is_c
         name = segments[base][".log"]
         if base > image.end_offset:
             raise _missing(folder.path(name), image.end_offset)
-        walk = _walk(folder, name)
+        walk = folder.walk(name, checked=True)
         for batches in walk:
             image.add_batches(batches, walk.file)
             epoch = int(batches.rows["leader_epoch"][-1])
@@ -524,7 +522,7 @@ def _missing(file: str, from_offset: int) -> CorruptRecordError:
 
 def _has_later_batch(log: SourceLog, position: int) -> bool:
     """Return whether a complete batch may follow the damage at `position`, which is then not a torn write."""
-    data_after, compared_bytes = log[position + 1 : len(log)], 0
+    data_after, compared_bytes = log.read(position + 1, log.size), 0
     data = byte_array(data_after)
     for start in range(0, data.size, _SEARCHED_BYTES):
         magics = data[start + _MAGIC_AT : start + _MAGIC_AT + _SEARCHED_BYTES]
@@ -544,10 +542,6 @@ def _is_batch(data: memoryview) -> bool:
         check_crcs(data, rows)
         return len(rows) > 0
     return False
-
-
-def _walk(folder: PartitionFolder, name: str) -> BatchWalk:
-    return log_walk(folder.log(name), checked=True, file=folder.path(name))
 
 
 #: Without `retention.ms` nothing is deleted: a topic must not lose records because its settings are unknown.

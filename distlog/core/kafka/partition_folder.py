@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -73,11 +73,26 @@ class PartitionFolder:
         """Open a local file, which the caller closes. Raises OSError, and StorageError for a link."""
         return self._storage.open_file(name)
 
+    def walk(
+        self, name: str, *, checked: bool, start: int = 0, end: int = MAX_LONG, offset_index: bytes | None = None
+    ) -> BatchWalk:
+        """Walk over the bytes [start, end) of a log, up to damage; `checked` compares checksums.
+
+        Without `checked`, an `offset_index` shows where headers probably are; it may be bad.
+        """
+        log = self.log(name) if checked or offset_index is None else self.headers(name, offset_index)
+        step = _WINDOW_BYTES if self._storage.is_local and not checked else _READ_BYTES
+        # the log may have become shorter
+        return BatchWalk(log.read, start, min(log.size, end), step, "stop", self.path(name), checked=checked)
+
     def log(self, name: str) -> SourceLog:
-        return self._storage.map(name) if self._storage.is_local else RemoteLog(self._storage, name, self.size(name))
+        size = self.size(name)
+        if not self._storage.is_local:
+            return SourceLog(LogFile(self._storage, Part.file(name, size), size, mapped=False).read, size)
+        data = self._storage.map(name)
+        return SourceLog(lambda start, end: data[start:end], len(data))
 
     def headers(self, name: str, offset_index: bytes) -> SourceLog:
-        """Open a log for reading only headers, whose likely positions `offset_index` has; it may be bad."""
         size = self.size(name)
         positions = batch_positions(offset_index, size) if self._storage.is_local else _NONE
         if len(positions) * _WORTH_BYTES > size or not len(positions):
@@ -86,9 +101,9 @@ class PartitionFolder:
             file = SparseMap(self.open_file(name))
         sample = positions[:: -(-len(positions) // _SAMPLED)]
         if file.is_in_memory(sample.tolist(), HEADER_SIZE) or not _are_batches(file, sample, positions):
-            return file.data
+            return SourceLog(lambda start, end: file.data[start:end], len(file.data))
         file.read_nothing_ahead()
-        return HeaderScan(file, positions)
+        return SourceLog(HeaderScan(file, positions).read, len(file.data))
 
     def size(self, name: str) -> int:
         return self._files[name].size
@@ -103,9 +118,8 @@ class PartitionFolder:
 
     def _next_offset(self, name: str) -> int:
         """Return the offset after the last batch of a log; its base offset without a batch."""
-        walk = log_walk(self.log(name), checked=False, file=self.path(name))
         end = int(name[:20])
-        for batches in walk:
+        for batches in self.walk(name, checked=False):
             end = int(batches.rows["base_offset"][-1] + batches.rows["last_offset_delta"][-1]) + 1
         return end
 
@@ -381,40 +395,24 @@ _SAMPLED, _MOST = 64, 0.95
 _NONE: Positions = np.zeros(0, np.int64)
 
 
-class SourceLog(Protocol):
-    """A log as a buffer; slices are read from its start to its end."""
+class SourceLog(NamedTuple):
+    """A log of `size` bytes; `read` returns the bytes [start, end), and each call needs a larger start."""
 
-    def __len__(self) -> int: ...
+    read: Callable[[int, int], memoryview]
+    size: int
 
-    def __getitem__(self, part: slice, /) -> memoryview: ...
-
-
-class RemoteLog:
-    """The `size` bytes of a log on object storage, read ahead; slices must have increasing starts."""
-
-    def __init__(self, storage: Storage, name: str, size: int) -> None:
-        self._size = size
-        self._file = LogFile(storage, Part.file(name, size), size, mapped=False)
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __getitem__(self, part: slice, /) -> memoryview:
-        start, end, _ = part.indices(self._size)
-        return self._file.read(start, end)
+    def chunks(self, start: int, end: int) -> Iterator[memoryview]:
+        for position in range(start, end, _COPIED_BYTES):
+            yield self.read(position, min(position + _COPIED_BYTES, end))
 
 
 class HeaderScan:
-    """A local log of which only pages with headers are fetched; slices must have increasing starts."""
+    """A local log of which only pages with headers are fetched."""
 
     def __init__(self, log: SparseMap, positions: Positions) -> None:
         self._log, self._positions = log, positions
 
-    def __len__(self) -> int:
-        return len(self._log.data)
-
-    def __getitem__(self, part: slice, /) -> memoryview:
-        start, end, _ = part.indices(len(self))
+    def read(self, start: int, end: int) -> memoryview:
         first, last = np.searchsorted(self._positions, (start, end))
         self._log.announce(self._positions[first:last].tolist(), HEADER_SIZE)
         self._positions = self._positions[last:]
@@ -435,16 +433,3 @@ def _are_batches(log: SparseMap, sample: Positions, positions: Positions) -> boo
     ends = np.append(positions[1:], len(log.data))[np.searchsorted(positions, sample)]
     sizes = [size_of_first(log.data[position : position + HEADER_SIZE]) for position in sample]
     return bool((sample + sizes == ends).mean() >= _MOST)
-
-
-def chunks(log: SourceLog, start: int, end: int) -> Iterator[memoryview]:
-    for position in range(start, end, _COPIED_BYTES):
-        yield log[position : min(position + _COPIED_BYTES, end)]
-
-
-def log_walk(log: SourceLog, *, checked: bool, file: str, start: int = 0, size: int | None = None) -> BatchWalk:
-    """Walk over the first `size` bytes of a log from byte `start`, up to damage; `checked` compares checksums."""
-    # the log may have become shorter
-    end = len(log) if size is None else min(size, len(log))
-    step = _READ_BYTES if isinstance(log, RemoteLog) or checked else _WINDOW_BYTES
-    return BatchWalk(lambda begin, stop: log[begin:stop], start, end, step, "stop", file, checked=checked)

@@ -89,15 +89,11 @@ def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> Vacuum
         ) from None
 
 
-# A restore checks that files exist, and then commits. On a full disk vacuum deletes files before it can commit its
-# horizon, so the horizon cannot refuse a restore in between.
 @contextmanager
 def removed_files_held(storage: Storage) -> Iterator[None]:
-    """Hold the topic's lock on removed files, which is only needed on a disk, since other storage is never full.
-
-    Raises LockHeldError, or StorageFullError without space for the lock's file, which is created with the topic or
-    here: without the lock a restored segment might lose its files.
-    """
+    """Hold the lock on removed files. Raises LockHeldError, and StorageFullError if its file is missing."""
+    # a restore checks that files exist, and then commits; on a full disk vacuum deletes files before it can commit
+    # its horizon, so the horizon cannot refuse a restore in between
     if not storage.is_local:
         yield
         return
@@ -108,14 +104,13 @@ def removed_files_held(storage: Storage) -> Iterator[None]:
 class Referenced:
     """The segments and bundles that a version of the topic from the vacuum horizon `floor` to `head` references.
 
-    They are live at the head, or were removed after the horizon. In the `restored` versions a log may begin earlier
-    than in the previous version. Commits from the version `oldest` on exist, unless another vacuum deletes them
-    concurrently. Raises OffsetOutOfRangeError if commits after the horizon were deleted: a remaining one could be of
-    a paused process.
+    In the `restored` versions a log may begin earlier than in the previous version. Commits from the version `oldest`
+    on exist, unless another vacuum deletes them concurrently.
     """
 
     def __init__(self, storage: Storage, log: CommitLog, head: Snapshot, floor: int, oldest: int = MAX_LONG) -> None:
         if floor + 1 < head.log_floor:
+            # a paused process may have written the commits that are still there
             text = "commits that this run needs were deleted concurrently"
             raise OffsetOutOfRangeError(text, version=floor + 1, log_floor=head.log_floor)
         removed = removals(storage, floor + 1, head.version + 1)
@@ -130,17 +125,12 @@ class Referenced:
     def unreferenced(
         self, files: Sequence[FileInfo], floor: int, removed: Set[FoundStem] = frozenset()
     ) -> list[FileInfo]:
-        """Return the segment files and bundles among `files` that no version will reference.
-
-        Their writers read a version below `floor`, or they are in `removed`, or another commit has removed them.
-        """
+        """Return the segment files and bundles among `files` that no version references, or will reference."""
         stemmed = [(file, stem) for file in files if (stem := stem_of(file.name, self.topic))]
-        if not stemmed:
-            return []
-        is_referenced = self.stems.has([stem for _, stem in stemmed])
+        is_referenced = self.stems.has([stem for _, stem in stemmed]).tolist()
         return [
             file
-            for (file, stem), held in zip(stemmed, is_referenced.tolist(), strict=True)
+            for (file, stem), held in zip(stemmed, is_referenced, strict=True)
             if not held and (is_below(stem, floor) or stem in removed or self._is_removed(stem))
         ]
 
@@ -173,12 +163,7 @@ def is_below(stem: FoundStem, version: int) -> bool:
 
 
 def dead_uploads(storage: Storage, referenced: Referenced, floor: int, before_ms: int) -> list[UnfinishedUpload]:
-    """The unfinished uploads to a topic's own file names that no commit can need.
-
-    An upload to an unreferenced segment or bundle, or to a pending append, is dead if its writer read a version below
-    `floor`, the vacuum horizon: its commit would be refused. An upload to a referenced segment or bundle, or to a
-    checkpoint, is dead if it was started before `before_ms`, since these take less time.
-    """
+    """Return the unfinished uploads to the topic's file names that no commit can need."""
     try:
         uploads = storage.uploads()
     except StorageError as error:
@@ -188,14 +173,15 @@ def dead_uploads(storage: Storage, referenced: Referenced, floor: int, before_ms
 
 
 def _is_dead(upload: UnfinishedUpload, referenced: Referenced, floor: int, before_ms: int) -> bool:
-    stem = stem_of(upload.name, referenced.topic)
-    if stem is not None and stem not in referenced.stems:
-        return is_below(stem, floor)
-    pending = paths.parse_pending_file(upload.name)
+    stem, pending = stem_of(upload.name, referenced.topic), paths.parse_pending_file(upload.name)
+    # a commit of files whose writer read a version below the horizon would be refused
     if pending is not None:
         return is_below((None, pending), floor)
-    is_known = stem is not None or paths.parse_checkpoint_file(upload.name) is not None
-    return is_known and upload.started_ms < before_ms
+    if stem is not None and stem not in referenced.stems:
+        return is_below(stem, floor)
+    # the remaining uploads take less time
+    is_of_topic = stem is not None or paths.parse_checkpoint_file(upload.name) is not None
+    return is_of_topic and upload.started_ms < before_ms
 
 
 def dead_appends(files: Iterable[FileInfo], floor: int) -> list[FileInfo]:
@@ -207,12 +193,9 @@ def dead_appends(files: Iterable[FileInfo], floor: int) -> list[FileInfo]:
 def obsolete_producers(
     files: Iterable[FileInfo], head: Snapshot, referenced: Referenced, floor: int, load: Callable[[int], Snapshot]
 ) -> list[FileInfo]:
-    """The files of producers and leader epochs, of the topic's `files`, that nothing needs any longer.
-
-    Only appends at the log's end read producer snapshots, so these are obsolete below the log start of every version
-    from `floor` on, to which a restore may return. The log start only falls by restores. Leader epochs are needed
-    while a version has a broker's segment.
-    """
+    """Return the obsolete files of producers and leader epochs among the topic's `files`."""
+    # appends at the log's end read producer snapshots, so these are obsolete below the log start of every version
+    # from `floor` on, to which a restore may return; the log start only falls by restores
     if head.dropped and referenced.stems:
         return []
     obsolete = [file for file in files if _is_obsolete(file.name, head, referenced)]
@@ -230,6 +213,7 @@ def _is_obsolete(name: str, head: Snapshot, referenced: Referenced) -> bool:
     if paths.parse_producer_snapshot(name, head.name):
         return head.dropped or _is_below(name, head)
     number = paths.parse_leader_epochs(name, head.name)
+    # a version that has a broker's segment needs its leader epochs
     return number is not None and number not in referenced.stems.kafka_partitions
 
 
@@ -243,11 +227,8 @@ def _is_below(name: str, snapshot: Snapshot) -> bool:
 
 
 def delete_locks(storage: Storage, files: Sequence[FileInfo]) -> None:
-    """Delete free locks of a topic on a local disk.
-
-    Each is held while it is deleted: the topic may have been created again, and two writers must not hold an old and
-    a new file.
-    """
+    """Delete the free locks of a topic on a local disk, and hold each until it is deleted."""
+    # the topic may have been created again, and two writers must not hold an old and a new file of a lock
     for name in dict.fromkeys(file.name.removesuffix(paths.PAGE_COPY) for file in files):
         lock = FileLock(storage.local_path(name))
         with suppress(StorageError), lock.held(0):
@@ -416,17 +397,14 @@ def _free(storage: Storage, log: CommitLog, head: Snapshot, floor: int, folders:
 
 @dataclass(slots=True)
 class CommitsFolder:
-    """A listing of the folder of commits, in the order of their `versions`; 24 bytes a commit.
-
-    `other_files` are not commits or checkpoints. Versions below `first`, the log retention horizon, are leftover
-    or were put by paused writers: their times are meaningless.
-    """
+    """A listing of the folder of commits, in the order of their `versions`; 24 bytes a commit."""
 
     versions: Numbers
     sizes: Numbers
     written_ms: Numbers
     checkpoints: list[FileInfo]
     other_files: list[FileInfo]
+    #: The log retention horizon: earlier commits are leftover, or of paused writers, and their times are meaningless.
     first: int = 0
 
     @classmethod
@@ -458,12 +436,9 @@ class CommitsFolder:
         return int(self.versions[first]) if len(self.versions) else 0
 
     def head_at(self, time_ms: int, now_ms: int) -> int | None:
-        """Return the version that was the head at `time_ms`, or an earlier one; None when there was no version.
-
-        Compares the times at which the storage wrote the commits' files. A commit whose time is after `now_ms` is
-        skipped: a clock was set since, and its true time is unknown. If times go back from one commit to the next,
-        the later time applies to the commits after it.
-        """
+        """Return the version that was the head at `time_ms`, or an earlier version; None if there was no version."""
+        # if times go back from one commit to the next, the later time applies to the commits after it; a commit after
+        # `now_ms` is skipped: a clock was set since, and its true time is unknown
         first = self.versions.searchsorted(self.first)
         versions, written = self.versions[first:], self.written_ms[first:]
         later = np.flatnonzero((time_ms < written) & (written <= now_ms))
@@ -481,10 +456,7 @@ def highest_log_floor(head: Snapshot, folder: CommitsFolder, gc_floor: int, now_
 def next_log_floor(
     storage: Storage, log: CommitLog, head: Snapshot, folder: CommitsFolder, highest: int, *, dry_run: bool
 ) -> int:
-    """Return the next log retention horizon, at most `highest`: the newest full checkpoint for time travel.
-
-    If that would keep many more commits than necessary, writes a checkpoint.
-    """
+    """Return the next log retention horizon, at most `highest`, which has a full checkpoint; may write one."""
     floor = head.log_floor
     for name in sorted(with_bases(kept_for_time_travel(folder.checkpoints)), reverse=True):
         is_full, version = paths.base_of_checkpoint(name) is None, _version_of(name)
@@ -533,10 +505,7 @@ def is_sound(storage: Storage, name: str) -> bool:
 
 
 def ensure_checkpoint(storage: Storage, head: Snapshot, folder: CommitsFolder, newest: str | None = None) -> bool:
-    """True if FULL_CHECKPOINTS from the horizon of `head` on, or one at `head`, were read back; writes one if needed.
-
-    `newest` is one that this process wrote since the listing.
-    """
+    """Read back FULL_CHECKPOINTS from the horizon of `head` on, or one at `head`; writes one if needed."""
     storage.sync(paths.COMMITS_DIR)
     names = {file.name for file in folder.checkpoints if paths.base_of_checkpoint(file.name) is None}
     names |= {newest} if newest else set()
@@ -554,11 +523,9 @@ def ensure_checkpoint(storage: Storage, head: Snapshot, folder: CommitsFolder, n
 
 
 def delete_below(storage: Storage, files: Sequence[FileInfo]) -> None:
-    """Delete the files of versions below the log retention horizon, oldest first.
-
-    So the remaining commits of a disk have no gap. A store deletes the names of a request in any order; there a
-    process lists the commits to find later ones (`SnapshotLoader.is_newest`).
-    """
+    """Delete the files of versions below the log retention horizon, oldest first, so that a disk has no gap."""
+    # a store deletes the names of a request in any order: there a process lists the commits to find later ones
+    # (`SnapshotLoader.is_newest`)
     names = sorted(file.name for file in files)
     for start in range(0, len(names), NAMES_AT_ONCE):
         storage.delete(names[start : start + NAMES_AT_ONCE])
@@ -567,12 +534,9 @@ def delete_below(storage: Storage, files: Sequence[FileInfo]) -> None:
 def obsolete_checkpoints(
     checkpoints: Iterable[FileInfo], gc_floor: int, log_floor: int, highest: int
 ) -> list[FileInfo]:
-    """The checkpoints below `gc_floor` that loads do not need, or that have another one close by.
-
-    A load tries the newest checkpoints up to its version, then full ones. Versions from `gc_floor` on are opened
-    often, earlier ones down to `log_floor` for time travel. A full checkpoint stays while an incremental one needs
-    it. Full ones up to `highest` stay too: another run may be about to raise the log retention horizon to one.
-    """
+    """Return the checkpoints below `gc_floor` that loads do not need, or that have another checkpoint close by."""
+    # a load tries the newest checkpoints up to its version, then full ones; versions from `gc_floor` on are opened
+    # often, earlier versions for time travel; another run may be about to raise the horizon of commits to `highest`
     files = {file.name: file for file in checkpoints}
     versions = {name: _version_of(name) for name in files}
     full = {name for name in files if paths.base_of_checkpoint(name) is None}
@@ -644,13 +608,11 @@ def _hashes(partitions: Numbers, numbers: npt.NDArray[np.uint64]) -> npt.NDArray
 
 @dataclass(slots=True)
 class Removals:
-    """The removals of the commits of some versions: `stems`, and, if needed, the same ones `exactly`.
-
-    `restored` are the versions of restores, `before_drops` those right before a drop, which names no segment.
-    """
+    """The segments that the commits of some versions removed: `stems`, and, if needed, the same ones `exactly`."""
 
     stems: StemSet = field(default_factory=StemSet)
     exactly: set[FoundStem] | None = None
+    #: The versions of restores, and the versions right before drops, which name no segments.
     restored: list[int] = field(default_factory=list)
     before_drops: list[int] = field(default_factory=list)
 

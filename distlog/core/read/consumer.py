@@ -359,10 +359,7 @@ def _check_seconds(name: str, value: float | None, low: float, high: float = inf
 def reset_group(
     handle: TopicHandle, snapshot: Snapshot, group: str, to: Start | None, kafka: str | None
 ) -> dict[int, int]:
-    """Set a group's committed offsets to `to`, or to the offsets of the Kafka group `kafka`; returns all.
-
-    Partitions that `to` does not name, or in which the group of Kafka clients has no offset, are unchanged.
-    """
+    """Set a group's committed offsets to `to`, or to the offsets of the Kafka group `kafka`; returns all offsets."""
     if (to is None) == (kafka is None):
         raise InvalidConfigError("set either the new offsets, or a group of Kafka clients to copy", group=group)
     if kafka is not None:
@@ -453,10 +450,7 @@ def start_offsets(
     start: Start | None,
     out_of_range: OutOfRange = "fail",
 ) -> dict[int, int]:
-    """Return the offsets of `start` in `partitions`, and the log start of partitions that it does not name.
-
-    A time is the offset of the first record at or after the time, or the log end.
-    """
+    """Return the offset of `start` in each of the `partitions`; the log start where `start` has none."""
     offsets: dict[int, int] = {}
     times: dict[int, int] = {}
     for number in partitions:
@@ -498,10 +492,7 @@ def ends_of(batch: pa.RecordBatch) -> dict[int, int]:
 
 
 def _sealed_end(old: PartitionState, now: PartitionState) -> int | None:
-    """Return the end of the segment that was active in `old`, or its start if it was sealed without a record.
-
-    Returns None if it is still active, or was merged, since its end is not known then.
-    """
+    """Return the end of the segment that was active in `old`; None if it is still active, or was merged."""
     active = old.active
     if active is None or now.active == active:
         return None
@@ -511,6 +502,7 @@ def _sealed_end(old: PartitionState, now: PartitionState) -> int | None:
     first = now.segments[row]
     if first.stem == active.stem:
         return first.next_offset
+    # a segment that was sealed without a record is replaced by the next active segment
     is_empty = now.active is not None and first.stem == now.active.stem and first.base_offset == active.base_offset
     return active.base_offset if is_empty else None
 
@@ -530,15 +522,13 @@ def _window_end(state: PartitionState, start: int, end: int) -> int:
 
 
 class ConsumerAssignment:
-    """The partitions that a consumer without a group reads: `partitions` of `log`, or all if None.
-
-    `position` is the next offset to deliver, by partition.
-    """
+    """The partitions that a consumer without a group reads: `partitions` of `log`, or all if None."""
 
     def __init__(
         self, log: ConsumedLog, partitions: Collection[int] | None, start: Start | None, out_of_range: OutOfRange
     ) -> None:
         self.log, self._partitions, self._start, self._out_of_range = log, partitions, start, out_of_range
+        #: By partition, the next offset to deliver.
         self.position: dict[int, int] = {}
 
     @property
@@ -616,10 +606,8 @@ class GroupAssignment(ConsumerAssignment):
 
     def commit(self, positions: Mapping[int, int] | None) -> None:
         """Raises FencedMemberError, and OffsetOutOfRangeError for records that were not delivered."""
-        offsets = self.position
-        if positions is not None:
-            offsets = {number: whole_number("offset", offset) for number, offset in positions.items()}
-        for number, offset in offsets.items() if positions is not None else ():
+        checked = {number: whole_number("offset", offset) for number, offset in (positions or {}).items()}
+        for number, offset in checked.items():
             if number not in self.position:
                 raise TopicNotFoundError("this member does not have the partition", partition=number)
             low, high = self._committed[number], self.position[number]
@@ -631,7 +619,7 @@ class GroupAssignment(ConsumerAssignment):
                     committed=low,
                     delivered=high,
                 )
-        self._member.commit(offsets)
+        self._member.commit(self.position if positions is None else checked)
         self._update_positions()
 
     def move(self, partition: int, offset: int) -> None:
@@ -657,10 +645,7 @@ class GroupAssignment(ConsumerAssignment):
         return {number for number, offset in self.position.items() if offset > self._committed[number]}
 
     def _update_positions(self) -> bool:
-        """Move new partitions to their committed offsets; returns whether any position moved.
-
-        The same applies to all partitions of a new membership, and to a partition that another member owned since.
-        """
+        """Move new and regained partitions to their committed offsets; returns whether any position moved."""
         rejoined, self._joins = self._joins != self._member.joins, self._member.joins
         current = {} if rejoined else self.position
         self._committed = self._member.owned

@@ -1,7 +1,4 @@
-"""A consumer group: the log of its states, its members with their leases, and its administration.
-
-Each version of the log is a file, put if absent, with the whole state.
-"""
+"""A consumer group: the log of its states, its members with their leases, and its administration."""
 
 from __future__ import annotations
 
@@ -70,11 +67,12 @@ _TABLE = pa.schema(
 )
 
 
-# Commits of offsets make no version of the topic, which every reader would have to read. Only the newest versions are
-# retained. A put of the name of a deleted version would succeed, but no member would ever read it. So a LIST of the
-# folder follows each put. A version is deleted only if there is one that is RETAINED_VERSIONS higher, and the highest
-# is never deleted. If the list has no version that is about RETAINED_VERSIONS higher, then the new version and its
-# predecessor were not deleted before, and the put is valid.
+# Each version of the log is a file with the whole state, put if absent. Commits of offsets make no version of the
+# topic, which every reader would have to read. Only the newest versions are retained. A put of the name of a deleted
+# version would succeed, but no member would ever read it. So a LIST of the folder follows each put. A version is
+# deleted only if there is one that is RETAINED_VERSIONS higher, and the highest is never deleted. If the list has no
+# version that is about RETAINED_VERSIONS higher, then the new version and its predecessor were not deleted before,
+# and the put is valid.
 #
 # Heartbeats are not versions, which every member would have to read. A member overwrites its own small file; another
 # size each time shows in a listing that it lives, regardless of the storage's times.
@@ -115,11 +113,9 @@ class GroupLog:
                 return state, files
 
     def newer(self, state: GroupState) -> GroupState:
-        """Return the newest state, from `state` on: one GET of each later version, and one more.
-
-        Without a later version, a second GET shows whether it was deleted, as in a busy group.
-        """
+        """Return the newest state, from `state` on: one GET of each later version, and one more."""
         following = self._read(state.version + 1)
+        # in a busy group the later versions may be deleted already
         if following is None and state.version >= 0 and self._read(state.version) is None:
             return self.load()
         while following is not None:
@@ -191,15 +187,15 @@ def _partitions(value: Any) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A consumer in a group, of `partitions` only, or of all if None; `name` is for people.
-
-    It is dead when for `lease_ms` its file of heartbeats has not changed, and no version that it put grew `beat`.
-    """
+    """A consumer in a group; dead when for `lease_ms` its file of heartbeats and its `beat` have not changed."""
 
     id: str = stored(_MEMBER_ID)
+    #: For people.
     name: str = stored(NAME)
+    #: The number of versions that the member has put.
     beat: int = stored(LONG)
     lease_ms: int = stored(Integer(1, LONGEST_LEASE_MS))
+    #: The partitions that the member may own; None for all.
     partitions: tuple[int, ...] | None = stored(optional(_partitions), default=None)
 
     def accepts(self, partition: int) -> bool:
@@ -217,19 +213,18 @@ def _members(value: Any) -> tuple[Member, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupState:
-    """A group at `version`, -1 before the first; `id` is the id of the put.
-
-    `positions` are the committed offsets of the `partitions` partitions: the next offset to deliver. `owners` has the
-    id of the member that may deliver a partition's records.
-    """
+    """A group at `version`, -1 before the first put; `id` is the id of the put."""
 
     version: int = stored(LONG, default=-1)
     id: str = stored(UUID, default="")
     topic_id: str = stored(UUID)
     group: str = stored(NAME)
+    #: The number of partitions.
     partitions: int = stored(PARTITION, default=0)
     members: tuple[Member, ...] = stored(_members)
+    #: By partition, the id of the member that may deliver its records.
     owners: Mapping[int, str] = stored(by_partition(_MEMBER_ID))
+    #: By partition, the committed offset: the next offset to deliver.
     positions: Mapping[int, int] = stored(by_partition(LONG))
 
     @classmethod
@@ -280,11 +275,9 @@ class GroupState:
 
 
 def assignment(members: Sequence[Member], owners: Mapping[int, str], partitions: int) -> dict[int, str]:
-    """Return the member that should own each of the `partitions`: evenly, and with few moves.
-
-    All members compute the same assignment from the same state, also while they apply it. An owner keeps its
-    partitions up to its fair share; the members with the fewest get the remaining ones.
-    """
+    """Return the member that should own each of the `partitions`: evenly, and with few moves."""
+    # all members compute the same assignment from the same state, also while they apply it: an owner keeps its
+    # partitions up to its fair share, and the members with the fewest partitions get the others
     by_id = {member.id: member for member in sorted(members, key=lambda member: member.id)}
     share, extra = divmod(partitions, len(by_id)) if by_id else (0, 0)
     owned: dict[str, list[int]] = {member: [] for member in by_id}
@@ -318,15 +311,10 @@ def assignment(members: Sequence[Member], owners: Mapping[int, str], partitions:
 
 
 class GroupRace:
-    """The race for one version of a group: iterate it for the newest states, and put the next one.
+    """The race for one version of a group: iterate over the newest states, and `put` the next one or leave the loop.
 
-        race = GroupRace(log, state)
-        for current in race:
-            race.put(replace(current, positions=positions))
-        return race.after
-
-    The first state is `state`; to put nothing, leave the loop. Putting raises CommitConflictError when other members
-    were first until the deadline; CommitStateUnknownError when the put may have happened: a retry is harmless.
+    The first state is `state`. `put` raises CommitConflictError when other members were first until the deadline, and
+    CommitStateUnknownError when the put may have happened: a retry is harmless.
     """
 
     def __init__(self, log: GroupLog, state: GroupState) -> None:
@@ -395,11 +383,10 @@ def _rows(state: GroupState, snapshot: Snapshot) -> list[dict[str, object]]:
 def reset_positions(
     log: GroupLog, positions: Mapping[int, int], missing: Mapping[int, int], *, is_empty: bool
 ) -> GroupState:
-    """Set the committed offsets of some partitions, and end all memberships; creates a missing group.
+    """Set the committed offsets `positions`, and end all memberships; a new group also gets the offsets `missing`.
 
-    A live member joins again, at these offsets, after its next commit or refresh. A new group gets the offsets of
-    `missing`, which has all partitions of the topic, where `positions` has none; an existing group has read no record
-    of partitions that were added since. Raises CommitConflictError if `is_empty`, and the group has members.
+    A live member joins again, at these offsets, after its next commit or refresh. Raises CommitConflictError if
+    `is_empty`, and the group has members.
     """
     first = log.load()
     race = GroupRace(log, first)
@@ -411,6 +398,7 @@ def reset_positions(
                 group=log.group,
             )
         count = max(len(missing), state.partitions)
+        # an existing group has read no record of partitions that were added since
         added = {number: 0 if state.exists else missing[number] for number in range(state.partitions, count)}
         moved = dict(sorted({**state.positions, **added, **positions}.items()))
         race.put(dataclasses.replace(state, partitions=count, members=(), owners={}, positions=moved))
@@ -419,11 +407,7 @@ def reset_positions(
 
 
 def delete_group(log: GroupLog) -> None:
-    """Delete a group's offsets and members; raises GroupNotFoundError.
-
-    A live member joins again, and creates a new group. A few small files stay, since a put of the name of a deleted
-    version would succeed.
-    """
+    """Delete a group's offsets and members, but not its newest files. Raises GroupNotFoundError."""
     first = log.load()
     race = GroupRace(log, first)
     for state in race:
@@ -473,10 +457,7 @@ _Proof = tuple[int, Heartbeat | None]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The intervals of a member's heartbeats, refreshes of the state, and lists of heartbeats, in parts of the lease.
-
-    A refresh between two lists is two GETs. While it waits for partitions of other members, the pace is FREQUENT.
-    """
+    """The times between a member's heartbeats, refreshes of the state, and lists of heartbeats, in leases."""
 
     heartbeat: float
     refresh: float
@@ -553,9 +534,8 @@ class Membership:
     def sync(self, count: Callable[[], int], starts_of: StartsOf, pending: Collection[int]) -> None:
         """Send a heartbeat and read the newest state when they are due; put a version if an owner changes.
 
-        `count` returns the number of the topic's partitions, after the refresh, since both may be requests. A
-        partition that another member should own is given up; if it is `pending`, with records that were delivered and
-        not committed, after a lease's time.
+        `count` returns the number of the topic's partitions. Partitions that other members should own are given up;
+        `pending` partitions, with delivered and uncommitted records, after the time of a lease.
         """
         if not self.is_lapsed and self.clock() >= self._beat_at:
             self._beat()
@@ -592,10 +572,7 @@ class Membership:
             self._beat()
 
     def commit(self, positions: Mapping[int, int], *, back: bool = False) -> None:
-        """Commit the offsets of partitions that it owns, which only increase unless `back` is true.
-
-        Raises FencedMemberError, and commits nothing, if it isn't a member any more, or lacks a partition.
-        """
+        """Commit offsets of owned partitions, which only increase unless `back`. Raises FencedMemberError."""
         if self.state is None or not self.id:
             raise FencedMemberError("nothing was committed: this member left the group", group=self.log.group)
         first, started = self.state, self.clock()
