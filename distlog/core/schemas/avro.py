@@ -64,15 +64,13 @@ MAX_TYPES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class AvroSchema:
-    """A resolved schema.
-
-    `plain` is the schema with each named type defined at its first use; `kind` is Arrow's type; `in_bulk` says
-    whether pyruhvro supports it; `aliases` has the aliases of fields by the path of the field.
-    """
+    """A resolved schema: the schema with each named type defined at its first use (`plain`), and Arrow's type."""
 
     plain: Any
     kind: pa.DataType
+    #: Whether pyruhvro supports the schema.
     in_bulk: bool
+    #: The aliases of fields, by the path of the field.
     aliases: Mapping[str, Sequence[str]]
 
     @classmethod
@@ -116,10 +114,7 @@ class _Walk:
         self.aliases: dict[str, Sequence[str]] = {}
 
     def walk(self, schema: Any, path: str, inside: tuple[str, ...]) -> tuple[Any, pa.DataType, bool]:
-        """Return the plain schema, Arrow's type, and whether pyruhvro supports it.
-
-        `path` is the path of the field, `inside` has the names of the records around it.
-        """
+        """Return the plain schema, Arrow's type, and whether pyruhvro supports it, of the field `path` of records."""
         self._remaining_types -= 1
         if self._remaining_types < 0:
             raise InvalidConfigError(f"a schema has more than {MAX_TYPES} types", field=path)

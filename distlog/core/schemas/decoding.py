@@ -60,10 +60,7 @@ def check_on_error(on_error: str) -> None:
 
 
 def schema_with(columns: pa.Schema, decoder: Decoder, flatten: bool) -> pa.Schema:
-    """Return `columns` with the values' columns in place of `value`, or at the end if there is no `value`.
-
-    Without `flatten` the values' columns are the fields of one column `value`.
-    """
+    """Return `columns` with the values' columns instead of `value`; without `flatten` with a column of structs."""
     decoded = decoder.schema if flatten else pa.schema([pa.field("value", pa.struct(list(decoder.schema)))])
     fields = [field for field in columns if field.name != "value"]
     if duplicates := sorted({field.name for field in fields} & set(decoded.names)):
@@ -138,10 +135,7 @@ def in_halves(
     together: Callable[[Payloads], pa.RecordBatch | None],
     singly: Callable[[Longs, Payloads], tuple[Longs, pa.RecordBatch]],
 ) -> Iterator[tuple[Longs, pa.RecordBatch]]:
-    """Yield the rows of decoded payloads and their columns.
-
-    Decodes `together` if that succeeds, else by halves; at most FEW payloads with a bad value are decoded `singly`.
-    """
+    """Decode payloads `together`, or by halves where that fails; yields rows and their columns."""
     columns = together(payloads)
     if columns is not None:
         yield rows, columns
@@ -199,7 +193,7 @@ def _parts(values: pa.Array) -> tuple[Longs, Longs, npt.NDArray[np.uint8]]:
 
 
 def without_first(values: pa.Array, sizes: Longs) -> pa.Array:
-    """Return the values without their first bytes: without `sizes[i]` bytes of value i."""
+    """Return the values without their first bytes, `sizes[i]` bytes of value i."""
     # repeat(starts - cumsum(n) + n, n) + arange(sum(n)): the positions of n[i] bytes from starts[i] on, for all i
     starts, lengths, data = _parts(values)
     ends = np.concatenate([[0], np.cumsum(lengths - sizes)])
@@ -215,11 +209,7 @@ def without_first(values: pa.Array, sizes: Longs) -> pa.Array:
 
 
 def split_messages(payloads: pa.Array) -> tuple[list[Indexes | None], npt.NDArray[np.intp], pa.Array]:
-    """Split payloads of Protobuf into indexes and messages.
-
-    Returns the list of distinct indexes (None if bad), for each payload the position of its indexes in the list, and
-    the messages.
-    """
+    """Split payloads of Protobuf: distinct indexes (None if bad), the number of each payload's indexes, messages."""
     # almost all payloads have the indexes (0,), which are one zero byte; only other indexes are decoded
     starts, lengths, data = _parts(payloads)
     number_of_row, sizes = np.zeros(len(payloads), np.intp), np.minimum(lengths, 1)
@@ -240,10 +230,8 @@ def split_messages(payloads: pa.Array) -> tuple[list[Indexes | None], npt.NDArra
 
 
 def _short_heads(starts: Longs, lengths: Longs, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
-    """Return the bytes of the indexes as one number; 0 for long or bad indexes.
-
-    In short indexes all numbers are one byte. The first, a zigzag varint, is twice the number of indexes.
-    """
+    """Return the bytes of each payload's indexes as one number; 0 for long or bad indexes."""
+    # in short indexes all numbers are one byte, and the first, a zigzag varint, is twice the number of indexes
     columns = np.arange(_SHORT)
     inside = columns < lengths[:, None]
     heads = np.where(inside, data[np.where(inside, starts[:, None] + columns, 0)], 0x80) if len(starts) else inside

@@ -121,10 +121,7 @@ def _check_no_circle(descriptor: Any, inside: tuple[str, ...]) -> None:
 
 
 def _has_doubled_oneof(values: pa.Array, descriptor: Any) -> bool:
-    """Return whether a message sets two fields of a oneof, which ptars both keeps.
-
-    Raises ValueError for a time out of range.
-    """
+    """Return whether a message sets two fields of a oneof, as ptars allows. Raises ValueError for wrong times."""
     if pa.types.is_list(values.type):
         return _has_doubled_oneof(values.values, descriptor)
     if pa.types.is_map(values.type):
@@ -191,12 +188,9 @@ def _message_name(files: tuple[bytes, ...], indexes: Indexes) -> str:
 
 
 class ProtobufDecoder:
-    """Decodes values to the columns of `reader`.
+    """Decodes values to the columns of `reader`; with a `registry`, values have headers, and messages its name."""
 
-    With a `registry`, values have a header with the schema's id and the indexes of the message. The message must have
-    the reader's name, and may be of any version of the schema: Protobuf reads fields by their numbers.
-    """
-
+    # a message may be of any version of the schema: Protobuf reads fields by their numbers
     def __init__(self, reader: Message | None, registry: SchemaRegistry | None) -> None:
         self._reader, self._registry = reader, registry
         #: By schema and indexes: why values cannot be read, or an empty text.
@@ -307,10 +301,7 @@ def protobuf_decoder(
 
 
 def newest_message(registry: SchemaRegistry, batches: Iterable[pa.Array], message: str | None) -> Message | None:
-    """Return the last message with the highest schema id that can be used, or the message of this name in the schema.
-
-    Returns None if no id can be used.
-    """
+    """Return the last message with the highest usable schema id, or `message` in that schema; None without an id."""
     newest: dict[int, Indexes] = {}
     for values in batches:
         ids, payloads = unframed(values)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPException
-from typing import IO, Any, Protocol, TypeVar
+from typing import IO, Any, Protocol
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, unquote, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
@@ -66,14 +66,6 @@ def _reference(value: Any) -> tuple[str, str, int]:
     if not (isinstance(name, str) and isinstance(subject, str) and type(version) is int):
         raise ValueError("a reference needs a name, a subject and a version")
     return name, subject, version
-
-
-class _Source(Protocol):
-    """A source of schemas. Both methods raise SchemaNotFoundError."""
-
-    def by_id(self, schema_id: int) -> _Registered: ...
-
-    def by_version(self, subject: str, version: int | None) -> _Registered: ...
 
 
 class SchemaTopic(Protocol):
@@ -174,7 +166,7 @@ def split_subject(subject: str, context: str = DEFAULT_CONTEXT) -> tuple[str, st
     return (qualified[1], qualified[2]) if qualified else (context, subject)
 
 
-def _source_of(source: Any, context: str) -> _Source:
+def _source_of(source: Any, context: str) -> _Server | _SchemaDict | _Topic:
     if not isinstance(context, str) or not context.startswith(".") or ":" in context:
         raise InvalidConfigError("a context begins with a dot, as in .staging", context=repr(context))
     if isinstance(source, str):
@@ -224,11 +216,9 @@ class _NoRedirect(HTTPRedirectHandler):
 
 
 class _Server:
-    """A registry at an address, Confluent's or Karapace. User and password go into a header, and are never shown.
+    """A registry at an address, Confluent's or Karapace. User and password go into a header, and are never shown."""
 
-    https://docs.confluent.io/platform/current/schema-registry/develop/api.html
-    """
-
+    # https://docs.confluent.io/platform/current/schema-registry/develop/api.html
     def __init__(self, url: str, context: str = DEFAULT_CONTEXT, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         try:
@@ -303,53 +293,41 @@ class _Server:
 # Karapace: {"keytype":"SCHEMA","subject":"s","version":1,"magic":1}, with the schema and its id in the value.
 # {"keytype":"DELETE_SUBJECT","subject":"s"} deletes the versions up to the version in its value, CLEAR_SUBJECT all.
 _DELETIONS = ("DELETE_SUBJECT", "CLEAR_SUBJECT")
-T = TypeVar("T")
-
 #: A version of a subject: the context, the subject there, and its number.
 _Version = tuple[str, str, int]
 
 
 class _Topic:
-    """The schemas of a context in the records of a topic, which is read again for an unknown schema.
-
-    If two schemas have the same id, the first applies, as in Confluent's registry. A deleted schema can still be read
-    by id, since old values need it, as long as its record exists.
-    """
+    """The schemas of a context in the records of a topic, which is read again for an unknown schema."""
 
     def __init__(self, topic: SchemaTopic, context: str) -> None:
         self._topic, self._context, self._is_read = topic, context, False
-        #: By context and id: the version that was registered first, and its schema.
+        #: By context and id: the version that was registered first, which applies as in Confluent's registry, and its
+        #: schema, even if it was deleted, since old values need it.
         self._ids: dict[tuple[str, int], tuple[_Version, _Registered]] = {}
         self._versions: dict[_Version, _Registered] = {}
         self._deleted: set[_Version] = set()
 
     def by_id(self, schema_id: int) -> _Registered:
-        entry = self._read_if_missing(lambda: self._ids.get((self._context, schema_id)))
-        if entry is not None:
-            return entry[1]
+        key = self._context, schema_id
+        if key not in self._ids:
+            self._read()
+        if key in self._ids:
+            return self._ids[key][1]
         contexts = ", ".join(sorted(context for context, number in self._ids if number == schema_id))
         hint = f", but one in the contexts {contexts}: SchemaRegistry(topic, context)" if contexts else ""
         raise self._missing(f"schema {schema_id}{hint}")
 
     def by_version(self, subject: str, version: int | None) -> _Registered:
         context, name = split_subject(subject, self._context)
-        if version is None:
+        if (context, name, version) not in self._versions:
             self._read()
-            live = self._versions.keys() - self._deleted
-            numbers = [number for *subject_key, number in live if subject_key == [context, name]]
-            registered = self._versions.get((context, name, max(numbers, default=0)))
-        else:
-            registered = self._read_if_missing(lambda: self._versions.get((context, name, version)))
+        live = self._versions.keys() - self._deleted if version is None else ()
+        newest = max((number for *key, number in live if key == [context, name]), default=0)
+        registered = self._versions.get((context, name, newest if version is None else version))
         if registered is None:
             raise self._missing(f"subject {subject}" if version is None else f"version {version} of {subject}")
         return registered
-
-    def _read_if_missing(self, lookup: Callable[[], T | None]) -> T | None:
-        result = lookup()
-        if result is None:
-            self._read()
-            result = lookup()
-        return result
 
     def _missing(self, subject_text: str) -> SchemaNotFoundError:
         suffix = "" if self._context == DEFAULT_CONTEXT else f" in the context {self._context}"

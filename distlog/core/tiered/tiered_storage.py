@@ -46,7 +46,6 @@ from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.segments.chunks import SegmentSlice
 from distlog.core.segments.producer_states import read_producer_snapshot
 from distlog.core.segments.segment_reader import SegmentReader
-from distlog.core.storage.backend import Entries, FileInfo, UnfinishedUpload
 from distlog.core.storage.parallel import Task, in_parallel, process_lock
 from distlog.core.storage.storage import Storage
 
@@ -204,11 +203,9 @@ class ChunkIndex:
 
 
 def _variable_sizes(value: dict[str, Any], count: int) -> npt.NDArray[np.int64]:
-    """The sizes in `transformedChunks`: base64 of a zstd frame.
-
-    It has the count (int32); for several chunks a base (int32), the bytes per value (1 byte), and for all but the
-    last the difference to the base; then the last size (int32). All numbers are big-endian.
-    """
+    """Return the sizes in `transformedChunks`: base64 of a zstd frame."""
+    # the frame has the count (int32); for several chunks a base (int32), the bytes per value (1 byte), and for all
+    # but the last chunk the difference to the base; then the last size (int32); all numbers are big-endian
     try:
         frame = base64.b64decode(value.get("transformedChunks", ""), validate=True)
         data = bytes(decompress(ZSTD, frame, limit=16 + _MAX_WIDTH * count))
@@ -359,12 +356,10 @@ def _index_ranges(indexes: dict[str, Any]) -> dict[str, tuple[int, int]]:
 
 
 class TieredFiles:
-    """The files of a remote topic, the backend of `TieredStorage`, which cannot be written.
+    """The files of a remote topic, the backend of `TieredStorage`, which cannot be written."""
 
-    `<topic>-<partition>/<stem>.log` is assembled from chunks; `.index`, `.timeindex`, `.txnindex` and `.snapshot` are
-    parts of one object. The stem is start offset and uuid, as in the objects' names.
-    """
-
+    # `<topic>-<partition>/<stem>.log` is assembled from chunks; the other files are parts of one object; a stem is a
+    # start offset and a uuid, as in the objects' names
     def __init__(self, topic: RemoteTopic, url: str) -> None:
         self._topic, self._prefix = topic, f"{url}/"
         self._chunks = ChunkReader(topic.bucket)
@@ -426,26 +421,19 @@ class TieredFiles:
         self.segments[stem] = segment
         return segment
 
-    def entries(self, folder: str) -> Entries:
-        """Empty: only the bucket is listed."""
-        return []
-
-    def files_after(self, folder: str, name: str) -> Iterator[FileInfo]:
-        """Empty: only the bucket is listed."""
-        return iter(())
-
     def replied_ms(self) -> int:
         """0: there are no commits here."""
         return 0
 
-    def uploads(self, folder: str) -> list[UnfinishedUpload]:
-        """Empty: uploads of Kafka are not ours."""
-        return []
+    def _list_nothing(self, *_: object) -> Any:
+        """Only the bucket is listed."""
+        return ()
 
     def _refuse(self, *_: object) -> NoReturn:
         """Refuse to write, also to learn the store's time; and to read the time of a file, which has none here."""
         raise ReadOnlyTopicError("Kafka's tiered storage is only read here", url=self._prefix.rstrip("/"))
 
+    entries = files_after = uploads = _list_nothing
     put_many = put_if_absent = probe_put_if_absent = sync = open_write = delete = abort_uploads = _refuse
     now_ms = modified_ms = _refuse
 
@@ -589,14 +577,10 @@ class LogPart(NamedTuple):
 
 
 def log_parts(topic: RemoteTopic, uploaded: Iterable[RemoteSegment]) -> list[LogPart]:
-    """Return the parts of a partition's log in the order of offsets, from all of its uploaded segments.
-
-    A restarted broker may upload a segment again: of segments with the same start offset the longest is read, and of
-    equally long ones the last upload. After a leader change segments overlap, since each broker rolls its own: as in
-    Kafka, the one with the higher start offset is read from its start.
-
-    Raises CorruptMetadataError for missing offsets.
-    """
+    """Return the parts of a partition's log in order, from all uploaded segments. Raises CorruptMetadataError."""
+    # a restarted broker may upload a segment again: of segments with the same start offset the longest is read, and
+    # of equally long segments the last upload; after a leader change segments overlap, since each broker rolls its
+    # own: as in Kafka, the segment with the higher start offset is read from its start
     parts: list[LogPart] = []
     for segment in sorted(uploaded, key=lambda remote: (remote.start_offset, -remote.next_offset, -remote.event_ms)):
         end = parts[-1].end_offset if parts else segment.start_offset
@@ -670,10 +654,7 @@ def segment_info(segment: RemoteSegment, unstable: int) -> SegmentInfo:
 
 
 def first_unstable_offsets(storage: TieredStorage, last: Sequence[RemoteSegment]) -> list[int]:
-    """Return the first unstable offset at the end of each of the `last` segments, or NO_OFFSET.
-
-    It is the first offset of the earliest open transaction in the segment's producer snapshot.
-    """
+    """Return the start of the earliest transaction that each of the `last` segments leaves open, or NO_OFFSET."""
     with_producers = [segment for segment in last if segment.index_bytes(SNAPSHOT)]
     ranges = [
         (f"{storage.topic.name}-{segment.partition}/{segment.stem}{SNAPSHOT}", 0, segment.index_bytes(SNAPSHOT))
