@@ -66,7 +66,7 @@ class LocalExecutor:
         return 1 if self.storage.is_local else PARALLEL
 
     def map(self, work: Callable[[Item], Result], items: Sequence[Item], /) -> Iterable[Result]:
-        """Return the results. When the iteration ends, even by an error, no thread still works."""
+        """Return the results. When the iteration ends, even by an error, no thread works any more."""
         if self.storage.is_local:
             return map(work, items)
         return in_order((partial(work, item) for item in items), PARALLEL, joined=True)

@@ -50,9 +50,8 @@ def restore(
 ) -> tuple[list[PartitionRestore], Snapshot]:
     """Restore the segments that were live at `version`, unless `dry_run`; returns the plans, and the new state.
 
-    Makes one commit, or several of whole partitions for more than MOST_SEGMENTS. Raises OffsetOutOfRangeError if the
-    topic does not have the version, TopicNotFoundError if the version is of a dropped topic, and CommitConflictError
-    if one partition gets more than MOST_SEGMENTS.
+    Raises OffsetOutOfRangeError, TopicNotFoundError if the version is of a dropped topic, and CommitConflictError if
+    one partition gets more than MOST_SEGMENTS.
     """
     snapshot = handle.log.refresh(snapshot)
     if not snapshot.log_floor <= version <= snapshot.version:
@@ -95,42 +94,40 @@ Stem = tuple[int, str]
 
 @dataclass(slots=True)
 class RemovedSegments:
-    """The removals of the commits after the first `version`, up to the current one.
-
-    `removed_at` is the version of the last commit that removed a segment. `added` are the segments as last added: a
-    rebuild adds a segment again. `removed_at_start` were removed at the start of their log; `recompacted` were
-    written by compaction, and replaced.
-    """
+    """The segments that the commits after the first `version` have added and removed."""
 
     version: int
+    #: The version of the last commit that removed a segment.
     removed_at: dict[Stem, int] = field(default_factory=dict)
+    #: Segments as last added: a rebuild adds a segment again.
     added: dict[Stem, SegmentInfo] = field(default_factory=dict)
+    #: Segments that were removed at the start of their log.
     removed_at_start: dict[Stem, SegmentInfo] = field(default_factory=dict)
+    #: Segments that compaction wrote, and that were replaced.
     recompacted: dict[Stem, SegmentInfo] = field(default_factory=dict)
 
     def read(self, log: CommitLog, head: int) -> None:
         """Read the commits up to version `head`."""
-        if head > self.version:
-            for commit in log.commits(self.version + 1, head + 1):
-                restored = {action.partition for action in commit.actions if isinstance(action, Restore)}
-                raised = {action.partition for action in commit.actions if isinstance(action, SetLogStartOffset)}
-                for action in each_action(commit.actions):
-                    if isinstance(action, Add):
-                        stem = (action.segment.partition, action.segment.stem)
-                        self.added[stem] = action.segment
-                        # it was restored, or a rebuild replaced it by itself
-                        self.removed_at_start.pop(stem, None)
-                        self.recompacted.pop(stem, None)
-                    elif isinstance(action, Remove):
-                        stem = (action.partition, action.stem)
-                        self.removed_at[stem] = commit.version
-                        if action.partition in restored or stem not in self.added:
-                            continue
-                        if action.partition in raised:
-                            self.removed_at_start[stem] = self.added[stem]
-                        elif self.added[stem].compacted:
-                            self.recompacted[stem] = self.added[stem]
-            self.version = head
+        for commit in log.commits(self.version + 1, head + 1) if head > self.version else ():
+            restored = {action.partition for action in commit.actions if isinstance(action, Restore)}
+            raised = {action.partition for action in commit.actions if isinstance(action, SetLogStartOffset)}
+            for action in each_action(commit.actions):
+                if isinstance(action, Add):
+                    stem = (action.segment.partition, action.segment.stem)
+                    self.added[stem] = action.segment
+                    # it was restored, or a rebuild replaced it by itself
+                    self.removed_at_start.pop(stem, None)
+                    self.recompacted.pop(stem, None)
+                elif isinstance(action, Remove):
+                    stem = (action.partition, action.stem)
+                    self.removed_at[stem] = commit.version
+                    if action.partition in restored or stem not in self.added:
+                        continue
+                    if action.partition in raised:
+                        self.removed_at_start[stem] = self.added[stem]
+                    elif self.added[stem].compacted:
+                        self.recompacted[stem] = self.added[stem]
+        self.version = max(self.version, head)
 
 
 #: Files whose sizes are requested at the same time.
@@ -141,10 +138,7 @@ MOST_SEGMENTS = MOST_ROWS
 
 @dataclass(frozen=True, slots=True)
 class PartitionRestore:
-    """The segments to add to a partition and to remove, the number of lost ones, and the old and new log start.
-
-    A commit adds segments only where it removes some, so the `gap_neighbors` of a filled gap are removed and added.
-    """
+    """The segments to add to a partition and to remove, the number of lost ones, and the old and new log start."""
 
     partition: int
     segments: tuple[SegmentInfo, ...]
@@ -153,17 +147,16 @@ class PartitionRestore:
     start_before: int
     log_start_offset: int
     first_dirty_offset: int
+    #: Live segments around a filled gap, to remove and add: a commit adds segments only where it removes some.
     gap_neighbors: tuple[SegmentInfo, ...] = ()
 
     @property
     def records(self) -> int:
-        """The records that come back, less the records of segments that leave."""
         leaving = sum(segment.record_count for segment in self.replaced)
         return sum(segment.record_count for segment in self.segments) - leaving
 
     @property
     def log_bytes(self) -> int:
-        """Bytes of the log files that come back."""
         return sum(segment.log_bytes for segment in self.segments)
 
     @property
@@ -386,10 +379,8 @@ def _plan_partition(
         for segment in _without(current.segments, old_state.segments)
         if segment.base_offset < old_state.log_end_offset
     ]
-    restored: list[SegmentInfo] = []
-    leaving: list[SegmentInfo] = []
-    gaps: list[int] = []
-    merged: list[SegmentInfo] = []
+    restored, leaving, merged = list[SegmentInfo](), list[SegmentInfo](), list[SegmentInfo]()
+    gaps = list[int]()
     for old, new in _groups(missing, newer):
         if old[0].base_offset < start_offset:
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -29,12 +30,10 @@ from distlog.core.times import NO_TIMESTAMP, iso
 def retention(
     handle: TopicHandle, snapshot: Snapshot, *, dry_run: bool = False
 ) -> tuple[list[PartitionRetention], Snapshot]:
-    """Delete the segments that the topic's config no longer keeps, in one commit; returns them and the new state.
+    """Remove up to MOST_SEGMENTS expired segments in one commit, unless `dry_run`; returns plans and the new state.
 
-    The next call deletes those beyond MOST_SEGMENTS. With `dry_run` nothing is committed. Files stay until vacuum. If
-    this process's clock is far ahead of the storage's, the storage's clock is used. Raises CommitConflictError if the
-    topic was dropped, StorageError if the lock of an expired active segment is not free in time, and
-    CommitStateUnknownError.
+    Raises CommitConflictError if the topic was dropped, StorageError if the lock of an expired active segment is not
+    free in time, and CommitStateUnknownError.
     """
     snapshot, now_ms = handle.log.refresh(snapshot), handle.trusted_ms()
     if dry_run:
@@ -80,12 +79,10 @@ class PartitionRetention:
 
     @property
     def log_bytes(self) -> int:
-        """Bytes of the log files to delete."""
         return int(self.segments.log_bytes.sum())
 
     @property
     def records(self) -> int:
-        """The number of records to delete."""
         return int(self.segments.record_counts.sum())
 
 
@@ -172,7 +169,7 @@ def plan_retention(
         if counts[-1]:
             remaining -= counts[-1]
             plans.append(_plan(number, segments, counts, int(starts[number]), int(log_ends[number]), now_ms))
-    return sorted(plans, key=lambda plan: plan.partition) if changed else plans
+    return sorted(plans, key=attrgetter("partition"))
 
 
 def _plan(
@@ -277,16 +274,14 @@ def delete_records(
 ) -> tuple[dict[int, int], Snapshot]:
     """Delete the records below `offsets[partition]`; returns the new log start offsets and the new state.
 
-    An offset within an active segment seals it in the same commit. An offset below the log start changes nothing.
-    Raises OffsetOutOfRangeError for an offset above the log end, TopicNotFoundError for a partition that does not
-    exist, InvalidConfigError when `cleanup.policy` is compact alone (Kafka's PolicyViolationException), and
-    StorageError if the lock of an active segment is not free in time.
+    An offset within an active segment seals it in the same commit. Raises OffsetOutOfRangeError, TopicNotFoundError,
+    InvalidConfigError when `cleanup.policy` is compact alone (Kafka's PolicyViolationException), and StorageError if
+    the lock of an active segment is not free in time.
     """
     if not isinstance(offsets, Mapping):
         raise InvalidConfigError("offsets are a dict by partition, as in {0: 100}", got=type(offsets).__name__)
     snapshot = handle.log.refresh(snapshot)
     starts = _resolved(with_tails(handle, snapshot), offsets)
-
     with CommitRace(handle.log, snapshot, "delete-records") as race, ActiveSeals(handle, race) as seals:
         for head in race:
             within_active = [n for n, start in starts.items() if start > head.partitions[n].log_end_offset]
