@@ -454,21 +454,16 @@ def runs_to_repeat(runs: Sequence[Run], reports: Sequence[RunReport]) -> list[Re
             expected = split.file.url, split_report.end
         if report.error is not None and run[len(report.splits) - 1].file.url not in urls_to_repeat:
             raise report.error
-    repeats = list[Repeat]()
     touched = [any(split.file.url in urls_to_repeat for split in run) for run in runs]
-    for index, is_touched in enumerate(touched):
-        if not is_touched:
-            continue
-        if repeats and repeats[-1].end == index:
-            repeats[-1] = Repeat(repeats[-1].first, index + 1, [*repeats[-1].run, *runs[index]])
-        else:
-            repeats.append(Repeat(index, index + 1, list(runs[index])))
-    return [Repeat(repeat.first, repeat.end, _with_whole_files(repeat.run, urls_to_repeat)) for repeat in repeats]
-
-
-def _with_whole_files(run: Run, urls_to_repeat: set[str]) -> Run:
-    splits = (split for split in run if split.file.url not in urls_to_repeat or split.start == 0)
-    return [whole_file(split.file) if split.file.url in urls_to_repeat else split for split in splits]
+    repeats, end = list[Repeat](), 0
+    for is_touched, group in itertools.groupby(touched):
+        first, end = end, end + len(list(group))
+        splits = (split for run in runs[first:end] for split in run)
+        first_splits = (split for split in splits if split.file.url not in urls_to_repeat or split.start == 0)
+        if is_touched:
+            run = [whole_file(split.file) if split.file.url in urls_to_repeat else split for split in first_splits]
+            repeats.append(Repeat(first, end, run))
+    return repeats
 
 
 def check_fields(reports: Sequence[RunReport]) -> None:

@@ -1,9 +1,7 @@
 """Vacuum: deletes the files that no reader can need and no writer can still commit, and old commits.
 
 The log retention horizon (`log_floor`) is the version below which commits and checkpoints are deleted. A commit
-raises it; then a checkpoint at or above it is read back; then the files below it are deleted, after a crash by the
-next run. It is at most the version that was the head `commit.retention.ms` ago by the store's clock, so a commit
-exists for this time after the next one was written: `Snapshot.is_fresh_at` relies on it.
+exists for `commit.retention.ms` after the next commit was written: `Snapshot.is_fresh_at` relies on it.
 """
 
 from __future__ import annotations

@@ -440,7 +440,8 @@ class ConsumedLog:
         columns = (*self._columns, *(name for name in ("partition", "offset") if name not in self._columns))
         batches = segment_reader.read_slices(reader, slices, columns, visible, self._max_workers)
         ends = {number: end for number, (_, end) in bounds.items()}
-        return Window(_deliveries(batches, self._columns), ends)
+        deliveries = ((batch.select(self._columns), ends_of(batch)) for batch in batches if batch.num_rows)
+        return Window(deliveries, ends)
 
 
 def start_offsets(
@@ -475,12 +476,6 @@ class Window(NamedTuple):
 
     deliveries: Iterator[Delivery]
     ends: Mapping[int, int]
-
-
-def _deliveries(batches: Iterable[pa.RecordBatch], columns: Sequence[str]) -> Iterator[Delivery]:
-    for batch in batches:
-        if batch.num_rows:
-            yield batch.select(columns), ends_of(batch)
 
 
 def ends_of(batch: pa.RecordBatch) -> dict[int, int]:

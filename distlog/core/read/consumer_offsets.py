@@ -139,11 +139,6 @@ def encode_offset_key(key: OffsetKey) -> bytes:
     return struct.pack(">h", 1) + text_field(key.group) + text_field(key.topic) + struct.pack(">i", key.partition)
 
 
-def offset_key_prefixes(group: str, topic: str) -> tuple[bytes, ...]:
-    """The first bytes of the keys of a group's offsets in a topic, in each version."""
-    return tuple(struct.pack(">h", version) + text_field(group) + text_field(topic) for version in _OFFSET_KEYS)
-
-
 def decode_offset_key(data: bytes) -> OffsetKey | None:
     """Decode the key of a record with a committed offset; None for other records."""
     reader = FieldReader(data, "a key", OFFSETS_TOPIC)
@@ -342,7 +337,8 @@ def all_kafka_positions(
         numbers, prefixes = range(len(snapshot.partitions)), tuple[bytes, ...]((b"",))
         if group is not None:
             number = offsets_partition(group, len(numbers))
-            numbers, prefixes = range(number, number + 1), offset_key_prefixes(group, topic)
+            numbers, names = range(number, number + 1), text_field(group) + text_field(topic)
+            prefixes = tuple(struct.pack(">h", version) + names for version in _OFFSET_KEYS)
         records = offsets_records(offsets.reader, snapshot, numbers, prefixes)
         newest = {record.key: record for record in records if record.waits_for is None}
         return _positions(newest.values(), topic, since_ms)

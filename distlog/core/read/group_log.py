@@ -67,15 +67,8 @@ _TABLE = pa.schema(
 )
 
 
-# Each version of the log is a file with the whole state, put if absent. Commits of offsets make no version of the
-# topic, which every reader would have to read. Only the newest versions are retained. A put of the name of a deleted
-# version would succeed, but no member would ever read it. So a LIST of the folder follows each put. A version is
-# deleted only if there is one that is RETAINED_VERSIONS higher, and the highest is never deleted. If the list has no
-# version that is about RETAINED_VERSIONS higher, then the new version and its predecessor were not deleted before,
-# and the put is valid.
-#
-# Heartbeats are not versions, which every member would have to read. A member overwrites its own small file; another
-# size each time shows in a listing that it lives, regardless of the storage's times.
+# Each version of the log is a file with the whole state, put if absent: a commit of offsets makes no version of the
+# topic, which every reader would have to read. docs/formats.md has the rules: which version is valid, or deleted.
 class GroupLog:
     """The versions of one group of the topic with `topic_id` in `storage`; times are in seconds."""
 
@@ -475,14 +468,10 @@ StartsOf = Callable[[Collection[int], bool], Mapping[int, int]]
 NameOf = Callable[[Sequence[Member]], str]
 
 
-# A member lives as long as it sends heartbeats: in its own file, and by versions that it puts. Other members read the
-# files only by a listing of the group's folder, so an idle member costs the same in any group.
-#
-# A member's own lease ends before other members can acquire its partitions. It starts before the put of a heartbeat.
-# Other members wait a little longer than a lease after they read the heartbeat, and then list again. So a heartbeat
-# is valid only if its put returned within the previous lease: then that list has it. A member that was later, or was
-# paused, renews its lease by a version of the group's log, as it joins. If another member puts a version that
-# declares it dead, the log refuses one of the two versions.
+# A member lives as long as it sends heartbeats: in its own file, which other members only list, and by the versions
+# that it puts. Its lease starts before the put of a heartbeat, and ends before other members, which wait a little
+# longer and then list again, can acquire its partitions. A heartbeat is valid if its put returned within the previous
+# lease: then that list has it. A later member renews its lease by a version of the group's log, as it joins.
 @dataclass(slots=True)
 class Membership:
     """This process in a group; from `sync` on it is a member until `leave`. Times are in seconds; for one thread."""
