@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -76,11 +76,7 @@ class TransactionStatus(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionState:
-    """A transactional producer: its current id and epoch, and its newest transaction (KIP-98); times in ms.
-
-    `last_epoch`, which is not stored, is the last epoch, if its producer itself asked for the next one (KIP-360), or
-    had a transaction that timed out (KIP-588).
-    """
+    """A transactional producer: its current id and epoch, and its newest transaction (KIP-98); times in ms."""
 
     transactional_id: str
     producer: ProducerId
@@ -89,11 +85,12 @@ class TransactionState:
     partitions: frozenset[TopicPartition] = frozenset()
     updated_ms: int
     started_ms: int = NONE
+    #: The previous epoch, if its producer asked for the next (KIP-360), or was timed out (KIP-588); it is not stored.
     last_epoch: int = NONE
 
     @property
     def is_decided(self) -> bool:
-        """True if it is committed or aborted, and its end markers are still to be written."""
+        """True if the transaction is committed or aborted, and its end markers are still to be written."""
         return self.status in _COMPLETE
 
     @property
@@ -130,14 +127,14 @@ class TransactionState:
         )
 
     def decided(self, now_ms: int, *, is_committed: bool, fences: bool = False) -> TransactionState:
-        """The transaction with its decision; one that `fences` is of the next epoch, which no producer has."""
+        """Return the transaction with its decision; if it `fences`, of the next epoch, which no producer has."""
         status = TransactionStatus.PREPARE_COMMIT if is_committed else TransactionStatus.PREPARE_ABORT
         producer = ProducerId(self.producer.id, self.producer.epoch + fences)
         last_epoch = NONE if fences else self.last_epoch
         return replace(self, status=status, producer=producer, last_epoch=last_epoch, updated_ms=now_ms)
 
     def timed_out(self, now_ms: int) -> TransactionState:
-        """The transaction, aborted as it was open for too long; its producer may ask for the next epoch (KIP-588)."""
+        """Return the transaction aborted for its timeout; its producer may ask for the next epoch (KIP-588)."""
         return replace(self.decided(now_ms, is_committed=False, fences=True), last_epoch=self.producer.epoch)
 
     def completed(self, now_ms: int) -> TransactionState:
@@ -225,12 +222,12 @@ def apply_state(newest: dict[str, TransactionState], key: bytes | None, value: b
 
 @dataclass(frozen=True, slots=True)
 class ListedTransaction:
-    """An open transaction, with its id and state at its coordinator; None if no coordinator knows it."""
+    """An open transaction, with its id and state at its coordinator; None if no coordinator has the transaction."""
 
     transaction: OpenTransaction
     transactional_id: str | None
     state: str | None
-    #: It is open for longer than any coordinator allows, or its coordinator has ended it.
+    #: Whether it is open for longer than any coordinator allows, or ended at its coordinator.
     is_hanging: bool
 
     def __str__(self) -> str:
@@ -266,20 +263,17 @@ class TransactionsReport(Shown):
 
 
 class _CoordinatorState(NamedTuple):
-    """The id and the state of a transaction, None if it is unknown; and whether its coordinator will end it."""
+    """The id and state of a transaction, None if no coordinator has it; and whether its coordinator will end it."""
 
     transactional_id: str | None
     state: str | None
     will_end: bool
 
 
-_UNKNOWN = _CoordinatorState(None, None, False)
-
-
 def list_transactions(
     handle: TopicHandle, snapshot: Snapshot, max_timeout_ms: int = MAX_TIMEOUT_MS
 ) -> TransactionsReport:
-    """The open transactions in `snapshot`, which has its tails; reads the logs only where one is open."""
+    """List the open transactions in `snapshot`, which has its tails; reads only logs with open transactions."""
     transactions = [
         entry
         for number, state in enumerate(snapshot.partitions)
@@ -287,16 +281,16 @@ def list_transactions(
     ]
     if not transactions:
         return TransactionsReport(())
-    coordinators, now_ms, listed = _Coordinators(handle), handle.trusted_ms(), []
+    states, now_ms, listed = _states_of_root(handle), handle.trusted_ms(), []
     for entry in transactions:
-        transactional_id, state, will_end = coordinators.of(entry)
+        transactional_id, state, will_end = _coordinator_state(states, handle, entry, now_ms)
         is_hanging = not will_end and (state is not None or entry.is_late(now_ms, max_timeout_ms))
         listed.append(ListedTransaction(entry, transactional_id, state, is_hanging))
     return TransactionsReport(tuple(listed))
 
 
 def list_producers(handle: TopicHandle, current: CurrentSnapshot) -> pa.Table:
-    """A row for each producer that a partition knows, as `kafka-transactions describe-producers` has it."""
+    """Return a row for each producer of a partition, as `kafka-transactions describe-producers` lists them."""
     snapshot = current.refresh()
     rows = []
     for number, state in enumerate(snapshot.partitions):
@@ -322,7 +316,7 @@ def abort_transaction(
             begins = ", ".join(str(entry.start_offset) for entry in transactions) or "none"
             text = f"no transaction is open from this offset on; the open ones begin at: {begins}"
             raise CommitConflictError(text, **where)
-        state = _Coordinators(handle).of(transaction)
+        state = _coordinator_state(_states_of_root(handle), handle, transaction, handle.trusted_ms())
         if state.will_end:
             text = "the transaction has a coordinator, which will end it"
             raise CommitConflictError(text, **where, transactional_id=state.transactional_id, state=state.state)
@@ -375,41 +369,36 @@ def _end_in_commit(
     return True
 
 
-class _Coordinators:
-    def __init__(self, handle: TopicHandle) -> None:
-        self._topic = paths.last_part(handle.storage.url.rstrip("/"))
-        self._states, self._now_ms = _states_of_root(handle), handle.trusted_ms()
-
-    def of(self, transaction: OpenTransaction) -> _CoordinatorState:
-        for state in self._states.values():
-            if state.producer.id == transaction.producer_id and state.producer.epoch >= transaction.producer_epoch:
-                is_its = (self._topic, transaction.partition) in state.partitions
-                is_dead = state.has_timed_out(self._now_ms - _COORDINATOR_MS)
-                will_end = is_its and (
-                    state.is_decided or (state.status is TransactionStatus.ONGOING and not is_dead)
-                )
-                return _CoordinatorState(state.transactional_id, state.status.kafka_name, will_end)
-        return _UNKNOWN
+def _coordinator_state(
+    states: Iterable[TransactionState], handle: TopicHandle, transaction: OpenTransaction, now_ms: int
+) -> _CoordinatorState:
+    topic_partition = paths.last_part(handle.storage.url.rstrip("/")), transaction.partition
+    for state in states:
+        if state.producer.id == transaction.producer_id and state.producer.epoch >= transaction.producer_epoch:
+            is_live = state.status is TransactionStatus.ONGOING and not state.has_timed_out(now_ms - _COORDINATOR_MS)
+            will_end = topic_partition in state.partitions and (state.is_decided or is_live)
+            return _CoordinatorState(state.transactional_id, state.status.kafka_name, will_end)
+    return _CoordinatorState(None, None, will_end=False)
 
 
-def _states_of_root(handle: TopicHandle) -> Mapping[str, TransactionState]:
-    """The states in the `__transaction_state` of the topic's root, by id; a root without one costs a LIST."""
+def _states_of_root(handle: TopicHandle) -> Collection[TransactionState]:
+    """Return the states in the `__transaction_state` of the topic's root; a root without that topic costs a LIST."""
     states, storage = dict[str, TransactionState](), handle.storage.sibling(TRANSACTIONS_TOPIC)
     if storage is None or not storage.list(paths.COMMITS_DIR):
-        return states
+        return ()
     try:
         topic, live = newest_topic(storage, handle.clock)
     except TopicNotFoundError:
-        return states
+        return ()
     for partition in live.partitions:
         for chunk in whole_logs(topic.reader, partition.segments):
             for records in chunk.records(("key", "value"), READ_UNCOMMITTED):
                 for row in records.to_pylist():
                     try:
                         apply_state(states, row["key"], row["value"])
-                    except CorruptRecordError as error:  # noqa: PERF203 - one must not hide all others
+                    except CorruptRecordError as error:  # noqa: PERF203 - a bad record must not hide the next
                         _log.warning("%s (url=%s)", error, storage.url)
-    return states
+    return states.values()
 
 
 #: A control record's key is its version and type, its value the version and the coordinator's epoch.
