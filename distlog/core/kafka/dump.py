@@ -103,12 +103,9 @@ EPOCH = Line("leaderEpoch", (number("epoch"), number("startOffset")))
 WINDOW_BYTES = 2 << 20
 _BASE_OFFSET = re.compile(r"[0-9]{1,20}")
 _FOLDER_AND_NAME = re.compile(r"(?P<folder>.*[/:])?(?P<name>[^/]*)", re.DOTALL)
-
-
 #: Records are shown when their batches have decompressed to this many bytes.
 PART_BYTES = 4 << 20
-#: How many parts of a window are formatted early. Without a limit memory has no bound, since a window may decompress
-#: to any size.
+#: The parts of a window that are formatted early: a window may decompress to any size, and memory must have a bound.
 _BUFFERED_PARTS = 4
 
 
@@ -256,7 +253,7 @@ class _LogDump:
 
 @dataclass(frozen=True, slots=True)
 class ShownBatches:
-    """The lines of a part of a log, the offsets of its records, and the error at its end."""
+    """The lines of a part of a log, the offsets of its records, and the error that ends the part."""
 
     lines: memoryview
     offsets: Longs
@@ -265,7 +262,7 @@ class ShownBatches:
 
 @dataclass(frozen=True, slots=True)
 class LogWindows:
-    """Makes the lines of windows of the log at `path`; with `is_deep` of their records too."""
+    """Makes the lines of windows of the log at `path`, batches alone or with their records (`is_deep`)."""
 
     path: str
     style: LogStyle
@@ -286,7 +283,7 @@ class LogWindows:
     def _records(
         self, window: Batches, batches: npt.NDArray[Any]
     ) -> Iterator[tuple[DumpedRecords, CorruptRecordError | None]]:
-        """The records of `batches`, part by part; a batch that cannot be read is a part by itself."""
+        """Yield the records of `batches`, part by part; a batch that cannot be read is a part by itself."""
         source = Source(self.path, window.position)
         if not self.is_deep:
             yield no_records(batches), None
@@ -314,10 +311,10 @@ def dump_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> No
         output.say(f"{file.address} is empty.", "empty")
         return
     if options.index_sanity_check:
-        check_sanity(file, OFFSET_ENTRY, "relative_offset", output)
+        check_sanity(file, OFFSET_ENTRY, output)
         return
     log, mismatches, missing = file.sibling(".log"), [], []
-    for entries in entries_of(file, OFFSET_ENTRY, "relative_offset"):
+    for entries in entries_of(file, OFFSET_ENTRY):
         offsets, positions = entries["relative_offset"] + file.base_offset, entries["position"].astype(np.int64)
         if not options.verify_index_only:
             output.lines(OFFSET_ENTRY_LINE, {"offset": offsets, "position": positions})
@@ -333,7 +330,7 @@ def dump_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> No
     output.problems(title, NO_BATCH, {"offset": offsets, "position": positions})
 
 
-def entries_of(file: DumpedFile, entry: np.dtype[Any], field: str) -> Iterator[npt.NDArray[Any]]:
+def entries_of(file: DumpedFile, entry: np.dtype[Any]) -> Iterator[npt.NDArray[Any]]:
     """Yield the entries of an index file as int64, some thousand at a time, up to the zeros after a crash."""
     wide = np.dtype([(name, np.int64) for name in entry.names or ()])
     count = file.size // entry.itemsize
@@ -341,7 +338,7 @@ def entries_of(file: DumpedFile, entry: np.dtype[Any], field: str) -> Iterator[n
         end = min(start + ENTRIES, count)
         data = file.storage.read_joined([(file.name, start * entry.itemsize, end * entry.itemsize)])
         entries = np.frombuffer(data, entry).astype(wide)
-        zeros = np.flatnonzero(entries[field] == 0)
+        zeros = np.flatnonzero(entries["relative_offset"] == 0)
         zeros = zeros[zeros + start > 0]
         if len(zeros):
             yield entries[: zeros[0]]
@@ -349,21 +346,19 @@ def entries_of(file: DumpedFile, entry: np.dtype[Any], field: str) -> Iterator[n
         yield entries
 
 
-def check_sanity(file: DumpedFile, entry: np.dtype[Any], field: str, output: DumpOutput) -> None:
+def check_sanity(file: DumpedFile, entry: np.dtype[Any], output: DumpOutput) -> None:
     """Check an index as a broker does at startup (`sanityCheck`), and write that it passed."""
     size = file.size
     if size % entry.itemsize:
         text = f"the length of the index is not a multiple of {entry.itemsize}: rebuild it"
         raise CorruptIndexError(text, file=file.path, size=size)
     if size:
-        ends = [(file.name, 0, entry.itemsize), (file.name, size - entry.itemsize, size)]
-        first, last = np.frombuffer(file.storage.read_joined(ends), entry)
         position = size - entry.itemsize
-        if last[field] < 0:
-            text = "the last entry is below the base offset: rebuild the index"
-            raise CorruptIndexError(
-                text, file=file.path, position=position, offset=file.base_offset + int(last[field])
-            )
+        ends = [(file.name, 0, entry.itemsize), (file.name, position, size)]
+        first, last = np.frombuffer(file.storage.read_joined(ends), entry)
+        if last["relative_offset"] < 0:
+            text, offset = "the last entry is below the base offset: rebuild the index", last["relative_offset"]
+            raise CorruptIndexError(text, file=file.path, position=position, offset=file.base_offset + int(offset))
         if "timestamp" in (entry.names or ()) and last["timestamp"] < first["timestamp"]:
             text = "the last entry is older than the first: rebuild the index"
             raise CorruptIndexError(text, file=file.path, position=position, timestamp=int(last["timestamp"]))
@@ -391,10 +386,10 @@ def _integers(heads: npt.NDArray[np.uint8], start: int, width: int) -> Longs:
 def dump_time_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
     """Write the entries of a `.timeindex` file, and the entries without a batch that ends there or has their time."""
     if options.index_sanity_check:
-        check_sanity(file, TIME_ENTRY, "relative_offset", output)
+        check_sanity(file, TIME_ENTRY, output)
         return
     previous = NOTHING
-    for entries in entries_of(file, TIME_ENTRY, "relative_offset"):
+    for entries in entries_of(file, TIME_ENTRY):
         times, offsets = entries["timestamp"], entries["relative_offset"] + file.base_offset
         if not options.verify_index_only:
             output.lines(TIME_ENTRY_LINE, {"timestamp": times, "offset": offsets})
@@ -442,9 +437,8 @@ def _logged_times(offsets: Longs, log: DumpedFile, output: DumpOutput) -> tuple[
 def dump_transaction_index(file: DumpedFile, output: DumpOutput) -> None:
     """Write the aborted transactions in a `.txnindex` file; raises UnsupportedVersionError for a later version."""
     data = file.storage.read(file.name)
-    entries = np.frombuffer(
-        data[: len(data) // TRANSACTION_ENTRY.itemsize * TRANSACTION_ENTRY.itemsize], TRANSACTION_ENTRY
-    )
+    size = TRANSACTION_ENTRY.itemsize
+    entries = np.frombuffer(data[: len(data) // size * size], TRANSACTION_ENTRY)
     later = np.flatnonzero(entries["version"] >> 8 > TRANSACTION_VERSION)
     readable = entries[: later[0]] if len(later) else entries
     columns = {
@@ -454,7 +448,7 @@ def dump_transaction_index(file: DumpedFile, output: DumpOutput) -> None:
     output.lines(ABORTED, columns | {"version": columns["version"] >> 8})
     if len(later):
         text = "an aborted transaction has an unknown version: a newer Kafka may have written it"
-        raise UnsupportedVersionError(text, file=file.path, position=int(later[0]) * TRANSACTION_ENTRY.itemsize)
+        raise UnsupportedVersionError(text, file=file.path, position=int(later[0]) * size)
 
 
 def dump_producers(file: DumpedFile, output: DumpOutput) -> None:

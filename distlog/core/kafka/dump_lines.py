@@ -84,7 +84,7 @@ class LineField:
     words: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
     def parts(self, values: npt.NDArray[Any], *, as_json: bool) -> list[Texts]:
-        """The texts of some values, with their label."""
+        """Return the texts of the values, with their label."""
         words, label = self.words[as_json], self.labels[as_json]
         if self.kind == _CHOICE:
             return [label, texts(words).cast(TEXT).take(integers(values, pa.int64()))]
@@ -117,10 +117,8 @@ def labelled(name: str, as_text: Sequence[str], as_json: Sequence[str]) -> LineF
 def optional(
     name: str, as_text: tuple[str, str, str] | None = None, as_json: tuple[str, str, str] | None = None
 ) -> LineField:
-    """A number that may be absent, by default as Java prints an `OptionalLong`.
-
-    The words: the whole text if absent, and else the texts before and after the number.
-    """
+    """A number that may be absent; the texts for an absent number, and before and after a present number."""
+    # by default as Java prints an `OptionalLong`
     text, label = f" {name}: ", f',"{name}":'
     as_text = as_text or (f"{text}OptionalLong.empty", f"{text}OptionalLong[", "]")
     return LineField(name, _OPTIONAL, ("", ""), (as_text, as_json or (f"{label}null", label, "")))
@@ -149,7 +147,7 @@ class Line:
     end: str = "\n"
 
     def parts(self, columns: Mapping[str, npt.NDArray[Any]], *, as_json: bool) -> list[Texts]:
-        """The texts of lines with the values of `columns`, without the end."""
+        """Return the texts of lines with the values of `columns`, without the end."""
         parts = [
             part for line_field in self.fields for part in line_field.parts(columns[line_field.name], as_json=as_json)
         ]
@@ -160,7 +158,7 @@ class Line:
         return [self.begin, *parts]
 
     def texts(self, count: int, columns: Mapping[str, npt.NDArray[Any]], *, as_json: bool) -> pa.Array:
-        """`count` lines with the values of `columns`."""
+        """Return `count` lines with the values of `columns`."""
         return joined([*self.parts(columns, as_json=as_json), "}\n" if as_json else self.end], count)
 
 
@@ -265,7 +263,7 @@ class DumpedRecords:
 
     @cached_property
     def checksums(self) -> tuple[Longs, npt.NDArray[np.bool_]]:
-        """The checksums of the messages of formats 0 and 1, and whether they are right."""
+        """The checksums of the messages of formats 0 and 1, and which of them are right."""
         crcs, valid = np.full(self.size, -1), np.ones(self.size, bool)
         if self.magic < 2:
             data, rows = memoryview(self.data.data), iter(range(self.size))
@@ -351,7 +349,7 @@ MARKER = (
 
 
 def _markers(records: DumpedRecords, is_control: npt.NDArray[np.bool_], *, as_json: bool) -> pa.Array:
-    """The texts of the additional values of control records (MARKER); null for other records."""
+    """Return the texts of the additional values of control records (MARKER); null for other records."""
     rows = integers(np.flatnonzero(is_control))
     keys, values = (column.take(rows).to_pylist() for column in (records.key, records.value))
     marker_values = np.full((len(MARKER), len(rows)), ABSENT)
@@ -410,7 +408,7 @@ class LogStyle:
     def lines(
         self, batches: npt.NDArray[Any], origin: int, valid: npt.NDArray[np.bool_], records: DumpedRecords
     ) -> memoryview:
-        """The lines of `batches`, with positions from `origin` of the file on; `valid`: which checksums are right."""
+        """Return the lines of `batches`, at the position `origin` of the file; `valid` flags right checksums."""
         line = BATCH_LINE if batches["magic"][0] >= 2 else LEGACY_BATCH
         columns = _batch_columns(batches, origin, valid)
         lines = line.texts(len(batches), columns, as_json=self.as_json)
