@@ -1,4 +1,4 @@
-"""The API that appends records: Produce."""
+"""The API that appends records: Produce. `_error_code` chooses the code of a partition's response."""
 
 from __future__ import annotations
 
@@ -24,7 +24,13 @@ from distlog.core.storage.parallel import PARALLEL_REQUESTS, in_parallel
 from distlog.core.times import NO_TIMESTAMP
 from distlog.core.write.append import USUAL_MS, is_early, warn_of_early
 from distlog.gateway.kafka_apis import Api, Broker
-from distlog.gateway.protocol.error_codes import CoordinatorError, client_text, error_code, topic_error_code
+from distlog.gateway.protocol.error_codes import (
+    CoordinatorError,
+    InvalidAcksError,
+    UnsupportedRequestError,
+    client_text,
+    topic_error_code,
+)
 from distlog.gateway.protocol.messages import PRODUCE_KEY, ErrorCode, Fields
 from distlog.gateway.security.acls import Operation, ResourceType
 from distlog.gateway.server.delayed_operations import DelayedAppend
@@ -109,6 +115,7 @@ class ProduceRequest(DelayedAppend):
         # the commits that are awaited
         self._commits, self._lock = 0, threading.Lock()
         request.count(PRODUCER_BYTE_RATE, sum(len(part.records or b"") for part in self._parts))
+        self._fail([part for part in self._parts if part.error is not None])
         self._check_requested()
 
     def step(self) -> None:
@@ -139,10 +146,9 @@ class ProduceRequest(DelayedAppend):
                     request.rights.check(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, id_)
                 request.rights.check_topic(Operation.WRITE, topic, self._broker.metadata)
             except DistlogError as error:  # noqa: PERF203 - the other topics are appended to
-                self._fail(parts, error, error_code(error))
+                self._fail(parts, error)
         if request.body.acks not in _ACKS:
-            refusal = InvalidRecordError("acks must be 0, 1 or -1 (all)", acks=request.body.acks)
-            self._fail(self._parts, refusal, ErrorCode.invalid_required_acks)
+            self._fail(self._parts, InvalidAcksError("acks must be 0, 1 or -1 (all)", acks=request.body.acks))
 
     def _append(self) -> list[tuple[ProducedPart, Future[AppendInfo]]]:
         commits = list[tuple[ProducedPart, Future[AppendInfo]]]()
@@ -271,17 +277,12 @@ class ProduceRequest(DelayedAppend):
         self._broker.fetches.appended(part.partition)
         _warn_of_early_times(part, part.partition)
 
-    def _fail(
-        self, parts: Iterable[ProducedPart], error: BaseException | None = None, code: ErrorCode | None = None
-    ) -> None:
-        """End these parts with the error, or with their lock errors; note batches that come again."""
+    def _fail(self, parts: Iterable[ProducedPart], error: BaseException | None = None) -> None:
+        """End these parts with the error, or with their own errors; note batches that clients send again."""
         for part in parts:
             part.state, part.error = PartState.FAILED, error or part.error
             assert part.error is not None
-            part.code = topic_error_code(part.error, part.topic) if code is None else code
-            if part.code is ErrorCode.producer_fenced:
-                # Produce has the older code for it
-                part.code = ErrorCode.invalid_producer_epoch
+            part.code = _error_code(part.error, part.topic)
             _drop_tracebacks(part.error)
             if part.code.retriable and part.records:
                 # the topic may not have been found: its name and its id are two keys, and the log checks both
@@ -303,6 +304,13 @@ class ProduceRequest(DelayedAppend):
         request.respond({"responses": by_topic(results, "partition_responses")})
 
 
+def _error_code(error: BaseException, topic: str | uuid.UUID) -> ErrorCode:
+    """Kafka's code for the error of a partition, by `CODES` in `error_codes.py`."""
+    code = topic_error_code(error, topic)
+    # Produce has an older code for a fenced producer than other APIs
+    return ErrorCode.invalid_producer_epoch if code is ErrorCode.producer_fenced else code
+
+
 def _is_only_written(request: Request, broker: Broker) -> bool:
     """True if no batch is synced, compressed or transactional, and the topics are open on a local disk."""
     if request.body.transactional_id is not None:
@@ -319,11 +327,8 @@ def _is_only_written(request: Request, broker: Broker) -> bool:
 def _parts(body: Any) -> Iterator[ProducedPart]:
     batches = [(topic_key(topic, "name"), data) for topic in body.topic_data for data in topic.partition_data]
     for (topic, number), same in grouped(batches, lambda batch: (batch[0], batch[1].index)).items():
-        part = ProducedPart(topic, number, same[0][1].records)
-        if len(same) > 1:
-            part.state, part.code = PartState.FAILED, ErrorCode.invalid_request
-            part.error = InvalidRecordError("a request has a partition twice")
-        yield part
+        error = UnsupportedRequestError("a request has a partition twice") if len(same) > 1 else None
+        yield ProducedPart(topic, number, same[0][1].records, error=error)
 
 
 def _warn_of_early_times(part: ProducedPart, partition: Partition) -> None:

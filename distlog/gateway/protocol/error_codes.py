@@ -37,6 +37,10 @@ class InvalidReplicationError(UnsupportedRequestError):
     """A number of replicas that Kafka refuses."""
 
 
+class InvalidAcksError(errors.InvalidRecordError):
+    """A number of acknowledgements that Kafka does not have."""
+
+
 class AccessDeniedError(errors.DistlogError):
     """The client may not do this with the topic, or no client may."""
 
@@ -78,6 +82,7 @@ CODES: dict[type[BaseException], ErrorCode] = {
     UnsupportedRequestError: ErrorCode.invalid_request,
     InvalidAssignmentError: ErrorCode.invalid_replica_assignment,
     InvalidReplicationError: ErrorCode.invalid_replication_factor,
+    InvalidAcksError: ErrorCode.invalid_required_acks,
     AccessDeniedError: ErrorCode.topic_authorization_failed,
     GroupAccessDeniedError: ErrorCode.group_authorization_failed,
     ClusterAccessDeniedError: ErrorCode.cluster_authorization_failed,
