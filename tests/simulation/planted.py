@@ -287,7 +287,7 @@ def _nothing_is_committed_unchecked() -> Any:
         if self._written:
             return real(self)
         self._appender = None
-        return producer.SendResult(producer.AppendResult(None), [])
+        return producer.AppendResult(None)
 
     return mock.patch.object(producer.TransactionSender, "commit", commit)
 

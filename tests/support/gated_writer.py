@@ -14,7 +14,8 @@ from topics import contents, topic_on
 
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
-from distlog.core.write.writer import RecordSender, SendResult, Writer
+from distlog.core.write.engine import Appends
+from distlog.core.write.writer import RecordSender, Writer
 
 NEVER_MS = 10**7
 TIMEOUT_S = 60
@@ -23,7 +24,7 @@ VALUE = b"%064d"
 BUFFER_BYTES = 300
 
 #: The method `send` of a sender, unbound.
-Send = Callable[[Any, pa.RecordBatch], SendResult]
+Send = Callable[[Any, pa.RecordBatch], Appends]
 
 
 def somewhere(where: str, tmp_path: Path) -> Storage:
@@ -45,7 +46,7 @@ class Gate:
         self.rows: list[int] = []
         replace_sends(monkeypatch, lambda real: lambda self_, records: self._through(partial(real, self_), records))
 
-    def _through(self, send: Callable[[pa.RecordBatch], SendResult], records: pa.RecordBatch) -> SendResult:
+    def _through(self, send: Callable[[pa.RecordBatch], Appends], records: pa.RecordBatch) -> Appends:
         self.rows.append(records.num_rows)
         self._arrivals.release()
         assert self._turns.acquire(timeout=TIMEOUT_S)

@@ -111,11 +111,6 @@ def test_offsets_outside_the_data_are_refused(offsets: list[int], row: int) -> N
         assign_partitions(keys, pa.array([b"v"] * len(keys), pa.binary()), 3, FIRST, 100)
 
 
-def test_columns_of_different_lengths_are_refused() -> None:
-    with pytest.raises(ValueError, match="2 keys and 1 values"):
-        assign_partitions(pa.nulls(2, pa.binary()), pa.nulls(1, pa.binary()), 3, FIRST, 100)
-
-
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 6), max_size=200))
 def test_rows_are_grouped_by_partition_in_their_order(partitions: list[int]) -> None:

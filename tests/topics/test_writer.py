@@ -20,7 +20,8 @@ from waiting import until
 from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
-from distlog.core.write.writer import Delivery, SendResult, Writer
+from distlog.core.write.engine import Appends
+from distlog.core.write.writer import Delivery, Writer
 
 NEVER_MS = 10**7
 
@@ -54,7 +55,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException | None = None)
     """Make the sends of all writers fail, and add each to the list."""
     failed: list[int] = []
 
-    def send(destination: Any, records: pa.RecordBatch) -> SendResult:
+    def send(destination: Any, records: pa.RecordBatch) -> Appends:
         failed.append(1)
         raise error or StorageError("cannot put: No space left on device")
 
@@ -282,7 +283,7 @@ def test_a_flush_waits_for_the_commit_in_flight(topic: Topic, monkeypatch: pytes
     has_started, proceed = threading.Event(), threading.Event()
 
     def slow(real: Send) -> Send:
-        def send(destination: Any, records: pa.RecordBatch) -> SendResult:
+        def send(destination: Any, records: pa.RecordBatch) -> Appends:
             has_started.set()
             assert proceed.wait(60)
             return real(destination, records)

@@ -502,7 +502,7 @@ def commit_append(
         for head in race:
             if earlier := replayed(head, app_id, batch_id, in_order=in_order):
                 return earlier, head
-            sealed = seals.seal(head, _partitions_of(segments))
+            sealed = seals.seal(head, set(_column(segments, "partition").tolist()))
             if sealed is None:
                 continue
             if written_by is not None:
@@ -534,10 +534,10 @@ def _placed(head: Snapshot, segments: Sequence[SegmentInfo]) -> tuple[Sequence[S
     return placed, [*map(Add, placed)]
 
 
-def _partitions_of(segments: Sequence[SegmentInfo]) -> set[int]:
+def _column(segments: Sequence[SegmentInfo], name: str) -> Longs:
     if isinstance(segments, SegmentTable):
-        return set(np.unique(segments.array("partition")).tolist())
-    return {segment.partition for segment in segments}
+        return segments.array(name)
+    return np.array([getattr(segment, name) for segment in segments], np.int64)
 
 
 def check_keyed(config: TopicConfig, written_by: TopicConfig) -> None:
@@ -634,8 +634,10 @@ _warned = set[tuple[str, type[Warning]]]()
 
 
 def warn_of_times(topic: str, snapshot: Snapshot, segments: Sequence[SegmentInfo], now_ms: int) -> None:
-    if (early_ms := _early_of(segments)) is not None:
-        warn_of_early(topic, snapshot.topic_id, early_ms)
+    times_ms = np.concatenate([_column(segments, name) for name in ("min_timestamp", "max_timestamp")])
+    early_ms = times_ms[(times_ms > NO_TIMESTAMP) & (times_ms < USUAL_MS)]
+    if len(early_ms):
+        warn_of_early(topic, snapshot.topic_id, int(early_ms.min()))
     if expired := _records_beyond(segments, snapshot.config, now_ms):
         text = (
             f"{counted(expired, 'record')} {'is' if expired == 1 else 'are'} older than "
@@ -674,21 +676,10 @@ def _caller() -> int:
     return level
 
 
-def _early_of(segments: Iterable[SegmentInfo]) -> int | None:
-    if isinstance(segments, SegmentTable):
-        columns = (array[array >= 0] for array in (segments.min_timestamps, segments.max_timestamps))
-        smallest = (int(array.min()) for array in columns if len(array))
-        return min(filter(is_early, smallest), default=None)
-    times = (time for segment in segments for time in (segment.min_timestamp, segment.max_timestamp))
-    return min(filter(is_early, times), default=None)
-
-
 def _records_beyond(segments: Sequence[SegmentInfo], config: TopicConfig, now_ms: int) -> int:
     """The number of records in segments that retention will delete by their time."""
     if "delete" not in config.cleanup_policy or config.retention_ms < 0:
         return 0
-    limit = now_ms - config.retention_ms
-    if isinstance(segments, SegmentTable):
-        newest = segments.max_timestamps
-        return int(segments.record_counts[(newest >= 0) & (newest < limit)].sum())
-    return sum(segment.record_count for segment in segments if 0 <= segment.max_timestamp < limit)
+    newest_ms = _column(segments, "max_timestamp")
+    is_expired = (newest_ms >= 0) & (newest_ms < now_ms - config.retention_ms)
+    return int(_column(segments, "record_count")[is_expired].sum())

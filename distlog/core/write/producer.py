@@ -32,7 +32,7 @@ from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.storage.backend import Deadline
 from distlog.core.write.append import Appender, AppendResult, commit_append, open_appender
 from distlog.core.write.engine import DELIVERY_TIMEOUT_S, Appends, Engine, PartitionBatches
-from distlog.core.write.writer import RecordSender, SendResult, Writer, deliver, successes
+from distlog.core.write.writer import RecordSender, Writer, deliver, successes
 
 
 class Producer(Writer):
@@ -87,17 +87,17 @@ class Producer(Writer):
         self._drain()
         self._raise_error()
         try:
-            outcome = sender.commit()
+            result = sender.commit()
         except CommitStateUnknownError:
             raise
         except BaseException as error:
             # a retry could leave out lost records
             self._fail(error)
             raise
-        self._is_open, self.result = False, outcome.result
+        self._is_open, self.result = False, result
         if self._on_delivery is not None:
-            deliver(outcome.deliveries, self._on_delivery)
-        return self.result
+            deliver(successes(result), self._on_delivery)
+        return result
 
     def abort(self) -> None:
         """Abort the transaction; the producer may begin the next one.
@@ -276,13 +276,13 @@ class TransactionSender(ProducerSender):
         self._transactions += 1
         self._appender = open_appender(self.handle, self.current, self.compression)
 
-    def send(self, records: pa.RecordBatch) -> SendResult:
+    def send(self, records: pa.RecordBatch) -> Appends:
         if self._appender is None:
             return super().send(records)
         self._appender.append(records)
-        return SendResult(AppendResult(None), [])
+        return Appends(AppendResult(None))
 
-    def commit(self) -> SendResult:
+    def commit(self) -> AppendResult:
         """Commit all sent records; may be called again after CommitStateUnknownError."""
         if self._written is None:
             self._written = self._open_appender().close()
@@ -292,7 +292,7 @@ class TransactionSender(ProducerSender):
             self.identity.check(self.current.refresh())
             result = AppendResult(None)
         self._appender = None
-        return SendResult(result, successes(result))
+        return result
 
     def abort(self) -> None:
         """Drop all sent records; raises CommittedError if the commit succeeded."""

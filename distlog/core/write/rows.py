@@ -573,8 +573,6 @@ def assign_partitions(
     keys: pa.Array[Any], values: pa.Array[Any], partitions: int, sticky: StickyState, run_bytes: int
 ) -> tuple[Ints, StickyState]:
     """The partition of each record, by its key or by sticky runs of about `run_bytes`, and the next state."""
-    if len(keys) != len(values):
-        raise ValueError(f"{len(keys)} keys and {len(values)} values")
     key_offsets, key_data, valid = _buffers(keys)
     value_offsets, _, _ = _buffers(values)
     assigned = np.empty(len(keys), np.int32)

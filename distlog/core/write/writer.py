@@ -12,7 +12,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
@@ -24,7 +24,7 @@ from distlog.core.integers import whole_number
 from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.times import check_unit, fastest
 from distlog.core.write.append import AppendResult, is_early, warn_of_early
-from distlog.core.write.engine import Appends, CommitEngine, DirectEngine, Engine, Failure, Fence, PartitionBatches
+from distlog.core.write.engine import Appends, CommitEngine, DirectEngine, Engine, Fence, PartitionBatches
 from distlog.core.write.rows import (
     FIELDS,
     ROW_OVERHEAD,
@@ -92,7 +92,7 @@ class Writer:
         self.result = AppendResult(None)
         self._accumulator = Accumulator(self._send, self._idle, linger_s=linger_ms / 1000, buffer_bytes=buffer_bytes)
         self.begin_empty()
-        _unclosed.empty_in_children(self)
+        _unclosed.all.add(self)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} belongs to one process: pickle its topic, and open another there")
@@ -244,12 +244,11 @@ class Writer:
             self._fail(error)
             in_doubt = isinstance(error, CommitStateUnknownError)
             return self._uncommitted(fields, error, in_doubt=in_doubt) + self._fail_buffer(error)
-        self.result = outcome.result
+        self.result, deliveries = outcome.result, successes(outcome.result)
         if not outcome.failures:
-            return outcome.deliveries
+            return deliveries
         first = outcome.failures[0].error
         self._fail(first)
-        deliveries = outcome.deliveries
         for partition, count, cause, in_doubt in outcome.failures:
             self._add_missing(first, Counter({partition: count}), in_doubt=in_doubt)
             deliveries += errors({partition: count}, cause)
@@ -289,18 +288,16 @@ class Writer:
     def commit_at_exit(self) -> BaseException | None:
         """Commit the buffered records; returns an error that no call has raised."""
         self._drain()
-        error = self._error or self._flush_error()
-        if error is not None:
-            _unclosed.discard(self)
+        error = self._error
+        if error is None:
+            try:
+                self._sender.engine.flush()
+                return None
+            except Exception as failure:
+                # the other writers still have to commit
+                error = failure
+        _unclosed.discard(self)
         return error
-
-    def _flush_error(self) -> BaseException | None:
-        try:
-            self._sender.engine.flush()
-        except Exception as error:
-            # the other writers still have to commit
-            return error
-        return None
 
     @property
     def is_closed(self) -> bool:
@@ -369,9 +366,6 @@ class Accumulator:
         self._buffers_handed = self._drained_to = 0
         self._deadline = 0.0
         self._thread: threading.Thread | None = None
-
-    def __len__(self) -> int:
-        return (len(self.fields) + len(self._sending or ())) // FIELDS
 
     @property
     def is_sender(self) -> bool:
@@ -497,12 +491,10 @@ class UnclosedWriters:
     """The writers of this process with records to commit or an error to raise; this keeps them alive."""
 
     def __init__(self) -> None:
-        self._all: weakref.WeakSet[Writer] = weakref.WeakSet()
+        #: The writers to empty in forked children.
+        self.all: weakref.WeakSet[Writer] = weakref.WeakSet()
         self._writers: set[Writer] = set()
         self._committed: set[Writer] = set()
-
-    def empty_in_children(self, writer: Writer) -> None:
-        self._all.add(writer)
 
     def add(self, writer: Writer) -> None:
         self._writers.add(writer)
@@ -525,7 +517,7 @@ class UnclosedWriters:
                 warnings.warn(text, ResourceWarning, source=writer, stacklevel=2)
 
     def forget_parents(self) -> None:
-        for writer in self._all:
+        for writer in self.all:
             writer.begin_empty()
         self._writers.clear()
         self._committed.clear()
@@ -555,10 +547,9 @@ class RecordSender:
         self._fence = fence
         self._partitioner: tuple[int, Partitioner] | None = None
 
-    def send(self, records: pa.RecordBatch) -> SendResult:
+    def send(self, records: pa.RecordBatch) -> Appends:
         """Append the records, each partition's in their order; an error that is raised applies to all records."""
-        result, failures = self._append(self._route(records))
-        return SendResult(result, successes(result), tuple(failures))
+        return self._append(self._route(records))
 
     def _append(self, parts: Sequence[PartitionBatches]) -> Appends:
         return self.engine.append(parts, self._fence)
@@ -586,12 +577,6 @@ class RecordSender:
     def begin_child(self) -> None:
         """Become usable in a forked child."""
         self.engine.begin_child()
-
-
-class SendResult(NamedTuple):
-    result: AppendResult
-    deliveries: list[Delivery]
-    failures: tuple[Failure, ...] = ()
 
 
 def engine_of(
