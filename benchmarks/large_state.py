@@ -32,6 +32,7 @@ from distlog.core.commits.commit_log import CommitRace
 from distlog.core.commits.deduplication import TransactionTable
 from distlog.core.commits.partition_table import PartitionTable
 from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.snapshot_loader import read_hint
 from distlog.core.maintain.merge import plan_merge
 from distlog.core.maintain.retention import plan_retention
 from distlog.core.read.scan import plan_slices
@@ -154,7 +155,7 @@ def measured(name: str, rows: int = ROWS) -> dict[str, Any]:
         for n in range(CHECKPOINT_COMMITS)
     ]
     opened_topic.log.checkpoints.wait()
-    hint = checkpoint.read_hint(topic.storage)
+    hint = read_hint(topic.storage)
     if hint is None or paths.base_of_checkpoint(hint) != base:
         raise AssertionError("no incremental checkpoint was written")
     again_s, again = _seconds(lambda: distlog.open(topic.url))

@@ -18,6 +18,7 @@ from distlog.core.commits import checkpoint, segment_table
 from distlog.core.commits.actions import Active, Add, Drop, GcFloor, SetConfig, SetLogStartOffset, SetTransaction
 from distlog.core.commits.deduplication import BATCH_SCHEMA, PRODUCER_SCHEMA
 from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.snapshot_loader import read_hint
 from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
 from distlog.core.storage.storage import Storage
 
@@ -74,9 +75,9 @@ def test_the_file_is_json_and_arrow_messages_in_a_zstd_frame(snapshot: Snapshot)
 
 
 def test_the_hint_names_the_checkpoint_written_last(storage: Storage, snapshot: Snapshot) -> None:
-    assert checkpoint.read_hint(storage) is None
+    assert read_hint(storage) is None
     name = checkpoint.write(storage, snapshot)
-    assert checkpoint.read_hint(storage) == name
+    assert read_hint(storage) == name
     assert paths.parse_checkpoint_file(name) == snapshot.version == 4
 
 
@@ -85,7 +86,7 @@ def test_the_hint_names_the_checkpoint_written_last(storage: Storage, snapshot: 
 )
 def test_an_invalid_hint_is_ignored(storage: Storage, hint: bytes) -> None:
     storage.put(paths.LAST_CHECKPOINT, hint)
-    assert checkpoint.read_hint(storage) is None
+    assert read_hint(storage) is None
 
 
 def test_a_missing_checkpoint_and_a_damaged_one_raise_different_errors(storage: Storage) -> None:

@@ -46,6 +46,7 @@ from distlog.core.commits.checkpoint import RowChanges
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.deduplication import ProducerBatch
 from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.snapshot_loader import read_hint
 from distlog.core.config import DAY_MS
 from distlog.core.errors import CorruptMetadataError
 from distlog.core.maintain.vacuum import CommitsFolder, ensure_checkpoint, obsolete_checkpoints
@@ -91,7 +92,7 @@ def test_a_large_topic_has_incremental_checkpoints_of_the_last_full_one(storage:
     sizes = [storage.size(name) for name in (full, *increments)]
     assert 8 * max(sizes[1:]) < sizes[0]
     assert checkpoint.read(storage, increments[-1]) == snapshot
-    assert checkpoint.read_hint(storage) == increments[-1]
+    assert read_hint(storage) == increments[-1]
 
 
 @pytest.mark.long

@@ -75,7 +75,6 @@ class Requires:
 
     @classmethod
     def of(cls, value: Any) -> Requires:
-        """The features in a JSON object; raises ValueError."""
         return fields.read(cls, value)
 
     def also(self, other: Requires) -> Requires:
@@ -85,11 +84,9 @@ class Requires:
         return Requires(*(tuple(sorted(set(features))) for features in names))
 
     def check_readable(self, file: str) -> None:
-        """Raise UnsupportedVersionError, with their names, if readers need features."""
         _refuse(self.reader, "read", file)
 
     def check_writable(self) -> None:
-        """Raise UnsupportedVersionError, with their names, if writers need features."""
         _refuse((*self.reader, *self.writer), "write to", None)
 
 
@@ -175,10 +172,7 @@ class SetLogStartOffset:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Lets the commit add segments again that were live at `version` or later.
-
-    Lowers the log start offset.
-    """
+    """Lowers the log start offset, and lets the commit add segments that were live at `version` or later."""
 
     partition: int = stored(PARTITION)
     offset: int = stored(LONG)
@@ -389,7 +383,6 @@ def write_producers(action: ProducerBatches) -> dict[str, Any]:
 
 
 def read_producers(body: Any) -> ProducerBatches:
-    """The action that `write_producers` wrote; raises ValueError."""
     if not isinstance(body, dict) or not isinstance(body.get("partition"), list):
         raise ValueError(f"{PRODUCERS} must be an object of columns, among them a list of partitions")
     count = len(body["partition"])
@@ -463,7 +456,6 @@ def write_actions(actions: Iterable[Action]) -> list[dict[str, Any]]:
 
 
 def named(item: Any) -> tuple[str, Any]:
-    """The name and the body of an action; raises ValueError."""
     if not isinstance(item, dict) or len(item) != 1:
         raise ValueError("an action must be an object with one member")
     ((name, body),) = item.items()
@@ -512,17 +504,12 @@ class Commit:
     size: int = dataclasses.field(default=0, compare=False)
 
     def encode(self) -> bytes:
-        """The bytes of the commit file."""
         body = {"format": FORMAT, **fields.write(self), "actions": write_actions(self.actions)}
         return fields.write_text(body, fields.write)
 
     @classmethod
     def decode(cls, data: bytes, file: str) -> Commit:
-        """The commit that the bytes of `file` hold.
-
-        Raises UnsupportedVersionError when a newer library wrote what this one must not ignore,
-        CorruptMetadataError for anything else that is not a commit.
-        """
+        """The commit in the bytes of `file`; raises CorruptMetadataError, UnsupportedVersionError."""
         try:
             return fields.read(cls, parse(data, file), size=len(data))
         except (ValueError, RecursionError) as error:
@@ -644,7 +631,6 @@ def _width(column: Longs) -> int:
 
 
 def read_table(kind: str, body: Any) -> AddTable | RemoveTable:
-    """The action that `write_table` wrote; raises ValueError."""
     if not isinstance(body, dict) or not isinstance(body.get("data"), str):
         raise ValueError(f"{kind} must be an object with data")
     rows = fields.Integer(1, MOST_ROWS_OF_TABLE)(body.get("rows"))

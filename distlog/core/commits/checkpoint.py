@@ -14,10 +14,10 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -82,7 +82,6 @@ _ROWS_SCHEMA = pa.schema([(_ROW, pa.int64())])
 _TYPES = {str(kind): kind for schema in _SCHEMAS.values() for kind in schema.types}
 #: From this number of rows on, a checkpoint is written in the background, and incremental if it can be.
 LARGE_ROWS = 10_000
-_LONGEST_NAME = 200
 #: Higher levels take several times as long, for a file of the same size.
 _LEVEL = 1
 _SKIPPED_FRAME = struct.Struct("<II")
@@ -99,7 +98,6 @@ _MALFORMED = (
 _SIGN = np.uint64(1 << 63)
 
 Flags = npt.NDArray[np.bool_]
-Value = TypeVar("Value")
 
 
 def row_count(snapshot: Snapshot) -> int:
@@ -109,7 +107,7 @@ def row_count(snapshot: Snapshot) -> int:
 
 
 def write(storage: Storage, snapshot: Snapshot, *, is_newest: bool = True) -> str:
-    """Write a full checkpoint of `snapshot` and, if it `is_newest`, the hint that points to it; returns its name.
+    """Write a full checkpoint of `snapshot` and, if it `is_newest`, the hint; returns its name.
 
     Raises ValueError or CorruptMetadataError when readers would refuse the checkpoint.
     """
@@ -186,36 +184,20 @@ def _read_file(storage: Storage, name: str) -> bytes:
     return data
 
 
-def read_hint(storage: Storage) -> str | None:
-    """The name of the checkpoint that was written last, or None; it may be old, gone or wrong."""
-    try:
-        name = storage.read(paths.LAST_CHECKPOINT, 0, _LONGEST_NAME + 1).decode("ascii", "replace")
-    except FileNotFoundError:
-        return None
-    return None if paths.parse_checkpoint_file(name) is None else name
-
-
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
 
 
-def _all(kind: type[Value]) -> Callable[[Any], tuple[Value, ...]]:
-    return lambda bodies: tuple(fields.read(kind, body) for body in bodies)
-
-
-#: The members of a partition.
+#: The members of a partition; the last one is the number of its segments.
 _PARTITION = ("log_start_offset", "log_end_offset", "first_dirty_offset", "segments")
 
 
-class _Partitions(NamedTuple):
-    log_start_offsets: Longs
-    log_end_offsets: Longs
-    first_dirty_offsets: Longs
-    segments: Longs
+def _active(bodies: Any) -> tuple[Active, ...]:
+    return tuple(fields.read(Active, body) for body in bodies)
 
 
-def _partitions(bodies: Any) -> _Partitions:
-    """Check: a list of the members of each partition."""
+def _partitions(bodies: Any) -> tuple[Longs, ...]:
+    """Check: a list of the members of each partition; returns a column for each member."""
     if not isinstance(bodies, list) or not all(type(body) is dict for body in bodies):
         raise ValueError("must be a list of objects")
     if len(bodies) > MAX_PARTITIONS:
@@ -226,7 +208,7 @@ def _partitions(bodies: Any) -> _Partitions:
         if set(map(type, values)) - {int} or not 0 <= min(values, default=0) <= max(values, default=0) <= MAX_LONG:
             raise ValueError(f"{name}: must be an integer from 0 to {MAX_LONG}")
         columns.append(np.array(values, np.int64))
-    return _Partitions(*columns)
+    return tuple(columns)
 
 
 def _former_ids(value: Any) -> tuple[str, ...]:
@@ -248,8 +230,8 @@ class _State:
     gc_floor: int = stored(LONG)
     dropped: bool = stored(fields.boolean)
     commit_bytes: int = stored(LONG)
-    partitions: Any = stored(_partitions)
-    active: tuple[Active, ...] = stored(_all(Active))
+    partitions: tuple[Longs, ...] = stored(_partitions)
+    active: tuple[Active, ...] = stored(_active)
     transactions: int = stored(LONG)
     producers: int = stored(LONG)
     passed_ms: int = stored(LONG, default=0)
@@ -287,10 +269,7 @@ def _body_and_rows(snapshot: Snapshot) -> tuple[dict[str, Any], dict[str, pa.Rec
 
 
 def decode(data: bytes, file: str, changes: bytes | None = None) -> Snapshot:
-    """Decode the checkpoint `file` from its bytes `data`, with the `changes` of an incremental one if given.
-
-    Raises CorruptMetadataError, UnsupportedVersionError.
-    """
+    """The state in the full checkpoint `data`, with the `changes` of an incremental one; raises as `read` does."""
     try:
         body, batches = unpack(data)
         if changes is not None:
@@ -307,7 +286,6 @@ def decode(data: bytes, file: str, changes: bytes | None = None) -> Snapshot:
 
 
 def _changed(base: pa.RecordBatch, table: str, changed: Mapping[str, pa.RecordBatch]) -> pa.RecordBatch:
-    """Return the rows of a table: the full checkpoint's with the changes of an incremental one."""
     none = pa.RecordBatch.from_arrays([integers([])], schema=_ROWS_SCHEMA)
     added = changed.get(table)
     if added is None:
@@ -328,10 +306,10 @@ def _snapshot(
     state: _State, segments: pa.RecordBatch, transactions: pa.RecordBatch, producers: pa.RecordBatch
 ) -> Snapshot:
     # as Python's integers, which do not overflow
-    count = sum(state.partitions.segments.tolist())
+    count = sum(state.partitions[-1].tolist())
     if (len(segments), len(transactions), len(producers)) != (count, state.transactions, state.producers):
         raise ValueError("the number of its rows differs from its metadata")
-    _check_segments(segments, state.partitions)
+    _check_segments(segments, state.partitions[1], state.partitions[-1])
     return Snapshot(
         **{name: getattr(state, name) for name in _SAME},
         config=TopicConfig.stored(state.config),
@@ -341,24 +319,23 @@ def _snapshot(
 
 
 def _partition_table(segments: pa.RecordBatch, producers: pa.RecordBatch, state: _State) -> PartitionTable:
-    columns_of: _Partitions = state.partitions
-    tables = producer_tables(producers, columns_of.log_end_offsets, state.passed_ms)
+    log_starts, log_ends, dirty, counts = state.partitions
+    tables = producer_tables(producers, log_ends, state.passed_ms)
     active = {segment.partition: segment for segment in state.active}
-    table, ends = SegmentTable(segments), np.cumsum(columns_of.segments)
+    table, ends = SegmentTable(segments), np.cumsum(counts)
     changed = {
         number: PartitionState(
-            log_start_offset=int(columns_of.log_start_offsets[number]),
-            log_end_offset=int(columns_of.log_end_offsets[number]),
-            segments=table.part(int(ends[number] - columns_of.segments[number]), int(ends[number])),
-            first_dirty_offset=int(columns_of.first_dirty_offsets[number]),
+            log_start_offset=int(log_starts[number]),
+            log_end_offset=int(log_ends[number]),
+            segments=table.part(int(ends[number] - counts[number]), int(ends[number])),
+            first_dirty_offset=int(dirty[number]),
             active=active.get(number),
             producers=tables.get(number, NO_PRODUCERS),
         )
         for number in sorted({*active, *tables})
-        if number < len(columns_of.segments)
+        if number < len(counts)
     }
-    columns = columns_of.log_start_offsets, columns_of.log_end_offsets, columns_of.first_dirty_offsets
-    return PartitionTable.of_columns(*columns, segments, changed)
+    return PartitionTable.of_columns(log_starts, log_ends, dirty, segments, changed)
 
 
 def pack(state: Mapping[str, Any], batches: Mapping[str, pa.RecordBatch]) -> bytes:
@@ -378,10 +355,7 @@ def pack(state: Mapping[str, Any], batches: Mapping[str, pa.RecordBatch]) -> byt
 
 
 def unpack(data: bytes, *, incremental: bool = False) -> tuple[dict[str, Any], dict[str, pa.RecordBatch]]:
-    """The state and the batches in a checkpoint: all tables of a full one, or those that an incremental one has.
-
-    Raises one of _MALFORMED for other bytes.
-    """
+    """The state and the tables in a checkpoint; raises one of _MALFORMED for other bytes."""
     size = declared_size(data)
     if size > _limit(data):
         raise ValueError(f"it decompresses to {size} bytes, far more than its size allows")
@@ -439,15 +413,15 @@ def _unsigned(data: bytes, position: int, size: int) -> int:
     return int.from_bytes(data[position : position + size], "little")
 
 
-def _check_segments(segments: pa.RecordBatch, partitions: _Partitions) -> None:
+def _check_segments(segments: pa.RecordBatch, log_ends: Longs, counts: Longs) -> None:
     """Raise ValueError unless the rows are segments, in the order of the log, and up to its end."""
     if not segments.schema.equals(segment_table.SCHEMA) or any(column.null_count for column in segments.columns):
         raise ValueError("its rows are malformed")
     check_rows(segments)
     owners, bases, ends = (numbers_of(segments[name]) for name in ("partition", "base_offset", "next_offset"))
-    if not np.array_equal(owners, np.repeat(np.arange(len(partitions.segments)), partitions.segments)):
+    if not np.array_equal(owners, np.repeat(np.arange(len(counts)), counts)):
         raise ValueError("its segments are not in the order of their partitions")
-    limits = partitions.log_end_offsets[owners]
+    limits = log_ends[owners]
     limits[:-1] = np.where(owners[:-1] == owners[1:], bases[1:], limits[:-1])
     if np.any(ends > limits):
         raise ValueError("its segments overlap, or end above their log")
@@ -510,7 +484,6 @@ def _check(numbers: Longs, count: int) -> None:
 
 
 def _complement(numbers: Longs, count: int) -> Longs:
-    """The numbers below `count` that are not among `numbers`, ascending."""
     flags = np.ones(count, np.bool_)
     flags[numbers] = False
     return np.flatnonzero(flags)

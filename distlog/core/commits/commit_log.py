@@ -120,7 +120,7 @@ class CommitLog:
         checkpoint_commits: int = checkpoint.CHECKPOINT_COMMITS,
         defaults: Mapping[str, object] = NO_DEFAULTS,
     ) -> None:
-        self.storage, self._clock, self._writer = storage, clock, writer
+        self.storage, self._clock, self._writer, self.defaults = storage, clock, writer, defaults
         self.random, self.pause, self.monotonic = random, sleep, monotonic
         self.files, self.loader = CommitFiles(storage), SnapshotLoader(storage, defaults)
         self._existence = TopicExistence(storage, monotonic)
@@ -131,10 +131,6 @@ class CommitLog:
     @cached_property
     def checkpoints(self) -> CheckpointWriter:
         return CheckpointWriter(self.storage, self._checkpoint_commits, self.loader)
-
-    @property
-    def defaults(self) -> Mapping[str, object]:
-        return self.loader.defaults
 
     def create(
         self,
@@ -148,8 +144,7 @@ class CommitLog:
         """Create the topic, with the name of the storage's folder; after a drop the versions continue.
 
         `absent_ms` is the `listed_ms` of `SnapshotLoader.load_unlisted`. Raises TopicExistsError, InvalidTopicError,
-        InvalidConfigError, StorageError when the storage cannot hold a log, UnsupportedVersionError if only a newer
-        library may write the dropped topic, and CommitStateUnknownError.
+        InvalidConfigError, StorageError, UnsupportedVersionError, CommitStateUnknownError.
         """
         actions = [*creation(self.storage.url, partitions, config), *imported]
         head = self._head_to_create_on(absent_ms)
@@ -252,10 +247,7 @@ class CommitLog:
                 return self.commits(max(head.log_floor, 0 if limit is None else end - limit), end)[::-1]
 
     def commits(self, start: int, end: int) -> list[Commit]:
-        """The commits of the versions `start` (in) to `end` (out), which must exist, oldest first.
-
-        Raises CorruptMetadataError, and OffsetOutOfRangeError if vacuum deleted some concurrently.
-        """
+        """The commits from `start` (in) to `end` (out); OffsetOutOfRangeError if vacuum deleted some concurrently."""
         groups = self.files.follow(start, end=end, existing=end - 1, group=64)
         try:
             commits = [commit for group in groups for commit in group]
@@ -390,7 +382,6 @@ class CommitLog:
         return TopicNotFoundError(text, url=self.storage.url)
 
     def sync(self) -> None:
-        """Make the visible commits durable."""
         self.storage.sync(paths.COMMITS_DIR)
 
 
@@ -458,22 +449,21 @@ class CommitRace:
         newer = log.confirm_put(head, attempt, put_time) if winner is None else None
         if winner is None and newer is None:
             self.commit, self.after = attempt.commit, attempt.after
-            self.is_in_doubt = False
-            log.write_due_checkpoint(head, attempt.after)
-            return True
+        # last: after an interrupt before this line, the put is in doubt
         self.is_in_doubt = False
-        if winner is not None:
+        if self.commit is not None:
+            log.write_due_checkpoint(head, self.after)
+        elif winner is not None:
             self._lose_to(log.files.decode(head.version + 1, winner))
         elif newer is not None:
             self.after = newer
-        return False
+        return self.commit is not None
 
     def placed(self, segments: Sequence[SegmentInfo]) -> Sequence[SegmentInfo]:
         """Return the `segments` of the last put as the commit adds them."""
         return segments
 
     def try_for(self, timeout_s: float) -> None:
-        """Try until `timeout_s` seconds from now."""
         self._backoff.try_for(timeout_s)
 
     def __enter__(self) -> Self:
@@ -503,7 +493,6 @@ class CommitRace:
         self._follow(winner)
 
     def _follow(self, winner: Commit) -> None:
-        """Move on to `winner`, the commit after the head, and later commits."""
         log, base = self._log, self.after
         try:
             self.after = log.loader.follow(apply(base, winner), group=self._backoff.probes(), base=base)
@@ -546,7 +535,6 @@ class RaceBackoff:
         self._end = self._clock() + timeout_s
 
     def left_s(self) -> float:
-        """The time left for tries, in seconds."""
         return self._end - self._clock()
 
     def waited_ms(self) -> int:
@@ -564,12 +552,10 @@ class RaceBackoff:
         self._winners_s += winner.waited_ms / 1000
 
     def check_time(self) -> None:
-        """Raise CommitConflictError when no time is left."""
         if self._clock() >= self._end:
             raise CommitConflictError("nothing was committed: other commits came first until the deadline; try again")
 
     def wait(self) -> None:
-        """Wait before the next try, after a lost race."""
         now_s = self._clock()
         self._sleep(max(0.0, min(self._pause_s(now_s - self._start), self._end - now_s)))
 
@@ -637,10 +623,7 @@ class CurrentSnapshot:
 
 
 def with_commit_time(action: Action, time_ms: int) -> Action:
-    """`action` in a commit of `time_ms`.
-
-    A segment that waits for its append time gets this time, and so does one with a later time, of a bad clock.
-    """
+    """`action` with the commit's time for segments that wait for an append time, or have a later time."""
     if isinstance(action, AddTable):
         rows, created = action.rows, numbers_of(action.rows["created_ms"])
         if (created > time_ms).any():
@@ -660,10 +643,7 @@ def with_commit_time(action: Action, time_ms: int) -> Action:
 
 
 def trusted_ms(now_ms: int, storage: Storage, passed_ms: int = 0) -> int:
-    """`now_ms`, or with a warning the time of the topic's `storage` if that is more than AHEAD_MS earlier.
-
-    The storage is not asked if `now_ms` is at most AHEAD_MS after `passed_ms`, which has passed.
-    """
+    """`now_ms`, or with a warning the storage's time if that is more than AHEAD_MS earlier."""
     if now_ms <= passed_ms + AHEAD_MS:
         return now_ms
     store_ms = storage.now_ms(paths.COMMITS_DIR)

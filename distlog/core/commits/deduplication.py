@@ -153,7 +153,8 @@ class TransactionTable:
         if in_order and isinstance(batch_id, int):
             newest = self.newest(app_id)
             return newest is not None and batch_id <= newest
-        return self.get(app_id, batch_id) is not None or self.is_forgotten(app_id, batch_id)
+        is_forgotten = isinstance(batch_id, int) and self._ordered.forgets(app_id, batch_id)
+        return is_forgotten or self.get(app_id, batch_id) is not None
 
     @classmethod
     def of_columns(cls, columns: pa.RecordBatch, now_ms: int) -> TransactionTable:
@@ -172,10 +173,6 @@ class TransactionTable:
     def size(self) -> int:
         """The bytes of the batches that were not committed in order, without the last few."""
         return sum(int(part.nbytes) for part in (self._columns, self._silent) if len(part))
-
-    def is_forgotten(self, app_id: str, batch_id: int | str) -> bool:
-        """True if the application commits in order, and has come so far that this batch is not known any more."""
-        return isinstance(batch_id, int) and self._ordered.forgets(app_id, batch_id)
 
     def recorded(self, batch: Batch, info: TransactionInfo, former_ms: int) -> TransactionTable:
         """This table with a batch of the next commit, which follows one of the time `former_ms`.
@@ -197,7 +194,6 @@ class TransactionTable:
         return table.updated({batch: info}, info.timestamp_ms)
 
     def _without_numbers(self, app_id: str, up_to: int) -> TransactionTable:
-        """This table without the application's batches of numbers up to `up_to`."""
         columns = self.columns()
         stays = np.ones(len(columns), bool)
         for row, number in _ids_of(columns, app_id):
@@ -288,7 +284,6 @@ def _batch_columns(batches: Iterable[tuple[Batch, TransactionInfo]]) -> pa.Recor
 
 
 def _info_at(columns: pa.RecordBatch, row: int) -> TransactionInfo:
-    """The batch in one row of the columns."""
     ranges = columns["offsets"][row].as_py()
     offsets = {item["partition"]: (item["start_offset"], item["end_offset"]) for item in ranges}
     names = ("version", "timestamp_ms", "in_order")
@@ -343,11 +338,9 @@ class OrderedBatches:
         return _NO_ORDERED_BATCHES.updated({batch: _info_at(columns, row) for row, batch in reversed(rows)})
 
     def get(self, app_id: str, batch_id: int | str) -> TransactionInfo | None:
-        """The batch's commit and offsets; None if it was not committed in order, or was forgotten."""
         return self._batches.get(app_id, {}).get(batch_id) if isinstance(batch_id, int) else None
 
     def newest(self, app_id: str) -> int | None:
-        """The greatest number that the application committed in order, or None."""
         return max(self._batches.get(app_id, ()), default=None)
 
     def forgets(self, app_id: str, number: int) -> bool:
@@ -702,7 +695,6 @@ def _check_states(
     ends: npt.NDArray[np.int64],
     passed_ms: int,
 ) -> None:
-    """Raise ValueError for states that no commits can lead to."""
     order = (np.diff(partitions) == 0) & (np.diff(rows["producer_id"]) <= 0)
     wrong = [order, (rows["heard_ms"] < 0) | (rows["heard_ms"] > passed_ms)]
     wrong += [~_within(rows["producer_id"], "producer_id"), ~_within(rows["epoch"], "producer_epoch")]

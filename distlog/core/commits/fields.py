@@ -121,7 +121,6 @@ def stored(check: Check, default: Any = dataclasses.MISSING) -> Any:
 
 @cache
 def checks(kind: Any) -> Mapping[str, Check]:
-    """The checks of a dataclass's stored fields, by name, in their order."""
     return {spec.name: spec.metadata["check"] for spec in dataclasses.fields(kind) if "check" in spec.metadata}
 
 

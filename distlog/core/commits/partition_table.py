@@ -51,7 +51,6 @@ class PartitionState:
 
     @property
     def is_plain(self) -> bool:
-        """True if columns hold the whole state."""
         return self.active is None and not self.producers
 
 
@@ -346,7 +345,6 @@ class _Layer:
         return self._stems
 
     def of(self, partition: int) -> SegmentTable:
-        """The segments of one partition."""
         first, end = np.searchsorted(self.owners, (partition, partition + 1)).tolist()
         return SegmentTable(self.rows, span=(first, end - first))
 
@@ -369,7 +367,6 @@ class _Layer:
 
 
 def _in_order(*batches: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows of all batches, by partition and base offset."""
     owners, bases = (
         np.concatenate([numbers_of(rows[name]) for rows in batches]) for name in ("partition", "base_offset")
     )

@@ -255,7 +255,6 @@ class CommitHistory:
     stems: tuple[frozenset[str], ...] = ()
 
     def then(self, commit: Commit) -> CommitHistory:
-        """The same with the next commit."""
         earlier = self.stems if self.commit_id == commit.prev else ()
         return CommitHistory(commit.version, commit.id, (*earlier, frozenset(_added_stems(commit)))[-_MOST_FOLLOWED:])
 
@@ -314,7 +313,6 @@ class AppendTicket:
         return len(_added_stems(commit)) > 2 * len(self._stems)
 
     def segments_in(self, commit: Commit) -> list[SegmentInfo]:
-        """The segments of the append, as the commit adds them."""
         segments = list[SegmentInfo]()
         for action in commit.actions:
             if isinstance(action, Add) and action.segment.stem in self._stems:
@@ -327,19 +325,16 @@ class AppendTicket:
     def observe(self, commits: Iterable[Commit]) -> None:
         """Note the next commits of the log."""
         for commit in commits:
-            self._observe(commit)
-
-    def _observe(self, commit: Commit) -> None:
-        self.history, self._commit_count = self.history.then(commit), self._commit_count + 1
-        stems = self.history.stems[-1]
-        self._committed_stems |= stems
-        if self._stem in stems:
-            self.group_commit = commit
-        if commit.next_append or self._next_stem is None or self._next_stem in stems:
-            self._next_stem, self._goes_at = commit.next_append, None
-        earlier = (stem for stem in stems if stem < self._stem)
-        self._is_shorter = self._is_shorter or any(self._files is None or stem in self._files for stem in earlier)
-        self._is_dropped = self._is_dropped or any(isinstance(action, Drop) for action in commit.actions)
+            self.history, self._commit_count = self.history.then(commit), self._commit_count + 1
+            stems = self.history.stems[-1]
+            self._committed_stems |= stems
+            if self._stem in stems:
+                self.group_commit = commit
+            if commit.next_append or self._next_stem is None or self._next_stem in stems:
+                self._next_stem, self._goes_at = commit.next_append, None
+            earlier = (stem for stem in stems if stem < self._stem)
+            self._is_shorter |= any(self._files is None or stem in self._files for stem in earlier)
+            self._is_dropped |= any(isinstance(action, Drop) for action in commit.actions)
 
     @property
     def is_contended(self) -> bool:

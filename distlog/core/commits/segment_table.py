@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import booleans, flags_of, integers, join, numbers_of, texts
+from distlog.core.arrays import booleans, flags_of, integers, join, no_rows, numbers_of, texts
 from distlog.core.commits.fields import (
     LONG,
     PARTITION,
@@ -105,7 +105,6 @@ class SegmentInfo:
 
     @property
     def shift(self) -> int:
-        """The difference of a record's offset and its stored offset."""
         return self.base_offset - self.stored_base_offset
 
     @property
@@ -265,7 +264,6 @@ class SegmentTable(Sequence[SegmentInfo]):
         return self._with(tail, first, min(end, split) - first)
 
     def _with(self, tail: tuple[SegmentInfo, ...], first: int = 0, count: int | None = None) -> SegmentTable:
-        """Return the `count` rows of this table's columns from number `first` on, by default all, and `tail`."""
         return SegmentTable(self._rows, tail, (self._first + first, self._count - first if count is None else count))
 
     def appended(self, segments: Sequence[SegmentInfo]) -> SegmentTable:
@@ -450,7 +448,7 @@ _DEFAULTS = {spec.name: spec.default for spec in dataclasses.fields(SegmentInfo)
 REMOVED_SCHEMA = pa.schema([("partition", pa.int64()), ("stem", pa.string())])
 
 
-NO_SEGMENTS = SegmentTable(pa.RecordBatch.from_arrays([pa.nulls(0, spec.type) for spec in SCHEMA], schema=SCHEMA))
+NO_SEGMENTS = SegmentTable(no_rows(SCHEMA))
 
 
 def _restore(columns: bytes, tail: tuple[SegmentInfo, ...]) -> SegmentTable:
@@ -492,7 +490,6 @@ _SET_ACTIVE = vars(SegmentInfo)["is_active"].__set__
 
 
 def to_segments(columns: pa.RecordBatch) -> list[SegmentInfo]:
-    """The rows of a batch of SCHEMA as segments."""
     segments = [object.__new__(SegmentInfo) for _ in range(len(columns))]
     for set_field, column in zip(_SET_FIELDS, columns.columns, strict=True):
         # no Python function is called here

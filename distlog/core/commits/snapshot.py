@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from distlog.core import paths
-from distlog.core.arrays import booleans, join, numbers_of
+from distlog.core.arrays import booleans, join, no_rows, numbers_of
 from distlog.core.commits.actions import (
     CREATE,
     NOTHING,
@@ -499,9 +499,7 @@ class _Draft:
 def _joined_rows(
     tables: Sequence[AddTable | RemoveTable], kind: type[AddTable | RemoveTable], schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Return the rows of all tables of one kind."""
-    empty = pa.RecordBatch.from_arrays([pa.nulls(0, spec.type) for spec in schema], schema=schema)
-    return join([empty, *(table.rows for table in tables if isinstance(table, kind))])
+    return join([no_rows(schema), *(table.rows for table in tables if isinstance(table, kind))])
 
 
 def check_partition(partition: int, count: int) -> None:

@@ -32,6 +32,7 @@ from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage
 _log = logging.getLogger(__name__)
 
 _NEVER = range(0)
+_LONGEST_HINT = 200
 NO_DEFAULTS: Mapping[str, object] = MappingProxyType({})
 #: Commits that are read at once after a checkpoint, where often no more exist, and at most.
 _FIRST_GROUP, _LARGEST_GROUP = 4, 64
@@ -90,16 +91,13 @@ class SnapshotLoader:
         return snapshot
 
     def load_few(self) -> Snapshot | None:
-        """The snapshot at the head by a listing, and a request for each commit in it.
-
-        With more than FEW_NAMES commits it costs one request more than `load`.
-        """
+        """The head by a listing, and a request for each commit in it; one more than `load` above FEW_NAMES."""
         return self._with_defaults(self._from_listings(MAX_LONG, few=True))
 
     def load_unlisted(self, listed_ms: int) -> Snapshot | None:
-        """The snapshot at the head of a topic of which the caller's listing showed no commits; None for no topic.
+        """The head, None for no topic, after a listing of the caller's showed no commits.
 
-        `listed_ms` is a time of the store's clock before that listing. Commits are listed again if it is too old.
+        `listed_ms` is a time of the store's clock before that listing, which is repeated if it is too old.
         """
         if snapshot := self._from_hint(MAX_LONG):
             return self._with_defaults(snapshot)
@@ -217,7 +215,7 @@ class SnapshotLoader:
         return commit is not None and commit.id == cached.commit_id
 
     def _from_hint(self, end: int) -> Snapshot | None:
-        name = checkpoint.read_hint(self._storage)
+        name = read_hint(self._storage)
         if not name or not _is_below(name, end):
             return None
         try:
@@ -249,7 +247,6 @@ class SnapshotLoader:
         return snapshot
 
     def _read_with_time(self, name: str, end: int) -> tuple[Snapshot, int]:
-        """The checkpoint `name`, and when the commit of its version was written."""
         commit = paths.commit_file(paths.parse_checkpoint_file(name) or 0)
         if self._storage.is_local:
             return self._read(name, end), self._storage.modified_ms(commit)
@@ -493,6 +490,15 @@ class CommitFiles:
                 self.read_existing(start)
                 continue
             return
+
+
+def read_hint(storage: Storage) -> str | None:
+    """The name of the checkpoint that was written last, or None; the file may be old, missing or wrong."""
+    try:
+        name = storage.read(paths.LAST_CHECKPOINT, 0, _LONGEST_HINT + 1).decode("ascii", "replace")
+    except FileNotFoundError:
+        return None
+    return None if paths.parse_checkpoint_file(name) is None else name
 
 
 def _until_missing(commits: Iterable[Commit | None]) -> Iterator[Commit]:
