@@ -137,7 +137,6 @@ class ActivePartition:
         return SealedSegment(self.partition, state_before, info)
 
     def end_seal(self) -> None:
-        """Publish that no segment is active, after the commit that sealed it."""
         self._release()
         self.lock.recovery_point = NO_POINT
         self.lock.publish(PageStatus.NONE, None)
@@ -259,10 +258,7 @@ class ActivePartition:
             self._use(resumed)
 
     def _resumed(self, state: SegmentState, status: PageStatus) -> LogSegment | None:
-        """The segment with this state and any batches that another process wrote before it died.
-
-        That is the open segment if it can take appends. None if a sync failed, or may have, and records are lost.
-        """
+        """The segment of `state`, open already if possible; None if a sync may have failed, and records are lost."""
         if status == PageStatus.FAILED:
             return None
         segment = self._segment
@@ -315,11 +311,9 @@ class ActivePartition:
             segment.make_indexes(self._transactions_before())
 
     def _is_trusted(self, segment: LogSegment) -> bool:
-        """True if the next sync will report lost records.
-
-        If its writer was killed and no process had the file open, the kernel forgets failed writes, and the pages. So
-        a process that opens the file makes the next sync read them first.
-        """
+        """True if the next sync will report lost records."""
+        # The kernel forgets failed writes, and the pages, if their writer was killed and no process had it open.
+        # So a process that opens the file makes the next sync read them first.
         if segment.is_open or not segment.unflushed.size:
             return True
         segment.open()
@@ -557,14 +551,10 @@ class ActiveSeals:
 
     @property
     def actions(self) -> list[Action]:
-        """The actions that seal the segments."""
         return [action for sealed in self._sealed.values() for action in sealed.actions()]
 
     def seal(self, head: Snapshot, partitions: Collection[int]) -> Snapshot | None:
-        """Return `head` without active segments in these partitions; None if the next head must be tried.
-
-        `head` is the commit log's, without tails. Raises StorageError if a lock isn't free in time.
-        """
+        """Return `head` without active segments in these partitions; None if the next head must be tried."""
         active = head.active_partitions
         active = sorted(set(active).intersection(partitions)) if active else []
         if not self._locked.keys() >= set(active):
@@ -580,14 +570,12 @@ class ActiveSeals:
         return self._without_active(head)
 
     def _lock(self, partitions: Iterable[int]) -> Snapshot:
-        """Lock the partitions; returns the newest snapshot after that.
-
-        A second interrupt does not wait for the threads that seal: each lock is held until its thread ends.
-        """
+        """Lock the partitions; returns the newest snapshot after that."""
         snapshots, locked = CurrentSnapshot(self._handle.log, self._race.after), []
         for number in partitions:
             partition = ActivePartition(self._handle, number, snapshots, calls=self._calls, timeout_s=self._timeout_s)
             seal, held = Task(partition.begin_seal), partition.held()
+            # a second interrupt does not wait for the threads that seal: each lock is held until its thread ends
             self._locks.callback(seal.when_over, partition.close)
             # registered before it is entered: an interrupt in between would leave the lock held
             self._locks.callback(seal.when_over, partial(held.__exit__, None, None, None))
@@ -614,7 +602,6 @@ class ActiveSeals:
         return replace(head, partitions=head.table.with_states(states)) if states else head
 
     def _release(self) -> None:
-        """Keep the segments active, and release the locks."""
         for number, sealed in self._sealed.items():
             self._locked[number][0].reactivate(sealed.state_before)
         self._locked, self._sealed = {}, {}

@@ -223,11 +223,7 @@ class ReadableSegment:
     def _walk(
         self, numbers: Numbers, transactions: OpenTransactions, end: int | None = None
     ) -> tuple[Numbers, list[tuple[Numbers, IndexEntries]]]:
-        """Fold the sound batches from `numbers` to the position `end`, by default of the whole log.
-
-        `transactions` are open where the walk begins. Returns the numbers after the walk, and the index entries of
-        each step with the numbers before the step.
-        """
+        """Fold the sound batches up to `end`; returns the last numbers, and (numbers before, entries) of steps."""
         steps = list[tuple[Numbers, IndexEntries]]()
         numbers = _with_unstable(numbers, transactions)
         end = self._files.log.size() if end is None else end
@@ -249,7 +245,6 @@ class ReadableSegment:
         return numbers, steps
 
     def _open_at_end(self, transactions: OpenTransactions) -> OpenTransactions:
-        """Advance `transactions` from the segment's begin to the known end."""
         if self._numbers[PRODUCER_BITS] & TRANSACTIONS:
             for batches in self.batches(0):
                 transactions.observe(batches.data, batches.rows)
@@ -393,11 +388,8 @@ class LogSegment(ReadableSegment):
         self._recover(self._numbers, self._open_at_end(transactions), durable)
 
     def write_again(self, transactions: OpenTransactions, *, only_read: bool = False) -> bool:
-        """Write bytes that may not be durable again, or only read them; False if the kernel no longer has them.
-
-        After a failed sync, Linux keeps the bytes, but would not write them. Damaged indexes are rebuilt;
-        `transactions` are open where the segment begins.
-        """
+        """Write bytes that may not be durable again, or only read them; False if the kernel no longer has them."""
+        # after a failed sync, Linux keeps the bytes, but would not write them
         numbers, files = self._usable(), self._files
         (offset, position), end = numbers[_FLUSHED].tolist(), self.size
         for batches in sound_batches(files.log, position, end, offset):
@@ -480,7 +472,6 @@ class LogSegment(ReadableSegment):
         self._numbers[_FLUSHED_MS] = counted[_FLUSHED_MS]
 
     def note_flushed(self, offset: int, position: int, since_ms: int) -> None:
-        """Note a sync at `since_ms` up to this offset and position."""
         for field, flushed in zip(_FLUSHED, (offset, position), strict=True):
             self._numbers[field] = max(int(self._numbers[field]), flushed)
         self._numbers[_FLUSHED_MS] = since_ms

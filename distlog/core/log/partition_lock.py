@@ -153,7 +153,6 @@ def stored_value(path: str) -> bytes | None:
 
 
 def _of_page(path: str, parse: Callable[[Callable[[], bytes]], T]) -> T | None:
-    """The result of `parse`, which gets a function that reads the page in the lock's file; None without a file."""
     with failing_as("read", path):
         try:
             file = open_page(path)
@@ -190,14 +189,12 @@ def mark(sync: FlushOutcome, stem: str) -> bytes:
 
 
 def marked(value: bytes | None, stem: str) -> FlushOutcome:
-    """The outcome in the page's value for the segment `stem`."""
     if not value:
         return FlushOutcome.ENDED
     return next((sync for sync in FlushOutcome if value == mark(sync, stem)), FlushOutcome.ENDED)
 
 
 def stored_mark(folder: str, stem: str) -> FlushOutcome:
-    """The outcome in the page of the partition's `folder`; needs no lock."""
     return marked(stored_value(os.path.join(folder, paths.FLUSH_FILE)), stem)
 
 

@@ -89,10 +89,9 @@ class PartitionLog:
     ) -> Generator[Appended, None, None]:
         """Append runs, with no other records between them; yields the offsets of each after it is written.
 
-        The batches are of format 2, from offset 0 on without a gap; their base offsets, and LogAppendTime, are
-        written into their bytes. A producer's batches that the log already has are not appended again: the result is
-        the earlier one. After an error nothing of its run was appended. Holds the lock until it is exhausted or
-        closed. `fence` gets the newest snapshot first, and may raise.
+        Base offsets, and LogAppendTime, are written into the batches. A producer's batches that the log already has
+        are not appended again: the result is the earlier one. After an error nothing of its run was appended. Holds
+        the lock until it is exhausted or closed. `fence` gets the newest snapshot first, and may raise.
         """
         asked_ns = perf_counter_ns()
         with self._active.held(timeout_s):
@@ -325,10 +324,7 @@ class BatchRun(NamedTuple):
 def check_headers(
     rows: npt.NDArray[Any], config: TopicConfig, size: int, *, in_transaction: bool = False
 ) -> tuple[int, int, bool]:
-    """Check batches before an append.
-
-    Returns the number of their offsets, their largest timestamp, and whether any batch has a producer.
-    """
+    """Check batches; returns the number of offsets, the largest timestamp, and whether any batch has a producer."""
     if not len(rows):
         raise InvalidRecordError("no batch to append: give at least one")
     verdict, largest, offset_count, newest, has_producers = inspect_batches(

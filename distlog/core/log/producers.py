@@ -99,7 +99,6 @@ class StoredProducers:
         return None
 
     def at_log_start(self, offset: int) -> ProducerStates:
-        """The states stored at `offset`, where the log begins."""
         return (self.before_segment(f"{offset:020d}", offset) if offset else None) or ProducerStates()
 
     def newest(self, segments: Sequence[SegmentInfo], log_end_offset: int) -> ProducerStates:
@@ -169,12 +168,10 @@ def _snapshots(segments: Sequence[SegmentInfo], log_end_offset: int) -> Iterator
 
 
 class ProducerSnapshots:
-    """Stores the states of producers before segments are deleted, so that their retries stay detected, as in Kafka.
-
-    Only a disk of this machine has producers.
-    """
+    """Stores the states of producers before segments are deleted, so that retries stay detected, as in Kafka."""
 
     def __init__(self, handle: TopicHandle) -> None:
+        # only a disk of this machine has producers
         self._handle, self._is_needed = handle, handle.storage.is_local_disk
         self._stored_states: set[tuple[int, int]] = set()
 
@@ -366,10 +363,7 @@ _WRONG = {
 
 
 def validate(data: Buffer, config: TopicConfig, now_ms: int) -> ValidBatch:
-    """Check the one batch in `data`, which does not change, against the topic's `config`.
-
-    Raises InvalidRecordError, RecordTooLargeError, RecordValidationError, InvalidTimestampError, CorruptRecordError.
-    """
+    """Check the one batch in `data`, which does not change; raises the errors of refused records."""
     rows = _one_batch(data)
     (batch,) = batch_fields(rows)
     _check_batch(data, batch, config)

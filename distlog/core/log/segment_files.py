@@ -102,7 +102,6 @@ class SegmentFiles(NamedTuple):
         return is_long and self.transactions.has_entries(*numbers[[TXN_INDEX, TXN_INDEX + 1]].tolist())
 
     def close_deleted_indexes(self) -> None:
-        """Close indexes whose files were deleted, so that the next write creates new ones."""
         for _, index in self.indexes:
             if index.file.is_open and not os.path.exists(index.file.path):
                 index.file.close()
@@ -113,13 +112,12 @@ class SegmentFiles(NamedTuple):
                 index.file.write(index.file.read(0, int(numbers[field])), 0)
 
     def cut(self, numbers: Numbers) -> None:
-        """Cut every file to its size in `numbers`; preallocated space after that becomes zeros."""
+        """Cut the log and the indexes to their sizes in `numbers`; preallocated space after that becomes zeros."""
         self.log.cut(int(numbers[POSITION]))
         self.log.cut(int(numbers[POSITION]), self.log_bytes)
         self.clear_after_entries(numbers)
 
     def clear_after_entries(self, numbers: Numbers) -> None:
-        """Cut every index to its size in `numbers`; preallocated space after that becomes zeros."""
         for field, index in self.indexes:
             index.clear(int(numbers[field]))
 
@@ -199,7 +197,6 @@ class ActiveFile:
         return view[: self.read_into(view, start)].toreadonly()
 
     def read_into(self, view: memoryview, position: int) -> int:
-        """Fill `view` from `position` on; returns the number of bytes read."""
         count = 0
         try:
             file = self._file if self._file is not None else self._open(0)
@@ -349,10 +346,7 @@ _SPARE_CHECKS = 64 << 20
 
 
 def batches_from(file: ActiveFile, position: int, end: int, step: int) -> Iterator[Batches]:
-    """The whole batches from `position` to `end`, about `step` bytes at a time, without a check of their checksums.
-
-    Raises CorruptRecordError for bytes that cannot be a batch.
-    """
+    """The whole batches from `position` to `end`, about `step` bytes at a time; compares no checksums."""
     return iter(BatchWalk(_reader(file), position, end, step, "raise", file.path))
 
 

@@ -301,7 +301,6 @@ def log_metrics(directories: Iterable[LogDirectory]) -> list[Metric]:
 
 
 def _partition_numbers(topic: Topic) -> Iterator[dict[str, float]]:
-    """Yield the values of each partition's metrics, by name."""
     now_ms = topic.clock()
     for number, state in enumerate(topic.live_snapshot.partitions):
         is_late = False

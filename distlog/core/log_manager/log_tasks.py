@@ -76,7 +76,7 @@ class LogTasks:
         """`log-flusher`: flush the active segments whose flush policy requires it, whichever process appends."""
         for topic in self._directory.topics_until_stop():
             with self._directory.failures_noted(run, topic):
-                for partition in _active(topic):
+                for partition in topic.refresh().snapshot.active_partitions:
                     with _log(topic, partition) as log:
                         started_ms = monotonic_ms()
                         if log.flush_if_due():
@@ -371,16 +371,12 @@ def _note_cleaned(run: TaskRun, topic: Topic, report: CompactionReport) -> bool:
     return bool(cleaned)
 
 
-def _active(topic: Topic) -> list[int]:
-    return [number for number, state in enumerate(topic.refresh().snapshot.partitions) if state.active]
-
-
 def _log(topic: Topic, partition: int) -> closing[PartitionLog]:
     return closing(PartitionLog(topic.handle, partition, topic.current))
 
 
 def _end_cleanly(run: TaskRun, topic: Topic) -> None:
-    for partition in _active(topic):
+    for partition in topic.refresh().snapshot.active_partitions:
         with _log(topic, partition) as log:
             try:
                 log.checkpoint()
@@ -392,7 +388,7 @@ def _end_cleanly(run: TaskRun, topic: Topic) -> None:
 def _recovery_points(topic: Topic) -> dict[int, int]:
     # a sealed segment was synced before its commit
     points = {number: state.log_end_offset for number, state in enumerate(topic.snapshot.partitions)}
-    for partition in _active(topic):
+    for partition in topic.refresh().snapshot.active_partitions:
         with _log(topic, partition) as log:
             points[partition] = log.end().flushed_offset
     return points
@@ -416,10 +412,13 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
+@dataclass(slots=True)
 class _Task:
-    def __init__(self, name: str, work: Callable[[], None], due_ms: int, period_ms: int, at_stop: bool) -> None:
-        self.name, self.work = name, work
-        self.due_ms, self._period_ms, self.at_stop = due_ms, period_ms, at_stop
+    name: str
+    work: Callable[[], None]
+    due_ms: int
+    period_ms: int
+    at_stop: bool
 
     def run(self, clock: Callable[[], int]) -> None:
         """Run the task; the next run is a period after this start, or at once if it took longer."""
@@ -427,7 +426,7 @@ class _Task:
         try:
             self.work()
         finally:
-            self.due_ms = max(started_ms + self._period_ms, clock())
+            self.due_ms = max(started_ms + self.period_ms, clock())
 
 
 class Scheduler:
@@ -458,7 +457,6 @@ class Scheduler:
             task.run(self._clock)
 
     def run(self, name: str) -> None:
-        """Run the tasks of this name now, in parallel."""
         in_parallel(lambda task: task.run(self._clock), [task for task in self._tasks if task.name == name])
 
     def run_all(self) -> None:

@@ -290,10 +290,7 @@ class PartitionQueue:
         self._trace: TracebackType | None = None
 
     def put(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> Callable[[], None]:
-        """Queue the `rows` of `source`; returns a call that writes them, and all earlier ones.
-
-        After a call has raised, so do the calls for later rows, and only `abort` may be called.
-        """
+        """Queue the `rows` of `source`; returns a call that writes these and earlier rows, or raises their error."""
         self._waiting.append((source, rows))
         self._put += 1
         return partial(self._write_up_to, self._put)
@@ -482,9 +479,7 @@ def commit_append(
     """Add `segments` at the log ends, and seal their partitions' active segments, in one commit or none.
 
     `written_by` are the settings by which the records were checked; None: they fit any topic. If the same (app_id,
-    batch_id), or `in_order` a later one, was committed before, this is a replay, and nothing is sealed. Raises
-    CommitConflictError if the topic was dropped, or has become compacted, TransactionTooOldError for old files, and
-    the errors of `check_room_for_batch_id`, `CommitRace` and `ActiveSeals`.
+    batch_id), or `in_order` a later one, was committed before, this is a replay, and nothing is sealed.
     """
     _check_stored(app_id, batch_id)
     if len(segments) >= TABLE_ROWS and not isinstance(segments, SegmentTable):

@@ -295,7 +295,6 @@ class DirectEngine(Engine):
             raise error
 
     def _sync(self) -> DistlogError | None:
-        """Sync each partition; returns an error after which a sync may still succeed."""
         failure: DistlogError | None = None
         for partition in list(self._unflushed):
             for stem in list(self._unflushed[partition]):
@@ -526,7 +525,6 @@ class CommitEngine(Engine):
 
 
 def valid_batches(encoded: EncodedBatches) -> list[ValidBatch]:
-    """Split the batches."""
     data = np.frombuffer(encoded.data, np.uint8)
     rows, firsts = encoded.batches.copy(), encoded.batches["base_offset"]
     ends = rows["position"] + rows["size"]

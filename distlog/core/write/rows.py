@@ -57,10 +57,7 @@ def check_timestamp(timestamp: int | None, config: TopicConfig, now_ms: int) -> 
 
 
 def scaled(column: pa.Array, unit: str, first_row: int = 0) -> pa.Array:
-    """Numbers of `unit` as milliseconds; other types, and numbers below 0, do not change.
-
-    Raises InvalidRecordError for numbers that must be of another unit.
-    """
+    """Numbers of `unit` as milliseconds; other types, and numbers below 0, do not change."""
     if unit == "ms" or not pa.types.is_integer(column.type):
         return column
     divisor, factor = scale(unit)

@@ -355,7 +355,6 @@ class Accumulator:
         self.begin_empty()
 
     def begin_empty(self) -> None:
-        """Become empty, as after a fork: the records and their thread are the parent's."""
         # the same list, since an append that the fork interrupted refers to it
         self.fields.clear()
         self.bytes = self.limit = 0
@@ -397,7 +396,6 @@ class Accumulator:
                 self._idle()
 
     def empty(self) -> list[Any]:
-        """Empty the buffer, and return its fields; in the sending thread."""
         with self._lock:
             # the limit first: a later record then calls `advance`
             self.limit = self.bytes = 0
@@ -575,7 +573,6 @@ class RecordSender:
         return parts
 
     def begin_child(self) -> None:
-        """Become usable in a forked child."""
         self.engine.begin_child()
 
 
