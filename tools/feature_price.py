@@ -179,7 +179,12 @@ FEATURES = (
     ),
     Feature(
         "datasets and SQL",
-        ("distlog/core/read/conditions.py", "distlog/core/read/dataset.py", "distlog/core/sql.py"),
+        (
+            "distlog/core/read/conditions.py",
+            "distlog/core/read/dataset.py",
+            "distlog/core/json_columns.py",
+            "distlog/core/sql.py",
+        ),
         r"reading/test_dataset|topics/test_sql",
         "as a scan of the records within the filter",
         "",

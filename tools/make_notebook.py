@@ -87,8 +87,8 @@ scan.sample(3, seed=1).to_pandas()
 %%text
 Fields of JSON values become columns, with their types.
 %%code
-clicks = scan.json("$.user", "$.page", "$.ms", city="$.geo.city")
-clicks.to_pandas().groupby("city")["ms"].describe().round(1)
+clicks = distlog.sql("SELECT value.ms, value.geo.city FROM clicks", folder, values={"clicks": "json"})
+clicks.df().groupby("city")["ms"].describe().round(1)
 %%text
 One day, counted exactly by the times of its records:
 %%code

@@ -178,7 +178,7 @@ def test_completion_offers_what_users_need(topic: distlog.Topic) -> None:
         *("start_offsets", "transaction", "url", "vacuum", "verify", "version", "writer"),
     }
     assert {name for name in dir(topic.scan()) if not name.startswith("_")} == {
-        *("avro", "columns", "count", "head", "json", "plot", "protobuf", "sample", "schema", "tail"),
+        *("avro", "columns", "count", "head", "plot", "protobuf", "sample", "schema", "tail"),
         *("to_duckdb", "to_pandas", "to_polars", "to_table"),
     }
     assert sorted(name for name in dir(distlog) if not name.startswith("_")) == sorted(

@@ -28,7 +28,7 @@ CALLED = ("Topic", "Scan", "Writer", "Producer", "Transaction", "Consumer")
 #: First words of a sentence that is not imperative.
 DESCRIPTIVE = re.compile(r"(The|A|An|All|Several|Some|This|Each|True|\w+[^s]s)\b")
 NEEDS = {"to_pandas": "pandas", "to_polars": "polars", "plot": "matplotlib", "avro": "fastavro", "protobuf": "ptars"}
-NEEDS |= {"to_duckdb": "duckdb", "json": "duckdb"}
+NEEDS |= {"to_duckdb": "duckdb", "sql": "duckdb", "sql_connection": "duckdb"}
 
 
 def returned_classes(function: Callable[..., Any]) -> Iterator[type]:

@@ -90,7 +90,7 @@ def test_a_library_that_is_missing_is_named_with_what_to_install(
         (topic.history().to_pandas, "pip install pandas"),
         (scan.to_polars, "pip install polars"),
         (scan.to_duckdb, r"pip install 'pydistlog\[duckdb\]'"),
-        (partial(scan.json, "$.x"), r"json\(\) needs duckdb"),
+        (partial(distlog.sql, "SELECT 1", "."), r"sql\(\) needs duckdb"),
     ):
         with pytest.raises(ModuleNotFoundError, match=hint):
             call()

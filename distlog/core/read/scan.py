@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from distlog.core import display, extra, optional
 from distlog.core.arrays import integers, table_of_numbers
@@ -22,7 +20,7 @@ from distlog.core.format.record_batch import COLUMNS, SCHEMA
 from distlog.core.integers import MAX_LONG, MIN_LONG, count_of, whole_number, whole_numbers
 from distlog.core.read.lookup import EARLIEST, LATEST, first_records, start_by_index
 from distlog.core.schemas.avro import avro_table
-from distlog.core.schemas.decoding import DECODING_COLUMNS, OnError, check_on_error, without_headers
+from distlog.core.schemas.decoding import DECODING_COLUMNS, OnError, check_on_error
 from distlog.core.schemas.protobuf import protobuf_table
 from distlog.core.schemas.registry import SchemaRegistry, SchemaTopic, registry_of
 from distlog.core.segments.chunks import (
@@ -144,44 +142,6 @@ class Scan:
             [(b'anna',), (b'bert',), (b'carl',)]
         """
         return (connection or optional("duckdb", "to_duckdb()", extra("duckdb"))).from_arrow(self)
-
-    def json(
-        self,
-        *paths: str,
-        framed: bool = False,
-        on_error: OnError = "fail",
-        progress: bool | None = None,
-        **named: str,
-    ) -> pa.Table:
-        """Read all records as one Arrow table, with fields of the value, which is JSON, in place of `value`.
-
-        A column is int64, double or bool if all its values have that type and it holds each whole number exactly;
-        else it is text, with objects and arrays as JSON. A missing field is null, and a null value has null fields.
-        DuckDB must be installed.
-
-        Args:
-            *paths: Paths of fields: `$.user.name`, `$.tags[0]` or `$."odd.name"`.
-            framed: Values begin with the header of a registry's JSON Schema, which is skipped.
-            on_error: With `null`, a value that is not JSON gets null fields.
-            progress: As in `to_table`.
-            **named: Paths by the names of their columns.
-
-        Returns:
-            The table.
-
-        Raises:
-            InvalidRecordError: A value is not JSON, with its partition and offset, and `on_error` is fail.
-            InvalidConfigError: A path is wrong, or two columns have one name.
-
-        Examples:
-            >>> topic.scan(columns="value").json(path="$.page").to_pylist()
-            [{'path': '/start'}, {'path': '/help'}, {'path': '/start'}]
-        """
-        by_name = named_paths(paths, named, [name for name in self.columns if name != "value"])
-        batches: Iterable[pa.RecordBatch] = self._batches_to_decode(progress)
-        if framed:
-            batches = without_headers(batches, on_error)
-        return json_fields(batches, self.columns, by_name, on_error)
 
     def avro(
         self,
@@ -407,165 +367,6 @@ class Scan:
 
     def _repr_html_(self) -> str:
         return f"<p>Scan of {', '.join(self.columns)}</p>{display.html(sizes_by_partition(self.slices))}"
-
-
-_INTEGERS = {"BIGINT", "UBIGINT"}
-#: DuckDB's types of JSON values, and the column's type if all its values have one of the types; else it is text.
-_TYPES = ((_INTEGERS, pa.int64()), ({*_INTEGERS, "DOUBLE"}, pa.float64()), ({"BOOLEAN"}, pa.bool_()))
-#: DuckDB reads only the batch, and fetches nothing. One thread, since the scan decodes ahead in other threads.
-_SETTINGS = {
-    "threads": "1",
-    "enable_external_access": "false",
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
-}
-
-
-def named_paths(paths: Sequence[str], named: Mapping[str, str], columns: Sequence[str]) -> dict[str, str]:
-    names = [path.removeprefix("$").removeprefix(".") or "value" if isinstance(path, str) else "" for path in paths]
-    by_name = {**dict(zip(names, paths, strict=True)), **named}
-    for name, path in by_name.items():
-        if not isinstance(path, str) or not path.startswith("$"):
-            raise InvalidConfigError("a path begins with $, as in $.user.name or $.tags[0]", path=repr(path))
-        if name in columns:
-            raise InvalidConfigError(
-                f"a column is called {name} already: give another name, as in json(my_name={path!r})", path=path
-            )
-    if not by_name or len(by_name) < len(paths) + len(named):
-        raise InvalidConfigError("json needs paths, each column once: json('$.user', city='$.address.city')")
-    return by_name
-
-
-def json_fields(
-    batches: Iterable[pa.RecordBatch], columns: Sequence[str], paths: Mapping[str, str], on_error: OnError
-) -> pa.Table:
-    """The `columns` as a table, with the fields at `paths` for `value`, or last if there is none.
-
-    `batches` also have the columns DECODING_COLUMNS.
-    """
-    check_on_error(on_error)
-    extractor = _FieldExtractor(paths, on_error)
-    retained = [name for name in columns if name != "value"]
-    chunks: dict[str, list[pa.Array]] = {name: [] for name in (*retained, *paths)}
-    for batch in batches:
-        for name in retained:
-            chunks[name].append(batch.column(name))
-        for name, texts in zip(paths, extractor.extract(batch), strict=True):
-            chunks[name] += texts.chunks
-    arrays = {name: pa.chunked_array(chunks[name], SCHEMA.field(name).type) for name in retained}
-    arrays |= {name: _typed(pa.chunked_array(chunks[name], pa.string()), extractor.kinds[name]) for name in paths}
-    index = list(columns).index("value") if "value" in columns else len(columns)
-    return pa.table({name: arrays[name] for name in (*columns[:index], *paths, *columns[index + 1 :])})
-
-
-class _FieldExtractor:
-    """Extracts the fields as texts, with DuckDB; `kinds` has the types of JSON values of each field.
-
-    pyarrow's JSON reader takes twice the CPU time, needs every type beforehand, and fails if a field has two types.
-    """
-
-    def __init__(self, paths: Mapping[str, str], on_error: OnError) -> None:
-        self._duckdb = optional("duckdb", "json()", extra("duckdb"))
-        self._connection = self._duckdb.connect(":memory:", config=_SETTINGS)
-        self._paths, self._on_error = list(paths.values()), on_error
-        self.kinds: dict[str, set[str]] = {name: set() for name in paths}
-        self._valid = "value" if on_error == "fail" else "CASE WHEN json_valid(value) THEN value END"
-        numbers = range(1, len(paths) + 1)
-        fields = ", ".join(f"texts[{number}], kinds[{number}]" for number in numbers)
-        self._query = (
-            f"SELECT {fields} FROM (SELECT json_extract_string(value, $paths) AS texts, "
-            "json_type(value, $paths) AS kinds FROM (SELECT {} AS value FROM given))"
-        )
-
-    def extract(self, batch: pa.RecordBatch) -> list[pa.ChunkedArray]:
-        texts = _texts(batch.column("value"))
-        if self._on_error == "fail" and texts.null_count > batch.column("value").null_count:
-            self._fail(batch, texts)
-        try:
-            try:
-                columns = self._run(self._query.format("value"), texts, {"paths": self._paths})
-            except self._duckdb.InvalidInputException:
-                texts = with_whole_characters(texts)
-                columns = self._run(self._query.format(self._valid), texts, {"paths": self._paths})
-        except self._duckdb.BinderException as error:
-            reason = str(error).removeprefix("Binder Error: ")
-            text = f"DuckDB cannot read one of the paths ({reason}): correct it, as in '$.user.id'"
-            raise InvalidConfigError(text, paths=self._paths) from None
-        except self._duckdb.InvalidInputException:
-            self._fail(batch, texts)
-            raise
-        # the query returns the texts and then the kinds of each path
-        field_texts, field_kinds = columns.columns[::2], columns.columns[1::2]
-        for kinds, column in zip(self.kinds.values(), field_kinds, strict=True):
-            kinds.update(pc.unique(column).drop_null().to_pylist())
-        return list(field_texts)
-
-    def _fail(self, batch: pa.RecordBatch, texts: pa.Array) -> None:
-        valid = self._run("SELECT coalesce(json_valid(value), false) FROM given", texts).column(0)
-        bad = pc.and_(pc.is_valid(batch.column("value")), pc.invert(valid.combine_chunks()))
-        for row in np.flatnonzero(bad.to_numpy(zero_copy_only=False))[:1].tolist():
-            raise InvalidRecordError(
-                "the value isn't JSON; on_error='null' leaves its fields null",
-                partition=batch.column("partition")[row].as_py(),
-                offset=batch.column("offset")[row].as_py(),
-            )
-
-    def _run(self, query: str, texts: pa.Array, parameters: Mapping[str, Any] | None = None) -> pa.Table:
-        self._connection.register("given", pa.table({"value": texts}))
-        try:
-            return self._connection.sql(query, params=parameters).to_arrow_table()
-        except RuntimeError as error:
-            # DuckDB's words for Ctrl-C
-            if str(error) == "Query interrupted":
-                raise KeyboardInterrupt from None
-            raise
-
-
-#: An escape in JSON. Group 1: one that stays, including a pair of surrogates; without group 1: a lone surrogate.
-_ESCAPES = re.compile(
-    rb"(\\(?:[^u]|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}))|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
-)
-_REPLACEMENT = rb"\ufffd"
-
-
-def with_whole_characters(texts: pa.Array) -> pa.Array:
-    """Texts of JSON in which U+FFFD replaces each escaped lone surrogate, for example `\\ud83d`.
-
-    Programs that cut text by UTF-16 write lone surrogates, which are valid JSON, but DuckDB refuses the value.
-    """
-    valid, ends, data = texts.buffers()
-    replaced = _ESCAPES.sub(lambda escape: escape[1] or _REPLACEMENT, data) if data is not None else b""
-    return pa.Array.from_buffers(texts.type, len(texts), [valid, ends, pa.py_buffer(replaced)], offset=texts.offset)
-
-
-def _texts(values: pa.Array) -> pa.Array:
-    """Cast to text; values that are not UTF-8 become null, and are found by halving."""
-    try:
-        return values.cast(pa.string())
-    except pa.ArrowInvalid:
-        half = len(values) // 2
-        if not half:
-            return pa.nulls(1, pa.string())
-        return pa.concat_arrays([_texts(values.slice(0, half)), _texts(values.slice(half))])
-
-
-def _typed(texts: pa.ChunkedArray, kinds: set[str]) -> pa.ChunkedArray:
-    kinds = kinds - {"NULL"}
-    for accepted, kind in _TYPES:
-        if kinds and kinds <= accepted:
-            try:
-                numbers = texts.cast(kind)
-            except pa.ArrowInvalid:
-                return texts  # the type cannot hold the numbers
-            return numbers if kind != pa.float64() or _are_exact(texts, numbers) else texts
-    return texts
-
-
-def _are_exact(texts: pa.ChunkedArray, doubles: pa.ChunkedArray) -> bool:
-    """Return whether `doubles` hold all whole numbers in `texts` exactly, and no number is too large for a double."""
-    long_numbers = pc.unique(texts.filter(pc.match_substring_regex(texts, "^-?[0-9]{16,}$"))).to_pylist()
-    infinite = pc.and_(pc.is_inf(doubles), pc.match_substring_regex(texts, "^-?[0-9]"))
-    return not pc.any(infinite).as_py() and all(float(number) == int(number) for number in long_numbers)
 
 
 #: The number of offsets that are read first, unless fewer records are requested.

@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from distlog.core.arrays import booleans, flags_of, integers
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
@@ -102,18 +101,6 @@ def decoded_batch(
         decoded = {"value": pa.StructArray.from_arrays(rows.columns, fields=list(rows.schema), mask=missing)}
     columns = [decoded[field.name] if field.name in decoded else batch.column(field.name) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def without_headers(batches: Iterable[pa.RecordBatch], on_error: OnError) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        ids, payloads = unframed(batch.column("value"))
-        bad = (ids < 0) & flags_of(batch.column("value").is_valid())
-        if on_error == "fail" and bad.any():
-            _fail(batch, int(bad.argmax()), "the value has no header with a schema's id")
-        index = batch.schema.get_field_index("value")
-        if bad.any():
-            payloads = pc.if_else(booleans(bad), pa.nulls(1, payloads.type)[0], payloads)
-        yield batch.set_column(index, "value", payloads)
 
 
 def _fail(batch: pa.RecordBatch, row: int, fault: str) -> None:
