@@ -12,7 +12,7 @@ from distlog.core.errors import InvalidConfigError
 from distlog.gateway.config import ShownSetting, gateway_settings, setting_text, topic_default_settings
 from distlog.gateway.kafka_apis import Api, Broker, Handlers
 from distlog.gateway.protocol.error_codes import (
-    UnsupportedRequestError,
+    RefusedError,
     attempted,
 )
 from distlog.gateway.protocol.messages import ErrorCode, Fields
@@ -99,7 +99,7 @@ def _described_broker(broker: Broker, request: Request, **options: bool) -> Iter
 
 def _described_group(broker: Broker, group: str, **options: bool) -> Iterator[Fields]:
     if not group:
-        raise UnsupportedRequestError("Group name must not be empty")
+        raise RefusedError("Group name must not be empty")
     broker.configs.refresh()
     overrides = broker.configs.groups.overrides(group)
     for setting in broker.configs.groups.described(group):
@@ -157,13 +157,13 @@ def _all_settings(broker: Broker, request: Request, resource: Any) -> Iterable[F
         # there are none
         return ()
     if kind != BROKER:
-        raise UnsupportedRequestError(_NO_SETTINGS.get(kind, f"Unknown resource type {kind}"))
+        raise RefusedError(_NO_SETTINGS.get(kind, f"Unknown resource type {kind}"))
     if not name:
         # no name means dynamic settings of all brokers, and there are none
         return ()
     this = str(broker.cluster.node.id)
     if name != this:
-        raise UnsupportedRequestError(f"Unexpected broker id, expected {this} or empty string, but received {name}")
+        raise RefusedError(f"Unexpected broker id, expected {this} or empty string, but received {name}")
     return _described_broker(broker, request, **details)
 
 
@@ -227,14 +227,14 @@ def _alter_each(request: Request, broker: Broker, changes_of: _ChangesOf) -> Fie
 def _alter(request: Request, broker: Broker, changes_of: _ChangesOf, resource: Any, *, validate_only: bool) -> None:
     _check_rights(request, Operation.ALTER_CONFIGS, resource)
     if len({config.name for config in resource.configs}) < len(resource.configs):
-        raise UnsupportedRequestError("Error due to duplicate config keys")
+        raise RefusedError("Error due to duplicate config keys")
     if resource.resource_type == TOPIC:
         _alter_topic(broker, changes_of, resource, validate_only=validate_only)
     elif resource.resource_type == GROUP:
         _alter_group(broker, changes_of, resource, validate_only=validate_only)
     else:
         unknown = f"Unknown resource type {resource.resource_type}"
-        raise UnsupportedRequestError(_NO_SETTINGS.get(resource.resource_type, unknown))
+        raise RefusedError(_NO_SETTINGS.get(resource.resource_type, unknown))
 
 
 def _alter_topic(broker: Broker, changes_of: _ChangesOf, resource: Any, *, validate_only: bool) -> None:
@@ -251,7 +251,7 @@ def _alter_topic(broker: Broker, changes_of: _ChangesOf, resource: Any, *, valid
 def _alter_group(broker: Broker, changes_of: _ChangesOf, resource: Any, *, validate_only: bool) -> None:
     group, configs = resource.resource_name, broker.configs
     if not group:
-        raise UnsupportedRequestError("Default group resources are not allowed.")
+        raise RefusedError("Default group resources are not allowed.")
     configs.refresh()
     changes = configs.groups.checked(group, changes_of(_Current(configs.groups.overrides(group)), resource))
     if not validate_only:
@@ -267,7 +267,7 @@ def _value(current: _Current, change: Any) -> str | None:
     if operation == _DELETE:
         return None
     if operation not in (_SET, _APPEND, _SUBTRACT):
-        raise UnsupportedRequestError(f"Unknown operation type {operation} of {change.name}")
+        raise RefusedError(f"Unknown operation type {operation} of {change.name}")
     _check_values([change])
     if operation == _SET:
         return str(change.value)
@@ -286,7 +286,7 @@ def _replaced(current: _Current, resource: Any) -> dict[str, str | None]:
 
 def _check_values(changes: Iterable[Any]) -> None:
     if empty := [change.name for change in changes if change.value is None]:
-        raise UnsupportedRequestError(f"Null value not supported for : {','.join(empty)}")
+        raise RefusedError(f"Null value not supported for : {','.join(empty)}")
 
 
 #: How a component of a filter matches: an exact name, the default, or any name.
@@ -319,17 +319,15 @@ def _check_filter(components: Sequence[Any]) -> None:
     types = [component.entity_type for component in components]
     for component in components:
         if component.entity_type not in (USER, CLIENT_ID, _IP):
-            raise UnsupportedRequestError(f"Unsupported entity type {component.entity_type}")
+            raise RefusedError(f"Unsupported entity type {component.entity_type}")
         if types.count(component.entity_type) > 1:
-            raise UnsupportedRequestError(
-                f"Entity type {component.entity_type} cannot appear more than once in the filter."
-            )
+            raise RefusedError(f"Entity type {component.entity_type} cannot appear more than once in the filter.")
         if component.match_type not in (_EXACT, _DEFAULT_NAME, _ANY):
-            raise UnsupportedRequestError(f"Unknown match type {component.match_type}")
+            raise RefusedError(f"Unknown match type {component.match_type}")
         if component.match_type == _EXACT and component.match is None:
-            raise UnsupportedRequestError("Request specified MATCH_TYPE_EXACT, but set match string to null.")
+            raise RefusedError("Request specified MATCH_TYPE_EXACT, but set match string to null.")
     if _IP in types and len(types) > 1:
-        raise UnsupportedRequestError("An IP filter component cannot be combined with others.")
+        raise RefusedError("An IP filter component cannot be combined with others.")
 
 
 def _matches(entity: Entity, components: Sequence[Any], strict: bool) -> bool:
@@ -367,11 +365,11 @@ def _alter_quotas(request: Request, broker: Broker, entry: Any, *, validate_only
     changes = {op.key: None if op.remove else op.value for op in entry.ops}
     try:
         if len(changes) < len(entry.ops):
-            raise UnsupportedRequestError("a request has a quota twice")
+            raise RefusedError("a request has a quota twice")
         check_change(entity, changes)
     except ValueError as error:
         # as in Kafka, which returns INVALID_REQUEST for a wrong setting here
-        raise UnsupportedRequestError(str(error)) from None
+        raise RefusedError(str(error)) from None
     if not validate_only:
         broker.configs.alter_quotas(entity, changes)
 

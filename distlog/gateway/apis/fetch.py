@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from distlog.core.errors import OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.read.lookup import EARLIEST, LATEST, MAX_TIMESTAMP, offset_for_time
 from distlog.core.segments.chunks import StoredBatches
 from distlog.core.storage.parallel import in_parallel
@@ -101,7 +100,6 @@ def _read(
     *,
     is_first: bool,
 ) -> _FetchedPartition:
-    partition = None
     try:
         request.rights.check_topic(Operation.READ, topic, broker.metadata)
         partition = broker.metadata.readable_topic(topic).partition(requested.partition)
@@ -111,12 +109,8 @@ def _read(
             # only the first batch of a response may be larger than the client asked for
             data = data._replace(batches=None, aborted=())
         return _FetchedPartition(topic, requested.partition, partition, data, ErrorCode.none)
-    except OffsetOutOfRangeError:
-        return _FetchedPartition(topic, requested.partition, partition, None, ErrorCode.offset_out_of_range)
-    except TopicNotFoundError as error:
-        return _FetchedPartition(topic, requested.partition, None, None, topic_error_code(error, topic))
     except Exception as error:
-        return _FetchedPartition(topic, requested.partition, partition, None, error_code(error))
+        return _FetchedPartition(topic, requested.partition, None, None, topic_error_code(error, topic))
 
 
 def _response(request: Request, broker: Broker, reads: Sequence[_FetchedPartition]) -> Fields:

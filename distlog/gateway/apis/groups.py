@@ -378,7 +378,7 @@ def consumer_group_heartbeat(request: Request, broker: Broker) -> None:
     try:
         _check_heartbeat(request, broker)
     except AccessDeniedError as error:
-        respond(HeartbeatReply(error=error_code(error), message=error.message))
+        respond(HeartbeatReply(error=error.code, message=error.message))
         return
     broker.groups.consumers.heartbeat(body.group_id, heartbeat, request.api_version, respond)
 
@@ -407,19 +407,20 @@ _CONSUMER = 1
 
 def consumer_group_describe(request: Request, broker: Broker) -> Fields:
     names: dict[UUID, str] = {}
-    groups = [_described_consumers(request, broker, name, names) for name in dict.fromkeys(request.body.group_ids)]
+    groups = [
+        attempted(partial(_described_consumers, request, broker, name, names), group_id=name)
+        for name in dict.fromkeys(request.body.group_ids)
+    ]
     return {"groups": groups}
 
 
 def _described_consumers(request: Request, broker: Broker, group: str, names: dict[UUID, str]) -> Fields:
-    fields, rights = {"group_id": group}, request.rights
+    rights = request.rights
+    rights.check(Operation.DESCRIBE, ResourceType.GROUP, group)
     try:
-        rights.check(Operation.DESCRIBE, ResourceType.GROUP, group)
         group_state = broker.groups.consumers.describe(group)
-    except AccessDeniedError as error:
-        return {**fields, "error_code": error_code(error), "error_message": error.message}
     except CoordinatorError as refused:
-        return {**fields, "error_code": refused.code, "group_state": "Dead"}
+        return {"error_code": refused.code, "group_state": "Dead"}
     if any(current.assigned or target for _, _, current, target in group_state.members) and not names:
         names.update(broker.metadata.names_by_id())
     members: list[Fields] = [
@@ -442,10 +443,8 @@ def _described_consumers(request: Request, broker: Broker, group: str, names: di
     topics = {topic["topic_name"] for assignment in assignments for topic in assignment["topic_partitions"]}
     topics.update(name for member in members for name in member["subscribed_topic_names"])
     if not all(map(rights.describes, topics)):
-        denial = AccessDeniedError("Topic authorization failed.")
-        return {**fields, "error_code": error_code(denial), "error_message": denial.message}
+        raise AccessDeniedError("Topic authorization failed.", code=ErrorCode.topic_authorization_failed)
     return {
-        **fields,
         "group_state": group_state.phase.value,
         "group_epoch": group_state.epoch,
         "assignment_epoch": group_state.target_epoch,

@@ -26,8 +26,7 @@ from distlog.core.write.append import USUAL_MS, is_early, warn_of_early
 from distlog.gateway.kafka_apis import Api, Broker
 from distlog.gateway.protocol.error_codes import (
     CoordinatorError,
-    InvalidAcksError,
-    UnsupportedRequestError,
+    RefusedError,
     client_text,
     topic_error_code,
 )
@@ -148,7 +147,8 @@ class ProduceRequest(DelayedAppend):
             except DistlogError as error:  # noqa: PERF203 - the other topics are appended to
                 self._fail(parts, error)
         if request.body.acks not in _ACKS:
-            self._fail(self._parts, InvalidAcksError("acks must be 0, 1 or -1 (all)", acks=request.body.acks))
+            code = ErrorCode.invalid_required_acks
+            self._fail(self._parts, RefusedError("acks must be 0, 1 or -1 (all)", code=code, acks=request.body.acks))
 
     def _append(self) -> list[tuple[ProducedPart, Future[AppendInfo]]]:
         commits = list[tuple[ProducedPart, Future[AppendInfo]]]()
@@ -327,7 +327,7 @@ def _is_only_written(request: Request, broker: Broker) -> bool:
 def _parts(body: Any) -> Iterator[ProducedPart]:
     batches = [(topic_key(topic, "name"), data) for topic in body.topic_data for data in topic.partition_data]
     for (topic, number), same in grouped(batches, lambda batch: (batch[0], batch[1].index)).items():
-        error = UnsupportedRequestError("a request has a partition twice") if len(same) > 1 else None
+        error = RefusedError("a request has a partition twice") if len(same) > 1 else None
         yield ProducedPart(topic, number, same[0][1].records, error=error)
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from distlog.core.errors import InvalidConfigError
 from distlog.gateway.kafka_apis import Api, Broker, Handlers
-from distlog.gateway.protocol.error_codes import UnsupportedRequestError, attempted
+from distlog.gateway.protocol.error_codes import RefusedError, attempted
 from distlog.gateway.protocol.messages import ErrorCode, Fields
 from distlog.gateway.root_records import Credential, RootUsers
 from distlog.gateway.security.acls import (
@@ -89,12 +89,6 @@ _DISABLED = {
 }
 
 
-class _RefusedError(Exception):
-    def __init__(self, code: ErrorCode, reason: str) -> None:
-        super().__init__(reason)
-        self.fields: Fields = {"error_code": code, "error_message": reason}
-
-
 def describe_users(request: Request, broker: Broker) -> Fields:
     users, requested = broker.users, request.body.users
 
@@ -106,25 +100,26 @@ def describe_users(request: Request, broker: Broker) -> Fields:
             users.refresh()
             secrets = users.secrets
         # an empty list means all, as null does: it is what the Java client sends
-        names = (user.name for user in requested) if requested else secrets
-        return {"results": [_user_fields(name, several, secrets) for name, several in grouped(names, str).items()]}
+        users_by_name = grouped((user.name for user in requested) if requested else secrets, str)
+        results = [
+            attempted(partial(_user_fields, same, secrets.get(name)), user=name)
+            for name, same in users_by_name.items()
+        ]
+        return {"results": results}
 
     return attempted(described)
 
 
-def _user_fields(name: str, several: list[str], all: Mapping[str, Mapping[str, ScramSecret]]) -> Fields:
-    secrets = all.get(name)
-    fields: Fields = {"user": name}
-    if len(several) > 1:
-        return {**fields, "error_code": ErrorCode.duplicate_resource, "error_message": "a request has a user twice"}
+def _user_fields(same_names: list[str], secrets: Mapping[str, ScramSecret] | None) -> Fields:
+    if len(same_names) > 1:
+        raise RefusedError("a request has a user twice", code=ErrorCode.duplicate_resource)
     if secrets is None:
-        message = "the root does not have this user"
-        return {**fields, "error_code": ErrorCode.resource_not_found, "error_message": message}
+        raise RefusedError("the root does not have this user", code=ErrorCode.resource_not_found)
     infos = [
         {"mechanism": _CODES[mechanism], "iterations": secret.iterations}
         for mechanism, secret in sorted(secrets.items())
     ]
-    return {**fields, "error_code": ErrorCode.none, "error_message": None, "credential_infos": infos}
+    return {"credential_infos": infos}
 
 
 def alter_users(request: Request, broker: Broker) -> Fields:
@@ -143,10 +138,10 @@ def alter_users(request: Request, broker: Broker) -> Fields:
             change, *duplicates = (_change(request_change, users, is_local=is_local) for request_change in several)
             if duplicates:
                 message = "A user credential cannot be altered twice in the same request"
-                raise _RefusedError(ErrorCode.duplicate_resource, message)
+                raise RefusedError(message, code=ErrorCode.duplicate_resource)
             good.append(change)
-        except _RefusedError as refused:
-            results[name] = refused.fields
+        except RefusedError as refused:
+            results[name] = {"error_code": refused.code, "error_message": refused.message}
     if outcome["error_code"] is ErrorCode.none:
         outcome = attempted(lambda: users.alter(good))
     return {"results": [{"user": name, **results.get(name, outcome)} for name in changes]}
@@ -155,12 +150,12 @@ def alter_users(request: Request, broker: Broker) -> Fields:
 def _change(requested: Any, users: RootUsers, *, is_local: bool) -> tuple[Credential, ScramSecret | None]:
     mechanism = _MECHANISMS.get(requested.mechanism)
     if mechanism is None:
-        raise _RefusedError(ErrorCode.unsupported_sasl_mechanism, "Unknown SCRAM mechanism")
+        raise RefusedError("Unknown SCRAM mechanism", code=ErrorCode.unsupported_sasl_mechanism)
     name = Credential(requested.name, mechanism)
     if not hasattr(requested, "salted_password"):
         if mechanism not in users.secrets.get(requested.name, {}):
             message = "Attempt to delete a user credential that does not exist"
-            raise _RefusedError(ErrorCode.resource_not_found, message)
+            raise RefusedError(message, code=ErrorCode.resource_not_found)
         return name, None
     try:
         check_name(requested.name)
@@ -172,7 +167,7 @@ def _change(requested: Any, users: RootUsers, *, is_local: bool) -> tuple[Creden
         if not is_whole or not 0 < len(requested.salt) <= _MOST_SALT_BYTES:
             raise InvalidConfigError("the salt or the salted password has a wrong length")
     except InvalidConfigError as error:
-        raise _RefusedError(ErrorCode.unacceptable_credential, error.message) from None
+        raise RefusedError(error.message, code=ErrorCode.unacceptable_credential) from None
     return name, secret_of_salted(mechanism, requested.salted_password, requested.salt, requested.iterations)
 
 
@@ -188,16 +183,14 @@ def _member_of(kind: type[_Kind], code: int) -> _Kind:
     try:
         return kind(code)
     except ValueError:
-        raise UnsupportedRequestError(
-            "a request has an unknown value for an ACL", kind=kind.__name__, n=code
-        ) from None
+        raise RefusedError("a request has an unknown value for an ACL", kind=kind.__name__, n=code) from None
 
 
 def _requested(make: Callable[[Any], _Result], fields: Any) -> _Result:
     try:
         return make(fields)
     except InvalidConfigError as error:
-        raise UnsupportedRequestError(error.message, **error.details) from None
+        raise RefusedError(error.message, **error.details) from None
 
 
 def _parsed_acl(fields: Any) -> Acl:

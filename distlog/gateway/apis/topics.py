@@ -21,10 +21,8 @@ from distlog.core.topic import check_grows
 from distlog.gateway.apis.configs import described, without_ignored
 from distlog.gateway.kafka_apis import Api, Broker, Handlers
 from distlog.gateway.protocol.error_codes import (
-    InvalidAssignmentError,
-    InvalidReplicationError,
+    RefusedError,
     UnknownTopicIdError,
-    UnsupportedRequestError,
     attempted,
     error_code,
 )
@@ -308,25 +306,28 @@ def _create(request: Request, broker: Broker, topic: Any, *, validate_only: bool
 def _count(topic: Any) -> int:
     if not topic.assignments:
         if topic.replication_factor == 0 or topic.replication_factor < _DEFAULT_COUNT:
-            raise InvalidReplicationError("Replication factor must be larger than 0, or -1 to use the default value.")
+            text = "Replication factor must be larger than 0, or -1 to use the default value."
+            raise RefusedError(text, code=ErrorCode.invalid_replication_factor)
         return int(topic.num_partitions)
     for field, value in (("numPartitions", topic.num_partitions), ("replication factor", topic.replication_factor)):
         if value != _DEFAULT_COUNT:
-            raise UnsupportedRequestError(
-                f"A manual partition assignment was specified, but {field} was not set to -1."
-            )
+            raise RefusedError(f"A manual partition assignment was specified, but {field} was not set to -1.")
     if {assignment.partition_index for assignment in topic.assignments} != {*range(len(topic.assignments))}:
-        raise InvalidAssignmentError("partitions should be a consecutive 0-based integer sequence")
+        raise _wrong_replicas("partitions should be a consecutive 0-based integer sequence")
     _check_replicas(topic.assignments)
     return len(topic.assignments)
+
+
+def _wrong_replicas(text: str) -> RefusedError:
+    return RefusedError(text, code=ErrorCode.invalid_replica_assignment)
 
 
 def _check_replicas(assignments: Sequence[Any]) -> None:
     for brokers in (assignment.broker_ids for assignment in assignments):
         if not brokers:
-            raise InvalidAssignmentError("The manual partition assignment includes an empty replica list.")
+            raise _wrong_replicas("The manual partition assignment includes an empty replica list.")
         if len({*brokers}) < len(brokers):
-            raise InvalidAssignmentError("The manual partition assignment includes a broker more than once.")
+            raise _wrong_replicas("The manual partition assignment includes a broker more than once.")
 
 
 #: The version of DeleteTopics from which on a topic has a name or an id.
@@ -379,7 +380,7 @@ def _raise_count(request: Request, broker: Broker, topic: Any, *, validate_only:
     # null leaves the brokers to the gateways; an empty list has none for the new partitions
     if topic.assignments is not None:
         if len(topic.assignments) != added:
-            raise InvalidAssignmentError(
+            raise _wrong_replicas(
                 f"Attempted to add {added} additional partition(s), but only {len(topic.assignments)} assignment(s)"
                 " were specified."
             )

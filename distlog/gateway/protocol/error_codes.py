@@ -25,36 +25,16 @@ class UnknownTopicIdError(errors.TopicNotFoundError):
     """No topic of the root has this id."""
 
 
-class UnsupportedRequestError(errors.InvalidConfigError):
-    """A request that makes no sense, or that the gateway does not support."""
+class RefusedError(errors.DistlogError):
+    """The gateway refuses a request, with this code of Kafka's; the client gets the text."""
+
+    def __init__(self, message: str, *, code: ErrorCode = ErrorCode.invalid_request, **details: Any) -> None:
+        super().__init__(message, **details)
+        self.code = code
 
 
-class InvalidAssignmentError(UnsupportedRequestError):
-    """A manual assignment of replicas that Kafka refuses."""
-
-
-class InvalidReplicationError(UnsupportedRequestError):
-    """A number of replicas that Kafka refuses."""
-
-
-class InvalidAcksError(errors.InvalidRecordError):
-    """A number of acknowledgements that Kafka does not have."""
-
-
-class AccessDeniedError(errors.DistlogError):
-    """The client may not do this with the topic, or no client may."""
-
-
-class GroupAccessDeniedError(AccessDeniedError):
-    """The client may not do this with the group."""
-
-
-class ClusterAccessDeniedError(AccessDeniedError):
-    """The client may not do this with the cluster."""
-
-
-class TransactionalIdAccessDeniedError(AccessDeniedError):
-    """The client may not do this with the transactional id."""
+class AccessDeniedError(RefusedError):
+    """The client may not do this with the resource, or no client may."""
 
 
 #: By class of error; the first class in an error's `__mro__` that is here counts.
@@ -79,14 +59,6 @@ CODES: dict[type[BaseException], ErrorCode] = {
     errors.UnsupportedVersionError: ErrorCode.unsupported_for_message_format,
     errors.StorageError: ErrorCode.kafka_storage_error,
     UnknownTopicIdError: ErrorCode.unknown_topic_id,
-    UnsupportedRequestError: ErrorCode.invalid_request,
-    InvalidAssignmentError: ErrorCode.invalid_replica_assignment,
-    InvalidReplicationError: ErrorCode.invalid_replication_factor,
-    InvalidAcksError: ErrorCode.invalid_required_acks,
-    AccessDeniedError: ErrorCode.topic_authorization_failed,
-    GroupAccessDeniedError: ErrorCode.group_authorization_failed,
-    ClusterAccessDeniedError: ErrorCode.cluster_authorization_failed,
-    TransactionalIdAccessDeniedError: ErrorCode.transactional_id_authorization_failed,
     DamagedLogError: ErrorCode.kafka_storage_error,
     errors.CorruptionError: ErrorCode.kafka_storage_error,
     errors.CorruptRecordError: ErrorCode.corrupt_message,
@@ -105,7 +77,7 @@ _ABOUT_REQUESTS = (
     errors.ProducerFencedError,
     errors.OutOfOrderSequenceError,
     errors.CorruptRecordError,
-    AccessDeniedError,
+    RefusedError,
 )
 #: Details of errors that show locations on the server. A batch of a client has no file.
 _LOCATIONS = frozenset({"url", "file", "path", "directory", "root"})
@@ -115,7 +87,7 @@ _HIDDEN_TEXT = "the request failed in the gateway: see its log"
 
 def error_code(error: BaseException, subject: str = "a request") -> ErrorCode:
     """Return Kafka's code for `error`; log an error that clients do not get, as a failure of `subject`."""
-    if isinstance(error, CoordinatorError):
+    if isinstance(error, (CoordinatorError, RefusedError)):
         return error.code
     if not _is_for_clients(error):
         FAILURES.note(subject, error)
@@ -128,7 +100,8 @@ def client_text(error: BaseException) -> str:
         return _HIDDEN_TEXT
     # the library's text is about an address, which clients do not have
     message = _NO_TOPIC if type(error) is errors.TopicNotFoundError else error.message
-    return str(type(error)(message, **{n: detail for n, detail in error.details.items() if n not in _LOCATIONS}))
+    details = {name: detail for name, detail in error.details.items() if name not in _LOCATIONS}
+    return str(errors.DistlogError(message, **details))
 
 
 def _is_for_clients(error: BaseException) -> bool:

@@ -15,13 +15,9 @@ import numpy as np
 from distlog.gateway.event_log import EventLog
 from distlog.gateway.protocol.error_codes import (
     AccessDeniedError,
-    ClusterAccessDeniedError,
-    GroupAccessDeniedError,
-    TransactionalIdAccessDeniedError,
+    RefusedError,
     UnknownTopicIdError,
-    UnsupportedRequestError,
     attempted,
-    error_code,
 )
 from distlog.gateway.protocol.messages import (
     MAX_ITEMS,
@@ -160,10 +156,13 @@ class ClientSession:
 #: Kafka's value for operations that were not asked for.
 NO_OPERATIONS = -(2**31)
 _DENIALS = {
-    ResourceType.TOPIC: AccessDeniedError("Topic authorization failed."),
-    ResourceType.GROUP: GroupAccessDeniedError("Group authorization failed."),
-    ResourceType.CLUSTER: ClusterAccessDeniedError("Cluster authorization failed."),
-    ResourceType.TRANSACTIONAL_ID: TransactionalIdAccessDeniedError("Transactional Id authorization failed."),
+    ResourceType.TOPIC: (ErrorCode.topic_authorization_failed, "Topic authorization failed."),
+    ResourceType.GROUP: (ErrorCode.group_authorization_failed, "Group authorization failed."),
+    ResourceType.CLUSTER: (ErrorCode.cluster_authorization_failed, "Cluster authorization failed."),
+    ResourceType.TRANSACTIONAL_ID: (
+        ErrorCode.transactional_id_authorization_failed,
+        "Transactional Id authorization failed.",
+    ),
 }
 
 
@@ -193,7 +192,8 @@ class Rights:
         if not self.might(operation, kind, name):
             if self.denials is not None:
                 self.denials.note(f"{self.principal} at {self.host}", f"{operation.name} of {kind.name} {name!r}")
-            raise type(_DENIALS[kind])(_DENIALS[kind].message)
+            code, message = _DENIALS[kind]
+            raise AccessDeniedError(message, code=code)
 
     def check_topic(self, operation: Operation, topic: str | uuid.UUID, metadata: MetadataCache) -> None:
         """Check the rights to a topic by its name or id. Raises AccessDeniedError, UnknownTopicIdError."""
@@ -214,7 +214,7 @@ class Rights:
         try:
             self.check(operation, kind, name)
         except AccessDeniedError as error:
-            return error_code(error)
+            return error.code
         return ErrorCode.none
 
     def operations(self, kind: ResourceType, name: str = CLUSTER_NAME) -> int:
@@ -372,7 +372,7 @@ def attempted_once(
 
     def only(same: Sequence[Any]) -> Fields | None:
         if len(same) > 1:
-            raise UnsupportedRequestError("a request names this item twice")
+            raise RefusedError("a request names this item twice")
         return work(same[0])
 
     return [attempted(partial(only, same), **fields_of(same[0])) for same in grouped(items, key).values()]

@@ -38,6 +38,7 @@ from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.protocol.error_codes import AccessDeniedError, UnknownTopicIdError, error_code
+from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.topics.gathered_appends import GatheredAppends, RequestedBatches, Results
 from distlog.gateway.topics.partition import (
     FailedBatches,
@@ -148,7 +149,8 @@ class MetadataCache:
         # a secret name is refused whether the topic exists or not
         hosted = None if topic in _SECRET_TOPICS else self.resolve(topic)
         if hosted is None or hosted.name in _SECRET_TOPICS:
-            raise AccessDeniedError("only the gateway reads this topic", topic=str(topic))
+            code = ErrorCode.topic_authorization_failed
+            raise AccessDeniedError("only the gateway reads this topic", code=code, topic=str(topic))
         return hosted
 
     def all_topics(self) -> dict[str, HostedTopic]:
