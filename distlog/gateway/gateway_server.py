@@ -23,17 +23,17 @@ from distlog.core.log_manager.log_manager import Metric
 from distlog.core.log_manager.log_tasks import Scheduler
 from distlog.core.opening import create
 from distlog.core.read.fetch import fetch_stored
-from distlog.core.storage.parallel import begin
+from distlog.core.storage.parallel import Task, begin
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 from distlog.gateway.apis import APIS
 from distlog.gateway.cluster import COMPACTION_PERIOD_MS, GatewayLease, advertised, this_machine
 from distlog.gateway.config import GatewayConfig, with_settings
+from distlog.gateway.event_log import FAILURES
 from distlog.gateway.groups.consumer_group import SubscribedTopics
 from distlog.gateway.groups.coordinator import DroppedTopics, GroupServices
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.kafka_apis import Broker, KafkaApis
-from distlog.gateway.protocol.error_codes import error_code
 from distlog.gateway.root_records import DynamicConfigs, RootAcls, RootUsers
 from distlog.gateway.security.authentication import Authentication
 from distlog.gateway.security.tls import TlsContext, TlsFiles
@@ -366,18 +366,14 @@ class ShutdownDeadline:
 
     def run(self, work: Callable[[], None]) -> bool:
         """Run `work` in another thread; returns False if it is late. Raises its errors."""
-        result: Future[bool] = Future()
-
-        def run_work() -> None:
-            try:
-                work()
-            except BaseException as error:
-                result.set_exception(error)
-            else:
-                result.set_result(True)
-
-        threading.Thread(target=run_work, name="gateway-close", daemon=True).start()
-        return self.result_of(result)
+        task = Task(work)
+        thread = threading.Thread(target=task.run, name="gateway-close", daemon=True)
+        thread.start()
+        thread.join(self.left_s)
+        if thread.is_alive():
+            return False
+        task.wait()
+        return True
 
 
 def _run_logged(work: Callable[[], None], subject: str) -> None:
@@ -385,4 +381,4 @@ def _run_logged(work: Callable[[], None], subject: str) -> None:
     try:
         work()
     except Exception as error:
-        error_code(error, subject)
+        FAILURES.note(subject, error)

@@ -246,19 +246,16 @@ class ProduceRequest(DelayedAppend):
 
     def _flush_parts(self, parts: Sequence[ProducedPart]) -> None:
         for part in parts:
-            self._flush_part(part)
-
-    def _flush_part(self, part: ProducedPart) -> None:
-        assert part.partition is not None
-        assert part.info is not None
-        try:
-            part.partition.sync(part.info.appended, timeout_s=self._broker.appends.max_wait_s(part.partition))
-        except LockHeldError as error:
-            part.state, part.error = PartState.FLUSH_LOCKED, error
-        except Exception as error:
-            self._fail([part], error)
-        else:
-            self._succeed(part)
+            assert part.partition is not None
+            assert part.info is not None
+            try:
+                part.partition.sync(part.info.appended, timeout_s=self._broker.appends.max_wait_s(part.partition))
+            except LockHeldError as error:
+                part.state, part.error = PartState.FLUSH_LOCKED, error
+            except Exception as error:
+                self._fail([part], error)
+            else:
+                self._succeed(part)
 
     def _wait_or_respond(self) -> None:
         """Wait for locks that are held, or respond if there are none, or the time is over."""

@@ -272,7 +272,7 @@ class ClassicGroup:
             protocol_type=self.members.protocol_type,
             protocol=self.protocol,
             leader=self.members.leader or "",
-            members=self.members.joined(self.protocol) if is_leader else (),
+            members=tuple(other.record(self.protocol) for other in self.members) if is_leader else (),
         )
         return replace(reply, **changes)
 
@@ -379,13 +379,6 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinedMember:
-    id: str
-    instance_id: str | None
-    subscription: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JoinReply:
     """A member of `generation`, or an error. Only the leader learns of the `members`: it assigns."""
 
@@ -395,7 +388,7 @@ class JoinReply:
     protocol_type: str | None = None
     protocol: str | None = None
     leader: str = ""
-    members: tuple[JoinedMember, ...] = ()
+    members: tuple[MemberRecord, ...] = ()
     skip_assignment: bool = False
 
 
@@ -579,12 +572,6 @@ class Members:
             self.leader = joined_id or self.leader
             return joined_id is not None
         return True
-
-    def joined(self, protocol: str | None) -> tuple[JoinedMember, ...]:
-        return tuple(
-            JoinedMember(id=member.id, instance_id=member.instance_id, subscription=member.subscription(protocol))
-            for member in self
-        )
 
     @property
     def rebalance_timeout_ms(self) -> int:

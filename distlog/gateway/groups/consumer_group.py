@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import logging
-import queue
-import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distlog.core.errors import InvalidTopicError, TopicNotFoundError
-from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.parallel import WorkerThreads, in_parallel
 from distlog.gateway.config import GroupConfigs, GroupSettings
 from distlog.gateway.groups.classic_group import GroupPhase, Stored
 from distlog.gateway.groups.offsets_format import (
@@ -594,9 +592,7 @@ class SubscribedTopics:
         self._find, self._names = find, names
         self._summaries: dict[str, TopicSummary | None] = {}
         self._matching: dict[str, frozenset[str]] = {}
-        self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._thread = WorkerThreads(1, "group-topics")
         self._is_refreshing = False
 
     def summary(self, name: str) -> TopicSummary | None:
@@ -622,9 +618,12 @@ class SubscribedTopics:
 
         def later() -> None:
             self._read([*names], [*patterns], is_new=True)
-            work()
+            try:
+                work()
+            except Exception:
+                _log.exception("a heartbeat failed whose topics had to be read first")
 
-        self._begin(later)
+        self._thread.put(later)
 
     def refresh(self, names: Collection[str], patterns: Collection[str]) -> None:
         """Read these topics again in a thread, and forget all others; at most one refresh is queued."""
@@ -638,7 +637,7 @@ class SubscribedTopics:
 
         if (names or patterns or self._summaries or self._matching) and not self._is_refreshing:
             self._is_refreshing = True
-            self._begin(again)
+            self._thread.put(again)
 
     def _read(self, names: Collection[str], patterns: Collection[str], *, is_new: bool) -> None:
         """Read topics; one that cannot be read keeps its former summary."""
@@ -662,25 +661,7 @@ class SubscribedTopics:
             _log.debug("cannot read topic %s of a group: %s", name, error)
 
     def stop(self) -> None:
-        with self._lock:
-            thread = self._thread
-        if thread is not None:
-            self._waiting.put(None)
-            thread.join()
-
-    def _begin(self, work: Callable[[], None]) -> None:
-        self._waiting.put(work)
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="group-topics", daemon=True)
-                self._thread.start()
-
-    def _run(self) -> None:
-        while (work := self._waiting.get()) is not None:
-            try:
-                work()
-            except Exception:  # noqa: PERF203 - the next read runs, too
-                _log.exception("reading the topics of groups failed")
+        self._thread.end(joined=True)
 
 
 def matches(pattern: str, names: Iterable[str]) -> frozenset[str]:

@@ -16,6 +16,7 @@ from distlog.core.errors import DistlogError, LockHeldError, StorageRefusedError
 from distlog.core.storage.parallel import begin
 from distlog.gateway.cluster import GatewayLease
 from distlog.gateway.config import GroupSettings
+from distlog.gateway.event_log import FAILURES
 from distlog.gateway.groups.classic_group import (
     AnswerJoin,
     AnswerSync,
@@ -310,7 +311,6 @@ class GroupServices:
         self.consumers = ConsumerCoordinator(self._registry, topics)
         ended = EndedOffsets(self._registry, store)
         self.offsets = CommittedOffsets(self._registry, ended, retention_ms=retention_ms)
-        self._failed_tasks = set[str]()
         self._threads = [
             threading.Thread(target=self._run_timers, name="group-timer", daemon=True),
             threading.Thread(target=self._keep_lease, name="gateway-lease", daemon=True),
@@ -332,7 +332,7 @@ class GroupServices:
         # the topics are opened while the lease is read
         tasks = [begin(count) for count in self._counts]
         sync = partial(self._sync, [task.wait for task in tasks])
-        self._has_done("has not joined the root's gateways yet", sync, but=StorageRefusedError)
+        _has_done("joining the root's gateways", sync, fatal=StorageRefusedError)
         for task in tasks:
             with suppress(DistlogError):
                 task.wait()
@@ -342,7 +342,7 @@ class GroupServices:
     def start(self) -> None:
         """Load stored groups after `join`; failures are logged and retried."""
         if self._lease.held_partitions:
-            self._has_done("does not coordinate groups yet", self._step)
+            _has_done("loading groups", self._step)
         self._loader.start()
 
     def stop(self) -> None:
@@ -355,7 +355,7 @@ class GroupServices:
                 thread.join()
         self._topics.stop()
         self._store.close()
-        self._has_done("did not release its lease; other gateways wait until it ends", self._lease.leave)
+        _has_done("releasing the lease, for whose end other gateways wait,", self._lease.leave)
 
     def _run_timers(self) -> None:
         while _continues(self._wake, self._is_over):
@@ -373,7 +373,7 @@ class GroupServices:
             due_s = self._lease.due_s(self._loaded)
             if due_s > 0:
                 self._unloaded.wait(due_s)
-            elif not self._has_done("could not renew its lease", self._sync):
+            elif not _has_done("renewing the lease", self._sync):
                 self._is_over.wait(_PAUSE_S)
 
     def _sync(self, counts: Iterable[Callable[[], int]] = ()) -> None:
@@ -390,27 +390,25 @@ class GroupServices:
         while not self._is_over.is_set():
             self.coordination.changed.wait(_PAUSE_S)
             self.coordination.changed.clear()
-            self._has_done("could not load groups", self._step)
+            _has_done("loading groups", self._step)
 
     def _step(self) -> None:
         self.coordination.step(self._registry)
 
-    def _has_done(self, task: str, work: Callable[[], None], but: type[Exception] | tuple[()] = ()) -> bool:
-        """Do `work`; False if it failed. Repeated failures are logged once. Raises errors of `but`."""
-        try:
-            work()
-        except CoordinatorError:
-            # the lease was changed concurrently
-            return False
-        except Exception as error:
-            if isinstance(error, but):
-                raise
-            if task not in self._failed_tasks:
-                _log.error("the gateway %s: %s", task, error, exc_info=not isinstance(error, DistlogError))
-            self._failed_tasks.add(task)
-            return False
-        self._failed_tasks.discard(task)
-        return True
+
+def _has_done(task: str, work: Callable[[], None], fatal: type[Exception] | tuple[()] = ()) -> bool:
+    """Do `work`; False if it failed, which is logged. Raises the errors that are `fatal`."""
+    try:
+        work()
+    except fatal:
+        raise
+    except CoordinatorError:
+        # the lease was changed concurrently
+        return False
+    except Exception as error:
+        FAILURES.note(task, error)
+        return False
+    return True
 
 
 def _continues(wake: threading.Event, is_over: threading.Event) -> bool:

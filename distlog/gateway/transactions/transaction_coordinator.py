@@ -303,7 +303,7 @@ class TransactionServices:
         self.coordination = groups.share(self._log, self._log.read_partition_count)
         ends = TransactionEnds(metadata, fetches, self._log, clock)
         self.coordinator = TransactionCoordinator(self._log, ends, clock, new_producer_id, self._check)
-        self._is_over = self._has_failed = False
+        self._is_over = False
         self._thread = threading.Thread(target=self._run, name="transactions", daemon=True)
 
     @property
@@ -329,14 +329,11 @@ class TransactionServices:
         try:
             self.coordination.step(self.coordinator)
             self.coordinator.tick()
-            self._has_failed = False
         except CoordinatorError:
             # the lease was changed concurrently
             return
         except Exception as error:
-            if not self._has_failed:
-                _log.error("transactions: %s", error, exc_info=not isinstance(error, DistlogError))
-            self._has_failed = True
+            FAILURES.note("coordinating transactions", error)
 
     def stop(self) -> None:
         self._is_over = True

@@ -86,5 +86,6 @@ def test_refreshes_do_not_queue_up_and_missing_topics_are_known() -> None:
     read_topics(topics, ["another"], [])
     assert root.looks.count("clicks") == 2
     topics.refresh(["clicks"], [])
-    topics.stop()
+    read_topics(topics, ["fourth"], [])
     assert root.looks.count("clicks") == 3
+    topics.stop()
