@@ -1,10 +1,10 @@
 """A topic's settings, under Kafka's names, with Kafka's defaults and ranges (`LogConfig`, Kafka 4.1).
 
-Some differ: `batch.bytes` is distlog's own, since no producer decides it; so are `batch.ids.bytes` and
-`commit.retention.ms`, since a broker has no state of that kind; `file.delete.delay.ms` is one day, since a
-Spark reader may hold a snapshot for hours; `flush.messages` is 1, so an acknowledged record is durable, as
-there are no replicas. `internal.segment.bytes` is for tests, as in Kafka: it replaces `segment.bytes`, and may be
-smaller.
+Some differ: `batch.bytes` is distlog's own, since no producer decides it; so are `batch.ids.bytes`,
+`commit.retention.ms` and `key.index.enable`, since a broker has nothing of that kind; `file.delete.delay.ms` is
+one day, since a Spark reader may hold a snapshot for hours; `flush.messages` is 1, so an acknowledged record is
+durable, as there are no replicas. `internal.segment.bytes` is for tests, as in Kafka: it replaces `segment.bytes`,
+and may be smaller.
 """
 
 from __future__ import annotations
@@ -89,6 +89,9 @@ class TopicConfig(ShownSettings):
         MAX_LONG, 0, MAX_LONG, "time between syncs of an active segment that has records waiting"
     )
     index_interval_bytes: int = _between(4096, 0, MAX_INT, "log bytes between two index entries")
+    key_index_enable: bool = _setting(
+        False, lambda value: True, "true or false", "gives new segments a key index, by which reads find keys"
+    )
     max_compaction_lag_ms: int = _between(MAX_LONG, 1, MAX_LONG, "when a record must be compacted")
     max_message_bytes: int = _between(1_048_588, 0, MAX_INT, "largest batch, with its header, as stored")
     message_timestamp_type: str = _one_of(

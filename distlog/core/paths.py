@@ -7,7 +7,7 @@ A topic is a folder; all names below are relative to it:
     _commits/<version>.<sha256>.of.<full checkpoint>.checkpoint.arrow.zst   what changed since that checkpoint
     _commits/_last_checkpoint                                   a hint
     _commits/.removed-files                                     on a local disk, the lock of deletes and restores
-    <topic>-<partition>/<stem>.log .index .timeindex .txnindex  a segment
+    <topic>-<partition>/<stem>.log .index .timeindex .txnindex .keyindex  a segment
     <topic>-<partition>/<stem>.snapshot                         the states of its producers before that segment
     <topic>-<partition>/<offset:020d>.snapshot                  the same where the log begins, or a broker ended it
     <topic>-<partition>/leader-epoch-checkpoint                 the leader epochs of a broker's log
@@ -51,7 +51,7 @@ PAGE_COPY = ".page"
 SNAPSHOT_SUFFIX, LEADER_EPOCHS = ".snapshot", "leader-epoch-checkpoint"
 BUNDLE_SUFFIX = ".bundle"
 _CHECKPOINT_SUFFIX = ".checkpoint.arrow.zst"
-SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", SNAPSHOT_SUFFIX)
+SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".keyindex", SNAPSHOT_SUFFIX)
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _COMMIT = re.compile(r"([0-9]{20})\.json")

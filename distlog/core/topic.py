@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import pyarrow as pa
@@ -66,6 +66,8 @@ from distlog.core.maintain.verify import RebuildReport, RepairReport, VerifyRepo
 from distlog.core.read.consumer import LEASE_S, ConsumeOptions, Consumer, Start, reset_group
 from distlog.core.read.fetch import MAX_TIMEOUT_MS, FetchedBatches, fetch, fetch_committed
 from distlog.core.read.group_log import GroupLog, carry_over_groups, delete_group, group_table
+from distlog.core.read.keys import Keys, key_array
+from distlog.core.read.last_records import last_records
 from distlog.core.read.lookup import OffsetAndTime, offsets_for_times
 from distlog.core.read.scan import (
     Record,
@@ -217,6 +219,7 @@ class Topic:
         isolation: IsolationLevel = "read_uncommitted",
         out_of_range: OutOfRange = "fail",
         max_workers: int | None = None,
+        keys: Keys | None = None,
     ) -> Scan:
         """Plan a read of records, all by default; the Scan reads them when its result is asked for.
 
@@ -231,6 +234,8 @@ class Topic:
             isolation: `read_committed` hides records of open and aborted transactions (KIP-98).
             out_of_range: The action for a start outside of the log: fail, or start at the earliest or latest offset.
             max_workers: Threads that decode, the caller among them; default one per core.
+            keys: Return the records of this key, or of these keys, alone; a str stands for its UTF-8. With
+                `key.index.enable` little else is read.
 
         Returns:
             The scan, in the order of (partition, offset).
@@ -246,11 +251,21 @@ class Topic:
             [{'offset': 0, 'key': b'anna'}, {'offset': 1, 'key': b'bert'}]
             >>> topic.scan(start_time="2025-01-01T00:00:01Z").count()
             2
+            >>> topic.scan(keys="bert", columns=["partition", "offset"]).to_table().to_pylist()
+            [{'partition': 0, 'offset': 1}]
         """
         names, snapshot = check_columns(columns), self.live_snapshot
         times = time_bounds(start, end, start_time, end_time)
         bounds = offset_bounds(snapshot, partitions, start, end)
-        slices, isolation_filter = plan_slices(self.reader, snapshot, bounds, isolation, out_of_range, times)
+        slices, isolation_filter = plan_slices(
+            self.reader,
+            snapshot,
+            bounds,
+            isolation,
+            out_of_range,
+            times,
+            keys=None if keys is None else key_array(keys),
+        )
         return Scan(self.reader, slices, names, isolation_filter, max_workers)
 
     def dataset(
@@ -359,6 +374,42 @@ class Topic:
         """
         self.check_partition(partition)
         return records_of(self.reader, self.live_snapshot, partition, start, limit, isolation)
+
+    @overload
+    def get(  # type: ignore[overload-overlap]
+        self, keys: bytes | str, isolation: IsolationLevel = "read_committed"
+    ) -> Record | None: ...
+    @overload
+    def get(
+        self, keys: Iterable[bytes | str], isolation: IsolationLevel = "read_committed"
+    ) -> dict[bytes, Record]: ...
+    def get(self, keys: Keys, isolation: IsolationLevel = "read_committed") -> Record | dict[bytes, Record] | None:
+        """Return the last record of a key, or of each of some keys; fast with `key.index.enable`.
+
+        It is the last record by offset in the partition that the default partitioner gives the key; only if that has
+        none, the newest of the last records in other partitions.
+
+        Args:
+            keys: A key, or some keys; a str stands for its UTF-8.
+            isolation: As in `scan`, but committed records alone by default.
+
+        Returns:
+            The record, None if there is none; for several keys the records by key. A tombstone's value is None.
+
+        Raises:
+            InvalidRecordError: A key is not bytes or str.
+
+        Examples:
+            >>> topic.get("bert").value
+            b'{"page": {"path": "/help"}}'
+            >>> topic.get("nobody") is None
+            True
+        """
+        check_choice("isolation", isolation, IsolationLevel)
+        records = last_records(self.reader, self.live_snapshot, key_array(keys), isolation)
+        if isinstance(keys, bytes | str):
+            return next(iter(records.values()), None)
+        return records
 
     def read(
         self,

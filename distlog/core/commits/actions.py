@@ -308,6 +308,7 @@ PARTS = (
     ("log_position", "log_bytes"),
     ("offset_index_position", "offset_index_bytes"),
     ("time_index_position", "time_index_bytes"),
+    ("key_index_position", "key_index_bytes"),
 )
 #: The columns of a segment that `check` compares.
 _PART_SCHEMA = pa.schema([SCHEMA.field(name) for name in ("stem", *chain.from_iterable(PARTS))])
@@ -554,6 +555,7 @@ ADJACENT = {
     "log_position": "log_bytes",
     "offset_index_position": "offset_index_bytes",
     "time_index_position": "time_index_bytes",
+    "key_index_position": "key_index_bytes",
 }
 #: The header of a batch of format 2 up to where its checksum begins to count.
 _HEAD = np.dtype([("base_offset", ">i8"), ("size", ">i4"), ("leader_epoch", ">i4"), ("magic", "i1"), ("crc", ">u4")])

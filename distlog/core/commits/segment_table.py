@@ -68,6 +68,7 @@ class SegmentInfo:
     offset_index_bytes: int = stored(LONG)
     time_index_bytes: int = stored(LONG)
     txn_index_bytes: int = stored(LONG)
+    key_index_bytes: int = stored(LONG, default=0)
     # Milliseconds since 1970; -1 means that no record has a timestamp.
     first_timestamp: int = stored(TIMESTAMP)
     max_timestamp: int = stored(TIMESTAMP)
@@ -89,6 +90,7 @@ class SegmentInfo:
     offset_index_crc32c: int = stored(_CRC_OR_UNKNOWN, default=UNKNOWN)
     time_index_crc32c: int = stored(_CRC_OR_UNKNOWN, default=UNKNOWN)
     txn_index_crc32c: int = stored(_CRC_OR_UNKNOWN, default=UNKNOWN)
+    key_index_crc32c: int = stored(_CRC_OR_UNKNOWN, default=UNKNOWN)
     # The checksum fields of the log's first and last batch: they identify the log, without reading it.
     first_batch_crc: int = stored(_CRC_OR_UNKNOWN, default=UNKNOWN)
     last_batch_crc: int = stored(_CRC_OR_UNKNOWN, default=UNKNOWN)
@@ -98,6 +100,9 @@ class SegmentInfo:
     log_position: int = stored(_POSITION, default=OWN_FILE)
     offset_index_position: int = stored(_POSITION, default=OWN_FILE)
     time_index_position: int = stored(_POSITION, default=OWN_FILE)
+    key_index_position: int = stored(_POSITION, default=OWN_FILE)
+    # The distinct hashes of keys in the key index.
+    key_count: int = stored(LONG, default=0)
     # Whether batches carry producer ids.
     has_producers: bool = stored(boolean, default=False)
     # Not stored: the file grows, and may be cut, so it is read and never mapped. Only a snapshot for readers has it.
@@ -159,7 +164,9 @@ def _contradictions(numbers: Any) -> dict[str, Any]:
         *(numbers.base_offset, numbers.next_offset),
         *(numbers.offset_of_max_timestamp, numbers.append_time_ms),
     )
-    has_bundled_index = (numbers.offset_index_position >= 0) | (numbers.time_index_position >= 0)
+    has_bundled_index = (
+        (numbers.offset_index_position >= 0) | (numbers.time_index_position >= 0) | (numbers.key_index_position >= 0)
+    )
     has_other_time = (
         (numbers.first_timestamp != times) | (numbers.min_timestamp != times) | (numbers.max_timestamp != times)
     )

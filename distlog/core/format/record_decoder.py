@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -404,6 +404,30 @@ def scan_sections(selection: BatchSelection, data: np.ndarray, sections: np.ndar
             raise OffsetsOutOfOrderError(error.message, **error.details)
         raise error
     return int(number)
+
+
+class ScannedKeys(NamedTuple):
+    """The keys, in `data`, of the records of some `batches`, which have `counts` records each."""
+
+    data: np.ndarray
+    batches: np.ndarray
+    counts: np.ndarray
+    key: Slices
+
+
+#: Compressed batches are opened until they have expanded to this many bytes.
+OPENED_BYTES = 16 << 20
+
+
+def scan_keys(data: np.ndarray, batches: np.ndarray) -> Iterator[ScannedKeys]:
+    """Scan the keys of `batches`, rows of `read_headers` on `data`, without control records."""
+    for run in _runs_of_one_format(BatchSelection(data, batches, 0, 0, 0, MAX_LONG, Source("", 0))):
+        while run.batches.size:
+            opened, sections = open_sections(run, OPENED_BYTES)
+            fields = RecordFields.allocate(int(sections["record_count"].sum()), ("key",))
+            scan_sections(run, opened, sections, fields)
+            yield ScannedKeys(opened, run.batches[: sections.size], sections["emitted"].copy(), fields.key)
+            run = run.of_rows(np.arange(sections.size, run.batches.size))
 
 
 def _timestamp_types(batches: np.ndarray) -> np.ndarray:

@@ -36,6 +36,7 @@ from distlog.core.log.segment_files import DamagedLogError, DurableEnd, FileCall
 from distlog.core.segments.producer_states import OpenTransactions
 from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.segments.segment_state import SegmentState
+from distlog.core.segments.segment_writer import with_key_index
 from distlog.core.storage.backend import Deadline
 from distlog.core.storage.locks_and_pages import TIMEOUT_S, FileLock, LockGuard
 from distlog.core.storage.parallel import Task, in_parallel
@@ -134,6 +135,8 @@ class ActivePartition:
             return SealedSegment(self.partition, state_before, None)
         # records without timestamps age from the last append, which may be long before the seal
         info = replace(state.segment_info(self.partition), created_ms=state_before.latest_write_ms(state.flushed_ms))
+        if self.snapshots.snapshot.config.key_index_enable:
+            info = with_key_index(self.handle, info)
         return SealedSegment(self.partition, state_before, info)
 
     def end_seal(self) -> None:

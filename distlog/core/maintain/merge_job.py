@@ -53,6 +53,7 @@ from distlog.core.maintain.group_rewrite import (
 from distlog.core.maintain.record_keys import ScannedRecords, scan_records
 from distlog.core.read.lookup import first_in
 from distlog.core.segments.chunks import Chunk
+from distlog.core.segments.segment_parts import INDEX_FIELDS
 from distlog.core.segments.segment_reader import SegmentReader, TopicHandle, whole_logs
 from distlog.core.segments.segment_state import FoldedSegments, UnfitBatchError, fold_all
 from distlog.core.segments.segment_writer import LARGEST_BUNDLE, LARGEST_PART, write_bundle, write_files
@@ -377,9 +378,6 @@ def _joined(checked: tuple[BatchSelection, _Batches], join_batches: BatchJoin) -
     )
 
 
-_INDEXES = "offset_index", "time_index"
-
-
 @dataclass(frozen=True, slots=True)
 class _Writing:
     """Writes merged batches; a segment is stored from offset 0 on, and begins at the first offset of its group."""
@@ -424,8 +422,10 @@ class _Writing:
         record_batch.write_base_offsets(data, rows["position"], record_batch.header_offsets(rows, moved))
         rows["base_offset"] = moved
         oldest = np.ascontiguousarray(self.batches.oldest[first:last])
-        folded = fold_all(data, rows, counts, oldest, self.config.index_interval_bytes)
-        if max(int(folded.fields[f"{name}_bytes"].max()) for name in _INDEXES) > self.config.segment_index_bytes:
+        config = self.config
+        folded = fold_all(data, rows, counts, oldest, config.index_interval_bytes, key_index=config.key_index_enable)
+        largest = max(int(folded.fields[name].max()) for name in ("offset_index_bytes", "time_index_bytes"))
+        if largest > config.segment_index_bytes:
             raise UnfitBatchError("a group has more index entries than one segment takes", start)
         stem = paths.new_stem(self.read_version, self.handle.new_id())
         positions = self._stored(stem, data, folded, start)
@@ -435,18 +435,16 @@ class _Writing:
     def _stored(self, stem: str, data: Bytes, folded: FoldedSegments, group: int) -> dict[str, Longs]:
         """Write a bundle, or the files of a large segment; returns the positions of its parts."""
         storage, fields = self.handle.storage, folded.fields
-        sizes = [fields[f"{name}_bytes"] for name in _INDEXES]
-        entries = [index.tobytes() for index in folded.indexes]
+        sizes = [fields[INDEX_FIELDS[suffix].size] for suffix in folded.indexes]
         is_own = len(sizes[0]) == 1 and (fields["log_bytes"][0] > LARGEST_PART or len(self.job.counts) == 1)
         if is_own:
             partition = int(self.job.inputs.array("partition")[self.job.firsts[group]])
-            files = dict(zip((".index", ".timeindex"), entries, strict=True))
-            write_files(storage, self.handle.name, partition, stem, data, files, self.part_bytes)
-            positions = [np.full(1, OWN_FILE)] * 3
+            write_files(storage, self.handle.name, partition, stem, data, folded.indexes, self.part_bytes)
+            positions = [np.full(1, OWN_FILE)] * (1 + len(sizes))
         else:
-            indexes = list(zip(entries, sizes, strict=True))
+            indexes = list(zip(folded.indexes.values(), sizes, strict=True))
             positions = write_bundle(storage, stem, data, fields["log_bytes"], indexes, self.part_bytes)
-        names = ("log_position", "offset_index_position", "time_index_position")
+        names = ("log_position", "offset_index_position", "time_index_position", "key_index_position")
         return dict(zip(names, positions, strict=True))
 
     def _described(self, start: int, end: int) -> dict[str, npt.NDArray[np.int64]]:

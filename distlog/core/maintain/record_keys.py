@@ -20,7 +20,14 @@ from distlog.core.format.indexes import AbortedTransaction
 from distlog.core.format.kernels import record_write
 from distlog.core.format.kernels.batch_scan import CODEC_MASK
 from distlog.core.format.record_batch import ABORT, APPEND_TIME, COMMIT, CONTROL, DELETE_HORIZON, TRANSACTIONAL
-from distlog.core.format.record_decoder import BatchSelection, RecordFields, decode, open_sections, scan_sections
+from distlog.core.format.record_decoder import (
+    OPENED_BYTES,
+    BatchSelection,
+    RecordFields,
+    decode,
+    open_sections,
+    scan_sections,
+)
 from distlog.core.format.record_encoder import encode
 from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.maintain.group_rewrite import Bytes, Flags, Longs
@@ -115,10 +122,6 @@ class OffsetMap:
         """The offsets of the records in `rows`, as for `put_rows`, whose key has a later record in the map."""
         superseded = np.empty(len(rows), np.int64)
         return superseded[: record_write.find_superseded(self._table, self.slots, rows, superseded)]
-
-
-#: Compressed batches are opened until they have expanded to this many bytes.
-OPENED_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -398,7 +398,12 @@ def _tail_row(tail: TruncatedTail) -> dict[str, Any]:
 
 
 _SEGMENT_FIELDS = {"partition": pa.int64(), "base_offset": pa.int64(), "stem": pa.string(), "log_bytes": pa.int64()}
-_STATES = {".index": "offset_index", ".timeindex": "time_index", ".txnindex": "transaction_index"}
+_STATES = {
+    ".index": "offset_index",
+    ".timeindex": "time_index",
+    ".txnindex": "transaction_index",
+    ".keyindex": "key_index",
+}
 _REPORT = pa.schema(
     {
         **_SEGMENT_FIELDS,
@@ -579,14 +584,16 @@ def rebuild_segment(
 ) -> SegmentRebuild:
     """Write the index files of the segment that are wrong, from its log."""
     indexes = find_indexes(reader, segment)
-    log = LogDescription(segment.stored_base_offset, interval_bytes=config.index_interval_bytes)
+    # an index stays when the topic no longer asks for it
+    has_keys = config.key_index_enable or segment.key_index_bytes > 0
+    log = LogDescription(segment.stored_base_offset, interval_bytes=config.index_interval_bytes, key_index=has_keys)
     try:
         position = 0
         # a time index has the times in the log, not an append time of the commit
         for chunk in whole_log(reader, dataclasses.replace(segment, append_time_ms=-1)):
             log.add(chunk.data, chunk.batches)
             for index_file in indexes:
-                index_file.add(chunk.batches, position)
+                index_file.add(chunk.data, chunk.batches, position)
             position += len(chunk.data)
     except (CorruptRecordError, SnapshotTooOldError) as error:
         return SegmentRebuild(segment, {index.suffix: index.state for index in indexes}, {}, {}, str(error))
@@ -599,6 +606,8 @@ def rebuild_segment(
     changed = {name: data for name, data in files.items() if force or by_suffix[name].state != "fine"}
     wrong = {name: data for name, data in changed.items() if _must_be_written(segment, by_suffix[name], data)}
     index_fields = index_fields_of({name: wrong.get(name, by_suffix[name].data) for name in files})
+    if ".keyindex" in wrong:
+        index_fields["key_count"] = log.key_count
     if log.state.batches:
         index_fields |= {"first_batch_crc": log.state.first_batch_crc, "last_batch_crc": log.state.last_batch_crc}
     # written indexes are files

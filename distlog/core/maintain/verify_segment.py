@@ -22,6 +22,7 @@ from distlog.core.arrays import byte_array, numbers_of
 from distlog.core.commits.segment_table import UNKNOWN, SegmentInfo
 from distlog.core.errors import CorruptIndexError, CorruptRecordError, DistlogError
 from distlog.core.format import indexes
+from distlog.core.format.key_index import KeyIndexBuilder
 from distlog.core.format.record_batch import CONTROL, BatchWalk, Source, check_crcs, set_append_times
 from distlog.core.format.record_decoder import BatchSelection, OffsetsOutOfOrderError, decode_parts
 from distlog.core.integers import MAX_LONG
@@ -226,7 +227,7 @@ class IndexCheck(ABC):
         """The key right after all entries of `batches`, where keys are offsets."""
         return int(batches["base_offset"][-1] + batches["last_offset_delta"][-1]) + 1 - self._base
 
-    def add(self, batches: npt.NDArray[Any], position: int) -> None:
+    def add(self, data: memoryview, batches: npt.NDArray[Any], position: int) -> None:
         """Compare with the next batches of the log, at least one, from byte `position` of the log file on."""
         end = int(np.searchsorted(self._keys, self._end(batches, position)))
         entries = slice(self._next, end)
@@ -348,10 +349,33 @@ class TransactionIndexCheck(IndexCheck):
 #: log can have, or more bytes or another checksum than in the metadata. "stale": is of another log.
 State = Literal["fine", "missing", "truncated", "corrupted", "stale"]
 
-CHECKS: dict[str, type[IndexCheck]] = {
+
+class KeyIndexCheck:
+    """Checks a key index: it has the bytes that its log gives."""
+
+    def __init__(self, part: Part, segment: SegmentInfo, data: bytes) -> None:
+        self._part, self._segment, self._data = part, segment, data
+        self._keys = KeyIndexBuilder() if data else None
+
+    def add(self, data: memoryview, batches: npt.NDArray[Any], position: int) -> None:
+        """Add the next batches of the log, which are all of `data`, from byte `position` of the log file on."""
+        if self._keys is not None:
+            # a damaged record has an anomaly of its own, and then the index is not compared
+            with suppress(CorruptRecordError):
+                self._keys.add(data, batches, position)
+
+    def mismatch(self) -> CorruptIndexError | None:
+        """The error if the index does not have the keys of its log; call it after the last batch."""
+        if self._keys is None or self._keys.finish() == (self._data, self._segment.key_count):
+            return None
+        return _error("the key index does not fit its log", ".keyindex", self._part, self._segment, 0)
+
+
+CHECKS: dict[str, type[IndexCheck | KeyIndexCheck]] = {
     ".index": OffsetIndexCheck,
     ".timeindex": TimeIndexCheck,
     ".txnindex": TransactionIndexCheck,
+    ".keyindex": KeyIndexCheck,
 }
 
 
@@ -363,11 +387,11 @@ class IndexFile:
     data: bytes
     state: State
     error: CorruptIndexError | None
-    check: IndexCheck | None
+    check: IndexCheck | KeyIndexCheck | None
 
-    def add(self, batches: npt.NDArray[Any], position: int) -> None:
+    def add(self, data: memoryview, batches: npt.NDArray[Any], position: int) -> None:
         if self.check is not None:
-            self.check.add(batches, position)
+            self.check.add(data, batches, position)
 
     def finish(self) -> None:
         mismatch = self.check.mismatch() if self.check is not None else None
@@ -524,7 +548,7 @@ class _Verifier:
 
     def _check_batches(self, data: memoryview, batches: Batches, position: int) -> None:
         for index in self._indexes:
-            index.add(batches, position)
+            index.add(data, batches, position)
         # indexes have the times in the log; readers may get the time of the commit instead
         set_append_times(batches, np.full(len(batches), self._segment.append_time_ms))
         self._stats.add_batches(data, batches)

@@ -18,6 +18,7 @@ from distlog.core.display import Progress, SegmentColumns, counted, scan_figure,
 from distlog.core.errors import InvalidConfigError, InvalidRecordError, OffsetOutOfRangeError
 from distlog.core.format.record_batch import COLUMNS, SCHEMA
 from distlog.core.integers import MAX_LONG, MIN_LONG, count_of, whole_number, whole_numbers
+from distlog.core.read.keys import located_slices
 from distlog.core.read.lookup import EARLIEST, LATEST, first_records, start_by_index
 from distlog.core.schemas.avro import avro_table
 from distlog.core.schemas.decoding import DECODING_COLUMNS, OnError, check_on_error
@@ -506,9 +507,14 @@ def records_of(
         parts, visible = plan_slices(reader, snapshot, {partition: (low, None)}, isolation)
         slices = iter(parts)
     for batch in first(reader, slices, COLUMNS, most, visible):
-        batch = batch.set_column(2, "timestamp", batch.column("timestamp").cast("int64"))
-        for row in batch.to_pylist():
-            yield Record(**{**row, "headers": [(header["key"], header["value"]) for header in row["headers"]]})
+        yield from to_records(batch)
+
+
+def to_records(batch: pa.RecordBatch) -> Iterator[Record]:
+    """The records of a batch of SCHEMA."""
+    batch = batch.set_column(2, "timestamp", batch.column("timestamp").cast("int64"))
+    for row in batch.to_pylist():
+        yield Record(**{**row, "headers": [(header["key"], header["value"]) for header in row["headers"]]})
 
 
 #: By partition (start offset, end offset); None is the log's own bound. EARLIEST and LATEST are its start and end.
@@ -552,12 +558,13 @@ def plan_slices(
     isolation: IsolationLevel = "read_uncommitted",
     out_of_range: OutOfRange = "fail",
     times: TimeRange = ALWAYS,
+    keys: pa.Array | None = None,
 ) -> tuple[list[SegmentSlice], Isolation]:
     """Return the slices between `bounds`, and the isolation that filters their batches.
 
     Reads only metadata, with two exceptions. For a large segment that begins before `times`, it reads the time index,
     and the batch to which that index points. For read_committed it reads the transaction indexes, and the segments
-    with transactions if the metadata lacks the last stable offset.
+    with transactions if the metadata lacks the last stable offset. For `keys` it reads blocks of the key indexes.
     """
     check_choice("isolation", isolation, IsolationLevel)
     check_choice("out_of_range", out_of_range, OutOfRange)
@@ -578,6 +585,8 @@ def plan_slices(
         if transactions := aborted_transactions(reader, state, first_offset):
             aborted[number] = transactions
     slices = plan(snapshot, start, end, out_of_range, times)
+    if keys is not None:
+        slices = list(located_slices(reader, slices, keys))
     return _with_indexed_starts(reader, slices), Isolation.of(aborted)
 
 
@@ -600,7 +609,7 @@ def _with_indexed_starts(reader: SegmentReader, parts: list[SegmentSlice]) -> li
     rows = [
         row
         for row, part in enumerate(parts)
-        if part.times.oldest > MIN_LONG and part.segment.log_bytes > INDEX_WORTH_BYTES
+        if part.times.oldest > MIN_LONG and part.segment.log_bytes > INDEX_WORTH_BYTES and not part.is_located
     ]
     reader.fetch_indexes([parts[row].segment for row in rows])
     starts = in_order((partial(start_by_index, reader, parts[row]) for row in rows), DEPTH)
@@ -616,14 +625,14 @@ def check_choice(name: str, value: str, choices: Any) -> None:
 
 def is_every_offset_a_record(part: SegmentSlice) -> bool:
     is_uncut = (part.start_position, part.end_position) == (0, part.segment.log_bytes)
-    return part.times == ALWAYS and part.segment.dense and is_uncut
+    return not part.is_filtered and part.segment.dense and is_uncut
 
 
 def known_count(part: SegmentSlice) -> int | None:
     if is_every_offset_a_record(part):
         start, end = part.span
         return end - start
-    is_whole = part.times == ALWAYS and part.covers_segment and not part.segment.has_transactions
+    is_whole = not part.is_filtered and part.covers_segment and not part.segment.has_transactions
     return part.segment.record_count if is_whole else None
 
 

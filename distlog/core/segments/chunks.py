@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from distlog.core.arrays import byte_array
 from distlog.core.commits.segment_table import UNKNOWN, SegmentInfo, SegmentTable
@@ -88,10 +89,15 @@ OutOfRange = Literal["fail", "earliest", "latest"]
 """The action for an offset outside of the log (Kafka's `auto.offset.reset`): raise, or use the start or the end."""
 
 
+#: The assumed size of a batch whose position alone is known.
+BATCH_BYTES = 128 << 10
+
+
 class SegmentSlice(NamedTuple):
     """The records of one segment with start_offset <= offset < end_offset, in batches that begin in a byte range.
 
-    A batch belongs to the slice that has its first byte. `times` filters the records.
+    A batch belongs to the slice that has its first byte. `times` and `keys`, a binary array, filter the records. The
+    slice `is_located` if a batch surely begins at its first byte, and another at its last.
     """
 
     segment: SegmentInfo
@@ -100,6 +106,13 @@ class SegmentSlice(NamedTuple):
     start_position: int
     end_position: int
     times: TimeRange = ALWAYS
+    keys: pa.Array | None = None
+    is_located: bool = False
+
+    @property
+    def is_filtered(self) -> bool:
+        """True if some records between the bounds may not pass."""
+        return self.times != ALWAYS or self.keys is not None
 
     @property
     def covers_segment(self) -> bool:
@@ -118,7 +131,8 @@ class SegmentSlice(NamedTuple):
     def estimated_bytes(self) -> int:
         start, end = self.span
         offsets = self.segment.next_offset - self.segment.base_offset
-        return (self.end_position - self.start_position) * (end - start) // max(offsets, 1)
+        size = self.end_position - self.start_position
+        return size + BATCH_BYTES if self.is_located else size * (end - start) // max(offsets, 1)
 
     @property
     def estimated_records(self) -> int:
@@ -176,6 +190,9 @@ def windows(slices: Iterable[SegmentSlice], step: int) -> Iterator[list[SegmentS
     run: list[SegmentSlice] = []
     room = step
     for part in slices:
+        if part.is_located:
+            run.append(part)
+            continue
         start, end = part.span
         while end - start >= room:
             yield [*run, part._replace(start_offset=start, end_offset=start + room)]
@@ -198,7 +215,7 @@ def first_offsets(slices: Iterable[SegmentSlice], limit: int) -> tuple[list[Segm
     for part in slices:
         if limit <= 0:
             break
-        if not part.segment.dense or part.times != ALWAYS:
+        if not part.segment.dense or part.is_filtered:
             parts.append(part)
             exact = False
             continue
@@ -213,6 +230,9 @@ def windows_from_end(slices: Sequence[SegmentSlice], step: int) -> Iterator[list
     run: list[SegmentSlice] = []
     room = step
     for part in reversed(slices):
+        if part.is_located:
+            run.insert(0, part)
+            continue
         start, end = part.span
         while end - start >= room:
             yield [part._replace(start_offset=end - room, end_offset=end), *run]
@@ -237,7 +257,7 @@ def split_by_bytes(slices: Iterable[SegmentSlice], target_bytes: int) -> list[li
                 span = remainder.end_position - remainder.start_position
                 position = remainder.start_position + span * room // remainder.estimated_bytes
                 groups[-1].append(remainder._replace(end_position=position))
-                remainder = remainder._replace(start_position=position)
+                remainder = remainder._replace(start_position=position, is_located=False)
                 room = 0
             groups.append([])
             # the next group gets the bytes that this one lacks, so that there is not one group more
@@ -388,8 +408,10 @@ class Chunk:
             self.check()
             to_decode = replace(to_decode.of_rows(np.flatnonzero(is_visible)), unchecked=False)
         try:
-            for part in decode_parts(to_decode, columns, OUTPUT_BYTES):
-                yield from _cut(part)
+            keys = self.ranges[0].slice.keys
+            names = columns if keys is None or "key" in columns else (*columns, "key")
+            for part in decode_parts(to_decode, names, OUTPUT_BYTES):
+                yield from _cut(part if keys is None else _with_keys(part, keys, columns))
         except CorruptRecordError as error:
             # a wrong checksum explains more than its consequences
             raise (self._wrong_crc() or self._located(error)) from None
@@ -469,7 +491,7 @@ class Chunk:
             self.ranges[number].check_ends(first_crc, last_crc, last_position)
 
     def selection(self) -> BatchSelection:
-        segments, starts, ends, _, _, times = zip(*[log_range.slice for log_range in self.ranges], strict=True)
+        segments, starts, ends, _, _, times, *_ = zip(*[log_range.slice for log_range in self.ranges], strict=True)
         return BatchSelection(
             byte_array(self.data),
             self.batches,
@@ -496,6 +518,10 @@ class Chunk:
     def _located(self, error: CorruptRecordError) -> CorruptRecordError:
         file, position = error.details["file"], error.details["position"]
         return next(log_range for log_range in self.ranges if log_range.holds(file, position)).located(error)
+
+
+def _with_keys(records: pa.RecordBatch, keys: pa.Array, columns: Sequence[str]) -> pa.RecordBatch:
+    return records.filter(pc.is_in(records["key"], value_set=keys)).select(list(columns))
 
 
 def _cut(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -75,7 +75,10 @@ INDEX_FIELDS = {
     ".index": IndexFields("offset_index_bytes", "offset_index_crc32c", "offset_index_position"),
     ".timeindex": IndexFields("time_index_bytes", "time_index_crc32c", "time_index_position"),
     ".txnindex": IndexFields("txn_index_bytes", "txn_index_crc32c", None),
+    ".keyindex": IndexFields("key_index_bytes", "key_index_crc32c", "key_index_position"),
 }
+#: The indexes that are read whole, and so copied from a store; a search of a key index reads a few blocks.
+_CACHED = (".index", ".timeindex", ".txnindex")
 
 
 def index_fields_of(files: Mapping[str, bytes]) -> dict[str, Any]:
@@ -252,7 +255,7 @@ class SegmentIndexes:
         return decode_transactions(data, part.name, segment.stored_base_offset)
 
     def forget(self, segment: SegmentInfo) -> None:
-        for suffix in INDEX_FIELDS:
+        for suffix in _CACHED:
             self._drop(segment, suffix)
 
     def forget_deleted(self) -> None:
@@ -309,9 +312,7 @@ class SegmentIndexes:
         return self._cache.local_file(self._storage, part, tag=_tag(segment, suffix))
 
     def fetch(self, segments: Sequence[SegmentInfo]) -> None:
-        parts = [
-            (self._part(segment, suffix), _tag(segment, suffix)) for segment in segments for suffix in INDEX_FIELDS
-        ]
+        parts = [(self._part(segment, suffix), _tag(segment, suffix)) for segment in segments for suffix in _CACHED]
         in_bundles = [(part, tag) for part, tag in parts if part.size and not part.is_file]
         if in_bundles and not self._storage.is_local:
             self._cache.fetch(self._storage, in_bundles)

@@ -6,6 +6,7 @@ import itertools
 import logging
 import os
 import platform
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -39,6 +40,7 @@ from distlog.core.format.indexes import (
     TimestampOffset,
 )
 from distlog.core.format.kernels.batch_scan import WINDOW_BYTES, find_batches
+from distlog.core.format.key_index import FoundBatches, KeyIndexBuilder, KeySearch, Longs, Ranges, search
 from distlog.core.format.record_batch import BatchWalk, Headers, headers_before_damage
 from distlog.core.segments.chunks import (
     Chunk,
@@ -63,7 +65,7 @@ from distlog.core.segments.segment_parts import (
     part_of,
 )
 from distlog.core.storage.backend import Part
-from distlog.core.storage.parallel import in_order, prefetched
+from distlog.core.storage.parallel import in_order, prefetched, process_lock
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 
@@ -79,6 +81,8 @@ SMALL_BYTES = 1 << 20
 INDEX_WORTH_BYTES = 256 << 10
 #: The least bytes that are read in addition, since an index leads to a position before the first batch.
 _SPARE_BYTES = 64 << 10
+#: The requests for single batches that run at once.
+LOCATED_DEPTH = 32
 #: The number of batches of one chunk, of about OUTPUT_BYTES at most, that are decoded ahead.
 AHEAD_BATCHES = 4
 
@@ -94,6 +98,7 @@ class SegmentReader:
         self._indexes = SegmentIndexes(storage, topic, cache)
         self._identified = IdentifiedLogs()
         self.logs = OpenLogs(storage, topic, self._identified)
+        self._tails = TailKeys()
 
     def part(self, segment: SegmentInfo, suffix: str = ".log") -> Part:
         return part_of(self.topic, segment, suffix)
@@ -126,7 +131,7 @@ class SegmentReader:
             if start > 0 or part.start_offset <= part.segment.base_offset:
                 hint = min(hint, start + step)
         walk = self._walk(part, start, hint, step, most_bytes)
-        if start > 0:
+        if start > 0 and not part.is_located:
             try:
                 walk = chain([next(walk)], walk)
             except StopIteration:
@@ -176,7 +181,9 @@ class SegmentReader:
             self._identified.forget(segment)
         with self._explained([segment]):
             file = LogFile(self.storage, log, hint, mapped=not segment.is_active)
-        read = partial(self._read_identified, file, segment)
+        # no other log has the stem; a store would need another request
+        is_known = part.is_located and not self.storage.is_local and paths.is_own_stem(segment.stem)
+        read = file.read if is_known else partial(self._read_identified, file, segment)
 
         def headers(data: memoryview, begin: int) -> Headers:
             log_range = LogRange(part, log, begin, 0, len(data))
@@ -224,6 +231,8 @@ class SegmentReader:
     def _bounds(self, part: SegmentSlice) -> tuple[int, int]:
         """(where a batch begins, at or before the first owned one; where the last owned one should have ended)."""
         segment = part.segment
+        if part.is_located:
+            return part.start_position, min(part.end_position - 1 + spare_bytes(segment), segment.log_bytes)
         starts_inside = part.start_offset > segment.base_offset or part.start_position > 0
         ends_inside = part.end_offset < segment.next_offset
         if segment.log_bytes <= INDEX_WORTH_BYTES or not (starts_inside or ends_inside):
@@ -255,6 +264,62 @@ class SegmentReader:
             self._distrust(segment, error)
             return None
         return entry if entry.timestamp >= 0 else None
+
+    def find_keys(self, segments: Sequence[SegmentInfo], hashes: Longs) -> list[FoundBatches | None]:
+        """The batches in each segment that may hold a key with one of the sorted hashes; None if it must be scanned.
+
+        It reads some blocks of all indexes at once; of an active segment the batches since the last call.
+        """
+        found: list[FoundBatches | None] = [None] * len(segments)
+        searches = dict[int, KeySearch]()
+        for row, segment in enumerate(segments):
+            if segment.is_active:
+                found[row] = self._tails.find(self, segment, hashes)
+            elif segment.key_index_bytes:
+                searches[row] = search(segment.key_count, segment.key_index_bytes, hashes)
+        blocks: dict[int, list[memoryview] | None] = dict.fromkeys(searches)
+        while blocks:
+            ranges = dict[int, Ranges]()
+            for row, data in blocks.items():
+                step = self._step(segments[row], searches[row], data)
+                if isinstance(step, list):
+                    ranges[row] = step
+                else:
+                    found[row] = step
+            blocks = self._key_blocks(segments, ranges)
+        return found
+
+    def _step(self, segment: SegmentInfo, search: KeySearch, blocks: Any) -> Ranges | FoundBatches | None:
+        """The next ranges that a search needs, or its result, or None if the index is damaged."""
+        try:
+            return search.send(blocks)
+        except StopIteration as result:
+            found: FoundBatches = result.value
+            return found
+        except CorruptIndexError as error:
+            self._warn_of_key_index(segment, error)
+            return None
+
+    def _key_blocks(
+        self, segments: Sequence[SegmentInfo], ranges: Mapping[int, Ranges]
+    ) -> dict[int, list[memoryview] | None]:
+        """The bytes of `ranges` in the key indexes, by segment; without the segments whose index cannot be read."""
+        parts = {row: self.part(segments[row], ".keyindex") for row in ranges}
+        spans = [parts[row].range(*span) for row, of_segment in ranges.items() for span in of_segment]
+        try:
+            blocks = iter(self.storage.read_ranges(spans))
+            return {row: list(islice(blocks, len(of_segment))) for row, of_segment in ranges.items()}
+        except (FileNotFoundError, StorageError) as error:
+            if len(ranges) > 1:
+                singles = [self._key_blocks(segments, {row: of_segment}) for row, of_segment in ranges.items()]
+                return dict(chain.from_iterable(single.items() for single in singles))
+            for row in ranges:
+                self._warn_of_key_index(segments[row], error)
+            return {}
+
+    def _warn_of_key_index(self, segment: SegmentInfo, error: Exception) -> None:
+        name = self.name(segment, ".keyindex")
+        _log.warning("%s: scanning the log instead; rebuild the indexes to be fast again (file=%s)", error, name)
 
     def aborted_transactions(self, segment: SegmentInfo) -> list[AbortedTransaction]:
         """The aborted transactions that end in the segment, at the offsets that readers see.
@@ -291,6 +356,38 @@ class SegmentReader:
             for segment in segments:
                 check_log(self.storage, segment, self.part(segment))
             raise
+
+
+#: The number of active segments whose keys are known, and the most pairs of a key and a batch of one: 12 bytes each.
+_KNOWN_TAILS, _MOST_PAIRS = 64, 1 << 20
+
+
+class TailKeys:
+    """The keys of active segments, as far as they were read; for many threads, and empty after pickling."""
+
+    def __init__(self) -> None:
+        self._tails = OrderedDict[tuple[int, str], tuple[KeyIndexBuilder, int]]()
+        self._lock = process_lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TailKeys, ()
+
+    def find(self, reader: SegmentReader, segment: SegmentInfo, hashes: Longs) -> FoundBatches | None:
+        """The batches of an active segment that may hold a key with one of the hashes; None if it has too many."""
+        with self._lock:
+            key = segment.partition, segment.stem
+            keys, position = self._tails.get(key, (KeyIndexBuilder(), 0))
+            if keys.pairs > _MOST_PAIRS:
+                return None
+            new = SegmentSlice(segment, segment.base_offset, segment.next_offset, position, segment.log_bytes)
+            for chunk in reader.chunks(new._replace(is_located=position > 0)) if position < segment.log_bytes else ():
+                chunk.check()
+                keys.add(chunk.data, chunk.batches, position)
+                position += len(chunk.data)
+                self._tails[key] = keys, position
+            if len(self._tails) > _KNOWN_TAILS:
+                self._tails.popitem(last=False)
+            return keys.find(hashes)
 
 
 def spare_bytes(segment: SegmentInfo) -> int:
@@ -403,8 +500,12 @@ def _growing(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
     yield from chunks
 
 
-def _remote_chunks(reader: SegmentReader, groups: Iterable[Group]) -> Iterator[ChunkLoader]:
-    for chunks in in_order((partial(_fetched, reader, group) for group in groups), DEPTH):
+def _remote_chunks(reader: SegmentReader, groups: Iterator[Group]) -> Iterator[ChunkLoader]:
+    first = next(groups, None)
+    if first is None:
+        return
+    depth = LOCATED_DEPTH if first[0].is_located else DEPTH
+    for chunks in in_order((partial(_fetched, reader, group) for group in chain([first], groups)), depth):
         for chunk in chunks:
             yield partial(_same, chunk)
 

@@ -42,7 +42,9 @@ from distlog.core.format.kernels.segments import (
     fold_batches,
     fold_segments,
 )
+from distlog.core.format.key_index import LEAST_LOG_BYTES, KeyIndexBuilder
 from distlog.core.integers import MAX_INT, MAX_LONG
+from distlog.core.segments.segment_parts import INDEX_FIELDS, index_fields_of
 from distlog.core.times import NO_TIMESTAMP
 
 _MAX_CRC = 2**32 - 1
@@ -344,17 +346,17 @@ def fold(
 
 @dataclass(frozen=True, slots=True)
 class FoldedSegments:
-    """Many sealed segments: fields of SegmentInfo by name, and the entries of their offset and time indexes."""
+    """Many sealed segments: fields of SegmentInfo by name, and their index files of each kind back to back."""
 
     fields: Mapping[str, Longs]
     compression: pa.Array
-    indexes: tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]
+    indexes: dict[str, bytes]
 
 
 def fold_all(
-    data: Any, batches: Batches, counts: Longs, min_timestamps: Longs, interval_bytes: int
+    data: Any, batches: Batches, counts: Longs, min_timestamps: Longs, interval_bytes: int, *, key_index: bool = False
 ) -> FoldedSegments:
-    """Fold the batches of many segments, which are all of `data`; `counts` says how many each segment has.
+    """Fold the batches of many segments, which are all of `data`; `counts` has their number in each segment.
 
     Their offsets count from 0 in each segment, and their checksums must be right. The offset of the largest timestamp
     stays unknown. Raises UnfitBatchError as `fold` does, and for a codec that Kafka does not have.
@@ -384,11 +386,18 @@ def fold_all(
     if row >= 0:
         raise UnfitBatchError("the batches of a segment do not follow each other, or have an unknown codec", row)
     sizes = entry_counts * (OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE)
-    indexes = offset_entries[: sizes[:, 0].sum()], time_entries[: sizes[:, 1].sum()]
-    for name, data_of, size in zip(("offset_index", "time_index"), indexes, sizes.T.copy(), strict=True):
+    key_files, key_counts = _key_indexes(data, batches, counts) if key_index else ([b""] * segments, [0] * segments)
+    fields["key_count"] = np.array(key_counts)
+    key_sizes = np.array([len(file) for file in key_files])
+    indexes = {
+        ".index": offset_entries[: sizes[:, 0].sum()].tobytes(),
+        ".timeindex": time_entries[: sizes[:, 1].sum()].tobytes(),
+        ".keyindex": b"".join(key_files),
+    }
+    for (suffix, files), size in zip(indexes.items(), (*sizes.T.copy(), key_sizes), strict=True):
         ends, crcs = np.cumsum(size), np.empty(segments, np.int64)
-        crcs_of_slices(byte_array(data_of), ends - size, ends, crcs)
-        fields |= {f"{name}_bytes": size, f"{name}_crc32c": crcs}
+        crcs_of_slices(byte_array(files), ends - size, ends, crcs)
+        fields |= {INDEX_FIELDS[suffix].size: size, INDEX_FIELDS[suffix].checksum: crcs}
     bits = fields["producer_bits"]
     fields |= {"has_transactions": bits & TRANSACTIONS, "has_producers": bits & PRODUCERS}
     fields |= {"log_bytes": fields["position"], "txn_index_crc32c": np.zeros(segments, np.int64)}
@@ -399,6 +408,20 @@ def fold_all(
     ]
     compression = texts([name or CODEC_NAMES[0] for name in names]).take(integers(set_of_segment))
     return FoldedSegments(fields, compression, indexes)
+
+
+def _key_indexes(data: Any, batches: Batches, counts: Longs) -> tuple[list[bytes], list[int]]:
+    """The key index of each segment, or no bytes for a short log; and its number of entries."""
+    files, entries, end = list[bytes](), list[int](), 0
+    for count in counts.tolist():
+        start, end = end, end + count
+        rows, keys = batches[start:end], KeyIndexBuilder()
+        if rows["size"].sum() > LEAST_LOG_BYTES:
+            keys.add(data, rows, -int(rows["position"][0]))
+        file, entry_count = keys.finish()
+        files.append(file)
+        entries.append(entry_count)
+    return files, entries
 
 
 def fold_seal(numbers: Numbers) -> Folded:
@@ -506,8 +529,16 @@ class RecordStats:
 class LogDescription:
     """The state of a segment whose file begins at `base_offset`, and its offset and time index."""
 
-    def __init__(self, base_offset: int = 0, *, interval_bytes: int = MAX_INT, index_bytes: int = MAX_INT) -> None:
+    def __init__(
+        self,
+        base_offset: int = 0,
+        *,
+        interval_bytes: int = MAX_INT,
+        index_bytes: int = MAX_INT,
+        key_index: bool = False,
+    ) -> None:
         self._interval_bytes, self._index_bytes = interval_bytes, index_bytes
+        self._keys, self.key_count = KeyIndexBuilder() if key_index else None, 0
         self._numbers = _EMPTY.copy()
         self._numbers[list(_BASE_AND_NEXT_OFFSET)] = base_offset
         self._offset_index, self._time_index = bytearray(), bytearray()
@@ -532,12 +563,18 @@ class LogDescription:
         self, data: Any, batches: Batches, newest_offsets: Longs = BY_HEADERS, min_timestamps: Longs = BY_HEADERS
     ) -> None:
         """Add the next batches (BATCH rows), which are all of `data`; raises as `fold`."""
+        position = self.size
         self._use(fold(self._numbers, data, batches, self._interval_bytes, newest_offsets, min_timestamps))
+        if self._keys is not None:
+            self._keys.add(data, batches, position)
 
     def finish(self) -> dict[str, bytes]:
         """End the log; returns its index files by suffix, with no bytes for an index without entries."""
         self._use(fold_seal(self._numbers))
-        return {".index": bytes(self._offset_index), ".timeindex": bytes(self._time_index)}
+        files = {".index": bytes(self._offset_index), ".timeindex": bytes(self._time_index)}
+        if self._keys is not None and self.size > LEAST_LOG_BYTES:
+            files[".keyindex"], self.key_count = self._keys.finish()
+        return files
 
     def describe(self, partition: int, stem: str, created_ms: int) -> tuple[SegmentInfo, dict[str, bytes]]:
         """End the log; returns the segment and its index files. CorruptRecordError for an unknown codec."""
@@ -550,7 +587,11 @@ class LogDescription:
                 partition=partition,
                 stem=stem,
             )
-        return state.segment_info(partition), files
+        info = state.segment_info(partition)
+        if ".keyindex" in files:
+            fields = index_fields_of({".keyindex": files[".keyindex"]})
+            info = dataclasses.replace(info, key_count=self.key_count, **fields)
+        return info, files
 
     def _use(self, folded: Folded) -> None:
         self._numbers = folded.numbers

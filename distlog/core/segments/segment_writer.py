@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from random import Random
@@ -18,11 +19,12 @@ from distlog.core.arrays import BLOCK_BYTES, PAGE_BYTES, byte_array
 from distlog.core.commits.segment_table import BY_COMMIT, NO_OFFSET, OWN_FILE, SegmentInfo, SegmentTable, of_numbers
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.errors import InvalidRecordError, StorageError
+from distlog.core.errors import CorruptRecordError, InvalidRecordError, StorageError
 from distlog.core.format.compression import CODEC_NAMES
 from distlog.core.format.indexes import TIME_ENTRY, AbortedTransaction, encode_transactions
 from distlog.core.format.kernels.batch_scan import crcs_of_rows
 from distlog.core.format.kernels.record_write import copy_slices
+from distlog.core.format.key_index import LEAST_LOG_BYTES, KeyIndexBuilder
 from distlog.core.format.record_batch import header_offsets, write_base_offsets
 from distlog.core.format.record_encoder import (
     BatchFormat,
@@ -36,7 +38,7 @@ from distlog.core.format.record_encoder import (
 from distlog.core.integers import MAX_INT
 from distlog.core.segments.producer_states import OpenTransactions
 from distlog.core.segments.segment_parts import INDEX_FIELDS, index_fields_of
-from distlog.core.segments.segment_reader import TopicHandle
+from distlog.core.segments.segment_reader import TopicHandle, whole_log
 from distlog.core.segments.segment_state import LogDescription, RollTime
 from distlog.core.storage.storage import ObjectWriter, Storage
 
@@ -47,6 +49,9 @@ from distlog.core.storage.storage import ObjectWriter, Storage
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+
+_log = logging.getLogger("distlog")
 
 
 class SegmentWriter:
@@ -353,6 +358,23 @@ def with_aborted(
     return dataclasses.replace(segment, **index_fields_of({".txnindex": data}))
 
 
+def with_key_index(handle: TopicHandle, segment: SegmentInfo) -> SegmentInfo:
+    """The segment with a durable key index; without one if its log is short, or damaged, or the disk is full."""
+    if segment.log_bytes <= LEAST_LOG_BYTES:
+        return segment
+    keys, position = KeyIndexBuilder(), 0
+    try:
+        for chunk in whole_log(handle.reader, segment):
+            keys.add(chunk.data, chunk.batches, position)
+            position += len(chunk.data)
+        file, count = keys.finish()
+        handle.storage.put(handle.reader.name(segment, ".keyindex"), file)
+    except (CorruptRecordError, StorageError) as error:
+        _log.warning("%s: the segment has no key index; rebuild the indexes", error)
+        return segment
+    return dataclasses.replace(segment, key_count=count, **index_fields_of({".keyindex": file}))
+
+
 # When a segment ends by time: Kafka's `LogSegment.shouldRoll`, for segments that are written in bulk. A segment's
 # time begins with its first batch; it ends before a batch whose largest timestamp is more than `segment.ms` later. If
 # the first batch is not in the order of time, its time is its largest timestamp, as in Kafka.
@@ -381,7 +403,11 @@ class SegmentFile:
         self._storage, self._topic, self._partition, self._stem = storage, topic, partition, stem
         self._part_bytes = part_bytes
         self._segment_bytes = config.segment_size
-        self._log = LogDescription(interval_bytes=config.index_interval_bytes, index_bytes=config.segment_index_bytes)
+        self._log = LogDescription(
+            interval_bytes=config.index_interval_bytes,
+            index_bytes=config.segment_index_bytes,
+            key_index=config.key_index_enable,
+        )
         self._bundles, self._generation = bundles, bundles.generation if bundles else 0
         self._held: list[Buffer] = []
         self._stream: ObjectWriter | None = None

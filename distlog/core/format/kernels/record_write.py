@@ -400,7 +400,7 @@ def hash_all(
     """Write the hash of each key under the secret words `first` and `second`; the bounds are not checked."""
     for row in range(positions.size):
         size = item_at(offsets, row + 1) - item_at(offsets, row)
-        hashes[row, 0], hashes[row, 1] = _siphash(data, item_at(positions, row), size, first, second)
+        hashes[row, 0], hashes[row, 1] = siphash(data, item_at(positions, row), size, first, second)
 
 
 @inlined
@@ -447,7 +447,7 @@ def _part_of_word(data: np.ndarray, position: int, size: int) -> int:
 
 
 @inlined
-def _siphash(data: np.ndarray, position: int, size: int, first: int, second: int) -> tuple[int, int]:
+def siphash(data: np.ndarray, position: int, size: int, first: int, second: int) -> tuple[int, int]:
     state = first ^ _START_0, second ^ _START_1 ^ _LONG, first ^ _START_2, second ^ _START_3
     tail = position + (size & -8)
     for index in range(position, tail, 8):

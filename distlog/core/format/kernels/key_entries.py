@@ -1,0 +1,222 @@
+"""The entries of a key index: collects, sorts, writes and finds them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distlog.core.format.kernels.batch_scan import NO_BYTES, crc32c_of
+from distlog.core.format.kernels.native import fill_kernel, inlined, int_at, item_at, put_at, put_int_at
+from distlog.core.format.kernels.record_write import siphash
+from distlog.core.integers import MAX_LONG
+
+#: A block ends with the CRC-32C of its items, entries or postings; the last block of a table may have fewer items.
+BLOCK_BYTES, CRC_BYTES = 4096, 4
+ENTRY_BYTES, POSTING_BYTES = 12, 4
+BLOCK_ENTRIES = (BLOCK_BYTES - CRC_BYTES) // ENTRY_BYTES
+BLOCK_POSTINGS = (BLOCK_BYTES - CRC_BYTES) // POSTING_BYTES
+#: What a search finds in place of a value: the hash has no entry, or its entry would be before or after the bytes.
+ABSENT, BEFORE, AFTER = 1 << 40, (1 << 40) + 1, (1 << 40) + 2
+
+
+@inlined
+def _hash(data: np.ndarray, position: int, size: int) -> int:
+    first, _ = siphash(data, position, size, 0, 0)
+    return first & MAX_LONG
+
+
+@fill_kernel
+def hash_keys(data: np.ndarray, offsets: np.ndarray, hashes: np.ndarray) -> None:
+    """Write the hash of each key; key i is data[offsets[i] : offsets[i + 1]]."""
+    for row in range(hashes.size):
+        hashes[row] = _hash(data, item_at(offsets, row), item_at(offsets, row + 1) - item_at(offsets, row))
+
+
+@fill_kernel
+def collect_pairs(
+    data: np.ndarray,
+    key_positions: np.ndarray,
+    key_offsets: np.ndarray,
+    valid: np.ndarray,
+    counts: np.ndarray,
+    batch_positions: np.ndarray,
+    recent: np.ndarray,
+    hashes: np.ndarray,
+    positions: np.ndarray,
+) -> int:
+    """Write the hash of each key, and the position of its batch, but few pairs twice; returns the number of pairs.
+
+    `counts` has the number of records of each batch. `recent` has pairs that were written, by the last bits of the
+    hash.
+    """
+    written = 0
+    record = 0
+    for batch in range(counts.size):
+        position = item_at(batch_positions, batch)
+        for _ in range(item_at(counts, batch)):
+            if item_at(valid, record):
+                size = item_at(key_offsets, record + 1) - item_at(key_offsets, record)
+                key_hash = _hash(data, item_at(key_positions, record), size)
+                slot = key_hash & recent.shape[0] - 1
+                if recent[slot, 0] != key_hash or recent[slot, 1] != position:
+                    recent[slot, 0], recent[slot, 1] = key_hash, position
+                    put_at(hashes, written, key_hash)
+                    put_at(positions, written, position)
+                    written += 1
+            record += 1
+    return written
+
+
+@fill_kernel
+def scatter_pairs(
+    hashes: np.ndarray,
+    positions: np.ndarray,
+    bits: int,
+    ends: np.ndarray,
+    sorted_hashes: np.ndarray,
+    sorted_positions: np.ndarray,
+) -> None:
+    """Sort pairs by the first `bits` bits of their hashes; `ends` has a zero for each value of these bits."""
+    for row in range(hashes.size):
+        bucket = item_at(hashes, row) >> 63 - bits
+        put_at(ends, bucket, item_at(ends, bucket) + 1)
+    total = 0
+    for bucket in range(ends.size):
+        count = ends[bucket]
+        ends[bucket] = total
+        total += count
+    for row in range(hashes.size):
+        bucket = item_at(hashes, row) >> 63 - bits
+        place = item_at(ends, bucket)
+        put_at(ends, bucket, place + 1)
+        put_at(sorted_hashes, place, item_at(hashes, row))
+        put_at(sorted_positions, place, item_at(positions, row))
+
+
+@fill_kernel
+def finish_sort(hashes: np.ndarray, positions: np.ndarray, most_moves: int) -> bool:
+    """Sort pairs that are nearly sorted, by insertion; returns False after `most_moves`, with the pairs unsorted."""
+    moves = 0
+    for row in range(1, hashes.size):
+        key_hash, position, hole = hashes[row], positions[row], row
+        while hole and (
+            hashes[hole - 1] > key_hash or (hashes[hole - 1] == key_hash and positions[hole - 1] > position)
+        ):
+            hashes[hole], positions[hole] = hashes[hole - 1], positions[hole - 1]
+            hole -= 1
+            moves += 1
+        hashes[hole], positions[hole] = key_hash, position
+        if moves > most_moves:
+            return False
+    return True
+
+
+@fill_kernel
+def count_items(hashes: np.ndarray, positions: np.ndarray) -> tuple[int, int]:
+    """The number of entries and of postings for sorted pairs."""
+    entries = 0
+    postings = 0
+    start = 0
+    while start < hashes.size:
+        distinct = 1
+        end = start + 1
+        while end < hashes.size and hashes[end] == hashes[start]:
+            distinct += positions[end] != positions[end - 1]
+            end += 1
+        entries += 1
+        postings += distinct if distinct > 1 else 0
+        start = end
+    return entries, postings
+
+
+@inlined
+def _entry_at(entry: int) -> int:
+    """The position of an entry in its table."""
+    return entry // BLOCK_ENTRIES * BLOCK_BYTES + entry % BLOCK_ENTRIES * ENTRY_BYTES
+
+
+@inlined
+def _posting_at(posting: int) -> int:
+    return posting // BLOCK_POSTINGS * BLOCK_BYTES + posting % BLOCK_POSTINGS * POSTING_BYTES
+
+
+@fill_kernel
+def write_items(hashes: np.ndarray, positions: np.ndarray, entries: np.ndarray, postings: np.ndarray) -> None:
+    """Write the entries and postings of sorted pairs, as many as `count_items` counts, and their checksums."""
+    entry = 0
+    posting = 0
+    start = 0
+    while start < hashes.size:
+        end = start + 1
+        while end < hashes.size and hashes[end] == hashes[start]:
+            end += 1
+        first = posting
+        last = positions[end - 1]
+        if last != positions[start]:
+            for row in range(start, end):
+                if row == start or positions[row] != positions[row - 1]:
+                    is_last = positions[row] == last
+                    put_int_at(postings, _posting_at(posting), 4, ~positions[row] if is_last else positions[row])
+                    posting += 1
+        at = _entry_at(entry)
+        put_int_at(entries, at, 8, hashes[start])
+        put_int_at(entries, at + 8, 4, ~first if posting > first else last)
+        entry += 1
+        start = end
+    _write_crcs(entries)
+    _write_crcs(postings)
+
+
+@inlined
+def _write_crcs(table: np.ndarray) -> None:
+    for start in range(0, table.size, BLOCK_BYTES):
+        end = min(start + BLOCK_BYTES, table.size) - CRC_BYTES
+        put_int_at(table, end, 4, crc32c_of(NO_BYTES, table, start, end))
+
+
+@fill_kernel
+def first_bad_block(blocks: np.ndarray) -> int:
+    """The position of the first block with another checksum than its content has; -1 if there is none."""
+    for start in range(0, blocks.size, BLOCK_BYTES):
+        end = min(start + BLOCK_BYTES, blocks.size) - CRC_BYTES
+        if crc32c_of(NO_BYTES, blocks, start, end) != int_at(blocks, end, 4) & 0xFFFFFFFF:
+            return start
+    return -1
+
+
+@fill_kernel
+def find_entries(blocks: np.ndarray, count: int, hashes: np.ndarray, values: np.ndarray) -> None:
+    """Write the value of each hash's entry among the `count` entries in `blocks`, or ABSENT, BEFORE or AFTER."""
+    for row in range(hashes.size):
+        low = 0
+        high = count
+        while low < high:
+            middle = (low + high) // 2
+            if int_at(blocks, _entry_at(middle), 8) < hashes[row]:
+                low = middle + 1
+            else:
+                high = middle
+        if low < count and int_at(blocks, _entry_at(low), 8) == hashes[row]:
+            values[row] = int_at(blocks, _entry_at(low) + 8, 4)
+        else:
+            values[row] = BEFORE if low == 0 else AFTER if low == count else ABSENT
+
+
+@fill_kernel
+def read_postings(blocks: np.ndarray, count: int, starts: np.ndarray, positions: np.ndarray, rows: np.ndarray) -> int:
+    """Write the positions of the lists that begin at `starts` among `count` postings, and the row of each position.
+
+    Returns the number of positions; -1 if a list does not end here.
+    """
+    written = 0
+    for row in range(starts.size):
+        posting = starts[row]
+        while True:
+            if posting >= count or written == positions.size:
+                return -1
+            value = int_at(blocks, _posting_at(posting), 4)
+            positions[written], rows[written] = value if value >= 0 else ~value, row
+            written += 1
+            posting += 1
+            if value < 0:
+                break
+    return written

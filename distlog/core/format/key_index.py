@@ -1,0 +1,272 @@
+"""The key index of a segment, `<stem>.keyindex`: from the hash of a key to the batches that hold it.
+
+Kafka has no such index. Its layout is in docs/formats.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from math import isqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from distlog.core.arrays import byte_array, new_array
+from distlog.core.errors import CorruptIndexError
+from distlog.core.format.kernels.key_entries import (
+    ABSENT,
+    AFTER,
+    BEFORE,
+    BLOCK_BYTES,
+    CRC_BYTES,
+    ENTRY_BYTES,
+    POSTING_BYTES,
+    collect_pairs,
+    count_items,
+    find_entries,
+    finish_sort,
+    first_bad_block,
+    hash_keys,
+    read_postings,
+    scatter_pairs,
+    write_items,
+)
+from distlog.core.format.record_decoder import scan_keys
+
+Longs = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int32]
+
+# An index has two tables. The first has an entry for each distinct hash, in ascending order:
+#
+#     position | type | field
+#     0        | i64  | hash of the key: the first 8 bytes, little-endian, of its SipHash-2-4 of 128 bits under zeros,
+#              |      | without the highest bit
+#     8        | i32  | position in the log of the only batch with the key; or the complement (~) of the number of the
+#              |      | first of its postings
+#
+# The second table has, for each key that several batches hold, their ascending positions as postings (i32), of which
+# the last is a complement. All integers are big-endian. Both tables are cut into blocks of 4096 bytes, which end with
+# the CRC-32C of the bytes before it. Equal hashes of different keys only cost the read of a batch, since a reader
+# compares keys.
+#
+# Hashes are uniform, so the entry of hash h of n entries is near n * h / 2^63, at a distance of about sqrt(n) / 2: a
+# read of a few blocks finds it in an index of any size.
+
+#: The log of a segment with fewer bytes gets no key index: it takes one read.
+LEAST_LOG_BYTES = 256 << 10
+#: The deviation of an entry from its expected place, in standard deviations, that the first read allows for.
+_DEVIATIONS = 4
+#: Pairs that were collected last, by the last bits of their hashes.
+_RECENT = 1 << 12
+#: The first step of a sort makes buckets of some 2^_BUCKET_BITS pairs; the second moves each pair by a few places,
+#: up to _MOST_MOVES on average.
+_BUCKET_BITS, _MOST_MOVES = 3, 16
+#: Ranges with fewer blocks between them are read as one.
+_GAP_BLOCKS = 4
+#: The postings of a key that are read first.
+_FIRST_POSTINGS = 64
+_NONE: Longs = np.empty(0, np.int64)
+
+
+def hashes_of(keys: pa.Array) -> Longs:
+    """The hash of each key in a binary array without nulls."""
+    hashes = np.empty(len(keys), np.int64)
+    _, offsets, data = keys.cast(pa.large_binary()).buffers()
+    first = np.frombuffer(offsets, np.int64)[keys.offset : keys.offset + len(keys) + 1]
+    hash_keys(byte_array(data) if data else np.empty(0, np.uint8), np.ascontiguousarray(first), hashes)
+    return hashes
+
+
+Ranges = list[tuple[int, int]]
+
+
+class FoundBatches(NamedTuple):
+    """The batches that may hold keys: their positions in the log, ascending, and the row of the hash of each."""
+
+    positions: Longs
+    rows: Longs
+
+    @classmethod
+    def of(cls, positions: Sequence[Longs], rows: Sequence[Longs]) -> FoundBatches:
+        all_positions, all_rows = np.concatenate(positions), np.concatenate(rows)
+        order = np.argsort(all_positions, kind="stable")
+        return cls(all_positions[order], all_rows[order])
+
+
+#: Yields ranges of bytes of an index, and gets their bytes.
+KeySearch = Generator[Ranges, Sequence[Any], FoundBatches]
+
+
+def search(entries: int, size: int, hashes: Longs) -> KeySearch:
+    """Search an index of `size` bytes for sorted, distinct hashes. Raises CorruptIndexError, without a file."""
+    entry_table = _Table(0, entries, ENTRY_BYTES)
+    posting_table = _Table(entry_table.end, _items(size - entry_table.end, POSTING_BYTES), POSTING_BYTES)
+    if posting_table.end != size:
+        raise CorruptIndexError("the index file has another size than its entries: rebuild the index")
+    values = np.full(len(hashes), AFTER if entries else ABSENT)
+    reach = _DEVIATIONS * (isqrt(entries) // 2 + 1)
+    while len(rows := np.flatnonzero(values > ABSENT)):
+        expected = (hashes[rows] * (entries / 2**63)).astype(np.int64)
+        windows = entry_table.windows(expected - reach, expected + reach + 1)
+        for window, data in zip(windows, (yield [window.bytes for window in windows]), strict=True):
+            targets = hashes[rows[window.rows]]
+            found = np.empty(len(targets), np.int64)
+            find_entries(_checked(data), window.end - window.start, targets, found)
+            if window.start == 0:
+                found[found == BEFORE] = ABSENT
+            if window.end == entries:
+                found[found == AFTER] = ABSENT
+            values[rows[window.rows]] = found
+        reach *= _DEVIATIONS
+    if values.min(initial=ABSENT) == ABSENT:
+        return FoundBatches(_NONE, _NONE)
+    has_one = np.flatnonzero((values >= 0) & (values < ABSENT))
+    positions, rows_of_positions = [values[has_one]], [has_one]
+    # the number of a list ascends with its hash
+    lists, length = np.flatnonzero(values < 0), _FIRST_POSTINGS
+    while len(lists):
+        remaining, starts = [_NONE], ~values[lists]
+        windows = posting_table.windows(starts, starts + length)
+        for window, data in zip(windows, (yield [window.bytes for window in windows]), strict=True):
+            blocks, count, rows = _checked(data), window.end - window.start, lists[window.rows]
+            found, numbers = np.empty(count, np.int64), np.empty(count, np.int64)
+            written = read_postings(blocks, count, starts[window.rows] - window.start, found, numbers)
+            if written >= 0:
+                positions.append(found[:written])
+                rows_of_positions.append(rows[numbers[:written]])
+            elif window.end < posting_table.items:
+                remaining.append(rows)
+            else:
+                raise CorruptIndexError("a list of postings does not end: rebuild the index")
+        lists, length = np.concatenate(remaining), 8 * length
+    return FoundBatches.of(positions, rows_of_positions)
+
+
+class _Window(NamedTuple):
+    """The items [start, end) of a table, in whole blocks, that are read for some rows of the targets."""
+
+    bytes: tuple[int, int]
+    start: int
+    end: int
+    rows: slice
+
+
+class _Table(NamedTuple):
+    """A table of `items` of `item_bytes`, from byte `begin` of the file on."""
+
+    begin: int
+    items: int
+    item_bytes: int
+
+    @property
+    def end(self) -> int:
+        """The position of the byte after the table."""
+        return self.begin + self.items * self.item_bytes + -(-self.items // self._block_items) * CRC_BYTES
+
+    @property
+    def _block_items(self) -> int:
+        return (BLOCK_BYTES - CRC_BYTES) // self.item_bytes
+
+    def windows(self, starts: Longs, ends: Longs) -> list[_Window]:
+        """The windows with the items [start, end) of each row; both ascend."""
+        per_block, last = self._block_items, -(-self.items // self._block_items)
+        firsts = np.minimum(np.maximum(starts // per_block, 0), last - 1)
+        lasts = np.minimum(np.maximum(-(-ends // per_block), firsts + 1), last)
+        is_next = firsts[1:] > lasts[:-1] + _GAP_BLOCKS
+        begins = [0, *(np.flatnonzero(is_next) + 1).tolist()] if len(is_next) else [0]
+        return [
+            self._window(int(firsts[begin]), int(lasts[stop - 1]), slice(begin, stop))
+            for begin, stop in zip(begins, [*begins[1:], len(starts)], strict=True)
+        ]
+
+    def _window(self, first: int, end: int, rows: slice) -> _Window:
+        """The window of the blocks [first, end)."""
+        span = self.begin + first * BLOCK_BYTES, min(self.begin + end * BLOCK_BYTES, self.end)
+        per_block = self._block_items
+        return _Window(span, first * per_block, min(end * per_block, self.items), rows)
+
+
+def _items(table_bytes: int, item_bytes: int) -> int:
+    return (table_bytes - -(-table_bytes // BLOCK_BYTES) * CRC_BYTES) // item_bytes
+
+
+def _checked(data: Any) -> npt.NDArray[np.uint8]:
+    blocks = byte_array(data)
+    bad = first_bad_block(blocks)
+    if bad >= 0:
+        raise CorruptIndexError("the checksum of a block of the index is wrong: rebuild the index")
+    return blocks
+
+
+class KeyIndexBuilder:
+    """Collects the keys of a log, batch by batch; it holds 12 bytes for each key in each batch."""
+
+    def __init__(self) -> None:
+        self._hashes: list[Longs] = []
+        self._positions: list[Ints] = []
+        self._recent = np.full((_RECENT, 2), -1, np.int64)
+
+    def add(self, data: Any, batches: npt.NDArray[Any], position: int) -> None:
+        """Add `batches` (BATCH rows, positions in `data`), whose checksums are right; `data` begins at `position`.
+
+        Raises CorruptRecordError.
+        """
+        for scanned in scan_keys(byte_array(data), batches):
+            key, count = scanned.key, int(scanned.counts.sum())
+            hashes, positions = new_array(count, np.int64), new_array(count, np.int32)
+            batch_positions = scanned.batches["position"] + position
+            written = collect_pairs(
+                scanned.data,
+                key.positions,
+                key.offsets,
+                key.valid,
+                scanned.counts,
+                batch_positions,
+                self._recent,
+                hashes,
+                positions,
+            )
+            self._hashes.append(hashes[:written].copy())
+            self._positions.append(positions[:written].copy())
+
+    @property
+    def pairs(self) -> int:
+        """The number of collected pairs."""
+        return sum(map(len, self._hashes))
+
+    def find(self, hashes: Longs) -> FoundBatches:
+        """The collected batches that may hold a key with one of the sorted, distinct hashes."""
+        positions, rows = [_NONE], [_NONE]
+        for part, part_positions in zip(self._hashes, self._positions, strict=True):
+            row = np.searchsorted(hashes, part).clip(max=len(hashes) - 1)
+            is_found = hashes[row] == part
+            positions.append(part_positions[is_found].astype(np.int64))
+            rows.append(row[is_found])
+        return FoundBatches.of(positions, rows)
+
+    def finish(self) -> tuple[bytes, int]:
+        """The bytes of the index, and its number of entries."""
+        if not self._hashes:
+            return b"", 0
+        hashes, positions = _sorted_pairs(np.concatenate(self._hashes), np.concatenate(self._positions))
+        self._hashes, self._positions = [], []
+        count, posting_count = count_items(hashes, positions)
+        entries = _Table(0, count, ENTRY_BYTES)
+        index = np.empty(_Table(entries.end, posting_count, POSTING_BYTES).end, np.uint8)
+        write_items(hashes, positions, index[: entries.end], index[entries.end :])
+        return index.tobytes(), count
+
+
+def _sorted_pairs(hashes: Longs, positions: Ints) -> tuple[Longs, Ints]:
+    """The pairs by hash, and then by position."""
+    # uniform hashes leave few pairs in a bucket, so an insertion sort of each bucket is fast
+    bits = max(len(hashes).bit_length() - _BUCKET_BITS, 0)
+    pairs = np.empty_like(hashes), np.empty_like(positions)
+    scatter_pairs(hashes, positions, bits, np.zeros(1 << bits, np.int32), *pairs)
+    if finish_sort(*pairs, _MOST_MOVES * len(hashes)):
+        return pairs
+    # somebody has searched for keys with the same first bits
+    order = np.lexsort((positions, hashes))
+    return hashes[order], positions[order]

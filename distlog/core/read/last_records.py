@@ -1,0 +1,115 @@
+"""The last record of keys, for `Topic.get`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import numpy as np
+import pyarrow as pa
+
+from distlog.core.arrays import booleans, byte_array
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.format.kernels.record_write import fill_partitions
+from distlog.core.format.key_index import FoundBatches, Longs, hashes_of
+from distlog.core.format.record_batch import COLUMNS
+from distlog.core.read.scan import Record, plan_slices, to_records
+from distlog.core.segments.chunks import Isolation, IsolationLevel, SegmentSlice
+from distlog.core.segments.segment_reader import SegmentReader, read_slices
+
+Records = dict[bytes, Record]
+#: The newest segments, whose indexes are searched first; then four times as many, and so on.
+_FIRST_SEGMENTS = 4
+
+
+def last_records(reader: SegmentReader, snapshot: Snapshot, keys: pa.Array, isolation: IsolationLevel) -> Records:
+    """The last record of each of the distinct `keys`, a binary array, that has records.
+
+    That is the last record in the partition that the default partitioner gives the key. Without one, another
+    partitioner may have chosen other partitions: it is the newest of the last records in these.
+    """
+    records, count = Records(), len(snapshot.partitions)
+    partitions = _default_partitions(keys, count)
+    for partition in np.unique(partitions).tolist():
+        slices, visible = plan_slices(reader, snapshot, {partition: (None, None)}, isolation)
+        search = _PartitionSearch(reader, visible, keys.filter(booleans(partitions == partition)))
+        end, size = len(slices), _FIRST_SEGMENTS
+        while end > 0 and len(search.keys):
+            search.add(slices[max(end - size, 0) : end])
+            end, size = end - size, 4 * size
+        records |= search.records
+    missing = keys.filter(booleans([key not in records for key in keys.to_pylist()]))
+    return records | _newest_of_all(reader, snapshot, missing, isolation)
+
+
+def _newest_of_all(reader: SegmentReader, snapshot: Snapshot, keys: pa.Array, isolation: IsolationLevel) -> Records:
+    """The newest of the last records in each partition, by key."""
+    newest = Records()
+    if not len(keys):
+        return newest
+    bounds = dict.fromkeys(range(len(snapshot.partitions)), (None, None))
+    slices, visible = plan_slices(reader, snapshot, bounds, isolation)
+    # the indexes of all partitions at once
+    found = reader.find_keys([part.segment for part in slices], np.unique(hashes_of(keys)))
+    for _, pairs in groupby(zip(slices, found, strict=True), lambda pair: pair[0].segment.partition):
+        search = _PartitionSearch(reader, visible, keys)
+        search.add(*zip(*pairs, strict=True))
+        for key, record in search.records.items():
+            if key not in newest or record.timestamp > newest[key].timestamp:
+                newest[key] = record
+    return newest
+
+
+def _default_partitions(keys: pa.Array, count: int) -> Longs:
+    offsets = np.frombuffer(keys.buffers()[1], np.int32)[keys.offset : keys.offset + len(keys) + 1]
+    data, no_sizes = keys.buffers()[2], np.zeros(len(keys) + 1, np.int64)
+    partitions = np.empty(len(keys), np.int64)
+    key_bytes = byte_array(data) if data else np.empty(0, np.uint8)
+    fill_partitions(offsets, key_bytes, np.empty(0, np.uint8), 0, no_sizes, count, 0, 0, 1, partitions)
+    return partitions
+
+
+class _PartitionSearch:
+    """Searches a partition for the last record of each key, newest segments first; `keys` are still missing."""
+
+    def __init__(self, reader: SegmentReader, isolation: Isolation, keys: pa.Array) -> None:
+        self._reader, self._isolation = reader, isolation
+        self.keys = keys
+        self.records = Records()
+
+    def add(self, slices: Sequence[SegmentSlice], found: Sequence[FoundBatches | None] | None = None) -> None:
+        """Search the next older slices, in the order of their offsets, of whose indexes `found` is the answer."""
+        hashes = np.unique(hashes_of(self.keys))
+        batches = self._reader.find_keys([part.segment for part in slices], hashes) if found is None else found
+        for part, of_part in zip(reversed(slices), reversed(batches), strict=True):
+            if of_part is None:
+                self._read([part])
+            else:
+                self._read_last(part, of_part, hashes)
+
+    def _read_last(self, part: SegmentSlice, found: FoundBatches, hashes: Longs) -> None:
+        """Read the last batch of each key; for a key that is not visible there, the one before it, and so on."""
+        positions, rows = found
+        while len(self.keys) and len(positions):
+            is_missing = np.isin(rows, np.searchsorted(hashes, hashes_of(self.keys)))
+            positions, rows = positions[is_missing], rows[is_missing]
+            # of each row the last position
+            last = len(rows) - 1 - np.unique(rows[::-1], return_index=True)[1]
+            self._read(
+                [
+                    part._replace(start_position=position, end_position=position + 1, is_located=True)
+                    for position in np.unique(positions[last]).tolist()
+                ]
+            )
+            positions, rows = np.delete(positions, last), np.delete(rows, last)
+
+    def _read(self, slices: Sequence[SegmentSlice]) -> None:
+        """Take the last record of each missing key in the slices."""
+        if not len(self.keys):
+            return
+        with_keys = [part._replace(keys=self.keys) for part in slices]
+        for batch in read_slices(self._reader, with_keys, COLUMNS, self._isolation, max_workers=1):
+            for record in to_records(batch):
+                assert record.key is not None
+                self.records[record.key] = record
+        self.keys = self.keys.filter(booleans([key not in self.records for key in self.keys.to_pylist()]))
