@@ -234,7 +234,7 @@ class Topic:
             isolation: `read_committed` hides records of open and aborted transactions (KIP-98).
             out_of_range: The action for a start outside of the log: fail, or start at the earliest or latest offset.
             max_workers: Threads that decode, the caller among them; default one per core.
-            keys: Return the records of this key, or of these keys, alone; a str stands for its UTF-8. With
+            keys: A key, or some keys, whose records alone are returned; a str stands for its UTF-8. With
                 `key.index.enable` little else is read.
 
         Returns:
@@ -401,7 +401,7 @@ class Topic:
 
         Examples:
             >>> topic.get("bert").value
-            b'{"page": {"path": "/help"}}'
+            b'{"page": "/help"}'
             >>> topic.get("nobody") is None
             True
         """

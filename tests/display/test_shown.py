@@ -155,6 +155,7 @@ def test_completion_offers_what_users_need(topic: distlog.Topic) -> None:
         "end_offsets",
         *(
             "export",
+            "get",
             "groups",
             "history",
             "name",

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from siphash import SECRET, reference
 
-from distlog.core.maintain.record_keys import SECRET_BYTES, hash_keys
+from distlog.core.maintain.record_keys import hash_keys
 
-MASK = 2**64 - 1
-SECRET = bytes(range(SECRET_BYTES))
 #: Published hashes, under SECRET, of the first bytes of 0, 1, 2, ... by their number.
 VECTORS = {
     0: "a3817f04ba25a8e66df67214c7550293",
@@ -48,37 +47,6 @@ def hashes(keys: list[bytes], secret: bytes = SECRET, prefix: bytes = b"", suffi
     offsets = np.cumsum([0] + [len(key) for key in keys]).astype(np.int32)
     positions = offsets[:-1].astype(np.int64) + len(prefix)
     return [row.astype("<i8").tobytes().hex() for row in hash_keys(data, positions, offsets, secret)]
-
-
-def reference(key: bytes, secret: bytes = SECRET) -> str:
-    """SipHash-2-4-128 as its paper describes it."""
-
-    def rotate(value: int, bits: int) -> int:
-        return (value << bits | value >> 64 - bits) & MASK
-
-    def rounds(count: int) -> None:
-        for _ in range(count):
-            for a, b, c, d, left_shift, right in ((0, 1, 2, 3, 13, 16), (2, 1, 0, 3, 17, 21)):
-                v[a], v[c] = (v[a] + v[b]) & MASK, (v[c] + v[d]) & MASK
-                v[b], v[d] = rotate(v[b], left_shift) ^ v[a], rotate(v[d], right) ^ v[c]
-                v[a] = rotate(v[a], 32)
-
-    k = [int.from_bytes(secret[number : number + 8], "little") for number in (0, 8)]
-    v = [int.from_bytes(b"somepseudorandomlygeneratedbytes"[number : number + 8], "big") for number in (0, 8, 16, 24)]
-    v = [word ^ k[index % 2] for index, word in enumerate(v)]
-    v[1] ^= 0xEE
-    padded = key + bytes(7 - len(key) % 8) + bytes([len(key) % 256])
-    for number in range(0, len(padded), 8):
-        word = int.from_bytes(padded[number : number + 8], "little")
-        v[3] ^= word
-        rounds(2)
-        v[0] ^= word
-    result = b""
-    for index, constant in ((2, 0xEE), (1, 0xDD)):
-        v[index] ^= constant
-        rounds(4)
-        result += (v[0] ^ v[1] ^ v[2] ^ v[3]).to_bytes(8, "little")
-    return result.hex()
 
 
 @pytest.mark.parametrize("size", VECTORS)

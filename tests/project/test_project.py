@@ -133,7 +133,8 @@ def public_definitions(module: ast.Module, public: set[str]) -> Iterator[tuple[s
         if isinstance(node, Definition) and node.name in public:
             yield node.name, node
             for method in node.body if isinstance(node, ast.ClassDef) else ():
-                if isinstance(method, Definition) and not method.name.startswith("_"):
+                is_overload = "overload" in map(ast.unparse, getattr(method, "decorator_list", ()))
+                if isinstance(method, Definition) and not (method.name.startswith("_") or is_overload):
                     yield f"{node.name}.{method.name}", method
 
 

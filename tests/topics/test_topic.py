@@ -31,8 +31,9 @@ from distlog.core.storage.storage import Storage
         (
             distlog.Topic.scan,
             "self, partitions=None, start=None, end=None, start_time=None, end_time=None, columns=None, "
-            "isolation='read_uncommitted', out_of_range='fail', max_workers=None",
+            "isolation='read_uncommitted', out_of_range='fail', max_workers=None, keys=None",
         ),
+        (distlog.Topic.get, "self, keys, isolation='read_committed'"),
         (distlog.Topic.records, "self, partition=0, start=None, limit=None, isolation='read_uncommitted'"),
         (
             distlog.Topic.read,

@@ -1,6 +1,6 @@
 """The key index of a segment, `<stem>.keyindex`: from the hash of a key to the batches that hold it.
 
-Kafka has no such index. Its layout is in docs/formats.md.
+Kafka has no key index. Its layout is in docs/formats.md.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from distlog.core.arrays import byte_array, new_array
 from distlog.core.errors import CorruptIndexError
 from distlog.core.format.kernels.key_entries import (
     ABSENT,
-    AFTER,
-    BEFORE,
     BLOCK_BYTES,
     CRC_BYTES,
     ENTRY_BYTES,
+    IN_EARLIER_BLOCK,
+    IN_LATER_BLOCK,
     POSTING_BYTES,
     collect_pairs,
     count_items,
@@ -82,46 +82,46 @@ def hashes_of(keys: pa.Array) -> Longs:
 Ranges = list[tuple[int, int]]
 
 
-class FoundBatches(NamedTuple):
+class KeyBatches(NamedTuple):
     """The batches that may hold keys: their positions in the log, ascending, and the row of the hash of each."""
 
     positions: Longs
     rows: Longs
 
     @classmethod
-    def of(cls, positions: Sequence[Longs], rows: Sequence[Longs]) -> FoundBatches:
+    def of(cls, positions: Sequence[Longs], rows: Sequence[Longs]) -> KeyBatches:
         all_positions, all_rows = np.concatenate(positions), np.concatenate(rows)
         order = np.argsort(all_positions, kind="stable")
         return cls(all_positions[order], all_rows[order])
 
 
 #: Yields ranges of bytes of an index, and gets their bytes.
-KeySearch = Generator[Ranges, Sequence[Any], FoundBatches]
+KeySearch = Generator[Ranges, Sequence[Any], KeyBatches]
 
 
 def search(entries: int, size: int, hashes: Longs) -> KeySearch:
     """Search an index of `size` bytes for sorted, distinct hashes. Raises CorruptIndexError, without a file."""
     entry_table = _Table(0, entries, ENTRY_BYTES)
     posting_table = _Table(entry_table.end, _items(size - entry_table.end, POSTING_BYTES), POSTING_BYTES)
-    if posting_table.end != size:
+    if entry_table.end > size or posting_table.end != size:
         raise CorruptIndexError("the index file has another size than its entries: rebuild the index")
-    values = np.full(len(hashes), AFTER if entries else ABSENT)
+    values = np.full(len(hashes), IN_LATER_BLOCK if entries else ABSENT)
     reach = _DEVIATIONS * (isqrt(entries) // 2 + 1)
     while len(rows := np.flatnonzero(values > ABSENT)):
         expected = (hashes[rows] * (entries / 2**63)).astype(np.int64)
         windows = entry_table.windows(expected - reach, expected + reach + 1)
         for window, data in zip(windows, (yield [window.bytes for window in windows]), strict=True):
             targets = hashes[rows[window.rows]]
-            found = np.empty(len(targets), np.int64)
-            find_entries(_checked(data), window.end - window.start, targets, found)
+            results = np.empty(len(targets), np.int64)
+            find_entries(_checked(data), window.end - window.start, targets, results)
             if window.start == 0:
-                found[found == BEFORE] = ABSENT
+                results[results == IN_EARLIER_BLOCK] = ABSENT
             if window.end == entries:
-                found[found == AFTER] = ABSENT
-            values[rows[window.rows]] = found
+                results[results == IN_LATER_BLOCK] = ABSENT
+            values[rows[window.rows]] = results
         reach *= _DEVIATIONS
     if values.min(initial=ABSENT) == ABSENT:
-        return FoundBatches(_NONE, _NONE)
+        return KeyBatches(_NONE, _NONE)
     has_one = np.flatnonzero((values >= 0) & (values < ABSENT))
     positions, rows_of_positions = [values[has_one]], [has_one]
     # the number of a list ascends with its hash
@@ -131,17 +131,17 @@ def search(entries: int, size: int, hashes: Longs) -> KeySearch:
         windows = posting_table.windows(starts, starts + length)
         for window, data in zip(windows, (yield [window.bytes for window in windows]), strict=True):
             blocks, count, rows = _checked(data), window.end - window.start, lists[window.rows]
-            found, numbers = np.empty(count, np.int64), np.empty(count, np.int64)
-            written = read_postings(blocks, count, starts[window.rows] - window.start, found, numbers)
+            of_lists, numbers = np.empty(count, np.int64), np.empty(count, np.int64)
+            written = read_postings(blocks, count, starts[window.rows] - window.start, of_lists, numbers)
             if written >= 0:
-                positions.append(found[:written])
+                positions.append(of_lists[:written])
                 rows_of_positions.append(rows[numbers[:written]])
             elif window.end < posting_table.items:
                 remaining.append(rows)
             else:
                 raise CorruptIndexError("a list of postings does not end: rebuild the index")
         lists, length = np.concatenate(remaining), 8 * length
-    return FoundBatches.of(positions, rows_of_positions)
+    return KeyBatches.of(positions, rows_of_positions)
 
 
 class _Window(NamedTuple):
@@ -236,7 +236,7 @@ class KeyIndexBuilder:
         """The number of collected pairs."""
         return sum(map(len, self._hashes))
 
-    def find(self, hashes: Longs) -> FoundBatches:
+    def find(self, hashes: Longs) -> KeyBatches:
         """The collected batches that may hold a key with one of the sorted, distinct hashes."""
         positions, rows = [_NONE], [_NONE]
         for part, part_positions in zip(self._hashes, self._positions, strict=True):
@@ -244,13 +244,13 @@ class KeyIndexBuilder:
             is_found = hashes[row] == part
             positions.append(part_positions[is_found].astype(np.int64))
             rows.append(row[is_found])
-        return FoundBatches.of(positions, rows)
+        return KeyBatches.of(positions, rows)
 
     def finish(self) -> tuple[bytes, int]:
         """The bytes of the index, and its number of entries."""
         if not self._hashes:
             return b"", 0
-        hashes, positions = _sorted_pairs(np.concatenate(self._hashes), np.concatenate(self._positions))
+        hashes, positions = sorted_pairs(np.concatenate(self._hashes), np.concatenate(self._positions))
         self._hashes, self._positions = [], []
         count, posting_count = count_items(hashes, positions)
         entries = _Table(0, count, ENTRY_BYTES)
@@ -259,7 +259,7 @@ class KeyIndexBuilder:
         return index.tobytes(), count
 
 
-def _sorted_pairs(hashes: Longs, positions: Ints) -> tuple[Longs, Ints]:
+def sorted_pairs(hashes: Longs, positions: Ints) -> tuple[Longs, Ints]:
     """The pairs by hash, and then by position."""
     # uniform hashes leave few pairs in a bucket, so an insertion sort of each bucket is fast
     bits = max(len(hashes).bit_length() - _BUCKET_BITS, 0)

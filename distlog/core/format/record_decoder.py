@@ -423,10 +423,10 @@ def scan_keys(data: np.ndarray, batches: np.ndarray) -> Iterator[ScannedKeys]:
     """Scan the keys of `batches`, rows of `read_headers` on `data`, without control records."""
     for run in _runs_of_one_format(BatchSelection(data, batches, 0, 0, 0, MAX_LONG, Source("", 0))):
         while run.batches.size:
-            opened, sections = open_sections(run, OPENED_BYTES)
+            records, sections = open_sections(run, OPENED_BYTES)
             fields = RecordFields.allocate(int(sections["record_count"].sum()), ("key",))
-            scan_sections(run, opened, sections, fields)
-            yield ScannedKeys(opened, run.batches[: sections.size], sections["emitted"].copy(), fields.key)
+            scan_sections(run, records, sections, fields)
+            yield ScannedKeys(records, run.batches[: sections.size], sections["emitted"].copy(), fields.key)
             run = run.of_rows(np.arange(sections.size, run.batches.size))
 
 

@@ -227,7 +227,7 @@ class IndexCheck(ABC):
         """The key right after all entries of `batches`, where keys are offsets."""
         return int(batches["base_offset"][-1] + batches["last_offset_delta"][-1]) + 1 - self._base
 
-    def add(self, data: memoryview, batches: npt.NDArray[Any], position: int) -> None:
+    def add(self, batches: npt.NDArray[Any], position: int) -> None:
         """Compare with the next batches of the log, at least one, from byte `position` of the log file on."""
         end = int(np.searchsorted(self._keys, self._end(batches, position)))
         entries = slice(self._next, end)
@@ -371,11 +371,11 @@ class KeyIndexCheck:
         return _error("the key index does not fit its log", ".keyindex", self._part, self._segment, 0)
 
 
-CHECKS: dict[str, type[IndexCheck | KeyIndexCheck]] = {
+#: The checks of Kafka's indexes.
+CHECKS: dict[str, type[IndexCheck]] = {
     ".index": OffsetIndexCheck,
     ".timeindex": TimeIndexCheck,
     ".txnindex": TransactionIndexCheck,
-    ".keyindex": KeyIndexCheck,
 }
 
 
@@ -390,8 +390,10 @@ class IndexFile:
     check: IndexCheck | KeyIndexCheck | None
 
     def add(self, data: memoryview, batches: npt.NDArray[Any], position: int) -> None:
-        if self.check is not None:
+        if isinstance(self.check, KeyIndexCheck):
             self.check.add(data, batches, position)
+        elif self.check is not None:
+            self.check.add(batches, position)
 
     def finish(self) -> None:
         mismatch = self.check.mismatch() if self.check is not None else None
@@ -401,10 +403,13 @@ class IndexFile:
 
 def find_indexes(reader: SegmentReader, segment: SegmentInfo) -> list[IndexFile]:
     """The segment's index files, from the storage, not from a cache."""
-    return [_find(reader, segment, suffix) for suffix in CHECKS]
+    checks: dict[str, type[IndexCheck | KeyIndexCheck]] = {**CHECKS, ".keyindex": KeyIndexCheck}
+    return [_find(reader, segment, suffix, check) for suffix, check in checks.items()]
 
 
-def _find(reader: SegmentReader, segment: SegmentInfo, suffix: str) -> IndexFile:
+def _find(
+    reader: SegmentReader, segment: SegmentInfo, suffix: str, check: type[IndexCheck | KeyIndexCheck]
+) -> IndexFile:
     part, size = reader.part(segment, suffix), index_size(segment, suffix)
     # one byte more shows a file that is too long; the file of an active segment grows
     end = size + 1 if part.is_file and not segment.is_active else size
@@ -419,7 +424,7 @@ def _find(reader: SegmentReader, segment: SegmentInfo, suffix: str) -> IndexFile
     wrong_checksum = checksum_error(segment, suffix, part, crc32c(data))
     state: State = "corrupted" if wrong_checksum else "fine"
     try:
-        return IndexFile(suffix, data, state, wrong_checksum, CHECKS[suffix](part, segment, data))
+        return IndexFile(suffix, data, state, wrong_checksum, check(part, segment, data))
     except CorruptIndexError as error:
         return IndexFile(suffix, data, "corrupted", error, None)
 

@@ -25,7 +25,7 @@ def key_array(keys: Keys | pa.Array) -> pa.Array:
     """The distinct keys as a binary array. Raises InvalidRecordError for other values."""
     if isinstance(keys, pa.Array):
         return keys.cast(pa.binary()).drop_null().unique()
-    listed = [keys] if isinstance(keys, bytes | str) else list(keys)
+    listed = list(keys) if isinstance(keys, Iterable) and not isinstance(keys, bytes | str) else [keys]
     for key in listed:
         if not isinstance(key, bytes | str):
             raise InvalidRecordError("a key must be bytes or str", type=type(key).__name__)
@@ -41,12 +41,12 @@ def located_slices(reader: SegmentReader, slices: Sequence[SegmentSlice], keys: 
     hashes, unindexed = np.unique(hashes_of(keys)), 0
     for start in range(0, len(slices), _AT_ONCE):
         group = [part._replace(keys=keys) for part in slices[start : start + _AT_ONCE]]
-        for part, found in zip(group, reader.find_keys([part.segment for part in group], hashes), strict=True):
-            if found is None:
+        for part, batches in zip(group, reader.find_keys([part.segment for part in group], hashes), strict=True):
+            if batches is None:
                 unindexed += part.segment.log_bytes > LEAST_LOG_BYTES
                 yield part
             else:
-                yield from _of_batches(part, found.positions)
+                yield from _of_batches(part, batches.positions)
     if unindexed:
         _log.info(
             "%d of %d segments have no key index, so they are scanned: set key.index.enable, and rebuild the indexes",

@@ -11,7 +11,7 @@ import pyarrow as pa
 from distlog.core.arrays import booleans, byte_array
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.format.kernels.record_write import fill_partitions
-from distlog.core.format.key_index import FoundBatches, Longs, hashes_of
+from distlog.core.format.key_index import KeyBatches, Longs, hashes_of
 from distlog.core.format.record_batch import COLUMNS
 from distlog.core.read.scan import Record, plan_slices, to_records
 from distlog.core.segments.chunks import Isolation, IsolationLevel, SegmentSlice
@@ -50,8 +50,8 @@ def _newest_of_all(reader: SegmentReader, snapshot: Snapshot, keys: pa.Array, is
     bounds = dict.fromkeys(range(len(snapshot.partitions)), (None, None))
     slices, visible = plan_slices(reader, snapshot, bounds, isolation)
     # the indexes of all partitions at once
-    found = reader.find_keys([part.segment for part in slices], np.unique(hashes_of(keys)))
-    for _, pairs in groupby(zip(slices, found, strict=True), lambda pair: pair[0].segment.partition):
+    batches = reader.find_keys([part.segment for part in slices], np.unique(hashes_of(keys)))
+    for _, pairs in groupby(zip(slices, batches, strict=True), lambda pair: pair[0].segment.partition):
         search = _PartitionSearch(reader, visible, keys)
         search.add(*zip(*pairs, strict=True))
         for key, record in search.records.items():
@@ -77,19 +77,19 @@ class _PartitionSearch:
         self.keys = keys
         self.records = Records()
 
-    def add(self, slices: Sequence[SegmentSlice], found: Sequence[FoundBatches | None] | None = None) -> None:
-        """Search the next older slices, in the order of their offsets, of whose indexes `found` is the answer."""
+    def add(self, slices: Sequence[SegmentSlice], batches: Sequence[KeyBatches | None] = ()) -> None:
+        """Search the next older slices, in the order of their offsets; `batches` by their indexes, if known."""
         hashes = np.unique(hashes_of(self.keys))
-        batches = self._reader.find_keys([part.segment for part in slices], hashes) if found is None else found
+        batches = batches or self._reader.find_keys([part.segment for part in slices], hashes)
         for part, of_part in zip(reversed(slices), reversed(batches), strict=True):
             if of_part is None:
                 self._read([part])
             else:
                 self._read_last(part, of_part, hashes)
 
-    def _read_last(self, part: SegmentSlice, found: FoundBatches, hashes: Longs) -> None:
+    def _read_last(self, part: SegmentSlice, batches: KeyBatches, hashes: Longs) -> None:
         """Read the last batch of each key; for a key that is not visible there, the one before it, and so on."""
-        positions, rows = found
+        positions, rows = batches
         while len(self.keys) and len(positions):
             is_missing = np.isin(rows, np.searchsorted(hashes, hashes_of(self.keys)))
             positions, rows = positions[is_missing], rows[is_missing]

@@ -40,7 +40,7 @@ from distlog.core.format.indexes import (
     TimestampOffset,
 )
 from distlog.core.format.kernels.batch_scan import WINDOW_BYTES, find_batches
-from distlog.core.format.key_index import FoundBatches, KeyIndexBuilder, KeySearch, Longs, Ranges, search
+from distlog.core.format.key_index import KeyBatches, KeyIndexBuilder, KeySearch, Longs, Ranges, search
 from distlog.core.format.record_batch import BatchWalk, Headers, headers_before_damage
 from distlog.core.segments.chunks import (
     Chunk,
@@ -265,16 +265,16 @@ class SegmentReader:
             return None
         return entry if entry.timestamp >= 0 else None
 
-    def find_keys(self, segments: Sequence[SegmentInfo], hashes: Longs) -> list[FoundBatches | None]:
+    def find_keys(self, segments: Sequence[SegmentInfo], hashes: Longs) -> list[KeyBatches | None]:
         """The batches in each segment that may hold a key with one of the sorted hashes; None if it must be scanned.
 
         It reads some blocks of all indexes at once; of an active segment the batches since the last call.
         """
-        found: list[FoundBatches | None] = [None] * len(segments)
+        results: list[KeyBatches | None] = [None] * len(segments)
         searches = dict[int, KeySearch]()
         for row, segment in enumerate(segments):
             if segment.is_active:
-                found[row] = self._tails.find(self, segment, hashes)
+                results[row] = self._tails.find(self, segment, hashes)
             elif segment.key_index_bytes:
                 searches[row] = search(segment.key_count, segment.key_index_bytes, hashes)
         blocks: dict[int, list[memoryview] | None] = dict.fromkeys(searches)
@@ -285,17 +285,17 @@ class SegmentReader:
                 if isinstance(step, list):
                     ranges[row] = step
                 else:
-                    found[row] = step
+                    results[row] = step
             blocks = self._key_blocks(segments, ranges)
-        return found
+        return results
 
-    def _step(self, segment: SegmentInfo, search: KeySearch, blocks: Any) -> Ranges | FoundBatches | None:
+    def _step(self, segment: SegmentInfo, search: KeySearch, blocks: Any) -> Ranges | KeyBatches | None:
         """The next ranges that a search needs, or its result, or None if the index is damaged."""
         try:
             return search.send(blocks)
         except StopIteration as result:
-            found: FoundBatches = result.value
-            return found
+            batches: KeyBatches = result.value
+            return batches
         except CorruptIndexError as error:
             self._warn_of_key_index(segment, error)
             return None
@@ -372,7 +372,7 @@ class TailKeys:
     def __reduce__(self) -> tuple[Any, ...]:
         return TailKeys, ()
 
-    def find(self, reader: SegmentReader, segment: SegmentInfo, hashes: Longs) -> FoundBatches | None:
+    def find(self, reader: SegmentReader, segment: SegmentInfo, hashes: Longs) -> KeyBatches | None:
         """The batches of an active segment that may hold a key with one of the hashes; None if it has too many."""
         with self._lock:
             key = segment.partition, segment.stem

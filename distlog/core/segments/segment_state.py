@@ -398,6 +398,7 @@ def fold_all(
         ends, crcs = np.cumsum(size), np.empty(segments, np.int64)
         crcs_of_slices(byte_array(files), ends - size, ends, crcs)
         fields |= {INDEX_FIELDS[suffix].size: size, INDEX_FIELDS[suffix].checksum: crcs}
+    fields["key_index_crc32c"][key_sizes == 0] = UNKNOWN
     bits = fields["producer_bits"]
     fields |= {"has_transactions": bits & TRANSACTIONS, "has_producers": bits & PRODUCERS}
     fields |= {"log_bytes": fields["position"], "txn_index_crc32c": np.zeros(segments, np.int64)}

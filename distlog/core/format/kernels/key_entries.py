@@ -14,8 +14,8 @@ BLOCK_BYTES, CRC_BYTES = 4096, 4
 ENTRY_BYTES, POSTING_BYTES = 12, 4
 BLOCK_ENTRIES = (BLOCK_BYTES - CRC_BYTES) // ENTRY_BYTES
 BLOCK_POSTINGS = (BLOCK_BYTES - CRC_BYTES) // POSTING_BYTES
-#: What a search finds in place of a value: the hash has no entry, or its entry would be before or after the bytes.
-ABSENT, BEFORE, AFTER = 1 << 40, (1 << 40) + 1, (1 << 40) + 2
+#: Results of a search that are not entries: the hash has none, or its entry lies before or after the given blocks.
+ABSENT, IN_EARLIER_BLOCK, IN_LATER_BLOCK = 1 << 40, (1 << 40) + 1, (1 << 40) + 2
 
 
 @inlined
@@ -75,7 +75,7 @@ def scatter_pairs(
     sorted_hashes: np.ndarray,
     sorted_positions: np.ndarray,
 ) -> None:
-    """Sort pairs by the first `bits` bits of their hashes; `ends` has a zero for each value of these bits."""
+    """Sort pairs by the first `bits` bits of their hashes; `ends` has 2^bits zeros."""
     for row in range(hashes.size):
         bucket = item_at(hashes, row) >> 63 - bits
         put_at(ends, bucket, item_at(ends, bucket) + 1)
@@ -86,10 +86,10 @@ def scatter_pairs(
         total += count
     for row in range(hashes.size):
         bucket = item_at(hashes, row) >> 63 - bits
-        place = item_at(ends, bucket)
-        put_at(ends, bucket, place + 1)
-        put_at(sorted_hashes, place, item_at(hashes, row))
-        put_at(sorted_positions, place, item_at(positions, row))
+        target = item_at(ends, bucket)
+        put_at(ends, bucket, target + 1)
+        put_at(sorted_hashes, target, item_at(hashes, row))
+        put_at(sorted_positions, target, item_at(positions, row))
 
 
 @fill_kernel
@@ -157,9 +157,9 @@ def write_items(hashes: np.ndarray, positions: np.ndarray, entries: np.ndarray, 
                     is_last = positions[row] == last
                     put_int_at(postings, _posting_at(posting), 4, ~positions[row] if is_last else positions[row])
                     posting += 1
-        at = _entry_at(entry)
-        put_int_at(entries, at, 8, hashes[start])
-        put_int_at(entries, at + 8, 4, ~first if posting > first else last)
+        target = _entry_at(entry)
+        put_int_at(entries, target, 8, hashes[start])
+        put_int_at(entries, target + 8, 4, ~first if posting > first else last)
         entry += 1
         start = end
     _write_crcs(entries)
@@ -185,7 +185,7 @@ def first_bad_block(blocks: np.ndarray) -> int:
 
 @fill_kernel
 def find_entries(blocks: np.ndarray, count: int, hashes: np.ndarray, values: np.ndarray) -> None:
-    """Write the value of each hash's entry among the `count` entries in `blocks`, or ABSENT, BEFORE or AFTER."""
+    """Write the value of each hash's entry, or another result, by the `count` entries in `blocks`."""
     for row in range(hashes.size):
         low = 0
         high = count
@@ -198,7 +198,7 @@ def find_entries(blocks: np.ndarray, count: int, hashes: np.ndarray, values: np.
         if low < count and int_at(blocks, _entry_at(low), 8) == hashes[row]:
             values[row] = int_at(blocks, _entry_at(low) + 8, 4)
         else:
-            values[row] = BEFORE if low == 0 else AFTER if low == count else ABSENT
+            values[row] = IN_EARLIER_BLOCK if low == 0 else IN_LATER_BLOCK if low == count else ABSENT
 
 
 @fill_kernel

@@ -1,0 +1,163 @@
+"""The format of key indexes, by plain Python, and searches in them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from crc32c import crc32c
+from hypothesis import example, given
+from hypothesis import strategies as st
+from siphash import reference
+
+from distlog.core.errors import CorruptIndexError
+from distlog.core.format.key_index import KeyBatches, KeyIndexBuilder, hashes_of, search, sorted_pairs
+from distlog.core.format.record_batch import read_headers
+from distlog.core.format.record_encoder import encode
+
+BLOCK = 4096
+
+
+def key_hash(key: bytes) -> int:
+    return int.from_bytes(bytes.fromhex(reference(key, bytes(16)))[:8], "little") & 2**63 - 1
+
+
+def log_of(batches: Sequence[Sequence[bytes | None]], codec: int = 0) -> tuple[bytes, list[int]]:
+    """A log with the keys of each batch, and the positions of the batches."""
+    log, positions, offset = b"", [], 0
+    for keys in batches:
+        rows = pa.record_batch(
+            {
+                "timestamp": pa.array([0] * len(keys)),
+                "key": pa.array(keys, pa.binary()),
+                "value": pa.array([b"value"] * len(keys), pa.binary()),
+            }
+        )
+        positions.append(len(log))
+        log += bytes(encode(rows, base_offset=offset, codec=codec).data)
+        offset += len(keys)
+    return log, positions
+
+
+def index_of(log: bytes) -> tuple[bytes, int]:
+    builder = KeyIndexBuilder()
+    builder.add(log, read_headers(memoryview(log)), 0)
+    return builder.finish()
+
+
+def blocks(table: bytes, item_bytes: int) -> Iterator[bytes]:
+    """The items of a table, whose checksums are right."""
+    for start in range(0, len(table), BLOCK):
+        block = table[start : start + BLOCK]
+        assert struct.unpack(">I", block[-4:]) == (crc32c(block[:-4]),)
+        assert len(block[:-4]) % item_bytes == 0
+        yield block[:-4]
+
+
+def decoded(index: bytes, entry_count: int) -> dict[int, list[int]]:
+    """The positions of each hash, by plain Python."""
+    table_bytes = 12 * entry_count + 4 * -(-entry_count // 341)
+    entries = list(struct.iter_unpack(">qi", b"".join(blocks(index[:table_bytes], 12))))
+    postings = [number for (number,) in struct.iter_unpack(">i", b"".join(blocks(index[table_bytes:], 4)))]
+    assert [number for number, _ in entries] == sorted({number for number, _ in entries})
+    positions = {}
+    for number, value in entries:
+        if value >= 0:
+            positions[number] = [value]
+            continue
+        end = next(row for row in range(~value, len(postings)) if postings[row] < 0)
+        positions[number] = [*postings[~value:end], ~postings[end]]
+    return positions
+
+
+def found(index: bytes, entry_count: int, hashes: np.ndarray) -> tuple[KeyBatches, int]:
+    """The result of a search, and the bytes that it has read."""
+    steps, size = search(entry_count, len(index), hashes), 0
+    try:
+        ranges = next(steps)
+        while True:
+            size += sum(end - start for start, end in ranges)
+            ranges = steps.send([index[start:end] for start, end in ranges])
+    except StopIteration as end:
+        return end.value, size
+
+
+KEYS = st.one_of(st.none(), st.binary(max_size=40), st.sampled_from([b"a", b"b", b""]))
+
+
+@given(st.lists(st.lists(KEYS, min_size=1, max_size=30), min_size=1, max_size=8), st.sampled_from([0, 4]))
+@example([[None]], 0)
+def test_an_index_has_the_batches_of_each_key(batches: list[list[bytes | None]], codec: int) -> None:
+    log, positions = log_of(batches, codec)
+    expected = dict[int, list[int]]()
+    for position, keys in zip(positions, batches, strict=True):
+        for key in {*keys} - {None}:
+            assert key is not None
+            expected.setdefault(key_hash(key), []).append(position)
+    index, count = index_of(log)
+    assert decoded(index, count) == expected
+    assert len(index) <= 12 * sum(map(len, expected.values())) + 8 + len(index) // BLOCK * 4
+    for key in {key for keys in batches for key in keys if key is not None} | {b"absent"}:
+        result, _ = found(index, count, hashes_of(pa.array([key], pa.binary())))
+        assert result.positions.tolist() == expected.get(key_hash(key), [])
+        assert result.rows.tolist() == [0] * len(result.positions)
+
+
+@pytest.fixture(scope="module")
+def many() -> tuple[bytes, int, dict[int, list[int]]]:
+    """An index of 20,000 keys of one batch, and of 300 of 40 batches each."""
+    often = [b"often %d" % number for number in range(300)]
+    log, positions = log_of([[*often, *(b"%d of %d" % (row, batch) for row in range(500))] for batch in range(40)])
+    index, count = index_of(log)
+    expected = {key_hash(key): positions for key in often}
+    expected |= {
+        key_hash(b"%d of %d" % (row, batch)): [positions[batch]] for row in range(500) for batch in range(40)
+    }
+    return index, count, expected
+
+
+def test_a_search_of_many_keys_finds_the_batches_of_each(many: tuple[bytes, int, dict[int, list[int]]]) -> None:
+    index, count, expected = many
+    assert decoded(index, count) == expected
+    keys = [*(b"often %d" % row for row in range(0, 300, 7)), *(b"%d of 7" % row for row in range(0, 600, 5))]
+    hashes = np.unique(hashes_of(pa.array(keys, pa.binary())))
+    result, _ = found(index, count, hashes)
+    by_hash = dict[int, list[int]]()
+    for position, row in zip(*(column.tolist() for column in result), strict=True):
+        by_hash.setdefault(int(hashes[row]), []).append(position)
+    assert by_hash == {number: expected[number] for number in hashes.tolist() if number in expected}
+    assert result.positions.tolist() == sorted(result.positions.tolist())
+
+
+def test_a_search_of_one_key_reads_a_small_part(many: tuple[bytes, int, dict[int, list[int]]]) -> None:
+    index, count, _ = many
+    for key in (b"3 of 5", b"absent", b"often 7"):
+        _, size = found(index, count, hashes_of(pa.array([key], pa.binary())))
+        assert size <= 8 * BLOCK < len(index) / 5
+
+
+def test_hashes_with_the_same_first_bits_are_sorted() -> None:
+    # as of keys that somebody searched for
+    hashes = np.arange(100_000)[::-1].copy()
+    pairs = sorted_pairs(hashes, np.arange(100_000, dtype=np.int32))
+    assert (pairs[0] == np.arange(100_000)).all()
+    assert (pairs[1] == np.arange(100_000)[::-1]).all()
+
+
+@pytest.mark.parametrize("position", [0, 5, 4090, 4095])
+def test_a_changed_byte_is_noticed(many: tuple[bytes, int, dict[int, list[int]]], position: int) -> None:
+    index, count, expected = many
+    number = sorted(expected)[3]
+    damaged = bytearray(index)
+    damaged[position] ^= 1
+    with pytest.raises(CorruptIndexError, match="checksum of a block"):
+        found(bytes(damaged), count, np.array([number]))
+
+
+def test_more_entries_than_the_file_has_are_noticed(many: tuple[bytes, int, dict[int, list[int]]]) -> None:
+    index, count, expected = many
+    with pytest.raises(CorruptIndexError, match="another size than its entries"):
+        found(index, 50 * count, np.array([sorted(expected)[-1]]))

@@ -1,0 +1,264 @@
+"""Reads by key: the same records as a scan of everything, by key indexes and without."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from addresses import Address
+from topics import NOW, topic_on
+
+import distlog
+from distlog.core.errors import InvalidRecordError
+from distlog.core.storage.storage import Storage
+
+#: A segment for each partition and append, of about 500 kB, which is worth an index.
+CONFIG = {"key.index.enable": "true", "internal.segment.bytes": "600000", "batch.bytes": "8192"}
+RECORDS = 3000
+
+
+def key_of(number: int) -> bytes | None:
+    if number % 50 == 0:
+        return None
+    return b"often" if number % 10 == 0 else b"key %d" % (number * 7919 % 1000)
+
+
+def rows(numbers: Iterable[int], **fields: Any) -> list[dict[str, Any]]:
+    return [
+        {"key": key_of(number), "value": b"%1000d" % number, "timestamp": NOW + number, **fields}
+        for number in numbers
+    ]
+
+
+def keyed_topic(storage: Storage, config: dict[str, str] = CONFIG, partitions: int = 2) -> distlog.Topic:
+    """A topic of some segments; in several partitions they are parts of bundles."""
+    topic = topic_on(storage, partitions, config)
+    for start in range(0, RECORDS, RECORDS // 3):
+        topic.append(rows(range(start, start + RECORDS // 3)))
+    return topic
+
+
+def segments(topic: distlog.Topic) -> list[Any]:
+    return [segment for state in topic.snapshot.partitions for segment in state.segments]
+
+
+def check_keys(topic: distlog.Topic, keys: Iterable[bytes] = (b"often", b"key 7", b"key 331", b"absent")) -> None:
+    """Compare with a scan of everything."""
+    everything = topic.scan().to_table()
+    for wanted in [[key] for key in keys] + [[*keys]]:
+        expected = everything.filter(pc.is_in(everything["key"], pa.array(wanted, pa.binary())))
+        assert topic.scan(keys=wanted).to_table().equals(expected)
+        assert topic.scan(keys=wanted, columns="offset").to_table()["offset"].to_pylist() == (
+            expected["offset"].to_pylist()
+        )
+        assert topic.scan(keys=wanted).count() == expected.num_rows
+        assert topic.scan(keys=wanted, start_time=NOW + 500, end_time=NOW + 2000).count() == (
+            expected.filter(
+                pc.and_(
+                    pc.greater_equal(expected["timestamp"].cast("int64"), NOW + 500),
+                    pc.less(expected["timestamp"].cast("int64"), NOW + 2000),
+                )
+            ).num_rows
+        )
+        head, tail = topic.scan(keys=wanted).head(5), topic.scan(keys=wanted).tail(5)
+        assert head.equals(expected.slice(0, 5))
+        assert tail.equals(expected.slice(max(expected.num_rows - 5, 0)))
+        last = {row["key"]: (row["partition"], row["offset"]) for row in expected.to_pylist()}
+        assert {key: record[:2] for key, record in topic.get(wanted).items()} == last
+    assert topic.get(b"absent") is None
+
+
+@pytest.fixture(params=["local", "memory", pytest.param("s3", marks=pytest.mark.s3)])
+def topic(request: pytest.FixtureRequest, tmp_path: Path) -> distlog.Topic:
+    address = Address(str(tmp_path / "t"), {}) if request.param == "local" else None
+    return keyed_topic(Storage(*(address or request.getfixturevalue(f"{request.param}_url"))))
+
+
+def test_reads_by_key_return_the_records_of_the_keys(topic: distlog.Topic) -> None:
+    assert all(segment.key_index_bytes for segment in segments(topic))
+    check_keys(topic)
+    assert topic.scan(keys="key 7").to_table().equals(topic.scan(keys=b"key 7").to_table())
+    assert topic.scan(keys=[]).count() == 0
+    assert topic.verify().ok
+
+
+def test_without_indexes_they_return_the_same_and_say_how_to_be_fast(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = keyed_topic(Storage(str(tmp_path / "t")), {**CONFIG, "key.index.enable": "false"})
+    assert not any(segment.key_index_bytes for segment in segments(topic))
+    with caplog.at_level(logging.INFO, "distlog"):
+        check_keys(topic)
+    assert "segments have no key index, so they are scanned: set key.index.enable" in caplog.text
+
+
+def test_rebuild_indexes_gives_old_segments_an_index(tmp_path: Path) -> None:
+    topic = keyed_topic(Storage(str(tmp_path / "t")), {**CONFIG, "key.index.enable": "false"}, partitions=1)
+    topic.alter_config({"key.index.enable": True})
+    report = topic.rebuild_indexes()
+    assert len(report.rebuilt) == len(segments(topic))
+    assert {row["key_index"] for row in report.to_table().to_pylist()} == {"missing"}
+    assert all(segment.key_index_bytes for segment in segments(topic))
+    check_keys(topic)
+    assert topic.verify().ok
+    # as a bulk append writes them
+    by_append = keyed_topic(Storage(str(tmp_path / "other")), partitions=1)
+    assert [(segment.key_index_crc32c, segment.key_count) for segment in segments(topic)] == [
+        (segment.key_index_crc32c, segment.key_count) for segment in segments(by_append)
+    ]
+    assert not topic.rebuild_indexes().rebuilt
+
+
+def test_the_index_of_a_topic_that_no_longer_wants_it_stays_right(tmp_path: Path) -> None:
+    topic = keyed_topic(Storage(str(tmp_path / "t")))
+    topic.alter_config({"key.index.enable": False})
+    assert not topic.rebuild_indexes().rebuilt
+    assert topic.rebuild_indexes(force=True).ok
+    assert topic.verify().ok
+    topic.append(rows(range(RECORDS, 2 * RECORDS)))
+    assert {segment.key_index_bytes > 0 for segment in segments(topic)} == {False, True}
+    check_keys(topic)
+
+
+def test_merging_and_compaction_write_indexes(tmp_path: Path) -> None:
+    topic = topic_on(Storage(str(tmp_path / "t")), 2, {**CONFIG, "segment.bytes": "1048576"})
+    for start in range(0, RECORDS, 50):
+        topic.append(rows(range(start, start + 50)))
+    assert not any(segment.key_index_bytes for segment in segments(topic))
+    check_keys(topic)
+    topic.compact()
+    assert len(segments(topic)) < 20
+    assert all(segment.key_index_bytes for segment in segments(topic) if segment.log_bytes > 256 << 10)
+    assert any(segment.key_index_bytes for segment in segments(topic))
+    check_keys(topic)
+    assert topic.verify().ok
+
+
+def test_compaction_of_keys_writes_indexes(tmp_path: Path) -> None:
+    config = {**CONFIG, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+    topic = topic_on(Storage(str(tmp_path / "t")), 2, config)
+    for _ in range(3):
+        topic.append([row for row in rows(range(RECORDS)) if row["key"]])
+    topic.compact()
+    compacted = [segment for segment in segments(topic) if segment.compacted]
+    assert compacted
+    assert all(segment.key_index_bytes for segment in compacted if segment.log_bytes > 256 << 10)
+    check_keys(topic)
+    assert topic.verify().ok
+    for key, record in topic.get([b"often", b"key 7"]).items():
+        assert topic.scan(keys=key).to_table()["offset"].to_pylist()[-1] == record.offset
+
+
+def test_an_active_segment_is_read_once_and_gets_an_index_when_it_rolls(tmp_path: Path) -> None:
+    topic = topic_on(Storage(str(tmp_path / "t")), 2, CONFIG)
+    with topic.writer() as writer:
+        for row in rows(range(300)):
+            writer.append(**row)
+        writer.flush()
+        check_keys(topic.refresh())
+        old_bytes = topic.storage.counters.bytes_read
+        assert topic.scan(keys="key 7").count() == topic.scan(keys="key 7").count()
+        assert topic.storage.counters.bytes_read - old_bytes < 100_000
+        for row in rows(range(300, RECORDS)):
+            writer.append(**row)
+        writer.flush()
+        check_keys(topic.refresh())
+    assert sum(segment.key_index_bytes > 0 for segment in segments(topic)) == 4
+    topic.seal()
+    check_keys(topic.refresh())
+    assert topic.verify().ok
+
+
+@pytest.mark.parametrize(
+    ("damage", "is_noticed"),
+    [
+        (lambda data: data[:50] + bytes([data[50] ^ 1]) + data[51:], True),
+        (lambda data: data[:-100], True),
+        (lambda data: data + b"1", False),
+        (lambda data: None, True),
+    ],
+    ids=["a changed byte", "too short", "too long", "missing"],
+)
+def test_a_bad_index_is_reported_and_costs_time_alone(
+    tmp_path: Path,
+    damage: Callable[[bytes], bytes | None],
+    is_noticed: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topic = keyed_topic(Storage(str(tmp_path / "t")), partitions=1)
+    files = sorted((tmp_path / "t").rglob("*.keyindex"))
+    assert len(files) == len(segments(topic))
+    for file in files:
+        data = damage(file.read_bytes())
+        file.unlink()
+        if data is not None:
+            file.write_bytes(data)
+    topic = topic_on(Storage(str(tmp_path / "t")))
+    check_keys(topic)
+    assert any("scanning the log instead" in message for message in caplog.messages) == is_noticed
+    assert not topic.verify().ok
+    report = topic.rebuild_indexes()
+    assert report.ok
+    assert len(report.rebuilt) == len(files)
+    assert topic.verify().ok
+    check_keys(topic)
+
+
+def test_an_index_of_another_log_is_found_by_verify(tmp_path: Path) -> None:
+    topic = keyed_topic(Storage(str(tmp_path / "t")), partitions=1)
+    first, second = (tmp_path / "t" / topic.reader.name(segment, ".keyindex") for segment in segments(topic)[:2])
+    first.write_bytes(second.read_bytes())
+    words = {anomaly.word for anomaly in topic_on(Storage(str(tmp_path / "t"))).verify().anomalies}
+    assert words == {"corrupt_index"}
+
+
+def test_a_key_in_a_store_takes_one_request_for_each_index_and_each_hit(memory_url: Address) -> None:
+    topic = keyed_topic(Storage(*memory_url))
+    counters = topic.storage.counters
+    scan = topic.scan(keys="key 7")
+    old_gets, old_bytes = counters.gets, counters.bytes_read
+    assert scan.count() > 0
+    assert counters.gets - old_gets <= len(scan.slices)
+    assert counters.bytes_read - old_bytes < 0.2 * sum(segment.log_bytes for segment in segments(topic))
+    old_gets = counters.gets
+    topic.scan(keys="absent")
+    assert counters.gets - old_gets <= len(segments(topic))
+
+
+def test_a_get_asks_the_partition_of_the_default_partitioner_first(tmp_path: Path) -> None:
+    topic = topic_on(Storage(str(tmp_path / "t")), 3, CONFIG)
+    topic.append([{"key": b"k", "value": b"own", "timestamp": NOW}])
+    own = topic.get("k")
+    assert own is not None
+    others = [number for number in range(3) if number != own.partition]
+    for time, number in zip((NOW + 2, NOW + 1), others, strict=True):
+        topic.append(
+            [{"key": key, "value": b"%d" % number, "timestamp": time} for key in (b"k", b"x")], partition=number
+        )
+    assert topic.get("k") == own
+    found = topic.get("x")
+    assert found is not None
+    expected = [record for number in range(3) for record in topic.records(number) if record.key == b"x"]
+    assert found in expected
+
+
+def test_a_get_returns_committed_records_and_tombstones(tmp_path: Path) -> None:
+    topic = topic_on(Storage(str(tmp_path / "t")), 1, CONFIG)
+    topic.append([{"key": b"a", "value": b"1"}, {"key": b"b", "value": b"1"}])
+    topic.append([{"key": b"a", "value": None}])
+    record = topic.get("a")
+    assert record is not None
+    assert record.value is None
+    assert topic.get([b"a", "b", "c"]).keys() == {b"a", b"b"}
+
+
+@pytest.mark.parametrize("keys", [3, [None], [b"k", 3]])
+def test_a_key_must_be_bytes_or_text(tmp_path: Path, keys: Any) -> None:
+    topic = topic_on(Storage(str(tmp_path / "t")), 1)
+    with pytest.raises(InvalidRecordError, match="a key must be bytes or str"):
+        topic.get(keys)
