@@ -73,7 +73,7 @@ def decoded(index: bytes, entry_count: int) -> dict[int, list[int]]:
     return positions
 
 
-def found(index: bytes, entry_count: int, hashes: np.ndarray) -> tuple[KeyBatches, int]:
+def searched(index: bytes, entry_count: int, hashes: np.ndarray) -> tuple[KeyBatches, int]:
     """The result of a search, and the bytes that it has read."""
     steps, size = search(entry_count, len(index), hashes), 0
     try:
@@ -101,7 +101,7 @@ def test_an_index_has_the_batches_of_each_key(batches: list[list[bytes | None]],
     assert decoded(index, count) == expected
     assert len(index) <= 12 * sum(map(len, expected.values())) + 8 + len(index) // BLOCK * 4
     for key in {key for keys in batches for key in keys if key is not None} | {b"absent"}:
-        result, _ = found(index, count, hashes_of(pa.array([key], pa.binary())))
+        result, _ = searched(index, count, hashes_of(pa.array([key], pa.binary())))
         assert result.positions.tolist() == expected.get(key_hash(key), [])
         assert result.rows.tolist() == [0] * len(result.positions)
 
@@ -124,7 +124,7 @@ def test_a_search_of_many_keys_finds_the_batches_of_each(many: tuple[bytes, int,
     assert decoded(index, count) == expected
     keys = [*(b"often %d" % row for row in range(0, 300, 7)), *(b"%d of 7" % row for row in range(0, 600, 5))]
     hashes = np.unique(hashes_of(pa.array(keys, pa.binary())))
-    result, _ = found(index, count, hashes)
+    result, _ = searched(index, count, hashes)
     by_hash = dict[int, list[int]]()
     for position, row in zip(*(column.tolist() for column in result), strict=True):
         by_hash.setdefault(int(hashes[row]), []).append(position)
@@ -135,7 +135,7 @@ def test_a_search_of_many_keys_finds_the_batches_of_each(many: tuple[bytes, int,
 def test_a_search_of_one_key_reads_a_small_part(many: tuple[bytes, int, dict[int, list[int]]]) -> None:
     index, count, _ = many
     for key in (b"3 of 5", b"absent", b"often 7"):
-        _, size = found(index, count, hashes_of(pa.array([key], pa.binary())))
+        _, size = searched(index, count, hashes_of(pa.array([key], pa.binary())))
         assert size <= 8 * BLOCK < len(index) / 5
 
 
@@ -154,10 +154,10 @@ def test_a_changed_byte_is_noticed(many: tuple[bytes, int, dict[int, list[int]]]
     damaged = bytearray(index)
     damaged[position] ^= 1
     with pytest.raises(CorruptIndexError, match="checksum of a block"):
-        found(bytes(damaged), count, np.array([number]))
+        searched(bytes(damaged), count, np.array([number]))
 
 
 def test_more_entries_than_the_file_has_are_noticed(many: tuple[bytes, int, dict[int, list[int]]]) -> None:
     index, count, expected = many
     with pytest.raises(CorruptIndexError, match="another size than its entries"):
-        found(index, 50 * count, np.array([sorted(expected)[-1]]))
+        searched(index, 50 * count, np.array([sorted(expected)[-1]]))

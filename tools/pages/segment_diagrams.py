@@ -77,4 +77,33 @@ def active_segment() -> str:
     return drawing.svg()
 
 
-PICTURES = {"relocatable": relocatable, "bundles": bundles, "active-segment": active_segment}
+def key_index() -> str:
+    """A hash, its expected entry, the blocks that are read, and the batches of the key."""
+    drawing = Drawing(760, 390, "A hash leads to a few blocks of the index, and these to the batches of the key")
+    drawing.box(30, 30, 190, 50, 'key "anna"\n~hash: 0.62 of the largest')
+    drawing.arrow((220, 55), (478, 128))
+    drawing.text(350, 66, "entry 0.62 · n, give or take 2 · √n", "small muted")
+    drawing.text(30, 122, "entries, by hash: 341 in a block of 4096 bytes with a checksum", "small muted")
+    for block in range(10):
+        drawing.rectangle(30 + 70 * block, 134, 66, 44, "hot" if 5 <= block <= 7 else "file")
+    drawing.text(487, 161, "one read", "small", "middle")
+    drawing.arrow((450, 180), (180, 304))
+    drawing.text(200, 214, "one batch has the key: its position", "small muted", "middle")
+    drawing.arrow((520, 180), (598, 232))
+    drawing.text(640, 202, "several: their postings", "small muted", "middle")
+    drawing.rectangle(540, 234, 190, 34, "hot")
+    drawing.text(635, 256, "1 · 4 · ~6", "small code", "middle")
+    drawing.arrow((570, 270), (490, 304))
+    drawing.arrow((660, 270), (676, 304))
+    drawing.text(30, 374, "the log: only these batches are read, and their keys compared", "small muted")
+    for batch in range(7):
+        drawing.box(30 + 100 * batch, 308, 92, 44, f"batch {batch}", "new" if batch in (1, 4, 6) else "file")
+    return drawing.svg()
+
+
+PICTURES = {
+    "relocatable": relocatable,
+    "bundles": bundles,
+    "active-segment": active_segment,
+    "key-index": key_index,
+}
