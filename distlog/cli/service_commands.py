@@ -13,7 +13,7 @@ import time
 import warnings
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -258,46 +258,40 @@ class Service:
     def __init__(
         self, roots: Sequence[str], settings: Mapping[str, object], storage: Mapping[str, Any], *, as_json: bool
     ) -> None:
-        self._as_json, self._runs = as_json, list[TaskRun]()
-        self._manager = LogManager(roots, config=settings, storage_options=storage, on_run=self._print_run)
-        self._line = StatusLine("distlog", self._status)
-        self._keeps_runs = False
+        self._as_json = as_json
+        self._line = StatusLine("distlog", self._status, as_json=as_json)
+        #: Called after each run of a task.
+        self._on_run: Callable[[TaskRun], None] = partial(_print_run, self._line)
+        self._manager = LogManager(
+            roots, config=settings, storage_options=storage, on_run=lambda run: self._on_run(run)
+        )
 
     def run_once(self) -> int:
         """Run each task once, and print one report. Returns the exit status."""
-        self._keeps_runs = True
+        runs = list[TaskRun]()
+        self._on_run = runs.append
         with self._line:
             ok = self._manager.run_once()
-        text = "\n".join([*(str(run) for run in self._runs if says_something(run)), self._status()])
-        runs = [run.to_dict() for run in self._runs]
-        print_report(Summary(text, {"ok": ok, "runs": runs}), as_json=self._as_json)
+        text = "\n".join([*(str(run) for run in runs if says_something(run)), self._status()])
+        fields = {"ok": ok, "runs": [run.to_dict() for run in runs]}
+        print_report(Summary(text, fields), as_json=self._as_json)
         return SUCCESS if ok else FAILED
 
-    def run(self, metrics_at: tuple[str, int] | None = None) -> int:
+    def run(self, metrics_at: Address) -> int:
         """Run the tasks until SIGTERM or SIGINT, and serve metrics at an address. Returns the exit status."""
-        server = _served(metrics_at, self._manager.metrics)
+        server, roots = metrics_server(metrics_at, self._manager.metrics), self._manager.roots
         with self._line, server as port, ending_signals() as signalled:
-            self._event("started", "running", roots=self._manager.roots, metrics_port=port)
+            self._line.event("started", f"running: {', '.join(roots)}", roots=roots, metrics_port=port)
             self._manager.start()
-            while not is_readable(signalled, _REDRAW_S if self._line.is_visible else None):
-                self._line.draw()
+            _draw_until(self._line, signalled)
             finished = self._manager.stop()
             self._line.clear()
-            self._event("stopped", "stopped" if finished else "stopped; a task was abandoned", finished=finished)
+            text = "stopped" if finished else "stopped; a task was abandoned"
+            self._line.event("stopped", text, finished=finished)
             if not finished:
                 end(SUCCESS)
         drop_what_cannot_be_written()
         return SUCCESS
-
-    def _print_run(self, run: TaskRun) -> None:
-        if self._keeps_runs:
-            self._runs.append(run)
-        elif says_something(run):
-            self._event("run", str(run), **run.to_dict())
-
-    def _event(self, name: str, text: str, **fields: object) -> None:
-        shown = f"{text}: {', '.join(self._manager.roots)}" if name == "started" else text
-        print_event(self._line, name, shown, fields, as_json=self._as_json)
 
     def _status(self) -> str:
         values = {metric.name: [value for _, value in metric.values] for metric in self._manager.metrics()}
@@ -310,21 +304,22 @@ class Service:
 def serve_until_signal(
     gateway: GatewayServer,
     make_tasks: MakeTasks | None,
-    metrics_at: tuple[str, int] | None,
+    metrics_at: Address,
     *,
     as_json: bool,
-    process: int | None = None,
+    process: int | None,
 ) -> NoReturn:
     """Serve until SIGTERM or SIGINT, answer the requests in flight, and end the process."""
     from distlog.gateway.gateway_server import warm_up
 
-    line = StatusLine("distlog" if process is None else f"distlog[{process}]", lambda: gateway.status)
+    program = "distlog" if process is None else f"distlog[{process}]"
+    line = StatusLine(program, lambda: gateway.status, as_json=as_json)
     # several processes cannot share the last line of a terminal
     line.is_visible = line.is_visible and process is None
-    tasks = make_tasks(partial(_print_run, line, as_json)) if make_tasks else None
+    tasks = make_tasks(partial(_print_run, line)) if make_tasks else None
     measured = (lambda: [*gateway.metrics(), *tasks.metrics()]) if tasks else gateway.metrics
     identity = {} if process is None else {"process": process, "pid": os.getpid()}
-    with line, _served(metrics_at, measured) as port, ending_signals() as signalled:
+    with line, metrics_server(metrics_at, measured) as port, ending_signals() as signalled:
         # a thread that computes must not delay each step of another thread by 5 ms
         sys.setswitchinterval(_TURN_S)
         # the start waits for the storage most of the time
@@ -334,18 +329,17 @@ def serve_until_signal(
             warming.wait()
             keep_what_is_loaded()
             fields = {**identity, "root": gateway.root, "listen": gateway.address, "metrics_port": port}
-            print_event(line, "started", f"serving {gateway.root} at {gateway.address}", fields, as_json=as_json)
+            line.event("started", f"serving {gateway.root} at {gateway.address}", **fields)
 
         gateway.start(joined, lambda: is_readable(signalled, 0))
         # its tasks print lines, so after this: the first line is the address
         if tasks:
             tasks.start()
-        while not is_readable(signalled, _REDRAW_S if line.is_visible else None):
-            line.draw()
+        _draw_until(line, signalled)
         finished = all([tasks is None or tasks.stop(), gateway.stop()])
         line.clear()
         text = "stopped" if finished else "stopped; a request or a task was abandoned"
-        print_event(line, "stopped", text, {**identity, "finished": finished}, as_json=as_json)
+        line.event("stopped", text, **identity, finished=finished)
     end(SUCCESS)
 
 
@@ -417,27 +411,24 @@ def says_something(run: TaskRun) -> bool:
     return bool(run.errors) or any(run.counts.values())
 
 
-def _served(where: tuple[str, int] | None, metrics: Callable[[], list[Metric]]) -> AbstractContextManager[int | None]:
-    """Serves metrics at an address, if there is one; yields the port."""
-    return nullcontext(None) if where is None else metrics_server(where[1], metrics, where[0])
-
-
-def _print_run(line: StatusLine, as_json: bool, run: TaskRun) -> None:
+def _print_run(line: StatusLine, run: TaskRun) -> None:
     if says_something(run):
-        print_event(line, "run", str(run), run.to_dict(), as_json=as_json)
+        line.event("run", str(run), **run.to_dict())
 
 
-def print_event(line: StatusLine, name: str, text: str, fields: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print an event of a gateway: the text, or a JSON object."""
-    if as_json:
-        line.print_json({"event": name, **fields})
-    else:
-        line.print(text)
+def _draw_until(line: StatusLine, signalled: int) -> None:
+    """Redraw the status line until the file of `ending_signals` can be read."""
+    while not is_readable(signalled, _REDRAW_S if line.is_visible else None):
+        line.draw()
 
 
 @contextmanager
-def metrics_server(port: int, metrics: Callable[[], list[Metric]], host: str = "127.0.0.1") -> Iterator[int]:
-    """Serve the result of `metrics` at the address `host`; yields the port, a free one for 0."""
+def metrics_server(address: Address, metrics: Callable[[], list[Metric]]) -> Iterator[int | None]:
+    """Serve the result of `metrics` at an address, if any; yields the port, a free port for 0."""
+    if address is None:
+        yield None
+        return
+    host, port = address
     prometheus = optional("prometheus_client", "--metrics-port", extra("metrics"))
     registry = prometheus.CollectorRegistry()
     registry.register(_Collector(metrics))

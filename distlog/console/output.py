@@ -193,12 +193,12 @@ def fail(program: str, error: Exception, reason: str | None = None, *, as_json: 
 
 
 class StatusLine(logging.Handler):
-    """Prints lines above a status line, which only terminals have. Safe between threads."""
+    """Prints the events of a service above a status line, which only terminals have. Safe between threads."""
 
-    def __init__(self, program: str, status: Callable[[], str]) -> None:
+    def __init__(self, program: str, status: Callable[[], str], *, as_json: bool = False) -> None:
         super().__init__(logging.WARNING)
-        self._program, self._status = program, status
-        self._turn = threading.RLock()
+        self._program, self._status, self._as_json = program, status, as_json
+        self._output_lock = threading.RLock()
         self.is_visible = sys.stderr.isatty()
 
     def __enter__(self) -> StatusLine:
@@ -211,26 +211,25 @@ class StatusLine(logging.Handler):
 
     def draw(self) -> None:
         if self.is_visible:
-            with self._writing():
-                sys.stderr.write(f"\r{text(self._status())}\x1b[K")
-                sys.stderr.flush()
+            self._replace(text(self._status()))
 
     def clear(self) -> None:
         if self.is_visible:
-            with self._writing():
-                sys.stderr.write("\r\x1b[K")
-                sys.stderr.flush()
+            self._replace("")
 
-    def print(self, line: str) -> None:
+    def _replace(self, status: str) -> None:
+        with self._writing():
+            sys.stderr.write(f"\r{status}\x1b[K")
+            sys.stderr.flush()
+
+    def event(self, name: str, line: str, **fields: object) -> None:
+        """Print an event: the line, or as JSON its name and fields."""
         with self._writing():
             self.clear()
-            print(text(line), flush=True)
-            self.draw()
-
-    def print_json(self, event: dict[str, object]) -> None:
-        with self._writing():
-            self.clear()
-            print_json(event)
+            if self._as_json:
+                print_json({"event": name, **fields})
+            else:
+                print(text(line))
             sys.stdout.flush()
             self.draw()
 
@@ -247,7 +246,7 @@ class StatusLine(logging.Handler):
     @contextmanager
     def _writing(self) -> Iterator[None]:
         # the service, and the caller that logs, must not fail for a full disk or a reader that has ended
-        with suppress(OSError), self._turn:
+        with suppress(OSError), self._output_lock:
             yield
 
 

@@ -315,15 +315,15 @@ def test_a_wrong_command_line_is_refused(
 
 def test_a_port_in_use_is_one_line_of_error() -> None:
     with (
-        metrics_server(0, list) as port,
+        metrics_server(("127.0.0.1", 0), list) as port,
         pytest.raises(StorageError, match="cannot serve metrics: Address already in use"),
-        metrics_server(port, list),
+        metrics_server(("127.0.0.1", port or 0), list),
     ):
         pass
 
 
 def test_metrics_are_served_at_their_address_only() -> None:
-    with metrics_server(0, list, "127.0.0.1") as port:
+    with metrics_server(("127.0.0.1", 0), list) as port:
         socket.create_connection(("127.0.0.1", port), timeout=30).close()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.2", port), timeout=30)
@@ -358,10 +358,10 @@ def test_failed_output_does_not_stop_the_service(number: int, monkeypatch: pytes
     output, errors = Full(), Full()
     monkeypatch.setattr(sys, "stdout", output)
     monkeypatch.setattr(sys, "stderr", errors)
-    line = StatusLine("distlog", lambda: "well")
+    line, json_line = (StatusLine("distlog", lambda: "well", as_json=as_json) for as_json in (False, True))
     line.is_visible = True
-    line.print("a line")
-    line.print_json({"event": "run"})
+    line.event("run", "a line")
+    json_line.event("run", "a line")
     line.handle(logging.LogRecord("distlog", logging.WARNING, "", 0, "a warning", (), None))
     line.draw()
     line.clear()
@@ -371,7 +371,10 @@ def test_failed_output_does_not_stop_the_service(number: int, monkeypatch: pytes
 
 def test_without_prometheus_client_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'pydistlog\[metrics\]'"), metrics_server(0, list):
+    with (
+        pytest.raises(ModuleNotFoundError, match=r"pip install 'pydistlog\[metrics\]'"),
+        metrics_server(("", 0), list),
+    ):
         pass
 
 
