@@ -70,7 +70,7 @@ def append_inputs(spark: SparkSession, options: argparse.Namespace) -> Summary:
         raise InvalidConfigError("give --app-id and --batch-id together: one alone prevents no duplicates")
     if not options.create and (options.config or options.partitions is not None):
         raise InvalidConfigError("--partitions and --config need --create: use `distlog alter` to change a topic")
-    batch_id = check_batch(options.app_id, options.batch_id)
+    batch_id = parse_batch_id(check_batch(options.app_id, options.batch_id))
     storage = dict(options.storage)
     reader = FileReader(reader_options, InputStorage(input_settings(spark, options.input, storage)))
     files = reader.files(options.input)
@@ -80,12 +80,7 @@ def append_inputs(spark: SparkSession, options: argparse.Namespace) -> Summary:
         topic = open_or_create(options.topic, options.partitions, dict(options.config), storage)
     else:
         topic = open_topic(options.topic, storage_options=storage)
-    write = WriteOptions(
-        topic.storage,
-        options.app_id,
-        None if batch_id is None else parse_batch_id(str(batch_id)),
-        options.compression,
-    )
+    write = WriteOptions(topic.storage, options.app_id, batch_id, options.compression)
     result = append_files(spark, topic, reader, files, write)
     if result.without_records:
         print(f"append.py: {warning_of_no_records(result.without_records)}", file=sys.stderr)

@@ -40,7 +40,6 @@ from distlog.core.files.input_files import InputFile
 from distlog.core.format.kernels.native import release_compiler
 from distlog.core.format.record_encoder import codec_of
 from distlog.core.write.append import AppendResult, check_room_for_batch_id, replayed
-from distlog.spark.batch_source import check_writable
 from distlog.spark.executor import run_tasks
 from distlog.spark.sink import (
     MicroBatch,
@@ -108,8 +107,7 @@ def append_frame(topic: Topic, rows: DataFrame, options: WriteOptions, *, shuffl
     snapshot, app_id, batch_id = topic.snapshot, options.app_id, options.batch_id
     batch = _micro_batch(rows)
     check_named(batch, options)
-    codec_of(topic.config, options.compression)
-    check_writable(rows.schema, topic.config)
+    options.check(rows.schema, topic.config)
     planned = PlannedTopic.of(snapshot, app_id, batch_id)
     if planned.is_replayed:
         topic.storage.sync(paths.COMMITS_DIR)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import ceil
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -39,9 +39,9 @@ from distlog.core.errors import InvalidConfigError, InvalidRecordError, TopicNot
 from distlog.core.format.indexes import IndexCache
 from distlog.core.format.kernels.record_scan import to_microseconds
 from distlog.core.log.live_snapshot import with_tails
-from distlog.core.read.conditions import Conditions, Ranges
+from distlog.core.read.conditions import Conditions
 from distlog.core.read.scan import plan_slices
-from distlog.core.segments.chunks import Isolation, SegmentSlice, TimeRange, split_by_bytes
+from distlog.core.segments.chunks import Isolation, SegmentSlice, split_by_bytes
 from distlog.core.segments.segment_reader import SegmentReader, TopicHandle, read_slices, topic_log
 from distlog.core.storage.parallel import process_lock
 from distlog.core.storage.storage import Storage
@@ -101,6 +101,7 @@ _MOST_ROWS = 2**31 - 1
 MAX_TOPICS = 8
 #: A plan of a micro-batch may miss commits of the last second; the commit of the batch finds these.
 RECENT_MS = 1000
+T = TypeVar("T")
 
 
 def schema_of(columns: Sequence[str] | None, include_headers: bool) -> StructType:
@@ -237,7 +238,25 @@ def split(slices: Sequence[SegmentSlice], size: SplitSize) -> list[list[SegmentS
     groups = split_by_bytes(cuts, target)
     if size.max_records is None:
         return groups
-    return [cut for group in groups for cut in _pack_by_records(group, size.max_records)]
+    limited = (grouped(group, _offset_count, size.max_records) for group in groups)
+    return list(chain.from_iterable(limited))
+
+
+def _offset_count(part: SegmentSlice) -> int:
+    return part.end_offset - part.start_offset
+
+
+def grouped(items: Iterable[T], size_of: Callable[[T], int], most: int) -> Iterator[list[T]]:
+    """Yield adjacent items in groups of at most `most` in total; a larger item is a group."""
+    group, total = list[T](), 0
+    for item in items:
+        if group and total + size_of(item) > most:
+            yield group
+            group, total = [], 0
+        group.append(item)
+        total += size_of(item)
+    if group:
+        yield group
 
 
 def _cut_by_offsets(
@@ -251,20 +270,6 @@ def _cut_by_offsets(
         parts = max(parts, -(-(end - start) // max_records))
     edges = [start + (end - start) * part // parts for part in range(parts + 1)]
     return (segment_slice._replace(start_offset=low, end_offset=high) for low, high in pairwise(edges))
-
-
-def _pack_by_records(slices: Iterable[SegmentSlice], max_records: int) -> Iterator[list[SegmentSlice]]:
-    group: list[SegmentSlice] = []
-    held = 0
-    for segment_slice in slices:
-        records = segment_slice.end_offset - segment_slice.start_offset
-        if group and held + records > max_records:
-            yield group
-            group, held = [], 0
-        group.append(segment_slice)
-        held += records
-    if group:
-        yield group
 
 
 def load_snapshot(options: ReadOptions) -> Snapshot:
@@ -309,13 +314,15 @@ class DistlogReader(DataSourceReader):
         if options is None or snapshot is None:
             raise RuntimeError("a reader plans in the driver only")
         reader = SegmentReader(options.storage, snapshot.name, IndexCache())
-        bounds, times = self._narrow(read_bounds(reader, snapshot, options), options.times)
-        slices, isolation = plan_slices(reader, snapshot, bounds, options.isolation, times=times)
+        bounds = read_bounds(reader, snapshot, options)
+        conditions = self._conditions(frozenset(bounds))
+        times = options.times.within(conditions.times)
+        slices, isolation = plan_slices(reader, snapshot, conditions.narrow(bounds), options.isolation, times=times)
         size = SplitSize(os.cpu_count() or 1, options.min_partitions, options.max_records)
         return [Split(group, isolation) for group in split(slices, size)]
 
-    def _narrow(self, bounds: Ranges, times: TimeRange) -> tuple[Ranges, TimeRange]:
-        return bounds, times
+    def _conditions(self, partitions: frozenset[int]) -> Conditions:
+        return Conditions(partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark makes a partition if none was planned
@@ -384,15 +391,15 @@ class FilteringReader(DistlogReader):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_filters": ()}
 
-    def _narrow(self, bounds: Ranges, times: TimeRange) -> tuple[Ranges, TimeRange]:
-        conditions = Conditions(frozenset(bounds))
+    def _conditions(self, partitions: frozenset[int]) -> Conditions:
+        conditions = Conditions(partitions)
         for pushed in self._filters:
             operator, attribute = _OPERATORS.get(type(pushed)), getattr(pushed, "attribute", ("",))
             values = pushed.value if isinstance(pushed, In) else (getattr(pushed, "value", None),)
             numbers = [number for value in values if (number := _number(attribute, value)) is not None]
             if operator is not None and numbers and len(numbers) == len(values):
                 conditions = conditions.compared(attribute[0], operator, numbers)
-        return conditions.narrow(bounds), times.within(conditions.times)
+        return conditions
 
 
 _OPERATORS: dict[type[Filter], str] = {

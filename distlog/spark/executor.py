@@ -26,7 +26,7 @@ from distlog.core.maintain.executor import Item as SizedItem
 from distlog.core.maintain.executor import WorkItem
 from distlog.core.maintain.group_rewrite import RewriteFailure, RewrittenGroup, RewrittenPartition, result_or_failure
 from distlog.core.segments.segment_reader import TopicHandle
-from distlog.spark.batch_source import SplitSize
+from distlog.spark.batch_source import SplitSize, grouped
 from distlog.spark.options import exclude_from_gc
 from distlog.spark.spark_session import cores
 from distlog.spark.versions import HAS_ARROW_FUNCTIONS, by_id, check_pyspark
@@ -108,17 +108,8 @@ def target_cost(items: Iterable[WorkItem], core_count: int) -> int:
 
 
 def pack(items: Iterable[SizedItem], target: int) -> Iterator[list[SizedItem]]:
-    """Yield the items, in order, in groups that cost about `target`."""
-    group: list[SizedItem] = []
-    total = 0
-    for item in items:
-        if group and total + cost(item) > target:
-            yield group
-            group, total = [], 0
-        group.append(item)
-        total += cost(item)
-    if group:
-        yield group
+    """Yield the items, in order, in groups that cost at most `target`; a dearer item is a group."""
+    return grouped(items, cost, target)
 
 
 def run_tasks(spark: SparkSession, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:

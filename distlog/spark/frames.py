@@ -98,15 +98,10 @@ def append(
         1
     """
     _check_frame(df)
-    batch_id = check_batch(app_id, batch_id)
+    batch_id = parse_batch_id(check_batch(app_id, batch_id))
     topic = _writable(url, storage_options)
-    options = WriteOptions(
-        topic.storage,
-        app_id,
-        None if batch_id is None else parse_batch_id(str(batch_id)),
-        compression,
-        timestamp_unit=check_unit(timestamp_unit),
-    )
+    unit = check_unit(timestamp_unit)
+    options = WriteOptions(topic.storage, app_id, batch_id, compression, timestamp_unit=unit)
     order = order_columns(order_by)
     if shuffle and order:
         raise InvalidConfigError("give shuffle or order_by: a shuffle by partition loses the order")

@@ -129,7 +129,7 @@ class WriteOptions:
             raise InvalidConfigError("leave txnVersion out: the versions of a stream are its batches' numbers")
         if not is_stream and (app_id is None) != (version is None):
             raise InvalidConfigError("give txnAppId and txnVersion together: one alone prevents no duplicates")
-        batch_id = None if version is None else parse_batch_id(version)
+        batch_id = parse_batch_id(version)
         # a stream's batch ids come with its commits: 0 stands for them
         check_batch(app_id, 0 if is_stream and app_id is not None else batch_id)
         codec = options.text("compression") or options.text("kafka.compression.type")
@@ -138,15 +138,20 @@ class WriteOptions:
         unit = check_unit(options.text("timestampUnit") or "ms")
         return cls(storage_of(texts), app_id, batch_id, codec, merge, topic_name, unit)
 
-    def check_topic(self) -> None:
-        """Raise InvalidConfigError if the option topic names another topic than the path."""
+    def check(self, schema: StructType, config: TopicConfig) -> None:
+        """Raise InvalidConfigError or InvalidRecordError unless rows of `schema` can be appended to the topic."""
         if self.topic_name not in (None, self.storage.name):
             text = "option topic must name the topic of the path: write to the path of the other topic"
             raise InvalidConfigError(text, topic=self.topic_name, path=self.storage.name)
+        check_writable(schema, config)
+        codec_of(config, self.compression)
 
 
-def parse_batch_id(text: str) -> BatchId:
-    """Parse a number if the text is one: Spark's options are strings, but its batches have numbers."""
+def parse_batch_id(batch_id: BatchId | None) -> BatchId | None:
+    """Make a text of digits a number: Spark's options are texts, but its batches have numbers."""
+    if batch_id is None:
+        return None
+    text = str(batch_id)
     is_number = len(text) <= LONGEST_NAME and text.isascii() and text.isdecimal()
     return int(text) if is_number else text
 
@@ -225,11 +230,7 @@ class TaskWriter:
         exclude_from_gc()
 
     def close(self) -> WrittenSegments:
-        try:
-            segments = tuple(self._appender.close())
-        except BaseException:
-            self.abort()
-            raise
+        segments = tuple(self._appender.close())
         batch = micro_batch(self._context.getLocalProperty) if self._context else None
         return WrittenSegments(segments, batch, self._topic)
 
@@ -359,11 +360,8 @@ class DistlogWriter(DataSourceArrowWriter):
         """Load the topic, and check the write before any task runs."""
         _, snapshot = KNOWN_TOPICS.load(options.storage)
         check_room_for_batch_id(snapshot, options.app_id, options.batch_id)
-        topic = PlannedTopic.of(snapshot, options.app_id, options.batch_id)
-        options.check_topic()
-        check_writable(schema, topic.config)
-        codec_of(topic.config, options.compression)
-        return cls(options, topic)
+        options.check(schema, snapshot.config)
+        return cls(options, PlannedTopic.of(snapshot, options.app_id, options.batch_id))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         if not self._topic.is_replayed:
@@ -402,9 +400,7 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
         if works_for(COMMITTER):
             return cls(options, None)
         _, snapshot = KNOWN_TOPICS.load(options.storage, recent_ms=RECENT_MS)
-        options.check_topic()
-        check_writable(schema, snapshot.config)
-        codec_of(snapshot.config, options.compression)
+        options.check(schema, snapshot.config)
         return cls(options, PlannedTopic.of(snapshot, None, None))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

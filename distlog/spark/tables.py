@@ -162,7 +162,8 @@ def to_table(
         if checkpoint is not None:
             raise InvalidConfigError("a table of Delta or Iceberg has no checkpoint: its commits hold the offsets")
         keyed = "compact" in topic.config.cleanup_policy and not changes
-        rows, batches = fill(lake, topic, [*COLUMNS, "value"], shaped, keyed=keyed, limits=limits)
+        with lake.explained_misfits():
+            rows, batches = Filling(lake, topic.refresh(), [*COLUMNS, "value"], shaped, keyed, limits).run()
     return TableReport(table, rows, batches, time.monotonic() - started)
 
 
@@ -518,20 +519,6 @@ class IcebergTable(LakeTable):
 _FORMATS: Mapping[LakeFormat, type[LakeTable]] = {"delta": DeltaTable, "iceberg": IcebergTable}
 
 
-def fill(
-    table: LakeTable,
-    topic: Topic,
-    columns: list[str],
-    shaped: Callable[[DataFrame], DataFrame],
-    *,
-    keyed: bool,
-    limits: Limits,
-) -> tuple[int, int]:
-    """Add the topic's records that the table lacks. Returns the numbers of added rows and batches."""
-    with table.explained_misfits():
-        return _Filling(table, topic.refresh(), columns, shaped, keyed, limits).run()
-
-
 def _start(mark: _Mark, number: int, state: PartitionState) -> int:
     """Return the first offset that the table lacks. Raises OffsetOutOfRangeError if it was deleted."""
     # a partition that was added after the table was made begins at its first record
@@ -548,16 +535,19 @@ def _start(mark: _Mark, number: int, state: PartitionState) -> int:
 
 
 @dataclass(slots=True)
-class _Filling:
+class Filling:
+    """Adds the records that the table lacks, in batches within `limits`."""
+
     table: LakeTable
     topic: Topic
     columns: list[str]
-    shaped: Callable[[DataFrame], DataFrame]
+    shaped: Shaped
     keyed: bool
     limits: Limits
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def run(self) -> tuple[int, int]:
+        """Return the numbers of added rows and batches."""
         snapshot = self.topic.live_snapshot
         admission = Admission(self.limits, time.monotonic)
         rows = batches = 0
