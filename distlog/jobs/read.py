@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator
 from functools import partial
 
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+import pyarrow as pa
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from distlog.console import arguments
-from distlog.console.output import Milliseconds, Summary, text
+from distlog.console.output import Summary
 from distlog.core.display import counted
 from distlog.core.errors import InvalidConfigError
+from distlog.core.files.text_lines import split_lines
+from distlog.core.format.record_batch import COLUMNS, SCHEMA
+from distlog.core.read.row_lines import json_objects, tabbed
 from distlog.jobs.job import argument, job_parser, run_job
+from distlog.spark.batch_source import SPARK_NAMES
 from distlog.spark.frames import read
+from distlog.spark.versions import map_in_arrow
 
 #: How many records are printed without a limit.
 CONSOLE_LIMIT = 20
@@ -49,70 +56,33 @@ def _write(rows: DataFrame, options: argparse.Namespace) -> int:
     observation = Observation("rows")
     watched = rows.observe(observation, F.count(F.lit(1)).alias("records"))
     if options.format == "json":
-        watched.select(json_line()).write.text(options.output)
+        map_in_arrow(watched, _json_lines, "value string").write.text(options.output)
     else:
         watched.write.parquet(options.output)
     return int(observation.get["records"])
 
 
+def _json_lines(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for records in _stored(pa.Table.from_batches([batch])).to_batches():
+            lines = split_lines(bytes(json_objects(records)).removesuffix(b"\n"))
+            yield pa.record_batch({"value": lines.cast(pa.string())})
+
+
+def _stored(rows: pa.Table) -> pa.Table:
+    """Return rows with Spark's columns as records with distlog's columns."""
+    return rows.select([SPARK_NAMES[name] for name in COLUMNS]).rename_columns(COLUMNS).cast(SCHEMA)
+
+
 def _print(rows: DataFrame, *, as_json: bool) -> int:
-    if as_json:
-        lines = [row[0] for row in rows.select(json_line()).collect()]
-    else:
-        names = ("partition", "offset", "timestamp", "key", "value")
-        table = rows.withColumn("timestamp", F.unix_millis("timestamp")).select(*names).collect()
-        lines = ["\t".join(_cell(name, row[name]) for name in names) for row in table]
-        print(*names, sep="\t")
-    for line in lines:
-        print(line)
-    return len(lines)
-
-
-def _cell(name: str, value: object) -> str:
-    if name == "timestamp" and isinstance(value, int):
-        return str(Milliseconds(value))
-    return text(bytes(value) if isinstance(value, bytearray) else value)
-
-
-def json_line() -> Column:
-    """A record as the command line prints it: bytes as text if they are UTF-8, else {"base64": "..."}.
-
-    It is an expression of Spark, not the kernel of `lines`, since Spark's plan writes it where the records are: no
-    worker of Python is started, and no record crosses to one.
-    """
-    headers = F.transform(
-        "headers", lambda header: _object({"key": _json_text(header["key"]), "value": _json_bytes(header["value"])})
-    )
-    return _object(
-        {
-            "partition": F.col("partition").cast("string"),
-            "offset": F.col("offset").cast("string"),
-            "timestamp": F.unix_millis("timestamp").cast("string"),
-            "timestamp_type": F.col("timestampType").cast("string"),
-            "key": _json_bytes(F.col("key")),
-            "value": _json_bytes(F.col("value")),
-            "headers": F.concat(F.lit("["), F.concat_ws(", ", headers), F.lit("]")),
-        }
-    ).alias("value")
-
-
-def _object(members: Mapping[str, Column]) -> Column:
-    columns = [column for name, value in members.items() for column in (F.lit(f', "{name}": '), value)]
-    columns[0] = F.lit(f'{{"{next(iter(members))}": ')
-    return F.concat(*columns, F.lit("}"))
-
-
-def _json_bytes(column: Column) -> Column:
-    decoded = column.cast("string")
-    encoded = F.concat(F.lit('{"base64": "'), F.base64(column), F.lit('"}'))
-    return (
-        F.when(column.isNull(), F.lit("null")).when(F.is_valid_utf8(decoded), _json_text(decoded)).otherwise(encoded)
-    )
-
-
-def _json_text(column: Column) -> Column:
-    """The text as a JSON string: Spark's JSON of a list of one, without the brackets."""
-    return F.regexp_replace(F.to_json(F.array(column)), r"^\[|\]$", "")
+    records = _stored(rows.toArrow())
+    columns = COLUMNS if as_json else ("partition", "offset", "timestamp", "key", "value")
+    if not as_json:
+        print(*columns, sep="\t")
+    for batch in records.select(columns).to_batches():
+        # as text, since the encoding of standard output may lack characters
+        sys.stdout.write(bytes(json_objects(batch) if as_json else tabbed(batch)).decode())
+    return int(records.num_rows)
 
 
 parser = job_parser("read.py", __doc__)
