@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import pyarrow as pa
@@ -275,37 +275,6 @@ def check_named(batch: MicroBatch | None, options: WriteOptions) -> None:
         raise InvalidConfigError(text, query=batch.query_id, batch=batch.batch_id)
 
 
-def commit_segments(
-    handle: TopicHandle,
-    snapshot: Snapshot,
-    planned: PlannedTopic,
-    segments: Sequence[SegmentInfo],
-    *,
-    app_id: str | None,
-    batch_id: BatchId | None,
-    in_order: bool,
-    merges: bool,
-    write_id: str | None = None,
-) -> AppendResult:
-    """Append `segments` in one commit, then merge if the write `merges`; raises the errors of `commit_append`."""
-    planned.check(snapshot)
-    result, snapshot = commit_append(
-        handle,
-        snapshot,
-        segments,
-        read_version=planned.version,
-        app_id=app_id,
-        batch_id=batch_id,
-        in_order=in_order,
-        write_id=write_id,
-        written_by=planned.config,
-    )
-    KNOWN_TOPICS.keep(handle, snapshot)
-    if merges and not result.replayed:
-        _merge(handle, snapshot, segments)
-    return result
-
-
 def commit_written(
     options: WriteOptions,
     planned: PlannedTopic,
@@ -316,25 +285,30 @@ def commit_written(
     batch: MicroBatch | None = None,
     write_id: str | None = None,
 ) -> AppendResult:
-    """Append the segments that tasks have `written`, in the order of the tasks, in one commit."""
+    """Append the segments that tasks have `written`, in the order of the tasks, in one commit, and merge them."""
     segments = [segment for message in written for segment in message.segments]
     batch = next((message.micro_batch for message in written if message.micro_batch), batch)
     check_named(batch, options)
     # a micro-batch without rows makes no commit
     if batch is not None and not segments:
         return replayed(snapshot, options.app_id, options.batch_id) or AppendResult(None)
-    return commit_segments(
+    planned.check(snapshot)
+    result, snapshot = commit_append(
         handle,
         snapshot,
-        planned,
         segments,
+        read_version=planned.version,
         app_id=options.app_id,
         batch_id=options.batch_id,
         # Spark numbers the batches of a query, so the newest number shows which were committed
         in_order=batch is not None and options.batch_id == batch.batch_id,
-        merges=options.merges(is_micro_batch=batch is not None),
         write_id=write_id,
+        written_by=planned.config,
     )
+    KNOWN_TOPICS.keep(handle, snapshot)
+    if options.merges(is_micro_batch=batch is not None) and not result.replayed:
+        _merge(handle, snapshot, segments)
+    return result
 
 
 def _merge(handle: TopicHandle, snapshot: Snapshot, appended: Sequence[SegmentInfo]) -> None:
@@ -416,7 +390,6 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
         """
         exclude_from_gc()
         written = all_written(messages)
-        segments = [segment for message in written for segment in message.segments]
         planned = next((message.topic for message in written if message.segments), None)
         if planned is None:
             return
@@ -427,18 +400,12 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
             raise CommitConflictError(
                 "nothing was committed: Spark did not pass the id of the query; give the option txnAppId"
             )
-        result = commit_segments(
-            handle,
-            snapshot,
-            planned,
-            segments,
-            app_id=app_id,
-            batch_id=batchId,
-            in_order=True,
-            merges=self._options.merges(is_micro_batch=True),
-        )
+        options = replace(self._options, app_id=app_id, batch_id=batchId)
+        own_batch = MicroBatch(app_id, batchId)
+        result = commit_written(options, planned, written, handle, snapshot, batch=own_batch)
         if result.replayed:
-            _log_skipped(handle, app_id, batchId, sum(segment.record_count for segment in segments), result)
+            records = sum(segment.record_count for message in written for segment in message.segments)
+            _log_skipped(handle, app_id, batchId, records, result)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
         """Vacuum deletes the files: the outcome of the commit may be unknown."""
