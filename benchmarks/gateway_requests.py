@@ -170,8 +170,8 @@ def fed(rate: int, seconds: int, config: GatewayConfig) -> Requests:
     batch = _batch(config.linger_bytes // PARTITIONS + 1)
     # only the last batch fills a commit: one that was full before would leave the others waiting
     full = len(batch) * PARTITIONS
-    fresh = RefreshingTopic(TOPIC, topic)
-    gathered = GatheredAppends(fresh, _AGES_MS, full, lambda number: partial(failed.check, TOPIC, number))
+    hosted = RefreshingTopic(TOPIC, topic)
+    gathered = GatheredAppends(hosted, _AGES_MS, full, lambda number: partial(failed.check, TOPIC, number))
     # what comes first does not wait until the commit is full
     gathered.append({0: (batch, None)})[0].result()
     counters = topic.storage.counters

@@ -182,7 +182,7 @@ class ProduceRequest(DelayedAppend):
             part.state = PartState.APPENDED
             if part.info.appended.flush_due:
                 # a sync that fails may cut it off, and with it the log's only batch of a producer
-                self._broker.metadata.failed.failed(part.topic, part.number, records)
+                self._broker.metadata.failed_batches.add(part.topic, part.number, records)
             else:
                 self._succeed(part)
 
@@ -270,7 +270,7 @@ class ProduceRequest(DelayedAppend):
         part.state, part.error = PartState.DURABLE, None
         assert part.partition is not None
         if part.records:
-            self._broker.metadata.failed.appended(part.topic, part.number, part.records)
+            self._broker.metadata.failed_batches.remove(part.topic, part.number, part.records)
         self._broker.fetches.appended(part.partition)
         _warn_of_early_times(part, part.partition)
 
@@ -283,7 +283,7 @@ class ProduceRequest(DelayedAppend):
             _drop_tracebacks(part.error)
             if part.code.retriable and part.records:
                 # the topic may not have been found: its name and its id are two keys, and the log checks both
-                self._broker.metadata.failed.failed(part.topic, part.number, part.records)
+                self._broker.metadata.failed_batches.add(part.topic, part.number, part.records)
 
     def _respond(self) -> None:
         request, parts = self.request, self._parts
@@ -334,7 +334,7 @@ def _warn_of_early_times(part: ProducedPart, partition: Partition) -> None:
         return
     times_ms = _TIMES.unpack_from(part.records, _TIMES_AT)
     if min(times_ms) < USUAL_MS and (early_ms := next(filter(is_early, times_ms), None)) is not None:
-        warn_of_early(partition.fresh.name, partition.fresh.snapshot.topic_id, early_ms)
+        warn_of_early(partition.hosted.name, partition.hosted.snapshot.topic_id, early_ms)
 
 
 def _drop_tracebacks(error: BaseException) -> None:

@@ -249,7 +249,7 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
     def _check(self) -> None:
         with self._lock:
             waiting, partitions = list(self._waiting), list(self._by_partition)
-        for topic in {partition.fresh for partition in partitions if not partition.fresh.is_local}:
+        for topic in {partition.hosted for partition in partitions if not partition.hosted.is_local}:
             # the fetches that wake up answer with the error
             with suppress(DistlogError, OSError):
                 topic.refresh(self._refresh_ms)

@@ -58,9 +58,9 @@ class GatheredAppends:
     """
 
     def __init__(
-        self, fresh: RefreshingTopic, linger_ms: int, linger_bytes: int, first: Callable[[int], FirstBatch]
+        self, hosted: RefreshingTopic, linger_ms: int, linger_bytes: int, first: Callable[[int], FirstBatch]
     ) -> None:
-        self._fresh, self._linger_s, self._linger_bytes = fresh, linger_ms / 1000, linger_bytes
+        self._hosted, self._linger_s, self._linger_bytes = hosted, linger_ms / 1000, linger_bytes
         self._changed = threading.Condition()
         # oldest first; the last one takes more requests, unless it is full
         self._waiting = deque[_Gathering]()
@@ -75,7 +75,7 @@ class GatheredAppends:
 
     def append(self, requested: RequestedBatches, connection: object | None = None) -> Results:
         """Append batches with the next commit, each unless its fence refuses. Raises TopicNotFoundError."""
-        config, now_ms = self._fresh.snapshot.config, self._fresh.topic.clock()
+        config, now_ms = self._hosted.snapshot.config, self._hosted.topic.clock()
         results, batches = Results(), list[GatheredBatch]()
         for number, (records, fence) in requested.items():
             try:
@@ -94,7 +94,7 @@ class GatheredAppends:
 
     def append_runs(self, runs: Mapping[int, BatchRun], fence: Fence, *, at_once: bool = True) -> Results:
         """Append batches of the gateway, by partition; with `at_once` without a linger. Raises as `append`."""
-        config, batches = self._fresh.snapshot.config, list[GatheredBatch]()
+        config, batches = self._hosted.snapshot.config, list[GatheredBatch]()
         for number, run in runs.items():
             valid = ValidBatch(run.data, run.rows, int(run.newest_offsets[0]), int(run.min_timestamps[0]))
             batches.append(GatheredBatch(number, valid, config, fence))
@@ -107,7 +107,7 @@ class GatheredAppends:
                 # the topic may exist, and need its end marker
                 raise StorageError("the topic was dropped, or the gateway is stopping: retry")
             if self._is_closing:
-                raise TopicNotFoundError("the topic was dropped, or the gateway is stopping", topic=self._fresh.name)
+                raise TopicNotFoundError("the topic was dropped, or the gateway is stopping", topic=self._hosted.name)
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="gathered-appends", daemon=True)
                 # noted after the start, which fails where the system has no more threads
@@ -194,7 +194,7 @@ class GatheredAppends:
             batches = [batch for batch in batches if batch.outcome is None]
 
     def _try(self, batches: Sequence[GatheredBatch]) -> None:
-        check = ProducerCheck(self._fresh.topic.handle, self._fresh.refresh(), self._first)
+        check = ProducerCheck(self._hosted.topic.handle, self._hosted.refresh(), self._first)
         accepted: dict[int, list[GatheredBatch]] = {}
         # the batches that a client has sent again, each with the first one
         repeats = list[tuple[GatheredBatch, GatheredBatch]]()
@@ -217,7 +217,7 @@ class GatheredAppends:
         # the least strict one that a batch was validated with: one that demands no keys
         config = next((config for config in configs if "compact" not in config.cleanup_policy), configs[0])
         result, after = commit_batches(check, parts, config, partial(refuse_fenced, accepted))
-        self._fresh.topic.advance(after)
+        self._hosted.topic.advance(after)
         for number, batches in accepted.items():
             first = result.offsets[number][0]
             for batch in batches:

@@ -53,29 +53,28 @@ from distlog.gateway.topics.topic_index import LOOK_MS, TopicIndex, TopicSummary
 class MetadataCache:
     """The topics of `root`, for many threads. `defaults` are settings that topics do not set themselves.
 
-    Changes by other processes are seen within `metadata_max_age_ms`, and a new topic at once unless clients ask for
-    many missing topics. A list of all topics on an object store is at most LOOK_MS old for each topic in it.
+    Changes by other processes apply within `metadata_max_age_ms`. A new topic is found at once, unless clients ask
+    for many missing topics. On an object store, a list of all topics may be LOOK_MS older for each topic in the list.
     """
 
     def __init__(
         self, root: Storage, defaults: Mapping[str, object], clock: Callable[[], int], config: GatewayConfig
     ) -> None:
         self.root, self.defaults, self._clock = root, defaults, clock
-        self._max_age_ms, self._linger = config.metadata_max_age_ms, (config.linger_ms, config.linger_bytes)
-        self._producer_expiration_ms = config.producer_id_expiration_ms
+        self._config, self._max_age_ms = config, config.metadata_max_age_ms
         self._lock = threading.Lock()
         self._topics: dict[str, HostedTopic] = {}
         self._by_id: dict[uuid.UUID, HostedTopic] = {}
-        # the names of topics by their ids, as of the last list that was made for an id, and when, by a clock in ms
-        self._listed: Mapping[uuid.UUID, str] = {}
-        self._listed_ms, self._listing = float("-inf"), threading.Lock()
+        # the names of topics by their ids, and the time of this list by a monotonic clock
+        self._names_by_id: Mapping[uuid.UUID, str] = {}
+        self._listed_ms, self._listing_lock = float("-inf"), threading.Lock()
         self._loads, self._missing = SharedLoads[HostedTopic](), MissingNames(root.list_folders, self._max_age_ms)
         self._colliding = CollidingNames(root.list_folders, self._max_age_ms)
         self._logs, self._index = OpenLogs(Partition.open_log), TopicIndex(root)
         #: Flushes logs whose `flush.ms` has passed without an append. The next append raises its error.
         self.flush_due = self._logs.flush_due
         #: Failed batches of producers, which their clients will send again.
-        self.failed = FailedBatches()
+        self.failed_batches = FailedBatches()
 
     @property
     def loaded(self) -> dict[str, HostedTopic]:
@@ -91,7 +90,7 @@ class MetadataCache:
         return self._open(name) if hosted is None else hosted
 
     def fresh_topic(self, name: str) -> HostedTopic:
-        """The topic as of the last `metadata_max_age_ms`; the new one if it was dropped and created again."""
+        """The topic, refreshed within `metadata_max_age_ms`; the new topic if it was dropped and created again."""
         return self._refreshed(self._max_age_ms, name)
 
     def _refreshed(self, max_age_ms: int, name: str) -> HostedTopic:
@@ -121,11 +120,11 @@ class MetadataCache:
 
     def _name_of_id(self, topic_id: uuid.UUID) -> str | None:
         """The name for an id; one list of all topics serves all ids for `metadata_max_age_ms`."""
-        with self._listing:
-            if topic_id not in self._listed and monotonic_ms() - self._listed_ms >= self._max_age_ms:
-                listed_ms = monotonic_ms()
-                self._listed, self._listed_ms = self.names_by_id(), listed_ms
-            return self._listed.get(topic_id)
+        with self._listing_lock:
+            started_ms = monotonic_ms()
+            if topic_id not in self._names_by_id and started_ms - self._listed_ms >= self._max_age_ms:
+                self._names_by_id, self._listed_ms = self.names_by_id(), started_ms
+            return self._names_by_id.get(topic_id)
 
     def names_by_id(self) -> dict[uuid.UUID, str]:
         """The names of all topics that can be opened, by their ids. Raises StorageError."""
@@ -250,9 +249,9 @@ class MetadataCache:
         hosted.close(SHORT_WAIT_S)
 
     def close_unused(self, is_stopping: Callable[[], bool]) -> None:
-        """Close logs that were unused since the last call, and topics that others have dropped. Raises nothing.
+        """Close logs without a use since the last call, and dropped topics, until `is_stopping`. Raises nothing.
 
-        Their open files would keep the space of deleted segments. It ends early when `is_stopping`.
+        Open files would keep the space of deleted segments.
         """
         self._logs.close_idle()
         for name in self.loaded:
@@ -271,7 +270,7 @@ class MetadataCache:
 
     def _open(self, name: str) -> HostedTopic:
         storage = self.root.child(paths.check_topic_name(name))
-        # a check takes a hundredth of an attempt, and a request may have thousands of names
+        # checked first: a load takes a hundred times as long, and a request may have thousands of missing names
         is_disk = self.root.is_local_disk
         if not os.path.isdir(self.root.local_path(name)) if is_disk else name in self._missing:
             raise TopicNotFoundError("there is no topic here", url=storage.url)
@@ -284,7 +283,7 @@ class MetadataCache:
     def _load(self, name: str, storage: Storage) -> HostedTopic:
         hosted = self._topics.get(name)
         if hosted is not None:
-            # another load ended between the caller's look and this one
+            # another thread has loaded the topic since the caller's look-up
             return hosted
         log = self._log(storage)
         snapshot = log.load()
@@ -299,13 +298,11 @@ class MetadataCache:
         return topic_log(storage, self._clock, engine="gateway", defaults=self.defaults)
 
     def _keep(self, name: str, storage: Storage, log: CommitLog, snapshot: Snapshot) -> HostedTopic:
-        handle = TopicHandle.of(
-            storage, snapshot.name, log, self._clock, producer_expiration_ms=self._producer_expiration_ms
-        )
-        topic = Topic(handle, snapshot)
+        expiration_ms = self._config.producer_id_expiration_ms
+        handle = TopicHandle.of(storage, snapshot.name, log, self._clock, producer_expiration_ms=expiration_ms)
+        hosted = HostedTopic(name, Topic(handle, snapshot), self._logs, self._config, self.failed_batches)
         with self._lock:
-            # another thread may have added it first
-            hosted = HostedTopic(name, topic, self._logs, self._linger, self.failed)
+            # another thread may have added the topic first
             cached = self._topics.setdefault(name, hosted)
             self._by_id[cached.id] = cached
             return cached
@@ -316,14 +313,14 @@ _log = logging.getLogger("distlog.gateway")
 
 
 class SharedLoads(Generic[T]):
-    """The loads in flight, by name; for many threads."""
+    """Loads by name, each done once for all threads that ask for the name at the same time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loads: dict[str, Future[T]] = {}
 
     def get(self, name: str, load: Callable[[], T]) -> T:
-        """Return the result of one load of all threads; a load that started earlier and failed is repeated once."""
+        """Return the result of a load; one that another thread started, and that failed, is repeated once."""
         result, is_own = self._join(name)
         if not is_own:
             try:
@@ -349,7 +346,7 @@ class SharedLoads(Generic[T]):
             set_result = partial(result.set_exception, error)
         else:
             set_result = partial(result.set_result, loaded)
-        # first removed: a later call must not get an old result
+        # removed before the result is set: a later call must not get an old result
         with self._lock:
             del self._loads[name]
         set_result()
@@ -359,16 +356,21 @@ class HostedTopic(RefreshingTopic):
     """The topic in the folder `name`; safe between threads. `logs` keeps the files of its partitions open."""
 
     def __init__(
-        self, name: str, topic: Topic, logs: OpenLogs[Partition], linger: tuple[int, int], failed: FailedBatches
+        self,
+        name: str,
+        topic: Topic,
+        logs: OpenLogs[Partition],
+        config: GatewayConfig,
+        failed_batches: FailedBatches,
     ) -> None:
         super().__init__(name, topic)
-        #: Its id for clients, which a topic that is created again does not have.
+        #: The topic's id for clients; a topic that is dropped and created again has another id.
         self.id = uuid.UUID(client_id(name, topic.snapshot))
-        self._failed = failed
-        self._gathered = GatheredAppends(self, *linger, self._first)
+        self._failed_batches = failed_batches
+        self._gathered = GatheredAppends(self, config.linger_ms, config.linger_bytes, self._first)
         self._logs, self._partitions_lock = logs, threading.Lock()
         self._partitions: dict[int, Partition] = {}
-        #: Lets no append wait for others: the gateway is stopping.
+        #: Has appends linger no more: the gateway is stopping.
         self.commit_now = self._gathered.commit_now
 
     @property
@@ -388,7 +390,7 @@ class HostedTopic(RefreshingTopic):
     def _first(self, number: int) -> FirstBatch:
         def check(batch: BatchFields) -> None:
             for topic in (self.name, self.id):
-                self._failed.check(topic, number, batch)
+                self._failed_batches.check(topic, number, batch)
 
         return check
 
@@ -415,9 +417,9 @@ class HostedTopic(RefreshingTopic):
         """Write durable end markers of a producer's transaction in these partitions, unless `fence` refuses.
 
         A direct append writes no marker if the producer has no open transaction. A commit always has all markers: a
-        batch that was checked before it, and comes later, meets a conflict and is checked again. Each future has the
-        error of its partition: LockHeldError if a lock was not free in `timeout_s`. The call may be repeated. Raises
-        StorageError.
+        batch that was checked before the commit, and comes later, meets a conflict and is checked again. Each future
+        has the error of its partition: LockHeldError if a lock was not free in `timeout_s`. The call may be repeated.
+        Raises StorageError.
         """
         if not self.is_local:
             return dict(self._gathered.append_runs(markers, fence))
@@ -427,7 +429,7 @@ class HostedTopic(RefreshingTopic):
             try:
                 partition = self.partition(number)
                 appended = partition.end_transaction(markers[number], fence, timeout_s=timeout_s)
-                # an existing marker may not be durable: then all is flushed
+                # an existing marker may not be durable: `sync` flushes the whole log for None
                 partition.sync(appended, timeout_s=timeout_s)
                 result.set_result(None)
             except Exception as error:
@@ -461,7 +463,7 @@ class MissingNames:
         with self._lock:
             if self._misses >= _MANY_MISSES:
                 self._misses, listed_ms = 0, monotonic_ms()
-                # else names are looked for one by one
+                # without a list, each name is looked up alone
                 with suppress(DistlogError):
                     self._folders, self._listed_ms = frozenset(self._list_folders()), listed_ms
             return monotonic_ms() - self._listed_ms < self._max_age_ms and name not in self._folders
@@ -496,7 +498,7 @@ class CollidingNames:
             self._names[name.replace(".", "_")].add(name)
 
 
-#: The age of a topic on an object store that no client uses, at which it is looked whether it was dropped.
+#: How often an unused topic on an object store is refreshed, to find out whether the topic was dropped.
 IDLE_MS = 3_600_000
 #: The topics with the quotas of clients and the settings of groups, with ACLs, and with the credentials of users.
 CONFIGS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC = "__dynamic_configs", "__acls", "__user_credentials"

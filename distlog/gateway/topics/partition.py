@@ -43,12 +43,13 @@ from distlog.core.write.engine import producer_entries
 class Partition:
     """One partition of a topic; for many threads. `first` may refuse the first batch of an unknown producer."""
 
-    def __init__(self, fresh: RefreshingTopic, number: int, logs: OpenLogs[Partition], first: FirstBatch) -> None:
-        self.fresh, self.number, self._logs, self._first = fresh, number, logs, first
+    def __init__(self, hosted: RefreshingTopic, number: int, logs: OpenLogs[Partition], first: FirstBatch) -> None:
+        self.hosted, self.number, self._logs, self._first = hosted, number, logs, first
         self._lock = threading.Lock()
         self._page: WatchedPage | None = None
-        self._state_of: tuple[Snapshot, PartitionState] | None = None
-        self._stable: tuple[PartitionState, int] | None = None
+        # the last state with the tail, and the snapshot before it; a state, and its last stable offset
+        self._cached_state: tuple[Snapshot, PartitionState] | None = None
+        self._cached_stable: tuple[PartitionState, int] | None = None
         self._epochs = LeaderEpochs()
 
     def append(
@@ -82,25 +83,25 @@ class Partition:
 
     def state(self) -> PartitionState:
         """The current partition: on a local disk with all appends, else as of the last refresh."""
-        snapshot = self.fresh.refresh() if self.fresh.is_local else self.fresh.snapshot
+        snapshot = self.hosted.refresh() if self.hosted.is_local else self.hosted.snapshot
         try:
             return self._state(snapshot)
         except SnapshotTooOldError:
             # an active segment was sealed, removed and vacuumed after the version was read
-            return self._state(self.fresh.topic.current.refresh())
+            return self._state(self.hosted.topic.current.refresh())
 
     def offsets(self, state: PartitionState) -> LogOffsets:
-        stable = self._stable
+        stable = self._cached_stable
         if stable is None or stable[0] is not state:
-            stable = self._stable = state, last_stable_offset(self.fresh.topic.reader, state)
+            stable = self._cached_stable = state, last_stable_offset(self.hosted.topic.reader, state)
         return LogOffsets(state.log_start_offset, stable[1], state.log_end_offset)
 
     def fetch(self, offset: int, max_bytes: int, *, committed: bool) -> FetchedData:
         """Return whole batches from the one with `offset` on; up to the last stable offset if `committed`."""
         state = self.state()
-        if not self.fresh.is_local and offset > state.log_end_offset:
-            # another gateway or job has appended
-            self.fresh.refresh()
+        if not self.hosted.is_local and offset > state.log_end_offset:
+            # another gateway or job may have appended
+            self.hosted.refresh()
             state = self.state()
         offsets = self.offsets(state)
         visible_end = self._visible_end(state, committed)
@@ -108,7 +109,7 @@ class Partition:
             raise OffsetOutOfRangeError("the offset is not in the log", offset=offset, partition=self.number)
         if offset >= visible_end.offset or max_bytes <= 0:
             return FetchedData(None, offsets, (), visible_end)
-        reader = self.fresh.topic.reader
+        reader = self.hosted.topic.reader
         if (stored := fetch_stored(reader, state, offset, visible_end.offset, max_bytes)) is not None:
             aborted = tuple(aborted_between(reader, state, offset, stored.next_offset)) if committed else ()
             return FetchedData(stored, offsets, aborted, visible_end)
@@ -127,7 +128,7 @@ class Partition:
     def leader_epochs(self, state: PartitionState) -> LeaderEpochs:
         """The leader epochs of a broker's records; read when there are new ones. Raises StorageError."""
         if int(state.segments.array("leader_epoch").max(initial=-1)) > self._epochs.latest:
-            topic = self.fresh.topic
+            topic = self.hosted.topic
             file = f"{paths.partition_dir(topic.handle.name, self.number)}/{paths.LEADER_EPOCHS}"
             with suppress(FileNotFoundError):
                 self._epochs = LeaderEpochs(tuple(read_epochs(topic.storage.read(file), file=file)))
@@ -135,29 +136,29 @@ class Partition:
 
     def producers(self) -> npt.NDArray[np.void]:
         """The current entry of each producer, as in a producer snapshot (ENTRY rows), by producer id."""
-        topic = self.fresh.topic
-        if self.fresh.is_local:
+        topic = self.hosted.topic
+        if self.hosted.is_local:
             with self._logs.use(self) as log:
                 return log.producers(timeout_s=SHORT_WAIT_S)
-        return producer_entries(topic.handle, self.fresh.refresh().partitions[self.number])
+        return producer_entries(topic.handle, self.hosted.refresh().partitions[self.number])
 
     def open_log(self) -> PartitionLog:
-        topic = self.fresh.topic
+        topic = self.hosted.topic
         return PartitionLog(topic.handle, self.number, topic.current, first=self._first)
 
     def _state(self, snapshot: Snapshot) -> PartitionState:
         if snapshot.partitions[self.number].active is None:
             return snapshot.partitions[self.number]
         with self._lock:
-            # first noted, then read: records that come in between are seen the next time
+            # noted before the state is read: the next call reads records that are appended in between
             changed = self._page_changed()
-            if changed or self._state_of is None or self._state_of[0] is not snapshot:
-                self._state_of = snapshot, with_tail(self.fresh.topic.handle, snapshot, self.number)
-            return self._state_of[1]
+            if changed or self._cached_state is None or self._cached_state[0] is not snapshot:
+                self._cached_state = snapshot, with_tail(self.hosted.topic.handle, snapshot, self.number)
+            return self._cached_state[1]
 
     def _page_changed(self) -> bool:
         if self._page is None:
-            topic = self.fresh.topic
+            topic = self.hosted.topic
             folder = topic.storage.local_path(paths.partition_dir(topic.handle.name, self.number))
             path = os.path.join(folder, paths.LOCK_FILE)
             try:
@@ -167,14 +168,13 @@ class Partition:
         return self._page.changed()
 
 
-# A log takes any batch as the first one of an unknown producer. A client has up to five batches in flight: if the
-# first one failed, and the second were taken, the client would report the first one as delivered. So the second
-# fails, too, until the first one comes again. Kafka has the lowest sequence number in its `VerificationStateEntry`
-# for that.
+# A log takes any batch as the first batch of an unknown producer. A client has up to five batches in flight. If the
+# first batch failed, and the second were appended, the client would report the first as delivered. So the second
+# fails, too, until the first was sent again. Kafka's `VerificationStateEntry` has the lowest sequence number.
 
-#: How many producers in partitions are remembered: the ones that failed last.
-REMEMBERED = 10_000
-#: A batch's producer id, its epoch and its first sequence number, and where they are.
+#: The most producers in partitions whose failed batches are noted: of more, the last ones.
+MOST_FAILED = 10_000
+#: A batch's producer id, producer epoch and first sequence number, and the position of these fields in the batch.
 _PRODUCER, _PRODUCER_AT = struct.Struct(">qhi"), 43
 
 
@@ -185,8 +185,8 @@ class FailedBatches:
         self._lock = threading.Lock()
         self._lowest: OrderedDict[tuple[Hashable, int, int], tuple[int, int]] = OrderedDict()
 
-    def failed(self, topic: Hashable, partition: int, records: bytes) -> None:
-        """Note a batch that failed, and that its client will send again."""
+    def add(self, topic: Hashable, partition: int, records: bytes) -> None:
+        """Note a failed batch, which its client will send again."""
         if len(records) < _PRODUCER_AT + _PRODUCER.size:
             return
         producer, epoch, sequence = _PRODUCER.unpack_from(records, _PRODUCER_AT)
@@ -197,11 +197,11 @@ class FailedBatches:
             known_epoch, lowest = self._lowest.get(key, (epoch, sequence))
             self._lowest[key] = epoch, min(lowest, sequence) if known_epoch == epoch else sequence
             self._lowest.move_to_end(key)
-            if len(self._lowest) > REMEMBERED:
+            if len(self._lowest) > MOST_FAILED:
                 self._lowest.popitem(last=False)
 
-    def appended(self, topic: Hashable, partition: int, records: bytes) -> None:
-        """Note an appended batch: the log knows its producer now."""
+    def remove(self, topic: Hashable, partition: int, records: bytes) -> None:
+        """Forget the failed batches of a producer whose batch was appended: the log knows the producer now."""
         if self._lowest:
             producer, _, _ = _PRODUCER.unpack_from(records, _PRODUCER_AT)
             with self._lock:
@@ -212,7 +212,7 @@ class FailedBatches:
         epoch, lowest = self._lowest.get((topic, partition, batch.producer_id), (-1, -1))
         if epoch == batch.producer_epoch and batch.base_sequence > lowest:
             raise OutOfOrderSequenceError(
-                "the producer's batch before this one failed: send that one again first",
+                "an earlier batch of the producer failed: send that batch again first",
                 producer_id=batch.producer_id,
                 producer_epoch=epoch,
                 sequence=batch.base_sequence,
@@ -237,7 +237,7 @@ class TailBatches(NamedTuple):
 
 
 class PartitionTail:
-    """The batches from `offset` on; not thread-safe. `read` fetches from an offset on, None at the end."""
+    """Reads the batches from `offset` on; not thread-safe. `read` returns the batches from an offset on, or None."""
 
     def __init__(self, read: Callable[[int], FetchedBatches | StoredBatches | None], offset: int = 0) -> None:
         self._read, self.offset = read, offset
@@ -247,7 +247,7 @@ class PartitionTail:
         return cls(lambda offset: partition.fetch(offset, READ_BYTES, committed=False).batches)
 
     def has_lost_records(self, state: PartitionState) -> bool:
-        """True if unread records were cleaned, which may have removed keys: then all is read again."""
+        """True if unread records were compacted, which may have removed keys: then all records are read again."""
         if max(first_dirty_offset(state), state.log_start_offset) <= self.offset:
             return False
         self.offset = state.log_start_offset
@@ -259,7 +259,7 @@ class PartitionTail:
             yield decode(batches.data, rows, columns=RECORD_COLUMNS)
 
     def batches(self) -> Iterator[TailBatches]:
-        """The batches since the last call; `offset` advances when the caller takes the next ones."""
+        """The batches since the last call; `offset` advances when the caller asks for the next batches."""
         while (batches := self._read(self.offset)) is not None and len(batches):
             data = bytes(batches)
             rows = read_headers(data)
@@ -340,7 +340,8 @@ class RefreshingTopic:
         self.is_local = topic.storage.is_local_disk
         self._lock = threading.Lock()
         self._refreshed_ms = monotonic_ms()
-        self._files: tuple[Snapshot | None, str, str] = None, "", ""
+        # a snapshot, and the paths of its commit and of the next one
+        self._commit_paths: tuple[Snapshot | None, str, str] = None, "", ""
 
     @property
     def snapshot(self) -> Snapshot:
@@ -357,7 +358,7 @@ class RefreshingTopic:
         called_ms = monotonic_ms()
         if called_ms - self._refreshed_ms >= max_age_ms:
             with self._lock:
-                # another thread may have refreshed it concurrently
+                # another thread may have refreshed the topic concurrently
                 if self._refreshed_ms <= called_ms:
                     started_ms = monotonic_ms()
                     self.topic.current.refresh()
@@ -366,13 +367,13 @@ class RefreshingTopic:
 
     def _has_changed(self) -> bool:
         """True if there is a next commit, or the folder was deleted, and the last one with it."""
-        cached, newest, following = self._files
+        cached, newest, following = self._commit_paths
         snapshot = self.snapshot
         if cached is not snapshot:
             newest, following = (
                 self.topic.storage.local_path(paths.commit_file(snapshot.version + more)) for more in (0, 1)
             )
-            self._files = snapshot, newest, following
+            self._commit_paths = snapshot, newest, following
         return os.path.exists(following) or not os.path.exists(newest)
 
 

@@ -242,7 +242,7 @@ class NewestStates:
 
     def get(self, transactional_id: str) -> TransactionState | None:
         with self._lock:
-            self._partition.fresh.refresh()
+            self._partition.hosted.refresh()
             self._catch_up()
             return self._states.get(transactional_id)
 
@@ -263,22 +263,22 @@ class NewestStates:
             self.add(state, result.result().appended.first_offset)
 
     def _catch_up(self) -> None:
-        if self._tail.has_lost_records(self._partition.fresh.snapshot.partitions[self._partition.number]):
+        if self._tail.has_lost_records(self._partition.hosted.snapshot.partitions[self._partition.number]):
             self._states.clear()
-        if not self._partition.fresh.is_local:
+        if not self._partition.hosted.is_local:
             self._read_segments()
         for records in self._tail.records():
             self._add_records(records)
 
     def _read_segments(self) -> None:
         """Read several new segments at once; each was a commit, so most are small."""
-        fresh = self._partition.fresh
-        state = fresh.snapshot.partitions[self._partition.number]
+        hosted = self._partition.hosted
+        state = hosted.snapshot.partitions[self._partition.number]
         first = state.segments.find(self._tail.offset)
         segments = [state.segments[number] for number in range(first, len(state.segments))]
         if len(segments) < 2:
             return
-        for chunk in whole_logs(fresh.topic.reader, segments):
+        for chunk in whole_logs(hosted.topic.reader, segments):
             for records in chunk.records(RECORD_COLUMNS, READ_UNCOMMITTED):
                 self._add_records(records)
         self._tail.offset = state.log_end_offset

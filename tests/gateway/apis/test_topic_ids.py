@@ -106,7 +106,7 @@ def test_batches_after_a_failed_first_batch_wait_for_it_by_ids(tmp_path: Path) -
     distlog.create(f"{tmp_path}/clicks")
     with serving(tmp_path) as gateway, Wire(gateway) as wire:
         topic = id_of(gateway)
-        gateway.broker.metadata.failed.failed(topic, 0, data(producer=7, sequence=0))
+        gateway.broker.metadata.failed_batches.add(topic, 0, data(producer=7, sequence=0))
         response = producing(wire, data(producer=7, sequence=1), topic=topic, version=13)
         assert response.error_code is ErrorCode.out_of_order_sequence_number
         for sequence in (0, 1):

@@ -95,7 +95,7 @@ def test_a_batch_that_waits_for_a_sync_may_still_fail(tmp_path: Path, monkeypatc
     fsync, refusals, (second,) = os.fsync, list[str](), batch_fields(read_headers(numbered(1)))
     distlog.create(str(tmp_path / "clicks"))
     with serving(tmp_path) as gateway, Wire(gateway) as wire:
-        failed = gateway.broker.metadata.failed
+        failed = gateway.broker.metadata.failed_batches
 
         def checked_sync(file: int) -> None:
             if os.readlink(f"/proc/self/fd/{file}").endswith(".log"):

@@ -286,7 +286,7 @@ def note(name: str, calls: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatc
     work = getattr(Partition, name)
 
     def noted(partition: Partition, *arguments: Any, **options: Any) -> Any:
-        calls.append((name, partition.fresh.name))
+        calls.append((name, partition.hosted.name))
         return work(partition, *arguments, **options)
 
     monkeypatch.setattr(Partition, name, noted)
