@@ -38,7 +38,7 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A gateway as clients see it, a broker; `machine` names the machine that its loopback addresses belong to."""
+    """A gateway, which clients know as a broker; its loopback addresses are of `machine`."""
 
     id: int
     host: str
@@ -60,7 +60,7 @@ class Node:
         return self.host, self.port, self.machine
 
     def is_reached_from(self, machine: str) -> bool:
-        """True if the clients of a gateway on `machine` can reach it: a loopback address is of one machine."""
+        """True if clients of a gateway on `machine` can reach this node: loopback addresses are of one machine."""
         return self.machine == machine or not _is_loopback(self.host)
 
 
@@ -69,7 +69,7 @@ def this_machine() -> str:
 
 
 def advertised(host: str, port: int) -> tuple[str, int]:
-    """The address of a listener for other machines: with the machine's name, if `host` is all addresses."""
+    """The address of a listener for other machines: the machine's name in place of a `host` for all addresses."""
     is_any = host in {"0.0.0.0", "::", ""}
     return (this_machine() if is_any else host), port
 
@@ -81,9 +81,9 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-# The gateways are a consumer group (distlog.core.read.group_log) in the root's own folder, which share the
-# partitions of `__consumer_offsets`: each sends heartbeats, and the partitions of a dead one go to the rest. Clocks
-# of different gateways are not compared. The epoch of a partition (Leadership) keeps a former holder from committing.
+# The gateways are a consumer group (distlog.core.read.group_log) in the root's folder, and share the partitions of
+# `__consumer_offsets`: each gateway sends heartbeats, and the partitions of a dead gateway go to the other ones.
+# Clocks of gateways are not compared. The epoch of a partition (Leadership) keeps a former holder from committing.
 
 ROOT_ID, GATEWAYS_GROUP = str(uuid.UUID(int=0)), "gateways"
 
@@ -92,7 +92,7 @@ _log = logging.getLogger("distlog.gateway")
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """The state at the last sync; `term` grows when everything must be loaded again, `joins` when it has joined."""
+    """The state at the last sync. `term` grows when everything must be loaded again; `joins` counts its joins."""
 
     nodes: tuple[Node, ...] = ()
     holders: Mapping[int, Node] = field(default_factory=dict)
@@ -126,9 +126,9 @@ class GatewayLease:
         self.node = Node(self.node.id, host, port, machine)
 
     def sync(self, count: Callable[[], int], pending: Collection[int]) -> bool:
-        """Send a heartbeat, and share `count` partitions; returns whether anything changed for this gateway.
+        """Send a heartbeat, and share `count` partitions; returns True if the held partitions or the term changed.
 
-        `pending` partitions are not given up yet. The first time, a gateway at the same address counts as dead.
+        `pending` partitions are not given up yet. At the first call, a gateway at the same address counts as dead.
         Raises the errors of `count`, StorageError, CommitConflictError, CommitStateUnknownError.
         """
         previous, member = self._view, self._member
@@ -166,7 +166,7 @@ class GatewayLease:
 
     @property
     def unknown_s(self) -> float:
-        """The seconds until all other gateways have looked, and know of this one; 0 if they do."""
+        """The seconds until all other gateways have read that this one exists; 0 if they have."""
         return max(0.0, self._known_at - self._clock())
 
     @property
@@ -180,7 +180,7 @@ class GatewayLease:
 
     @property
     def term(self) -> int:
-        """A number that grows when the lease had lapsed: older knowledge of its partitions may be outdated."""
+        """A number that grows after the lease had lapsed: then partitions must be loaded again."""
         return self._view.term
 
     @property
@@ -194,16 +194,17 @@ class GatewayLease:
         return sum((node.host, node.machine) == (self.node.host, self.node.machine) for node in self.nodes)
 
     def holder(self, partition: int) -> Node | None:
-        """The gateway that coordinates a partition; None if there is none now that clients of this one can reach."""
+        """The gateway that coordinates a partition; None if this gateway's clients can reach none."""
         holder = self._view.holders.get(partition)
         if holder is not None and holder.id == self.node.id:
             return self.node if partition in self.held_partitions else None
         return holder if holder is not None and holder.is_reached_from(self.node.machine) else None
 
     def leaders(self, topic_id: str, partitions: int) -> Sequence[int]:
-        """Return the gateway for the records of each partition: all gateways name the same one.
+        """Return the id of a gateway for each partition, the same at all gateways.
 
-        Every gateway would do, but a client's batches must stay in order, and a fetch waits where the appends are.
+        Any gateway can serve any partition, but a client's batches stay in order only at one, and an append wakes the
+        fetches that wait at its gateway.
         """
         return shares(topic_id, partitions, tuple(node.id for node in self.nodes))
 
@@ -221,7 +222,7 @@ class GatewayLease:
 
 @lru_cache(maxsize=256)
 def shares(topic_id: str, partitions: int, ids: tuple[int, ...]) -> Sequence[int]:
-    """Return the gateway of each partition by rendezvous hashing, so that few move; none has more than its share."""
+    """Return the gateway of each partition by rendezvous hashing: few move, and no gateway exceeds an equal share."""
     least, more = divmod(partitions, len(ids))
     leaders, counts = list[int](), dict.fromkeys(ids, 0)
     for number in range(partitions):
@@ -237,10 +238,10 @@ def _weight(topic_id: str, partition: int, node_id: int) -> bytes:
     return hashlib.blake2b(f"{topic_id}/{partition}/{node_id}".encode(), digest_size=8).digest()
 
 
-# A lease does not keep a task from running twice, after a pause of its process: each task must allow that.
+# After a pause of a process, two may run a task at the same time in spite of the lease: each task allows that.
 
 MAINTENANCE_GROUP = "maintenance"
-#: Tasks take minutes, and wait for minutes: another gateway may begin as much later.
+#: Tasks take minutes: another gateway may begin a minute later.
 LEASE_S = 60.0
 
 
@@ -311,7 +312,7 @@ class Maintenance:
         return [Metric("distlog_gateway_maintains", "gauge", about, [({}, is_held)]), *self._manager.metrics()]
 
 
-#: How long `begin` waits for appends of the leader before, which take milliseconds.
+#: How long `begin` waits for appends of the former leader, which take milliseconds.
 _LOCK_WAIT_S = 5.0
 
 
@@ -373,15 +374,15 @@ def _epoch(snapshot: Snapshot, partition: int) -> int:
     return -1 if newest is None else newest
 
 
-# A gateway that takes over a partition reads it completely, so its leader keeps the segments few. Another process may
-# do the same at the same time.
+# A gateway that takes over a partition reads all its segments, so the leader compacts them. Another process may do so
+# at the same time.
 
-#: This many new segments are worth a compaction of a small partition.
+#: The new segments that are worth a compaction of a small partition.
 LEAST_SEGMENTS = 64
-#: A compaction rewrites the clean part: it waits for one more segment for each CLEAN_BYTES_PER_SEGMENT.
+#: A compaction rewrites the clean part, too: so it waits for one more new segment for each 64 KiB of clean bytes.
 CLEAN_BYTES_PER_SEGMENT = 64 << 10
 COMPACTION_PERIOD_MS = 5000
-#: Many segments are compacted regardless of their share of the bytes.
+#: The number of segments decides, and not their share of the bytes.
 _COMPACTION_DEFAULTS = {"min.cleanable.dirty.ratio": 0.0}
 
 
@@ -398,8 +399,7 @@ class OwnCompaction:
             # a new topic of the same name has other offsets
             self._topic_id, self._tried_ends = snapshot.topic_id, {}
         due = list(self._due(snapshot, partitions))
-        # a partition that cannot be cleaned, or only in part while a transaction is open, waits for as many segments
-        # again
+        # a partition that cannot be compacted, or only in part, is tried again after as many new segments
         self._tried_ends.update({number: snapshot.partitions[number].log_end_offset for number in due})
         if due:
             try:

@@ -108,14 +108,13 @@ _MINUTE_MS = 60_000
 class GatewayConfig:
     """Limits and defaults of a gateway; times in ms, sizes in bytes. Fields with a name of Kafka's are its settings.
 
-    `advertised` is the host and port for clients; without it, the address that a client connected to is advertised.
+    `advertised` is the host and port for clients; by default, the address that each client has connected to.
     A gateway without a heartbeat for `broker_session_timeout_ms` counts as dead.
-    `queued_max_request_bytes` bounds the requests that are received or handled, `fetch_memory_bytes` the records in
-    responses that clients have not taken yet. `request_timeout_ms` is how long a request, once started, may take to
-    arrive, and a client to take its response: a second more for each MiB, but no longer without a byte.
-    `authentication_timeout_ms` bounds TLS's handshake, and then SASL. Half of `open_files` may be connections.
-    `process` is the number of this process, of `processes` that share the settings: each has an equal part of the
-    memory, and their ids follow each other.
+    `fetch_memory_bytes` bounds the records in responses that clients have not received yet. A started request must
+    arrive within `request_timeout_ms`, and a client must receive its response within the same time: plus a second for
+    each MiB, but never without a byte for that time. `authentication_timeout_ms` bounds the TLS handshake, and then
+    SASL. Half of `open_files` may be connections. `process` is the number of this process among `processes` with the
+    same settings: each has an equal part of the memory, and their ids follow each other.
     """
 
     advertised: tuple[str, int] | None = None
@@ -171,7 +170,7 @@ class GatewayConfig:
     offsets_retention_ms: int = broker_setting(
         "offsets.retention.minutes",
         7 * 86_400_000,
-        "how long the positions of a group without members are kept",
+        "how long the committed offsets of a group without members are kept",
         least=1,
         most=MAX_INT,
         unit=_MINUTE_MS,

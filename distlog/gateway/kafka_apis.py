@@ -86,7 +86,7 @@ class KafkaApis:
         self.pools[self._apis[request.head.api_key].handlers].channel.offer(request)
 
     def offer_password(self, request: Request) -> None:
-        """Queue a password check: addresses take turns, and at each address the names of users."""
+        """Queue a password check, fairly among addresses, and among the users of each address."""
         owner = owner_of(None, request.session.address[0])
         request.share = self._shares.share(owner, f"password of {request.delayed}")
         self.pools[Handlers.PASSWORDS].channel.offer(request)
@@ -97,7 +97,7 @@ class KafkaApis:
         try:
             request.read(MAX_ITEMS if request.may_wait else _FEW_PARTITIONS)
             if request.granted is None:
-                # a request that was put off keeps the rights that it had
+                # a request that has waited keeps its rights
                 lists, session = self.broker.acls, request.session
                 request.granted = Rights() if lists is None else lists.rights(request.user, session.address[0])
             fields = api.handle(request, self.broker)
@@ -105,11 +105,11 @@ class KafkaApis:
                 request.respond(fields)
         except (WouldWaitError, InvalidRequestError) as error:
             if not request.may_wait:
-                # a handler's thread reads a large or invalid request again
+                # a thread of a handler reads a large or invalid request again
                 return False
             request.hang_up(str(error))
         except Exception:
-            # handlers answer with their own errors; after any other the connection ends
+            # handlers answer with the errors that they expect; after any other error the connection ends
             _log.exception("a request failed (api_key=%d)", request.head.api_key)
             request.hang_up("the request failed")
         with self._lock:
@@ -133,12 +133,12 @@ class KafkaApis:
 
 
 class Handlers(Enum):
-    """The threads that handle an API, by their name: no kind of work waits for another kind."""
+    """Pools of threads that handle APIs: work of one pool never waits for work of another pool."""
 
     RECORDS = "request"
-    #: For members of groups: they use the storage of groups alone.
+    #: For members of groups, which use the storage of groups only.
     MEMBERS = "group"
-    #: For steps of transactions, each of which waits for the storage.
+    #: For steps of transactions, which wait for the storage.
     TRANSACTIONS = "transaction"
     #: For deletions and changes of topics: they wait for locks, which a stopped process may hold.
     TOPICS = "topics"
@@ -147,27 +147,27 @@ class Handlers(Enum):
     PASSWORDS = "password"
 
 
-#: How many threads. Two for members, so that none loses its session while the storage is slow. A thread of topics may
-#: wait for a lock that a stopped process holds. Guessing clients get one core at most.
+#: The threads of a pool. Members have two, so that no session ends while the storage is slow. A thread of TOPICS may
+#: wait for a lock that a stopped process holds. Clients that guess passwords get one core at most.
 _THREADS = {Handlers.MEMBERS: 2, Handlers.TOPICS: 4, Handlers.SASL: 1, Handlers.PASSWORDS: 1}
 
 
 class Api(NamedTuple):
-    """An API in the versions from `oldest` to `newest`; `handle` returns the response, None if it comes later."""
+    """An API in versions `oldest` to `newest`; `handle` returns the response, or None to respond later."""
 
     key: int
     name: str
     oldest: int
     newest: int
     handle: Callable[[Request, Broker], Fields | None]
-    #: The rights that its handler checks, as the documentation has them.
+    #: The rights that the handler checks, for the documentation.
     rights: str
     handlers: Handlers = Handlers.RECORDS
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """The gateway as its handlers see it.
+    """The parts of the gateway that handlers use.
 
     Without `acls` every client may do everything. With `acls` clients may also change the `users` of the root.
     `check_password` queues a request for the thread of passwords.
@@ -202,7 +202,7 @@ class Broker:
         return node.host, node.port
 
 
-#: How often clients are checked that have used their part of the time.
+#: The pause before clients that have used their part of the time are checked again.
 _PAUSE_S = 0.005
 
 
@@ -212,7 +212,7 @@ class RequestChannel:
     def __init__(self, shares: CpuUses, handlers: int) -> None:
         self._shares, self._handlers = shares, handlers
         self._queue = FairQueue[Request](shares, handlers)
-        # True has a thread check for a request that may be handled now, False ends it
+        # True wakes a thread to look for a request, False ends a thread
         self._wakeups: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._is_watched = False
 
@@ -236,10 +236,10 @@ class RequestChannel:
                     self._is_watched, waits_for_time = False, False
                 if request is None and is_running and len(self._queue) and not self._is_watched:
                     self._is_watched = waits_for_time = True
-                is_left_alone = request is not None and len(self._queue) and not self._is_watched
+                needs_another = request is not None and len(self._queue) and not self._is_watched
             if not is_running and request is not None:
                 self._wakeups.put(False)
-            elif is_left_alone:
+            elif needs_another:
                 self._wake(1)
             if request is not None or not is_running:
                 return request
@@ -260,7 +260,7 @@ class RequestChannel:
         with self._shares.lock:
             self._queue.end(share, used_s)
             waiting = len(self._queue)
-        # two, so that more threads work again when the other clients have ended
+        # two threads, so that all threads work again soon after a single client was limited
         self._wake(min(waiting, 2))
 
     def end(self) -> None:
@@ -275,12 +275,12 @@ class RequestChannel:
 
 #: The time that the network's thread takes for a request and its response.
 _NETWORK_S = 0.0006
-#: How many times its time of the CPU a request may count, since its thread waited for its turn.
+#: A request counts for at most this multiple of its CPU time: its thread also waits for the interpreter.
 _MOST_WAITING = 3
 
 
 class KafkaRequestHandlerPool:
-    """`size` threads with a `name`, each of which calls `handle` with one request after the other."""
+    """`size` threads that call `handle` with requests of the channel."""
 
     def __init__(self, shares: CpuUses, handle: Callable[[Request], bool], size: int, name: str) -> None:
         self.channel, self._shares, self._handle = RequestChannel(shares, size), shares, handle
@@ -300,14 +300,14 @@ class KafkaRequestHandlerPool:
         return not any(thread.is_alive() for thread in self._threads)
 
     def has_handled_at_once(self, request: Request) -> bool:
-        """Handle a request in the network's thread; False if others wait for handlers, or it would have to wait."""
+        """Handle a request in the network's thread; False if other requests are queued, or this one must wait."""
         if len(self.channel) or not self._shares.leaves_room(request.share):
             return False
         started_s, started_cpu_s = time.monotonic(), time.thread_time()
         request.may_wait = False
         is_handled = self._handle(request)
         request.may_wait = True
-        # also for an attempt alone, which must cost its client something
+        # a failed attempt counts, too: it must cost its client something
         cpu_s, duration_s = time.thread_time() - started_cpu_s, time.monotonic() - started_s
         self.channel.used(request.share, min(_MOST_WAITING * cpu_s, duration_s) + _NETWORK_S * is_handled)
         request.count(REQUEST_PERCENTAGE, duration_s)
@@ -315,11 +315,11 @@ class KafkaRequestHandlerPool:
 
     def _run(self) -> None:
         while (request := self.channel.receive()) is not None:
-            # a request that is put off may be of another share in the next line
+            # noted before: a request that is put off may have another share afterwards
             share, started_s, started_cpu_s = request.share, time.monotonic(), time.thread_time()
             self._handle(request)
             cpu_s = time.thread_time() - started_cpu_s
-            # a thread that waits for storage uses nothing; one that computes waits for the others that do
+            # a thread that waits for storage uses no CPU; a thread that computes waits for other computing threads
             used_s = min(_MOST_WAITING * cpu_s, time.monotonic() - started_s)
             self.channel.finish(share, used_s + _NETWORK_S)
             request.count(REQUEST_PERCENTAGE, time.monotonic() - started_s)

@@ -60,20 +60,20 @@ class RootRecords(ABC, Generic[Key, Value]):
         self._hosted: HostedTopic | None = None
         self._tail = PartitionTail(lambda offset: None)
         self._values: dict[Key, Value] = {}
-        # the values are unknown before the first refresh
+        # False before the first refresh, when the values are unknown, and while changes are not reported
         self._is_reported = False
 
     @abstractmethod
     def parse(self, key: bytes, value: bytes | None) -> tuple[Key, Value | None]:
-        """Return the key of a record and its value, None to remove the key.
+        """Return the key of a record and its value; None removes the key.
 
-        Raises ValueError or DistlogError for an unknown record, which is logged and skipped. An UnknownValueError
-        removes its key, too.
+        Raises ValueError or DistlogError for a record that is logged and skipped; UnknownValueError also removes its
+        key.
         """
 
     @abstractmethod
     def on_changed(self, values: Mapping[Key, Value]) -> None:
-        """Take all values after a change."""
+        """Apply all values after a change."""
 
     def refresh(self) -> None:
         """Read what any gateway changed. Raises DistlogError."""
@@ -152,7 +152,7 @@ def encode_acl(acl: Acl) -> tuple[bytes, bytes]:
 def decode_acl(key: bytes, value: bytes | None) -> tuple[bytes, Acl | None]:
     """The key and the ACL of a record, None if it was removed. Raises ValueError, without the content.
 
-    Denying an unknown operation denies all operations: ignoring the ACL would allow that operation.
+    An ACL that denies an unknown operation denies all operations: to ignore it would allow the operation.
     """
     if value is None:
         return key, None
@@ -272,7 +272,7 @@ class RootUsers(RootRecords[Credential, ScramSecret]):
         self.secrets = users
 
 
-# Null is the default entity. A record without a value removes the quota.
+# The name null of an entity stands for its default. A record without a value removes the quota.
 
 #: The largest value of a quota, as of Kafka's LONG settings.
 _MOST_QUOTA = float(1 << 63)

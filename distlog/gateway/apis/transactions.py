@@ -132,7 +132,7 @@ def _keep(request: Request, broker: Broker, requested: RequestedOffsets) -> None
     body, groups = request.body, broker.groups
     producer = ProducerId(body.producer_id, body.producer_epoch)
     hosted, number = broker.metadata.fresh_topic(OFFSETS_TOPIC), groups.partition_of(body.group_id)
-    # a new coordinator of the groups would not know of offsets that are appended now
+    # refused under a new coordinator of the group, which would miss these offsets
     check_led = groups.fence(number)
     check_open = broker.transactions.fence(body.transactional_id, producer, (OFFSETS_TOPIC, number))
 
@@ -192,7 +192,7 @@ def _write_marker(request: Request, broker: Broker, requested: Any, topic: str, 
     partition = hosted.partition(number)
     producer = next((entry for entry in partition.producers() if entry["producer_id"] == requested.producer_id), None)
     if producer is None or producer["transaction_first_offset"] < 0:
-        # nothing is open: it may be a repeated request
+        # no transaction is open: the request may be a repeated one
         return None
     if requested.producer_epoch < producer["producer_epoch"]:
         raise CoordinatorError(ErrorCode.invalid_producer_epoch)

@@ -1,4 +1,4 @@
-"""Reads and writes messages of Kafka's protocol by their schemas: one walk, compiled once into steps."""
+"""Reads and writes messages of Kafka's protocol: each schema is compiled once into a list of steps."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class InvalidRequestError(CorruptionError):
 
 _BAD_CLIENT = "the client has a bug, or sends another version than it says"
 
-# One file has all schemas: importing a version's classes of kio takes ms, which a request would wait for. A
-# message is described by plain values, from which its reader and its writer are compiled.
+# One file has all schemas: to import kio's classes of a version takes ms, for which a request would wait. A message
+# is described by plain values, from which its reader and its writer are compiled.
 
 #: The kinds of fields that have a fixed size, by kio's names, as `struct` has them. Times are numbers of ms.
 FIXED = {
@@ -89,7 +89,7 @@ class BodySchema:
 
 
 def _blocks() -> dict[tuple[str, int], tuple[str, ...]]:
-    """The lines about each request and response: the head, and a line for a field, nested ones after their field."""
+    """The lines about each request and response: a head, and a line for each field; nested fields follow theirs."""
     text = files(__package__).joinpath("messages.txt").read_text(encoding="utf-8")
     blocks = dict[tuple[str, int], tuple[str, ...]]()
     for block in text.split("\n\n"):
@@ -99,7 +99,7 @@ def _blocks() -> dict[tuple[str, int], tuple[str, ...]]:
     return blocks
 
 
-#: Written by `tools/kafka_messages.py`; read with this module, since a gateway may have no file left to open later.
+#: Written by `tools/kafka_messages.py`. Read at the import, since later a gateway may be out of file descriptors.
 _BLOCKS = _blocks()
 
 
@@ -130,7 +130,7 @@ def _schema(direction: str, api_key: int, version: int) -> BodySchema:
 
 
 def _message(name: str, lines: deque[str], depth: int, version: int, is_flexible: bool) -> MessageSchema:
-    """The message in a version, from the lines that are as deep, which are taken."""
+    """The message in a version, from the next lines that are as deep, which are removed."""
     fields = list[SchemaField]()
     while lines and lines[0].startswith(" " * depth):
         field_name, kind, *words = lines.popleft().split()
@@ -150,12 +150,12 @@ def empty_value(kind: str, *, is_array: bool) -> Any:
     return () if is_array else 0 if kind in FIXED else EMPTY_VALUES.get(kind, {})
 
 
-# Fields of fixed size that follow each other are one step, and an array of nothing else is read at once. A reader
-# gives plain values: a message is a named tuple, an array a tuple, a time a number of ms. A writer takes plain
-# fields, by name, without an object for a message; a missing one has its default.
+# Consecutive fields of fixed size are one step, and an array of messages with a fixed size is read in one call. A
+# reader returns plain values: a named tuple for a message, a tuple for an array, ms for a time. A writer takes fields
+# by name; a missing field has its default.
 #
-# No count and no length from a request is trusted. It is compared with the bytes that are left, and with the items
-# that a request may have, before any object is made: an object for each of millions of small fields costs minutes.
+# No count and no length of a request is trusted: it is compared with the remaining bytes, and with the most items of
+# a request, before any object is made. Objects for millions of small fields would take minutes.
 
 #: The fields of a message by kio's names; an array is a sequence of messages. Times are ints: ms.
 Fields = Mapping[str, Any]
@@ -214,7 +214,7 @@ def message_reader(message: MessageSchema) -> MessageReader:
 
 
 def read_text(data: memoryview, position: int) -> tuple[str | None, int]:
-    """A text that may be null, as a request's head has it: with a length of two bytes in all versions."""
+    """A nullable text of a request's head, which has a length of two bytes in all versions."""
     values: list[Any] = []
     try:
         position = _read_client_id(values, data, position, Items())
@@ -280,7 +280,7 @@ def _read_fixed(formats: str) -> _StepReader:
 
 
 def _read_field(field: SchemaField, is_flexible: bool) -> _StepReader:
-    """Reads a field that is not one of a run; a tagged one has its size in front, which is read before."""
+    """Reads a field outside of runs; for a tagged field, its size was read before."""
     if field.is_array:
         length = _compact_length if is_flexible else _plain_length(_INT32)
         if field.message is not None:
@@ -307,7 +307,6 @@ def _read_sized(
     unpack, length_size = (None, 0) if length is None else (length.unpack_from, length.size)
 
     def step(values: list[Any], data: memoryview, position: int, items: Items) -> int:
-        # saves a call for each of many fields
         size: int
         if unpack is not None:
             (size,), position = unpack(data, position), position + length_size
@@ -335,7 +334,6 @@ def _refuse_null(name: str) -> NoReturn:
 
 
 def _read_uuid(values: list[Any], data: memoryview, position: int, items: Items) -> int:
-    """All zeros stand for none."""
     raw = bytes(data[position : position + _UUID_BYTES])
     if len(raw) < _UUID_BYTES:
         raise IndexError
@@ -672,7 +670,7 @@ def uvarint(value: int) -> bytes:
 _HEAD = struct.Struct(">hhi")
 #: The API whose requests carry records.
 PRODUCE_KEY = 0
-#: The largest request that carries no records: many small fields cost thirty times their size, and seconds.
+#: The largest request without records: many small fields cost thirty times their size, and seconds.
 LARGEST_OTHER_BYTES = 4 << 20
 
 

@@ -19,7 +19,7 @@ from distlog.gateway.server.fairness import CpuUse
 from distlog.gateway.server.request import Request
 from distlog.gateway.topics.partition import Partition, VisibleEnd
 
-#: A fetch gets at most this share of the rest, or these bytes: a few slow clients cannot have all.
+#: A fetch gets at most this fraction of the free memory, or these bytes: so a few slow clients cannot take all.
 _MEMORY_SHARE = 4
 _SMALLEST_BYTES = 64 << 10
 
@@ -29,7 +29,7 @@ class FetchMemory:
         self._limit, self.used, self._lock = limit, 0, threading.Lock()
 
     def reserve(self, size: int) -> int:
-        """Reserve up to `size` bytes before they are read; 0 if slow clients have all."""
+        """Reserve up to `size` bytes before records are read; returns 0 if no memory is free."""
         with self._lock:
             free = max(self._limit - self.used, 0)
             size = min(size, max(free // _MEMORY_SHARE, min(free, _SMALLEST_BYTES)))
@@ -37,7 +37,7 @@ class FetchMemory:
             return size
 
     def give_back(self, size: int) -> None:
-        """Release bytes that were not read, or were sent. Negative: more was read, as one large batch."""
+        """Release bytes that were not read, or were sent. A negative `size` counts a batch larger than its memory."""
         with self._lock:
             self.used -= size
 
@@ -74,7 +74,7 @@ class _Purgatory(ABC, Generic[Delayed]):
         self._wake(waiting)
 
     def _has_added(self, delayed: Delayed) -> bool:
-        """Have `delayed` wait; False if it must not, since its time is over or the gateway is stopping."""
+        """Have `delayed` wait; False if its time is over, or the gateway is stopping."""
         with self._lock:
             if self.is_stopped or delayed.is_over:
                 return False
@@ -85,7 +85,7 @@ class _Purgatory(ABC, Generic[Delayed]):
         return True
 
     def _wake(self, waiting: Iterable[Delayed]) -> None:
-        """Have requests handled again whose wait no other thread has ended."""
+        """Have requests handled again, unless another thread has done so."""
         for delayed in waiting:
             if self._has_claimed(delayed):
                 self._again(delayed.request)
@@ -105,11 +105,11 @@ class _Purgatory(ABC, Generic[Delayed]):
 
     @abstractmethod
     def _unwatch(self, delayed: Delayed) -> None:
-        """Forget what a request waited for, if another request should not see it; the lock is held."""
+        """Forget what a request waited for; the lock is held."""
 
     @abstractmethod
     def _check(self) -> None:
-        """Have requests handled again that need not wait any more."""
+        """Have requests handled again whose waits have ended."""
 
     def _check_periodically(self) -> None:
         while not self.is_stopped:
@@ -130,7 +130,7 @@ class _Purgatory(ABC, Generic[Delayed]):
 _CHECK_S, _LONGEST_PAUSE_S = 0.02, 1.0
 #: The most partitions that are watched for fetches, each as often as fetches wait for it.
 _MOST_WATCHED = 200_000
-#: The most fetches of one client that an append checks before its own client has the response.
+#: The most fetches of one client that an append wakes itself, which delays its own response.
 _MOST_WOKEN = 16
 
 
@@ -147,25 +147,23 @@ class DelayedOperation:
 
 @dataclass(slots=True, eq=False)
 class DelayedFetch(DelayedOperation):
-    """A fetch that waits until `missing` bytes have come."""
+    """A fetch that waits for `missing` bytes of new records."""
 
     committed: bool
     #: The requested partitions, by the topic's name or id and the partition's number.
     partitions: Mapping[tuple[str | uuid.UUID, int], Any]
     missing: int = 0
     visible_ends: dict[Partition, VisibleEnd] = field(default_factory=dict)
-    #: The partitions that it is registered for: none if too many are watched already.
+    #: The partitions whose appends wake the fetch: none if too many are watched already.
     watched: tuple[Partition, ...] = ()
 
     def is_complete(self, ends: Ends, partitions: Iterable[Partition]) -> bool:
         """True if enough records have come in these partitions, or one cannot be read any more."""
-        grown = 0
-        for partition in partitions:
-            more = self._growth(partition, ends)
-            if more is None:
-                return True
-            grown += more
-        return grown > 0 and grown >= self.missing
+        growths = [self._growth(partition, ends) for partition in partitions]
+        if None in growths:
+            return True
+        new_bytes = sum(filter(None, growths))
+        return new_bytes > 0 and new_bytes >= self.missing
 
     def _growth(self, partition: Partition, ends: Ends) -> int | None:
         """The bytes of new records; None if the partition cannot be read any more."""
@@ -174,7 +172,7 @@ class DelayedFetch(DelayedOperation):
             return 0
         if now is None or now.offset < previous.offset:
             return None
-        # a merge makes a log smaller: new records count as a byte at least
+        # a merge may make a log smaller: new records count as one byte at least
         return max(now.log_bytes - previous.log_bytes, 1) if now.offset > previous.offset else 0
 
 
@@ -204,7 +202,7 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
         """Have `delayed` wait; False if enough records have arrived already, or its time is over."""
         if not self._has_added(delayed):
             return False
-        # records that came between its read and its wait have woken no fetch
+        # an append between the fetch's read and its wait has not woken it
         return not (delayed.is_complete(Ends(), delayed.watched) and self._has_claimed(delayed))
 
     def forget(self, delayed: DelayedFetch) -> None:
@@ -235,7 +233,7 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
 
     def _watch(self, delayed: DelayedFetch) -> None:
         remaining, owner = _MOST_WATCHED - self._watched.total(), _owner(delayed)
-        # each client has half of what others leave
+        # a client may watch half of what the other clients leave
         if self._watched[owner] + len(delayed.visible_ends) > (remaining + self._watched[owner]) // 2:
             return
         delayed.watched = tuple(delayed.visible_ends)
@@ -250,7 +248,7 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
         with self._lock:
             waiting, partitions = list(self._waiting), list(self._by_partition)
         for topic in {partition.hosted for partition in partitions if not partition.hosted.is_local}:
-            # the fetches that wake up answer with the error
+            # the fetch reads again, and answers with the error
             with suppress(DistlogError, OSError):
                 topic.refresh(self._refresh_ms)
         ends = Ends()
@@ -266,7 +264,7 @@ def _owner(delayed: DelayedFetch) -> CpuUse:
     return share.part_of or share
 
 
-# No handler waits with them, so a partition whose lock is held for long holds up its own producers alone.
+# A waiting append occupies no handler: a lock that is held for long delays the producers of its partition only.
 
 #: How often locks are checked while requests wait, also after a slow check on a busy machine.
 _APPEND_CHECK_S, _LONGEST_APPEND_PAUSE_S = 0.005, 0.1
@@ -281,7 +279,7 @@ class DelayedAppend(DelayedOperation):
 
     @property
     def is_dropped(self) -> bool:
-        """True if its client has disconnected, so that no more of the request must be appended."""
+        """True if nothing more of the request may be appended, since its client has disconnected."""
         return self.request.is_gone and not self.is_needed
 
     @property
@@ -326,5 +324,5 @@ def _is_free(partition: Partition, flush: bool) -> bool:
     try:
         return partition.is_free(flush=flush)
     except Exception:
-        # the request that waits for it tries again, and answers with the error
+        # the waiting request tries again, and answers with the error
         return True

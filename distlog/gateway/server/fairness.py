@@ -9,19 +9,18 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-# A use is CPU time that halves as time passes: a client that was idle owes nothing for an hour ago, and gains
-# nothing.
+# A use is CPU time that decays by half in each half-life: old work is forgotten, and idle time gains nothing.
 
-#: A client without a name is known by its address; of IPv6 by the network that one customer of a provider has.
+#: A client without a user is known by its address; with IPv6 by the network of this prefix, as one customer has.
 _IPV6_PREFIX = 64
-#: The time in which a use halves, and the CPUs of a client that has used one second in it without an end.
+#: The half-life of a use, and the CPUs that a client with a steady use of one second keeps busy.
 _HALF_LIFE_S = 1.0
 _RATE_OF_USE = 0.6931 / _HALF_LIFE_S
-#: A client stays active this long after each request: the rest must leave it some room until then.
+#: How long a client is active after a request: until then, other clients must leave room for it.
 _ACTIVE_S = 0.5
-#: The most that is counted, so that nobody waits for more than a second after having had everything for long.
+#: The largest use: a client that had all the time for long waits for a second at most.
 _MOST_S = 0.8 / _RATE_OF_USE
-#: A share that used less is idle.
+#: A share with less use is idle.
 _NO_USE_S = 1e-6
 #: Idle shares are forgotten when this many exist, or twice as many as the active ones.
 _MANY = 1000
@@ -31,7 +30,7 @@ _MOST_NAME = 512
 
 @dataclass(slots=True, eq=False)
 class CpuUse:
-    """The use of a user or an address, or of one of its client ids, which counts for both."""
+    """The use of a user or an address; or of one of its client ids, which counts for `part_of`, too."""
 
     name: Hashable
     part_of: CpuUse | None
@@ -39,7 +38,7 @@ class CpuUse:
     noted_s: float = 0
     active_s: float = float("-inf")
     served_s: float = float("-inf")
-    #: The parts, and the active ones in the order of their last signs.
+    #: The parts by name; and the active parts, the least recently active first.
     parts: dict[Hashable, CpuUse] = field(default_factory=dict)
     active: OrderedDict[CpuUse, None] = field(default_factory=OrderedDict)
 
@@ -111,7 +110,7 @@ class CpuUses:
         return share
 
     def _forget_idle(self) -> None:
-        """Forget idle shares; a client that comes back begins with nothing."""
+        """Forget idle shares; a client that comes back begins without a use."""
         now_s = self.clock_s()
         # lists, since the thread of authentication may add a share concurrently
         owners = list(self.all.parts.values())
@@ -125,14 +124,13 @@ class CpuUses:
         self._forget_at = max(_MANY, 2 * self._count)
 
 
-# The client with the least use is next: among users and addresses, then among its client ids; then the oldest
-# request. Python's threads share one interpreter, so one that computes all the time slows down the rest: while
-# several clients are active, the ones that use more than their part have half of the time in all, and one handler
-# each.
+# The user or address with the least use is next, then its client id with the least use, then the oldest request.
+# Threads share one interpreter, so a client that computes all the time slows down the other clients. While several
+# clients are active, the clients above their part have less than half of the time together, and one handler each.
 
-#: The part of the time of all that use more than their part.
+#: The part of the time that all clients above their part have together.
 _HEAVY_PART = 0.4
-#: A client with so few requests that wait leaves room by itself: it sends the next when it has the answer.
+#: A client with so few waiting requests limits itself: it sends the next request after a response.
 _FEW = 4
 
 
@@ -158,7 +156,7 @@ class FairQueue(Generic[Waiting]):
         self._count += 1
 
     def next(self, *, limited: bool = True) -> Waiting | None:
-        """The next item, which runs now; None if none may run now. Not `limited`, all may."""
+        """Take the next item to run; None if no item may run now. Without `limited`, every item may run."""
         now_s, root = self._shares.clock_s(), self._shares.all
         part = 1 / max(root.active_parts(now_s), len(self._waiting), 1)
         for owner in self._in_turn(root, self._waiting, 1.0, now_s, limited):
@@ -195,7 +193,7 @@ class FairQueue(Generic[Waiting]):
             return ordered
         active = parent.active_parts(now_s) + sum(share not in parent.active for share in waiting)
         if active == 1:
-            # a handler is left to another client that comes: to one of the same address, and to one of another
+            # leaves a handler to a new client of another owner, and one to a new client id of this owner
             reserved = 1 if parent.part_of is None else 2
             return [share for share in ordered if self._running[share] < max(self._size - reserved, 1)]
         allowance, most = 2 * _HEAVY_PART * part / active, max(self._size // active, 1)
@@ -204,7 +202,7 @@ class FairQueue(Generic[Waiting]):
         }
         has_time = sum(share.use(now_s) for share in heavy) * _RATE_OF_USE < _HEAVY_PART * part
         able = ordered if has_time else [share for share in ordered if share not in heavy]
-        # one that has used its part, or will soon, does not get all at once
+        # a share near its part gets one handler at a time
         return [
             share
             for share in able
@@ -259,7 +257,7 @@ class Quotas:
 
     def _limit(self, user: str, client_id: str, name: str) -> tuple[float | None, tuple[str, str]]:
         limits = self.limits
-        # a longer one has no quota of its own, but a client without a login may send it
+        # cut, since clients without a login send ids of any length; a longer id has no quota of its own
         for entity, sharing in _entities(user, client_id[: MOST_NAME_BYTES + 1]):
             limit = limits.get(entity, {}).get(name)
             if limit is not None:
@@ -301,11 +299,11 @@ def _entities(user: str, client_id: str) -> Iterator[tuple[Entity, tuple[str, st
         yield Entity.of({CLIENT_ID: client}), ("", client_id)
 
 
-# A use is a debt that the quota pays off over time. One second of debt may be open, as in Kafka's windows; for more
-# the client waits before its next request is read, and its response says how long.
+# Bytes or time of a client are a debt, which the quota pays off over time. One second of debt may be open, as in
+# Kafka's windows. With more, the client's next request is read later, and the response has the pause.
 
 _BURST_S = 1.0
-#: Kafka's longest wait for handlers' time, and the longest one here for bytes, so that a client does not give up.
+#: Kafka's longest pause for the time of handlers, and the longest one for bytes: before clients give up.
 _LONGEST_S = {REQUEST_PERCENTAGE: 1.0}
 _LONGEST_FOR_BYTES_S = 20.0
 #: Paid debts are forgotten when there are more.
@@ -321,7 +319,7 @@ class _Debt:
         return max(self.seconds - (now_s - self.noted_s), 0)
 
 
-#: A request may always use this much, so that large requests that do not arrive block no other request.
+#: The bytes that each request may use at any time, even while large requests that never arrive hold the memory.
 _ALWAYS_TAKEN = 64 << 10
 
 
@@ -330,9 +328,9 @@ class RequestMemory:
 
     def __init__(self, limit: int) -> None:
         self._limit, self._most, self.used = limit, limit * 3 // 4, 0
-        # by owner, without the part that is always granted; and the holders that will release memory as they are
+        # by owner: the bytes above _ALWAYS_TAKEN, and the shares that will release memory without getting more
         self._used_by, self._releasing = Counter[str](), Counter[str]()
-        #: By the waiting share: the bytes, and the callback for when they are granted.
+        #: By the waiting share: the bytes that it waits for, and the callback for their grant.
         self.waiting: dict[MemoryShare, tuple[int, Callable[[], None]]] = {}
 
     def next(self) -> MemoryShare | None:

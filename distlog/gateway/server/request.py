@@ -53,9 +53,9 @@ class Request:
     on_sent: list[Callable[[], None]] = field(default_factory=list)
 
     is_gone: bool = False
-    #: How long its client's next request is not read, by the client's quotas.
+    #: The pause before the client's next request is read, by its quotas.
     throttled_s: float = 0
-    #: The handler's state of a request that it has put off.
+    #: The handler's state of a request that waits.
     delayed: Any = None
     granted: Rights | None = None
     #: False in the network's thread: a handler that would have to wait raises WouldWaitError.
@@ -96,7 +96,7 @@ class Request:
             fields = {**fields, "throttle_time": ceil(1000 * self.throttled_s)}
         chunks = () if fields is None else self._chunks_of(fields)
         if chunks is not None:
-            # the connection has the request: without this circle the garbage collector finds next to nothing
+            # breaks the circle of request, handler's state and connection, which needs no garbage collection then
             self.delayed = None
             self.client.send(self, chunks)
 
@@ -118,7 +118,7 @@ class Request:
         try:
             return write_response(self.head.api_key, version, self.head.correlation_id, fields)
         except Exception:
-            # the caller has other requests to answer, too
+            # not raised: the caller has other requests to answer
             _log.exception("a response cannot be written (api_key=%d version=%d)", self.head.api_key, version)
             self.hang_up("the response cannot be written")
             return None
@@ -153,7 +153,7 @@ class ClientSession:
     sasl: SaslExchange | None
 
 
-#: Kafka's value for operations that were not asked for.
+#: Kafka's value for operations that the client did not ask for.
 NO_OPERATIONS = -(2**31)
 _DENIALS = {
     ResourceType.TOPIC: (ErrorCode.topic_authorization_failed, "Topic authorization failed."),
@@ -179,7 +179,7 @@ class Rights:
     denials: EventLog | None = None
 
     def might(self, operation: Operation, kind: ResourceType, name: str) -> bool:
-        """True if the client may do this; nothing is logged, since it did not name the resource."""
+        """True if the client may do this; logs nothing, for resources that the client did not name."""
         return self.lists is None or self.lists.may(self.principal, self.host, operation, kind, name)
 
     def might_with_any(self, operation: Operation, kind: ResourceType) -> bool:
@@ -254,8 +254,8 @@ class TokenRequest(Request):
         return () if fields["error_code"] else (len(token).to_bytes(4, "big") + token,)
 
 
-# Received bytes go into a buffer that all connections share; only a larger or incomplete frame has its own memory,
-# which is requested as the frame comes. So an idle connection has none, and a length without its bytes costs none.
+# Received bytes go into a buffer that all connections share. Only a larger or incomplete frame has its own memory,
+# which grows while the frame arrives: idle connections, and lengths without their bytes, cost no memory.
 
 #: The bytes of a frame's length.
 _LENGTH = 4
@@ -279,7 +279,7 @@ class FrameReader:
 
     def __init__(self, shared: memoryview, largest: int) -> None:
         self._shared, self.largest = shared, largest
-        # received bytes; those from `_position` on are in no frame yet. Taking a frame out copies only that frame
+        # received bytes, which are in no frame yet from `_position` on
         self._unread, self._position = b"", 0
         self._frame: memoryview | None = None
         self._filled = self._granted = 0

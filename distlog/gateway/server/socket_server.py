@@ -44,7 +44,7 @@ _log = logging.getLogger("distlog.gateway")
 ANONYMOUS = "ANONYMOUS"
 #: The bytes received in one step, except of a larger request.
 _SHARED_BYTES = 64 << 10
-#: How long a turn of the event loop, which serves all connections, may handle requests by itself.
+#: How long one turn of the event loop may handle requests, since it serves all connections.
 _TURN_S = 0.005
 #: The pause between checks for idle, slow and revoked clients, and for a new certificate.
 _CHECK_S = 1.0
@@ -56,9 +56,9 @@ _NO_SOCKETS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 class SocketServer:
     """The listening sockets and their connections, in the event loop `loop`. Methods run in the loop's thread.
 
-    `offer` gets each request, and a function that returns whether this turn has time to handle it; it returns True
-    if it handled the request. `supports` returns whether a request's body can be read, False for a version that is
-    answered without it; it raises InvalidRequestError for a request that this client may not send now.
+    `offer` gets each request, and a function that returns whether this turn of the loop has time for it; `offer`
+    returns True if it handled the request. `supports` returns whether a request's body can be read, and raises
+    InvalidRequestError for a request that this client may not send now.
     """
 
     def __init__(
@@ -81,18 +81,18 @@ class SocketServer:
         self._connecting = set[asyncio.Task[None]]()
         self.connections = set[Connection]()
         self.is_open, self.port = False, 0
-        # the clients that are connected or connect, and their number by host
+        # the sessions of clients, also during the TLS handshake, and their number by host
         self._sessions, self._host_counts = set[ClientSession](), Counter[str]()
         self._thread = 0
         self._turn_end_s: float | None = None
         self._queued_work, self._is_woken = deque[Callable[[], None]](), False
-        #: The numbers of connections that were accepted, refused, failed in TLS, and were ended by the gateway.
+        #: The numbers of connections that were accepted, were refused, failed in TLS, and were closed by the gateway.
         self.accepted = self.refused = self.tls_failed = self.hung_up = 0
         self.failures = EventLog("connections that failed")
         self.unreadable = EventLog("responses that end in a file that cannot be read", level=logging.ERROR)
 
     async def listen(self, host: str, port: int) -> None:
-        """Begin to accept connections; `port` 0 takes a free one. Raises StorageError if it is taken."""
+        """Begin to accept connections; `port` 0 is any free port. Raises StorageError if the port is in use."""
         self._sockets = listening_sockets(host, port)
         self.is_open, self._thread = True, threading.get_ident()
         self.port = self._sockets[0].getsockname()[1]
@@ -134,7 +134,7 @@ class SocketServer:
             return
         try:
             client.setblocking(False)
-            # else the system delays a response until the client has acknowledged the one before, for up to 40 ms
+            # else the system delays a response for up to 40 ms, until the client acknowledges the last one
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             session = self.admit(_address(address), _address(client.getsockname()))
         except OSError:
@@ -159,7 +159,7 @@ class SocketServer:
             tls = None if self._tls is None else self._tls.current
             await self.loop.connect_accepted_socket(lambda: connection, client, ssl=tls, **timeout)
         except OSError as error:
-            # a probe of a load balancer connects, and says nothing
+            # load balancers probe by connecting only
             if not isinstance(error, ConnectionResetError):
                 words = (getattr(error, name, None) for name in ("verify_message", "reason"))
                 reason = next(filter(None, words), str(error) or type(error).__name__)
@@ -201,7 +201,7 @@ class SocketServer:
 
     def in_turn(self, work: Callable[[], None]) -> None:
         """Run the work of a connection, and the work that it adds, in this turn of the event loop."""
-        # no wake-up is needed: added work is done below
+        # `later` need not wake the loop: added work is done below
         self._is_woken = True
         try:
             work()
@@ -209,7 +209,7 @@ class SocketServer:
             self._do_queued_work()
 
     def _do_queued_work(self) -> None:
-        # reset before the work is done: work that is added from now on wakes the loop again
+        # reset before the work, so that work which is added from now on wakes the loop again
         self._is_woken = False
         for _ in range(len(self._queued_work)):
             try:
@@ -247,10 +247,9 @@ _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 def listening_sockets(host: str, port: int) -> list[socket.socket]:
-    """Open a socket for each address of `host`, all at one port; 0 takes a free one. Raises StorageError.
+    """Open a socket for each address of `host`, all at one port; 0 is any free port. Raises StorageError.
 
-    Addresses that this machine does not have are skipped if it has another one: without IPv6, `localhost` may still
-    be ::1, too.
+    Addresses that this machine lacks are skipped if it has another one: `localhost` may be ::1 without IPv6.
     """
     sockets: list[socket.socket] = []
     not_here: OSError | None = None
@@ -288,13 +287,13 @@ def _address(name: Any) -> tuple[str, int]:
 _WRITE_BUFFER_BYTES = 64 << 10
 #: The most bytes that the transport is given at once.
 _WRITTEN_BYTES = 256 << 10
-#: The most responses that go out together. A response wakes its client, which costs both sides more than a request.
+#: The most responses in one write. Each write wakes the client, which costs more than a request.
 _MOST_TOGETHER = 4
-#: The most bytes that a client may send while no further request of the client is read.
+#: The most bytes that are received from a client while its earlier requests wait.
 _UNFRAMED_BYTES = 64 << 10
-#: How long a client may take to receive the last bytes, and to say goodbye as TLS has it.
+#: How long a client may take to receive the last bytes, and to close TLS.
 _GOODBYE_S = 3.0
-#: The most requests of a connection that wait for commits, and what each takes besides its bytes.
+#: The most requests of a connection that wait for commits, and the memory of each besides its bytes.
 _MOST_UNDER_WAY = 256
 _WAITING_BYTES = 4 << 10
 
@@ -311,17 +310,17 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, server: SocketServer, session: ClientSession) -> None:
         self._server, self.session = server, session
         self._cached_owner: tuple[str | None, str] | None = None
-        # requests without a response yet; the newest may wait for its turn or memory, or let a next one follow it
+        # requests without a response; the newest may wait for its turn or memory, or let the next one be handled, too
         self._under_way = deque[Request]()
         self._newest_waits = self._lets_next = False
-        # the client sends no more, but the requests that it sent after a Produce request are still read and handled
+        # True if the client has closed its side, but requests after a Produce request are still read and handled
         self._drains_rest = False
         self._memory, self._frame_bytes = MemoryShare(server.memory, self._owner), 0
         self._waits_for_memory = False
         self._transport: Any = None
         self._is_paused = self._is_stopping = False
         self._is_lost, self._reads, self._throttles = False, True, 0
-        # responses that go out in one write with the next one, which is made already: it comes with the queued work
+        # responses that wait for the next one, to be written together; and whether the next one is already made
         self._ready_chunks, self._is_next_handled = list[ResponseChunk](), False
         self._frames = FrameReader(server.shared_buffer, self._largest())
         self._timeouts = ConnectionTimeouts(server.loop.time, server.config)
@@ -333,7 +332,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._server.is_open:
             self._transport.abort()
         elif self.session.principal == ANONYMOUS and (certificate := transport.get_extra_info("peercert")):
-            # where it does not authenticate by SASL, its certificate names the client
+            # without SASL, the certificate names the client
             subject = subject_name(certificate)
             name = self._server.principals.name(subject)
             self.session.principal = ANONYMOUS if name == "" else name
@@ -369,12 +368,12 @@ class Connection(asyncio.BufferedProtocol):
         if self._can_read_next:
             self._server.in_turn(self._read_next)
         elif self._frames.unframed >= _UNFRAMED_BYTES:
-            # until then it is read on, to learn of a client that goes away while it waits
+            # up to here the socket is read while requests wait, which detects that the client disconnects
             self._read_on(False)
 
     def eof_received(self) -> bool:
         """The client sends no more; requests received after a Produce request are still read and handled."""
-        # asyncio has no connection of TLS that is closed on one side: it is lost now
+        # asyncio cannot keep a TLS connection that the client has closed: `connection_lost` comes next
         can_stay = self._transport.get_extra_info("ssl_object") is None
         self._drains_rest = can_stay and self._has_rest
         return self._drains_rest
@@ -391,7 +390,7 @@ class Connection(asyncio.BufferedProtocol):
         return not self._under_way or (self._lets_next and len(self._under_way) < _MOST_UNDER_WAY)
 
     def _read_next(self) -> None:
-        """Take the next frame if it is complete; close the connection if it is none."""
+        """Take the next frame if it is complete; close the connection if it cannot be a request."""
         try:
             self._start_next()
         except InvalidRequestError as error:
@@ -473,7 +472,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _owner(self) -> str:
-        # cached: parsing an address is slow, and each request asks
+        # cached, since parsing an address is slow
         principal = self.session.principal
         if self._cached_owner is None or self._cached_owner[0] != principal:
             name = None if principal == ANONYMOUS else principal
@@ -481,18 +480,15 @@ class Connection(asyncio.BufferedProtocol):
         return self._cached_owner[1]
 
     def send(self, request: Request, chunks: Sequence[ResponseChunk]) -> None:
-        """Send the response after the responses to earlier requests; without chunks, send nothing."""
         self._server.later(partial(self._answered, request, chunks))
 
     def send_last(self, request: Request, chunks: Sequence[ResponseChunk], after_s: float) -> None:
-        """Send the response after some seconds, and then close the connection."""
         self._server.later(partial(self._answered_last, request, chunks, after_s))
 
     def fail(self, request: Request, reason: str) -> None:
         self._server.later(partial(self._failed, request, reason))
 
     def let_next(self, request: Request) -> None:
-        """Have the next request handled before this one is answered, if its API allows that."""
         self._server.later(partial(self._let_next, request))
 
     def _let_next(self, request: Request) -> None:
@@ -515,7 +511,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._under_way[0] is request:
             self._write()
         if request in self._under_way and not request.on_sent:
-            # it waits for its turn, or for the client; the records of a fetch have their own memory
+            # the response waits for its turn, or for the client; the records of a fetch have their own memory
             self._memory.give(size)
             request.memory = size
             if request.has_passed:
@@ -567,11 +563,11 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(first, bytes):
             first = memoryview(first)
         elif isinstance(first, StoredBatches) and not (
-            # bytes may go out past the transport: it encrypts none, was not closed, and has none left
+            # a file is sent past the transport only if that encrypts nothing, is open, and has nothing left to write
             transport.get_extra_info("sslcontext") or transport.is_closing() or transport.get_write_buffer_size()
         ):
             first = first[first.send(transport.get_extra_info("socket").fileno()) :]
-        # bytes that the client does not take at once are copied: no more than a part of a large piece
+        # the transport copies the bytes that the client does not take at once: so it gets a part of a large chunk
         if len(first) > _WRITTEN_BYTES:
             unsent.insert(0, first[_WRITTEN_BYTES:])
         written = first[:_WRITTEN_BYTES]
@@ -587,7 +583,7 @@ class Connection(asyncio.BufferedProtocol):
         self._under_way.remove(request)
         self._give_back(request)
         if not self._memory.size:
-            # since it has authenticated, a client may be known by its name
+            # the client may have authenticated since
             self._memory.owner = self._owner
         for on_sent in request.on_sent:
             on_sent()
@@ -615,7 +611,7 @@ class Connection(asyncio.BufferedProtocol):
         elif self._newest_waits and not self._waits_for_memory:
             self._begin()
         elif self._can_read_next:
-            # else each answered request would let in more bytes than it took out
+            # else each answered request would let in more bytes than it had
             self._read_on(self._frames.unframed < _UNFRAMED_BYTES)
             self._read_next()
 
@@ -628,7 +624,7 @@ class Connection(asyncio.BufferedProtocol):
         self._write()
 
     def connection_lost(self, error: BaseException | None) -> None:
-        """End; if a TLS client closed it, requests received after a Produce request are still read and handled."""
+        """End; if a TLS client has closed it, requests after a Produce request are still read and handled."""
         self._is_lost = True
         self._drains_rest = error is None and not self._is_stopping and self._has_rest
         if not self._drains_rest:
@@ -648,7 +644,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_bytes = 0
         for request in list(self._under_way):
             request.is_gone = True
-            # nobody answers a request that no handler has
+            # no handler has the request, so nobody else ends it
             if request.unsent is not None or (self._newest_waits and request is self._under_way[-1]):
                 self._end(request)
         self._newest_waits = False
@@ -662,7 +658,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._under_way:
             self._close()
             return
-        # new data is not read, and a started frame would have no room
+        # nothing more is read: a started frame would have no room
         self._read_on(False)
         if self._under_way[0].unsent is not None:
             self._abort_soon()

@@ -1,8 +1,8 @@
 """Appends to a topic on an object store: the batches of all connections are gathered, and committed together.
 
 Each gathering is one bundle and one commit; a batch is acknowledged when its commit is stored. The queue of the
-commit log (`core.commits.pending_queue`) can't replace this one: an append joins that queue with its own objects, so
-each request would cost puts, and without a fence, which batches of transactions and the gateway's own records need.
+commit log (`core.commits.pending_queue`) cannot do this: each append joins that queue with objects of its own, which
+cost a put, and without a fence, which transactions and the gateway's own records need.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from distlog.gateway.topics.partition import Fence, RefreshingTopic
 Results = dict[int, Future[AppendInfo]]
 #: A request's batches by partition, each with the fence that may refuse it.
 RequestedBatches = Mapping[int, tuple[bytes, Fence | None]]
-#: About the most batches in a commit, so that the number of producers in it is bounded.
+#: About the most batches in a commit: they bound its number of producers.
 MOST_BATCHES = 10_000
-#: Times of the monotonic clock: any time, and never.
+#: Times of the monotonic clock: before all others, and after all others.
 _AT_ONCE, _NEVER = -math.inf, math.inf
-#: Requests that clients send together come within this time. They are one commit also after a pause.
+#: Requests that clients send together come within this time; they share a commit, also after a pause.
 _TOGETHER_S = 0.01
-#: A client with a backlog sends again in this part of a linger after it was answered.
+#: A client with a backlog sends again within this part of a linger after a response.
 _SOON = 0.25
 #: A commit of more bytes is worth its price before the end of the linger.
 _WORTH_BYTES = 64 << 10
@@ -50,11 +50,11 @@ _IDLE_S = 60.0
 
 
 class GatheredAppends:
-    """The appends of one topic, for many threads: its own thread commits what was gathered.
+    """The appends of one topic, for many threads: a thread commits the gathered batches.
 
     A commit comes `linger_ms` after the first batch, or earlier: when the batches are large, when all their senders
-    wait for answers, and soon after a pause of `linger_ms`, so that a client that sends now and then does not wait.
-    There are at most two commits in each `linger_ms`. The thread ends when it has been idle for long.
+    wait for responses, and soon after a pause of `linger_ms`, so that an occasional batch does not wait. There are at
+    most two commits in each `linger_ms`. The thread ends after a long pause.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class GatheredAppends:
     ) -> None:
         self._hosted, self._linger_s, self._linger_bytes = hosted, linger_ms / 1000, linger_bytes
         self._changed = threading.Condition()
-        # oldest first; the last one takes more requests, unless it is full
+        # the oldest gathering first; the last one gets new requests, unless it is full
         self._waiting = deque[_Gathering]()
         self._senders = WeakKeyDictionary[object, Sender]()
         # the senders whose next requests may come together, and until when
         self._expected, self._expected_until_s = set[Sender](), _AT_ONCE
-        # when the next commit is due, if batches wait; and from when on a pause counts as long
+        # the time of the next commit, if batches wait; and the time from which on a pause is long
         self._due_s = self._paused_s = _AT_ONCE
         # `first` may refuse the first batch of an unknown producer in a partition
         self._is_closing, self._first = False, first
@@ -110,7 +110,7 @@ class GatheredAppends:
                 raise TopicNotFoundError("the topic was dropped, or the gateway is stopping", topic=self._hosted.name)
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="gathered-appends", daemon=True)
-                # noted after the start, which fails where the system has no more threads
+                # set after the start, which fails where the system has no more threads
                 thread.start()
                 self._thread = thread
             now_s = time.monotonic()
@@ -129,7 +129,7 @@ class GatheredAppends:
             self._changed.notify()
 
     def commit_now(self) -> None:
-        """Commit what waits, and let no later append linger: the gateway is stopping."""
+        """Commit the waiting batches, and have later ones not linger: the gateway is stopping."""
         with self._changed:
             self._linger_s, self._due_s = 0.0, _AT_ONCE
             self._changed.notify()
@@ -190,13 +190,13 @@ class GatheredAppends:
         while batches:
             with suppress(ConcurrentAppendError):
                 self._try(batches)
-            # if other writers were faster, the next try ends at least one batch
+            # after a concurrent commit, the next try commits or refuses at least one batch
             batches = [batch for batch in batches if batch.outcome is None]
 
     def _try(self, batches: Sequence[GatheredBatch]) -> None:
         check = ProducerCheck(self._hosted.topic.handle, self._hosted.refresh(), self._first)
         accepted: dict[int, list[GatheredBatch]] = {}
-        # the batches that a client has sent again, each with the first one
+        # batches that a client has sent again, each with the batch of the same sequence number before it
         repeats = list[tuple[GatheredBatch, GatheredBatch]]()
         first_of = dict[tuple[int, ...], GatheredBatch]()
         for batch in batches:
@@ -214,7 +214,7 @@ class GatheredAppends:
     def _commit_accepted(self, check: ProducerCheck, accepted: Accepted) -> None:
         parts = {number: [batch.valid for batch in batches] for number, batches in accepted.items()}
         configs = [batch.config for batches in accepted.values() for batch in batches]
-        # the least strict one that a batch was validated with: one that demands no keys
+        # the least strict config of all batches: one that demands no keys
         config = next((config for config in configs if "compact" not in config.cleanup_policy), configs[0])
         result, after = commit_batches(check, parts, config, partial(refuse_fenced, accepted))
         self._hosted.topic.advance(after)
@@ -225,7 +225,7 @@ class GatheredAppends:
                 first += batch.valid.offset_count
 
     def _is_next(self, check: ProducerCheck, batch: GatheredBatch) -> bool:
-        """True if the batch is to be committed; else it has an outcome."""
+        """True if the batch must be committed; else its outcome is set."""
         try:
             earlier = check.check(batch.partition, [batch.valid])
         except Exception as error:
@@ -238,19 +238,19 @@ class GatheredAppends:
 
 @dataclass(slots=True, eq=False)
 class GatheredBatch:
-    """A batch that waits for its commit; it was validated with `config`, and `fence` may refuse it."""
+    """A batch that waits for its commit: validated with `config`; `fence` may refuse the batch."""
 
     partition: int
     valid: ValidBatch
     config: TopicConfig
     fence: Fence | None = None
-    #: How it ended; `result` gets it when all batches of its commit have ended.
+    #: Where the batch is, or its error; `result` gets the outcome when all batches of the commit have one.
     outcome: AppendInfo | BaseException | None = None
     result: Future[AppendInfo] = field(default_factory=Future)
 
     @property
     def sequence(self) -> tuple[int, ...] | None:
-        """The key of a producer's batch; None if it is not numbered."""
+        """The key of a batch with a sequence number; None for another batch."""
         row = self.valid.rows[0]
         names = ("producer_id", "producer_epoch", "base_sequence", "last_offset_delta")
         return (self.partition, *(int(row[name]) for name in names)) if row["base_sequence"] >= 0 else None
@@ -260,7 +260,7 @@ Accepted = Mapping[int, Sequence[GatheredBatch]]
 
 
 def refuse_fenced(accepted: Accepted, current: Snapshot) -> None:
-    """Fail the batches that their fences refuse; then raise ConcurrentAppendError, to start again without them."""
+    """Fail the batches that their fences refuse; if any, raise ConcurrentAppendError: the rest is committed again."""
     refusals = dict[Fence, Exception | None]()
     for batch in [batch for batches in accepted.values() for batch in batches]:
         if batch.fence is not None:
@@ -288,12 +288,12 @@ def _info(snapshot: Snapshot, partition: int, first: int, end: int) -> AppendInf
 
 
 class Completeness(Enum):
-    """Whether a sender sends more before it is answered."""
+    """Whether a sender sends more requests before its next response."""
 
     UNKNOWN = auto()
-    #: In the middle of its window. A sender that pauses now has nothing more to send.
+    #: Its window is not full: a sender that pauses has nothing more to send.
     SENDING = auto()
-    #: Waiting for an answer, after as many requests as the last time.
+    #: Its window is full: the sender waits for a response.
     WAITING = auto()
     #: An idempotent producer, with as many requests in flight as it may have.
     FULL = auto()
@@ -301,13 +301,13 @@ class Completeness(Enum):
 
 @dataclass(slots=True, eq=False)
 class Sender:
-    """A connection, and its window: the requests after which it waits for an answer. It is learned from pauses."""
+    """A connection, and its window: the number of requests after which it waits for a response, if known."""
 
     in_flight: int = 0
     window: int | None = None
     sent_s: float = _AT_ONCE
     answered_s: float = _AT_ONCE
-    #: Whether its first request in flight came soon after an answer, so that it has a backlog.
+    #: True if the first request in flight came soon after a response: the sender has a backlog.
     has_backlog: bool = False
 
     def send(self, now_s: float, soon_s: float) -> None:
@@ -333,7 +333,7 @@ class Sender:
 
 
 class _Gathering:
-    """The batches of one commit, and the numbers of their requests by sender, None for the gateway's own."""
+    """The batches of one commit, and their number of requests by sender; None is the gateway."""
 
     def __init__(self) -> None:
         self.batches, self.size, self.sent_s = list[GatheredBatch](), 0, _AT_ONCE
@@ -357,7 +357,7 @@ class _Gathering:
 
     @property
     def complete_s(self) -> float:
-        """The time from which no sender sends more before it is answered: waiting longer gains nothing."""
+        """The time after which no sender sends more before its response, so that waiting gains nothing."""
         senders = self._senders
         if senders[Completeness.UNKNOWN]:
             return _NEVER

@@ -174,7 +174,7 @@ class Partition:
 
 #: The most producers in partitions whose failed batches are noted: of more, the last ones.
 MOST_FAILED = 10_000
-#: A batch's producer id, producer epoch and first sequence number, and the position of these fields in the batch.
+#: The form of a batch's producer id, producer epoch and first sequence number, and the position of the id.
 _PRODUCER, _PRODUCER_AT = struct.Struct(">qhi"), 43
 
 

@@ -1,4 +1,4 @@
-"""The topics of a root on an object store, for listings of all topics: most are not used otherwise."""
+"""An index of the topics of a root on an object store, for listings of all topics."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from distlog.gateway.topics.partition import monotonic_ms
 class TopicIndex:
     """The topics of `root` that this gateway does not host; for many threads.
 
-    A known topic takes one small request now and then, a new one several. Gateways share results in an object of the
-    root, which is only a cache: entries have an age, and the next look proves them. It has no names of its own: the
-    folders name topics. `clock` gives ms that never go back.
+    The check of a known topic costs one small request, a new topic several. Gateways share results in an object of
+    the root, which is only a cache: its entries are checked, and folders name the topics. `clock` gives ms that never
+    go back.
     """
 
     def __init__(self, root: Storage, clock: Callable[[], int] = monotonic_ms) -> None:
@@ -36,7 +36,7 @@ class TopicIndex:
         self._looks = 0
 
     def summaries(self, names: Collection[str], max_age_ms: int) -> dict[str, TopicSummary | Exception]:
-        """The topics in these folders as of at most `max_age_ms` ago, or the error of each one."""
+        """The topics in these folders, at most `max_age_ms` old, or their errors."""
         with self._lock:
             self._forget(self._topics.keys() - set(names))
             due = self._due(names, max_age_ms)
@@ -84,12 +84,12 @@ class TopicIndex:
         return None
 
     def _read(self, names: Collection[str]) -> None:
-        """Take newer results of other gateways, or of this one before its restart."""
+        """Take newer results that other gateways, or this one before its restart, have stored."""
         try:
             index = json.loads(self._root.read(paths.TOPIC_INDEX, 0, _MOST_BYTES))
             fields = index["topics"]
             if index["crc32c"] != crc32c(_encoded(fields)):
-                raise ValueError("its checksum is wrong")
+                raise ValueError("the checksum is wrong")
             stored = {name: _IndexedTopic.parse(fields[name]) for name in names if name in fields}
         except FileNotFoundError:
             return
@@ -112,15 +112,15 @@ class TopicIndex:
         self._looks = 0
 
 
-#: The age of a topic's entry for each listed topic: 33 reads a second for any number of topics.
+#: The age that an entry may have, for each listed topic: so a list costs 33 reads a second for any number of topics.
 LOOK_MS = 30
-#: From this many reads on, the index on storage is used: other gateways' results are read first, and new ones stored.
+#: For this many checks, the stored index is read before, and written afterwards.
 MANY_LOOKS = 100
-#: How long the commit of a known version is taken to be there; one from the index is looked for at the first look.
+#: How long a commit that was read is taken to exist; the first check of a stored entry reads its commit.
 PROOF_MS = 3_600_000
-#: Larger than any topic's version and any time in ms.
+#: Above any topic's version, and any time in ms.
 _MOST = 1 << 53
-#: The bytes of an index are at most these: about 200 for each topic.
+#: The largest index, in bytes: a topic takes about 200.
 _MOST_BYTES = 256 << 20
 
 _log = logging.getLogger("distlog.gateway")
@@ -133,10 +133,10 @@ class TopicSummary(NamedTuple):
 
 
 def client_id(name: str, snapshot: Snapshot) -> str:
-    """The id by which Kafka clients know the topic in the folder `name`: its own, unless the folder was renamed.
+    """The id of the topic in the folder `name` for Kafka clients: the topic's own id, unless the folder was renamed.
 
-    A copied folder has the id of the original, and clients fetch by ids. So a topic in a renamed folder has an id
-    that is made of both.
+    A copied folder has the id of the original, and clients fetch by ids. So a topic in a renamed folder gets an id
+    that is derived from its own id and the folder's name.
     """
     topic_id = snapshot.topic_id
     return topic_id if name == snapshot.name else str(uuid.uuid5(uuid.UUID(topic_id), name))
@@ -145,8 +145,8 @@ def client_id(name: str, snapshot: Snapshot) -> str:
 class _IndexedTopic(NamedTuple):
     """A topic's version that was the newest at `seen_ms` of the store's clock; or a missing topic.
 
-    For `kept_ms` after that, the next version shows any change: no vacuum deletes it before. The version's own commit
-    existed at `proven_ms`: without it the folder is another one, made by hand.
+    For `kept_ms` after that, any change shows in the next version, which no vacuum deletes earlier. The commit of
+    this version existed at `proven_ms`; if it is missing, the folder was replaced by hand.
     """
 
     topic_id: str
@@ -159,7 +159,7 @@ class _IndexedTopic(NamedTuple):
 
     @classmethod
     def of(cls, name: str, snapshot: Snapshot | None) -> _IndexedTopic:
-        """The entry for a snapshot in the folder `name`; None for no topic, which no single request can verify."""
+        """The entry for a snapshot in the folder `name`; a missing topic (None) is never verifiable."""
         if snapshot is None:
             return cls("", "", 0, -1, 0, 0)
         partitions = 0 if snapshot.dropped else len(snapshot.partitions)
@@ -179,11 +179,11 @@ class _IndexedTopic(NamedTuple):
         return list(self[:-1])
 
     def is_verifiable_at(self, time_ms: int) -> bool:
-        """True if the next version shows, at this time of the store's clock, any change of the topic."""
+        """True if, at this time of the store's clock, the next version shows any change of the topic."""
         return self.seen_ms > 0 and -CLOCKS_DIFFER_MS <= time_ms - self.seen_ms < self.kept_ms
 
     def is_proven_at(self, time_ms: int) -> bool:
-        """True if its commit was seen recently, at this time of the store's clock."""
+        """True if the version's commit was read recently, at this time of the store's clock."""
         return time_ms - self.proven_ms < PROOF_MS
 
 

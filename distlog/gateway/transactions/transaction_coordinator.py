@@ -1,8 +1,8 @@
 """The transactions of Kafka clients, over any topics of a root and the offsets of groups: all or nothing.
 
 After Kafka's TransactionCoordinator (KIP-98, KIP-360). The state of a transaction is the newest record of its id in
-`__transaction_state`, which is durable before the step that it stands for. `docs/design/gateway.md` says why each
-step is safe wherever a gateway is killed, or stopped and continued.
+`__transaction_state`, which is durable before its step begins. `docs/design/gateway.md` explains why each step is
+safe when a gateway is killed, or paused.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
         return [transaction.state for transaction in transactions if transaction is not None and transaction.state]
 
     def begin_producer(self, id_: str, timeout_ms: int, expected: ProducerId | None = None) -> ProducerId:
-        """Return the next producer of an id: the one before is fenced, and its transaction aborted.
+        """Return the next producer of an id: the former one is fenced, and its transaction aborted.
 
-        `expected` is the caller, if it was a producer of the id already: it continues, unless another one has
-        started, also after its transaction has timed out.
+        `expected` is the caller, if it is a producer of the id: it continues, also after its transaction has timed
+        out, unless another producer has started.
         """
         with self.lock_entry(id_, make=True) as transaction:
             state, now_ms = transaction.state, self._clock()
@@ -89,7 +89,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
                 )
             else:
                 if expected is not None and expected == ProducerId(state.producer.id, state.last_epoch):
-                    # a repeated call, whose first answer was lost; or its transaction has timed out
+                    # a repeated call, whose first response was lost; or the transaction has timed out
                     return self._finished(transaction).producer
                 if expected not in (None, state.producer):
                     raise CoordinatorError(ErrorCode.producer_fenced)
@@ -118,7 +118,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
             state = transaction.state
             if state is not None and state.status is TransactionStatus.ONGOING:
                 self._decide(transaction, state.decided(self._clock(), is_committed=is_committed))
-                # the decision stands, even if its markers fail now
+                # the decision stands, even if the markers fail now
             elif self._finished(transaction).status is not status:
                 raise CoordinatorError(ErrorCode.invalid_txn_state)
 
@@ -127,10 +127,10 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
         now_ms, is_locked = self._clock(), threading.Event()
 
         def attempt(id_: str) -> None:
-            # after one has waited for a lock in vain, the others do not wait as long
+            # once a lock was not free in time, the next ids do not wait for locks
             timeout_s = 0 if is_locked.is_set() else OWN_WAIT_S
             try:
-                # an id that was forgotten concurrently is done
+                # an id that was forgotten concurrently needs nothing
                 with suppress(CoordinatorError), self.lock_entry(id_) as transaction:
                     self._tick(id_, transaction, timeout_s)
             except DistlogError as error:
@@ -138,7 +138,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
                 if isinstance(error, LockHeldError):
                     is_locked.set()
 
-        # side by side: all producers of a job may have died at once, and each step may be a commit
+        # in parallel: all producers of a job may have died together, and each step may be a commit
         with self._lock:
             due = [id_ for id_, transaction in self._entries.items() if _is_due(transaction.state, now_ms)]
         in_parallel(attempt, due)
@@ -146,7 +146,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
     def _tick(self, id_: str, transaction: CoordinatedTransaction, timeout_s: float) -> None:
         state, now_ms = transaction.state, self._clock()
         if state is None:
-            # its first record was not kept
+            # the first record of the id was not stored
             self.remove(id_, transaction)
         elif state.has_timed_out(now_ms):
             _log.info("the transaction of %r is aborted: it was open for %d ms", id_, now_ms - state.started_ms)
@@ -235,10 +235,10 @@ class TransactionEnds:
         }
         check = partial(self._check_current, decided)
         results = hosted.end_transaction(markers, check, timeout_s=timeout_s) if markers else {}
-        # all are awaited before any error is raised, so none is left on its way
+        # all are awaited before any error is raised, so that none is in flight afterwards
         wait(results.values())
         if any(isinstance(result.exception(), TopicNotFoundError) for result in results.values()):
-            # a new topic of the same name may have records of the transaction, too
+            # a new topic of this name may have records of the transaction, too
             self._metadata.forget(hosted)
             return self._end(decided, topic, numbers, timeout_s)
         return [hosted.partition(number) for number in existing if _is_ended(results[number])]
@@ -258,7 +258,7 @@ def _is_ended(result: Future[Any]) -> bool:
     try:
         result.result()
     except (ProducerFencedError, _GoneError):
-        # a newer producer has written there: so another gateway has ended this transaction
+        # a newer producer has written there: another gateway has ended this transaction
         return False
     return True
 
@@ -277,13 +277,13 @@ class CoordinatedTransaction:
 
 
 def _is_due(state: TransactionState | None, now_ms: int) -> bool:
-    """True if a tick has work for an id: of tens of thousands, most are not used."""
+    """True if a tick has work for an id; most ids of a root are unused."""
     if state is None or not state.is_over:
         return state is None or state.is_decided or state.has_timed_out(now_ms)
     return state.updated_ms + EXPIRATION_MS <= now_ms
 
 
-#: The pause between checks for transactions that time out, or are not finished; after an error, before the next load.
+#: The pause between checks for transactions that time out or are not finished, and before a load is tried again.
 _PAUSE_S = 1.0
 
 
@@ -298,7 +298,7 @@ class TransactionServices:
         clock: Callable[[], int],
     ) -> None:
         self._log = TransactionLog(metadata, clock, lambda: groups.partitions)
-        #: The partition of `__transaction_state` that has an id; the compaction of led ones, which raises nothing.
+        #: Returns the partition of `__transaction_state` for an id; compacts led partitions, and raises nothing.
         self.partition_of, self.compact = self._log.partition_of, self._log.compact
         self.coordination = groups.share(self._log, self._log.read_partition_count)
         ends = TransactionEnds(metadata, fetches, self._log, clock)

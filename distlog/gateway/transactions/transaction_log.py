@@ -49,7 +49,7 @@ class TransactionLog:
         self._lock = threading.Lock()
         self._state_topic: _StateTopic | None = None
         self._has_failed, self._compaction = False, OwnCompaction()
-        #: Appends on their way for which no call waits.
+        #: Appends in flight for which no call waits.
         self._later = set[Future[AppendInfo]]()
 
     def read_partition_count(self) -> int:
@@ -101,7 +101,7 @@ class TransactionLog:
             return
         state_topic = self._open_topic()
         if state_topic.hosted.is_local:
-            # the gateway that wrote a state may have been killed before its sync, and loaded states are acted upon
+            # decisions depend on loaded states, whose gateway may have been killed before its sync
             ends = state_topic.hosted.topic.refresh().end_offsets()
             used = [number for number in partitions if ends[number]]
             in_parallel(lambda number: state_topic.hosted.partition(number).sync(None), used)
@@ -132,7 +132,7 @@ class TransactionLog:
         if state_topic.hosted.is_local:
             self._append(state_topic, transactional_id, None, is_durable=False)
         else:
-            # many may be forgotten at a time, and share a commit
+            # many ids that are forgotten together share a commit
             self._append_later(state_topic, transactional_id, None)
 
     def _append(
@@ -193,7 +193,7 @@ def check_open(state: TransactionState | None, producer: ProducerId, partition: 
         raise CoordinatorError(ErrorCode.invalid_txn_state)
 
 
-#: `max.message.bytes` of the topics that hold them. Requests that lead to large batches are smaller.
+#: `max.message.bytes` of the gateways' own topics: requests are smaller.
 MAX_BATCH_BYTES = 16 << 20
 
 
@@ -226,8 +226,8 @@ def own_batch(
     )
 
 
-# Any gateway takes batches of a transaction: it reads the state that the coordinator has written, at the moment of
-# the append. `transaction_coordinator` explains why that is enough.
+# Any gateway appends batches of a transaction: at the append, it reads the state that the coordinator has written.
+# `docs/design/gateway.md` explains why that is enough.
 
 _log = logging.getLogger("distlog.gateway")
 
@@ -252,7 +252,7 @@ class NewestStates:
             return list(self._states.values())
 
     def add(self, state: TransactionState, offset: int) -> None:
-        """Take a state that this process has written at `offset`, so that it need not be read."""
+        """Note a state that this process has written at `offset`, which saves its read."""
         with self._lock:
             if offset == self._tail.offset:
                 self._states[state.transactional_id] = state
@@ -271,7 +271,7 @@ class NewestStates:
             self._add_records(records)
 
     def _read_segments(self) -> None:
-        """Read several new segments at once; each was a commit, so most are small."""
+        """Read several new segments together; most are small, since each was a commit."""
         hosted = self._partition.hosted
         state = hosted.snapshot.partitions[self._partition.number]
         first = state.segments.find(self._tail.offset)
