@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from distlog.core import paths
 from distlog.core.arrays import table_of_rows
-from distlog.core.commits.actions import MAX_PARTITIONS
+from distlog.core.commits.commit_log import check_partition_count
 from distlog.core.config import TopicConfig
 from distlog.core.display import Listing, Shown, counted, sums_of
 from distlog.core.errors import (
@@ -90,9 +90,7 @@ def create(
         >>> pages.partitions
         4
     """
-    partitions = whole_number("partitions", partitions)
-    if not 1 <= partitions <= MAX_PARTITIONS:
-        raise InvalidConfigError(f"a topic has 1 to {MAX_PARTITIONS} partitions", partitions=partitions)
+    check_partition_count(partitions := whole_number("partitions", partitions))
     storage = Storage(url, storage_options)
     settings = TopicConfig.parse(config or {})
     return make_topic(storage, partitions, settings, absent_ms=_check_location(storage))
@@ -128,10 +126,9 @@ def _check_location(storage: Storage) -> int | None:
 
 def check_root(root: Storage) -> None:
     """Raise TopicNotFoundError if the folder is a topic itself; not if the storage cannot list."""
-    with suppress(StorageError):
-        if next(iter(root.list_after(paths.COMMITS_DIR)), None) and _is_open(root):
-            text = f"this is a topic, not a folder of topics: give the one above it, {root.url.rpartition('/')[0]}"
-            raise TopicNotFoundError(text, root=root.url)
+    if _has_commits(root) and _is_open(root):
+        text = f"this is a topic, not a folder of topics: give the one above it, {root.url.rpartition('/')[0]}"
+        raise TopicNotFoundError(text, root=root.url)
 
 
 def _folders_in(storage: Storage) -> list[str] | None:
@@ -431,7 +428,7 @@ class AdoptReport(Shown):
         adopted = [topic for topic in self.adopted if not topic.error and (topic.partitions or not topic.was_there)]
         verb = "would adopt" if self.dry_run else "adopted"
         size = sum(partition.log_bytes for topic in adopted for partition in topic.partitions)
-        failed = f"; {counted(len(self.adopted) - sum(not topic.error for topic in self.adopted), 'topic')} failed"
+        failed = f"; {counted(sum(bool(topic.error) for topic in self.adopted), 'topic')} failed"
         head = f"{verb} {counted(len(adopted), 'topic')}, {counted(size, 'byte')}{'' if self.ok else failed}"
         return "\n".join([head, *self.notes])
 
@@ -571,7 +568,8 @@ def adopt(
                 settings = _settings(name, replicas, clusters, overrides)
                 adopted_topic, topic = _adopt(replicas, target, settings, states, by_links=not url, dry_run=dry_run)
                 adopted.append(adopted_topic)
-                adopted_topics.update({adopted_topic.name: topic} if topic else {})
+                if topic:
+                    adopted_topics[adopted_topic.name] = topic
             except DistlogError as error:
                 if is_folder:
                     raise

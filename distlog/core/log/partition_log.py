@@ -259,12 +259,12 @@ class PartitionLog:
         """True if the flush policy requires a flush now; takes no lock, and opens no segment."""
         return self._flush.is_due()
 
-    def flush_if_due(self, *, timeout_s: float | None = None) -> bool:
+    def flush_if_due(self) -> bool:
         """Flush all records if the flush policy requires it now; returns True if so."""
-        if not self.is_flush_due():
-            return False
-        self._flush.flush(None, timeout_s)
-        return True
+        is_due = self.is_flush_due()
+        if is_due:
+            self.flush()
+        return is_due
 
     def checkpoint(self, *, timeout_s: float | None = None) -> None:
         """Flush, with the indexes, so that a restart walks no log (Kafka's clean shutdown)."""

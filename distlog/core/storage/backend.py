@@ -278,10 +278,8 @@ def resolve_put(
     """Put an object if absent; returns the bytes stored at `path`, ours or another writer's.
 
     After an error of `create`, `read_back` reads the object: "it exists" may be about our own put, since responses
-    get lost and clients retry. If the object is missing, the same bytes are put again.
-
-    Raises StorageError if the put was refused, CommitStateUnknownError if it may have happened. An expired permission
-    proves nothing: the client may have retried, and only the second put was refused.
+    get lost and clients retry. Raises StorageError if the put was refused, CommitStateUnknownError if it may have
+    happened: an expired permission proves nothing, since the client may have retried.
     """
     may_have_landed = False
     while True:

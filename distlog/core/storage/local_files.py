@@ -593,7 +593,6 @@ def _note_durable(folder: str, inode: tuple[int, int]) -> None:
 
 
 def _sync_above(folder: str, device: int) -> None:
-    """Sync the folders above `folder`, as far as they may have been made together with it."""
     above = os.path.dirname(folder)
     # a mount point is older than what is mounted on it
     while above != folder and os.stat(above).st_dev == device:
@@ -635,7 +634,6 @@ def removed_on_error(path: str) -> Iterator[None]:
 
 
 def write_temporary(path: str, data: Buffer) -> str:
-    """Write and sync a temporary file for `path`; returns its path."""
     with _temporary(path, data) as (temporary, file), failing_as("put", path):
         os.fsync(file)
     return temporary
@@ -751,14 +749,9 @@ def map_sealed(file: int, start: int = 0, end: int | None = None) -> memoryview:
     return mapped.data[skipped:]
 
 
-def map_watched(file: int, length: int) -> memoryview:
-    """Same as `map_shared`, but read-only."""
-    return memoryview(mmap.mmap(file, length, mmap.MAP_SHARED, mmap.PROT_READ))
-
-
-def map_shared(file: int, length: int) -> memoryview:
+def map_shared(file: int, length: int, *, writable: bool = True) -> memoryview:
     """Map the first `length` bytes of a descriptor's file, which must exist, shared between processes."""
-    return np.asarray(FileMap(file, 0, length, writable=True)).data
+    return np.asarray(FileMap(file, 0, length, writable=writable)).data
 
 
 class SparseMap:

@@ -20,7 +20,7 @@ from crc32c import crc32c
 
 from distlog.core import paths
 from distlog.core.errors import LockHeldError, StorageError
-from distlog.core.storage.local_files import failing_as, make_folders, map_shared, map_watched
+from distlog.core.storage.local_files import failing_as, make_folders, map_shared
 
 # A page has two slots. A write fills the older slot, so the newer value survives a process that is killed during a
 # write. The valid slot with the larger number applies, so readers need no lock; writers need a `FileLock`.
@@ -66,7 +66,6 @@ class _Slot(NamedTuple):
 
     @property
     def other(self) -> int:
-        """The position of the other slot."""
         first, second = _SLOTS_AT
         return second if self.position == first else first
 
@@ -100,7 +99,6 @@ class SharedPage:
         return int(_HOLDER.unpack_from(self._page, _HOLDER_AT)[0])
 
     def record_holder(self, process_id: int) -> None:
-        """Store the process that holds the lock, for the errors of waiting processes."""
         _HOLDER.pack_into(self._page, _HOLDER_AT, process_id)
 
     def read(self) -> bytes | None:
@@ -157,7 +155,7 @@ class WatchedPage:
             if os.fstat(file).st_size != PAGE_BYTES:
                 raise StorageError("the lock file has the wrong size", file=path)
             # without the head and the counters, which are not part of the value
-            self._slots = map_watched(file, PAGE_BYTES)[_SLOTS_AT[0] : _BOOT_AT]
+            self._slots = map_shared(file, PAGE_BYTES, writable=False)[_SLOTS_AT[0] : _BOOT_AT]
         finally:
             os.close(file)
         self._last = b""
@@ -182,10 +180,7 @@ def open_page(path: str) -> int:
 
 
 def _open_to_watch(path: str) -> int:
-    """Open for writes if possible, else as `open_page`.
-
-    overlayfs (containers) copies an image's file at the first open for writes: an earlier map shows the old file.
-    """
+    # overlayfs (containers) copies an image's file at the first open for writes: an earlier map shows the old file
     try:
         return os.open(path, _OPEN)
     except FileNotFoundError:
@@ -428,7 +423,6 @@ class FileLock:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _try_lock(self) -> bool:
-        """Lock the file if that is possible now; returns whether it was."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -439,10 +433,7 @@ class FileLock:
         return True
 
     def _check_holder(self, now: float) -> bool:
-        """Log once if the lock is held for long.
-
-        Returns True if a lost descriptor of this process held the lock, which is now unlocked: try again.
-        """
+        """Log once if the lock is held for long; True if a lost descriptor held it, which is now unlocked."""
         if self._refused_s is None or now - self._checked_s > _LONG_S:
             self._refused_s, self._is_logged = now, False
         self._checked_s = now

@@ -100,7 +100,6 @@ def _date_ms(date: str) -> int:
 
 
 def replied_ms(client: Any) -> int:
-    """The newest time of a reply to `client`, or 0."""
     return int(getattr(client, "distlog_replied_ms", 0))
 
 
@@ -279,7 +278,6 @@ def _class_of(protocol: str) -> Any:
 
 
 def _stop_retries(protocol: str, client: Any) -> None:
-    """Turn off the client's retries, if it supports that."""
     if protocol == "s3":
         client.retries = 1
     elif protocol in _AZURE:

@@ -143,7 +143,6 @@ class ObjectStore:
             self.retried("delete", path, lambda: self.fs.rm_file(path))
 
     def delete_many(self, paths: Sequence[str]) -> None:
-        """Delete up to a thousand objects of S3 in one request."""
         split = [self.fs.split_path(path) for path in paths]
         request = {"Objects": [{"Key": key} for _, key, _ in split], "Quiet": True}
 

@@ -200,7 +200,9 @@ class _OrderedTasks(Generic[T]):
 
     def __init__(self, tasks: Iterable[Callable[[], T]], buffered: int) -> None:
         self._tasks, self._turn, self._process = iter(tasks), threading.Lock(), os.getpid()
-        self._room, self._pulled, self._returned = buffered + 1, 0, 0
+        self._room, self._pulled = buffered + 1, 0
+        #: The number of results that the reader has got, each of which makes room for another task.
+        self.returned = 0
         self.queue: deque[Task[T]] = deque()
         self.is_over = False
 
@@ -213,7 +215,7 @@ class _OrderedTasks(Generic[T]):
             if self.is_over or not blocking:
                 return None
         try:
-            task = None if self.is_over or self._pulled - self._returned == self._room else self._next_task()
+            task = None if self.is_over or self._pulled - self.returned == self._room else self._next_task()
         finally:
             self._turn.release()
         if self.is_over:
@@ -233,21 +235,11 @@ class _OrderedTasks(Generic[T]):
         if task := self.pull():
             task.run()
 
-    def work_until(self, task: Task[T]) -> None:
-        """Do `task`, or, while another thread does it, tasks that no thread has started."""
-        task.run()
-        while not task.is_done and (next_task := self.pull(blocking=False)):
-            next_task.run()
-
     def next(self) -> Task[T] | None:
         """Remove and return the task to wait for; None at the end."""
         if not self.queue:
             self.pull()
         return self.queue.popleft() if self.queue else None
-
-    def free_slot(self) -> None:
-        """Make room for another task, since the reader has a result."""
-        self._returned += 1
 
     def stop(self) -> None:
         """Pull no more tasks, and close their iterator, now or after the thread that is using it."""
@@ -300,9 +292,12 @@ def in_order(
                 ordered.submit_next(pool, by_thread=computes)
         while next_task := ordered.next():
             if pool and computes:
-                ordered.work_until(next_task)
+                # do the task, or, while another thread does it, tasks that no thread has started
+                next_task.run()
+                while not next_task.is_done and (later_task := ordered.pull(blocking=False)):
+                    later_task.run()
             yield next_task.wait()
-            ordered.free_slot()
+            ordered.returned += 1
             if pool:
                 ordered.submit_next(pool, by_thread=computes)
     finally:
@@ -342,9 +337,8 @@ _RLOCK = type(threading.RLock())
 def process_lock() -> AbstractContextManager[object]:
     """A reentrant lock for the threads of one process; in a forked child it is free, even if the parent holds it.
 
-    The thread that held it does not exist in the child, so nothing there would release it. The data that it guards
-    must be valid for the child in any state. It is the interpreter's own lock, which a `with` block takes and gives
-    back in one step: between two steps an interrupt, such as Ctrl-C, would leave it held forever.
+    The guarded data must be valid for the child in any state. It is the interpreter's own lock, which a `with` block
+    takes and gives back in one step: between two steps an interrupt, such as Ctrl-C, would leave it held forever.
     """
     lock = threading.RLock()
     if isinstance(lock, _RLOCK):

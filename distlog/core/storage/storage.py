@@ -190,14 +190,14 @@ class Storage:
 
     def list_folders(self, folder: str = "") -> list[str]:
         """List the folders in `folder`, with names relative to this storage."""
-        prefix, entries = self._entries(folder)
-        return [prefix + entry for entry in entries if isinstance(entry, str)]
+        prefix, path = self._located(folder)
+        return [prefix + entry for entry in self._backend.entries(path) if isinstance(entry, str)]
 
     def links(self, folder: str = "") -> list[str]:
         """List the links in `folder`, which other listings omit; object storage has none."""
         if not isinstance(self._backend, LocalFiles):
             return []
-        return self._backend.links((self._prefix + folder.strip("/")).rstrip("/") or "/")
+        return self._backend.links(self._located(folder)[1])
 
     def refuse_links(self, folder: str = "") -> None:
         """Raise StorageError if `folder` has a link, for callers that delete or copy files."""
@@ -221,9 +221,10 @@ class Storage:
         """Return whether this folder exists; always True in an object store."""
         return not self.is_local or os.path.isdir(self.local_path(""))
 
-    def _entries(self, folder: str) -> tuple[str, Entries]:
+    def _located(self, folder: str) -> tuple[str, str]:
+        """The prefix of the names in `folder`, and its path."""
         prefix = f"{folder.strip('/')}/" if folder.strip("/") else ""
-        return prefix, self._backend.entries((self._prefix + prefix).rstrip("/") or "/")
+        return prefix, (self._prefix + prefix).rstrip("/") or "/"
 
     def now_ms(self, folder: str) -> int:
         """Return the store's time in ms since 1970 (on S3 in seconds); `folder` must be writable."""
@@ -250,18 +251,15 @@ class Storage:
 
     def list(self, folder: str = "") -> list[FileInfo]:
         """List the files in `folder` in any order, without links; empty if the folder does not exist."""
-        prefix, entries = self._entries(folder)
-        return [
-            FileInfo(prefix + entry.name, entry.size, entry.modified_ms)
-            for entry in entries
-            if isinstance(entry, FileInfo)
-        ]
+        prefix, path = self._located(folder)
+        files = (entry for entry in self._backend.entries(path) if isinstance(entry, FileInfo))
+        return [FileInfo(prefix + file.name, file.size, file.modified_ms) for file in files]
 
     def list_after(self, folder: str, name: str = "") -> Iterator[FileInfo]:
         """Same as `list`, for names after `name`, on S3 in order."""
-        prefix = f"{folder.strip('/')}/" if folder.strip("/") else ""
-        for entry in self._backend.files_after((self._prefix + prefix).rstrip("/") or "/", name):
-            yield FileInfo(prefix + entry.name, entry.size, entry.modified_ms)
+        prefix, path = self._located(folder)
+        for file in self._backend.files_after(path, name):
+            yield FileInfo(prefix + file.name, file.size, file.modified_ms)
 
     def delete(self, names: Sequence[str]) -> None:
         self._backend.delete([self._prefix + name for name in names])
