@@ -103,7 +103,8 @@ Flags = npt.NDArray[np.bool_]
 def row_count(snapshot: Snapshot) -> int:
     """About how many rows a checkpoint of `snapshot` has; the partitions count, too."""
     table = snapshot.table
-    return len(table) + table.segment_count + len(snapshot.transactions) + table.producer_count
+    producers = sum(state.producers.most for state in table.changed_states.values())
+    return len(table) + table.segment_count + len(snapshot.transactions) + producers
 
 
 def write(storage: Storage, snapshot: Snapshot, *, is_newest: bool = True) -> str:

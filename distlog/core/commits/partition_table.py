@@ -182,11 +182,6 @@ class PartitionTable(Sequence[PartitionState]):
         count = sum(len(state.segments) for state in self._changed.values())
         return count + sum(len(layer.rows) for layer in self._layers)
 
-    @property
-    def producer_count(self) -> int:
-        """The number of producers, or somewhat more."""
-        return sum(state.producers.most for state in self._changed.values())
-
     def segments(self) -> pa.RecordBatch:
         """The segments of all partitions, in the order of (partition, base_offset); of SegmentTable's SCHEMA."""
         changed = SegmentTable.batches([state.segments for state in self._changed.values()])

@@ -322,11 +322,6 @@ class SegmentTable(Sequence[SegmentInfo]):
         remaining = SegmentTable(columns.filter(booleans(~is_removed))).appended(added).columns()
         return SegmentTable(remaining.take(pc.sort_indices(remaining["base_offset"])))
 
-    def check_append_times(self) -> None:
-        """Raise ValueError if a segment has an earlier append time than a segment before it."""
-        times = self.array("append_time_ms")
-        check_append_times(np.zeros(len(times), np.int64), times)
-
     def common_stems(self, stems: Collection[str]) -> set[str]:
         """Return the stems, among `stems`, that name a segment of this table."""
         # no Python function is called for each segment of the tail: each append asks this of each partition

@@ -50,7 +50,7 @@ from distlog.core.commits.deduplication import (
 )
 from distlog.core.commits.partition_table import NO_PARTITIONS, PartitionTable
 from distlog.core.commits.partition_table import PartitionState as PartitionState
-from distlog.core.commits.segment_table import REMOVED_SCHEMA, SCHEMA, SegmentInfo
+from distlog.core.commits.segment_table import REMOVED_SCHEMA, SCHEMA, SegmentInfo, check_append_times
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptMetadataError, TopicNotFoundError
 
@@ -226,7 +226,8 @@ class PartitionDraft:
             self._segments = segments.replaced(self._removed, self._replacements, front)
             self._appended = []
             if any(segment.append_time_ms >= 0 for segment in self._replacements):
-                self._segments.check_append_times()
+                times = self._segments.array("append_time_ms")
+                check_append_times(np.zeros(len(times), np.int64), times)
         self._appended += self._new
         self._begin_commit()
 

@@ -90,9 +90,7 @@ class ActivePartition:
     def ready_segment(self) -> LogSegment | None:
         """The active segment, if it is ready as this process left it; None if `active_segment` has work."""
         segment = self._known_segment(self.lock.page.read())
-        if segment is None or segment.config is not self.snapshots.snapshot.config:
-            return None
-        return segment
+        return segment if segment and segment.config is self.snapshots.snapshot.config else None
 
     def _known_segment(self, value: bytes | None) -> LogSegment | None:
         segment = self._segment

@@ -98,9 +98,6 @@ class StoredProducers:
             return ProducerStates.of_snapshot(read_producer_snapshot(self._folder.read(name), file=name), offset)
         return None
 
-    def at_log_start(self, offset: int) -> ProducerStates:
-        return (self.before_segment(f"{offset:020d}", offset) if offset else None) or ProducerStates()
-
     def newest(self, segments: Sequence[SegmentInfo], log_end_offset: int) -> ProducerStates:
         """The states in the newest snapshot of a partition's `segments`, which end at `log_end_offset`."""
         names = {file.name for file in self._folder.list()}
@@ -201,7 +198,8 @@ class ProducerSnapshots:
             deleted = state.segments[:count]
             if not any(segment.may_have_producers for segment in deleted):
                 # without batches of producers, the states do not change
-                return stored.at_log_start(deleted[0].base_offset)
+                first = deleted[0].base_offset
+                return (stored.before_segment(f"{first:020d}", first) if first else None) or ProducerStates()
             before_next = stored.before_segment(state.segments[count].stem) if count < len(state.segments) else None
             return before_next or stored.after_segments(deleted, _begin(state, count))
         return ProducerStates()

@@ -7,7 +7,7 @@ import sys
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -143,12 +143,16 @@ class PartitionBatches:
         return encoder.finish()
 
 
+Item = TypeVar("Item")
+
 #: Parts of fewer bytes are encoded faster than threads can share them.
 _SHARED_BYTES = 1 << 20
 
 
-def workers_for(parts: Sequence[PartitionBatches]) -> int:
-    return cores() if sum(part.record_bytes for part in parts) >= _SHARED_BYTES else 1
+def encode_in_threads(encodings: Iterable[Callable[[], Item]], parts: Sequence[PartitionBatches]) -> Iterator[Item]:
+    """The results of the encodings of `parts`, in order, by several threads if there are many bytes."""
+    workers = cores() if sum(part.record_bytes for part in parts) >= _SHARED_BYTES else 1
+    return in_order(encodings, 2 * workers if workers > 1 else 0, workers=workers, joined=True)
 
 
 class Appends(NamedTuple):
@@ -169,8 +173,6 @@ class Failure(NamedTuple):
 
 #: With a longer `flush.ms` there is no sync in the background.
 _LONGEST_MS = DAY_MS
-
-Item = TypeVar("Item")
 
 
 class DirectEngine(Engine):
@@ -228,12 +230,11 @@ class DirectEngine(Engine):
 
     def _append(self, appends: Sequence[_PartAppend]) -> None:
         """Append while threads encode the next partitions; then flush all partitions in parallel."""
-        workers = workers_for([append.part for append in appends])
         try:
             with self._logs.use_all([append.partition for append in appends]) as logs:
                 self._begin_together(logs)
-                encodings, queued = (append.encode for append in appends), 2 * workers if workers > 1 else 0
-                for append in in_order(encodings, queued, workers=workers, joined=True):
+                encodings = (append.encode for append in appends)
+                for append in encode_in_threads(encodings, [append.part for append in appends]):
                     append.append(logs[append.partition], self._lock_timeout_s)
                 in_parallel(lambda append: append.flush(logs[append.partition], self._lock_timeout_s), appends)
         finally:
@@ -485,9 +486,7 @@ class CommitEngine(Engine):
         self._handle, self._current = handle, current
 
     def append(self, parts: Sequence[PartitionBatches], fence: Fence | None = None) -> Appends:
-        workers = workers_for(parts)
-        encodings = (part.encode for part in parts)
-        encoded = in_order(encodings, 2 * workers if workers > 1 else 0, workers=workers, joined=True)
+        encoded = encode_in_threads((part.encode for part in parts), parts)
         batches = {part.partition: valid_batches(data) for part, data in zip(parts, encoded, strict=True)}
         config, has_producer = parts[0].config, any(part.has_producer for part in parts)
         snapshot, deadline = self._current.snapshot, Deadline(DELIVERY_TIMEOUT_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import date
 from functools import partial
 from sys import getsizeof
@@ -95,10 +96,8 @@ def _in_ms(column: pa.Array) -> pa.Array:
 
 
 def _parsed(texts: pa.Array) -> pa.Array:
-    try:
+    with suppress(pa.ArrowException):
         return texts.cast(pa.timestamp("ns", "UTC"))
-    except pa.ArrowException:
-        pass
     try:
         return texts.cast(pa.timestamp("ns"))
     except pa.ArrowException as error:
@@ -198,34 +197,24 @@ def batch_of(columns: Mapping[str, Sequence[Any]], first_row: int = 0, unit: str
     `first_row`.
     """
     fields = [field for field in SCHEMA if field.name in columns]
-    arrays = [
-        _times(columns["timestamp"], first_row, unit)
-        if field.name == "timestamp" and unit != "ms"
-        else _array(field, columns[field.name], first_row)
-        for field in fields
-    ]
+    arrays = [_array(field, columns[field.name], first_row, unit) for field in fields]
     return pa.RecordBatch.from_arrays(arrays, names=[field.name for field in fields])
 
 
-def _times(values: Sequence[Any], first_row: int, unit: str) -> pa.Array:
-    field = SCHEMA.field("timestamp")
-    if _PLAIN["timestamp"].issuperset(map(type, values)):
-        times = scaled(_array(field, values, first_row), unit, first_row)
-    else:
-        check = partial(_timestamp, unit=unit)
-        times = column_of([_checked_at(row, check, value) for row, value in enumerate(values, first_row)], field.type)
-    return times.cast(pa.timestamp("ms"))
-
-
-def _array(field: pa.Field, values: Sequence[Any], first_row: int) -> pa.Array:
-    # Types are checked all at once, and values one by one only if needed.
-    plain = _PLAIN[field.name].issuperset(map(type, values))
+def _array(field: pa.Field, values: Sequence[Any], first_row: int, unit: str) -> pa.Array:
+    has_unit = field.name == "timestamp" and unit != "ms"
+    # types are checked all at once, and values one by one only if needed
+    is_plain = _PLAIN[field.name].issuperset(map(type, values))
     try:
-        if not plain:
-            values = [_checked_at(row, _CHECKS[field.name], value) for row, value in enumerate(values, first_row)]
-        return column_of(values, field.type)
+        if not is_plain:
+            check = partial(_timestamp, unit=unit) if has_unit else _CHECKS[field.name]
+            values = [_checked_at(row, check, value) for row, value in enumerate(values, first_row)]
+        column = column_of(values, field.type)
     except (pa.ArrowException, OverflowError) as error:
         raise InvalidRecordError(f"column {field.name} must be {field.type}: {error}") from None
+    if not has_unit:
+        return column
+    return (scaled(column, unit, first_row) if is_plain else column).cast(pa.timestamp("ms"))
 
 
 def _checked_at(row: int, check: Callable[[Any], Any], value: Any) -> Any:
@@ -650,13 +639,14 @@ class Partitioner:
     def _checked(self, partition: int, row: int | None = None) -> int:
         if isinstance(partition, bool) or not hasattr(partition, "__index__"):
             raise InvalidRecordError("a partition must be an integer", got=type(partition).__name__)
-        if not 0 <= partition < self._partitions:
-            raise InvalidRecordError(
-                f"the partition does not exist: give one from 0 to {self._partitions - 1}",
-                partition=partition,
-                row=row,
-            )
+        check_row_partition(partition, self._partitions, row)
         return operator.index(partition)
+
+
+def check_row_partition(partition: int, count: int, row: int | None = None) -> None:
+    if not 0 <= partition < count:
+        text = f"the partition does not exist: give one from 0 to {count - 1}"
+        raise InvalidRecordError(text, partition=partition, row=row)
 
 
 def parts_of(order: Longs, counts: Longs) -> Iterator[tuple[int, Longs]]:

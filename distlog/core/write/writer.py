@@ -33,6 +33,7 @@ from distlog.core.write.rows import (
     Row,
     batch_of_fields,
     check_row,
+    check_row_partition,
     columns_of,
     normalize,
     room_of,
@@ -161,11 +162,8 @@ class Writer:
             # before the record is buffered: a warning may be an error
             warn_of_early(self._handle.storage.name, self._current.snapshot.topic_id, row.timestamp)
         check_row(row, row.max_bytes, self._current.snapshot.config, now_ms, self._codec)
-        if row.partition is not None and row.partition >= self._partitions:
-            most = self._partitions - 1
-            raise InvalidRecordError(
-                f"the partition does not exist: give one from 0 to {most}", partition=row.partition
-            )
+        if row.partition is not None:
+            check_row_partition(row.partition, self._partitions)
         return row
 
     def _load_rules(self) -> None:
