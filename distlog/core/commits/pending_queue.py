@@ -607,16 +607,15 @@ def read_pending(storage: Storage, file: str, topic_id: str) -> Commit | None:
     """
     stem, text = paths.parse_pending_file(file) or "", paths.actions_in_pending_name(file)
     try:
-        data = storage.read(file, 0, LARGEST_PENDING + 1) if text is None else _unpack_name(text, stem, topic_id)
+        if text is None:
+            data = storage.read(file, 0, LARGEST_PENDING + 1)
+        else:
+            squeezed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+            data = zlib.decompressobj(-15, zdict=_dictionary(stem, topic_id)).decompress(squeezed, LARGEST_PENDING)
         append = Commit.decode(data, file)
     except (FileNotFoundError, StorageError, CorruptMetadataError, UnsupportedVersionError, ValueError, zlib.error):
         return None
     return append if first_stem(append.actions) == stem else None
-
-
-def _unpack_name(text: str, stem: str, topic_id: str) -> bytes:
-    squeezed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-    return zlib.decompressobj(-15, zdict=_dictionary(stem, topic_id)).decompress(squeezed, LARGEST_PENDING)
 
 
 def _dictionary(stem: str, topic_id: str) -> bytes:

@@ -493,11 +493,23 @@ def begin_segments(
     partitions: Sequence[ActivePartition], operation: str = "active", sealed: SealedSegment | None = None
 ) -> list[LogSegment]:
     """Begin a segment of each partition by one commit, which also seals `sealed`. Needs their locks."""
-    deadline, snapshots = Deadline(COMMIT_TIMEOUT_S), partitions[0].snapshots
+    handle, snapshots, deadline = partitions[0].handle, partitions[0].snapshots, Deadline(COMMIT_TIMEOUT_S)
     while True:
-        snapshot = snapshots.refresh()
+        version, created_ms = snapshots.refresh().version, handle.clock()
+        pairs = [(partition, paths.new_stem(version, handle.new_id())) for partition in partitions]
+        in_parallel(lambda pair: pair[0].create(pair[1]), pairs)
+        race = CommitRace(handle.log, snapshots.snapshot, operation, read_version=version, timeout_s=COMMIT_TIMEOUT_S)
         try:
-            return _begin(partitions, snapshot, operation, sealed)
+            with race:
+                for head in race:
+                    actions: list[Action] = sealed.actions() if sealed else []
+                    for partition, stem in pairs:
+                        end = head.partitions[partition.partition].log_end_offset
+                        base_offset = sealed.info.next_offset if sealed and sealed.info else end
+                        actions.append(Active(partition.partition, stem, base_offset))
+                    race.put(actions)
+            snapshots.advance(race.after)
+            return [partition.begin(created_ms) for partition in partitions]
         except TransactionTooOldError:
             # vacuum may have deleted the new files: create others
             if not deadline.pause():
@@ -505,28 +517,6 @@ def begin_segments(
         except CommitConflictError:
             snapshots.refresh()
             raise
-
-
-def _begin(
-    partitions: Sequence[ActivePartition], snapshot: Snapshot, operation: str, sealed: SealedSegment | None
-) -> list[LogSegment]:
-    handle, snapshots = partitions[0].handle, partitions[0].snapshots
-    stems, created_ms = [paths.new_stem(snapshot.version, handle.new_id()) for _ in partitions], handle.clock()
-    pairs = list(zip(partitions, stems, strict=True))
-    in_parallel(lambda pair: pair[0].create(pair[1]), pairs)
-
-    version = snapshot.version
-    race = CommitRace(handle.log, snapshot, operation, read_version=version, timeout_s=COMMIT_TIMEOUT_S)
-    with race:
-        for head in race:
-            actions: list[Action] = sealed.actions() if sealed else []
-            for partition, stem in pairs:
-                end = head.partitions[partition.partition].log_end_offset
-                base_offset = sealed.info.next_offset if sealed and sealed.info else end
-                actions.append(Active(partition.partition, stem, base_offset))
-            race.put(actions)
-    snapshots.advance(race.after)
-    return [partition.begin(created_ms) for partition in partitions]
 
 
 class ActiveSeals:

@@ -67,6 +67,10 @@ from distlog.core.segments.segment_state import (
 _log = logging.getLogger("distlog")
 
 
+def _number(field: int) -> property:
+    return property(lambda segment: int(segment._numbers[field]))
+
+
 class ReadableSegment:
     """A segment in `folder`, up to the end in its state; needs no lock."""
 
@@ -75,7 +79,8 @@ class ReadableSegment:
     ) -> None:
         self.stem, self.config = state.stem, config
         self._files = SegmentFiles.of(folder, state.stem, config, calls, writable=writable)
-        self._files.check_size()
+        if self._files.log.size() > MAX_INT:
+            raise StorageError(f"a log file cannot have more than {MAX_INT} bytes", file=self.file)
         self._numbers, self._interval = state.numbers(), config.index_interval_bytes
 
     @property
@@ -97,26 +102,15 @@ class ReadableSegment:
     def is_open(self) -> bool:
         return self._files.log.is_open
 
-    @property
-    def base_offset(self) -> int:
-        return int(self._numbers[BASE_OFFSET])
+    base_offset = _number(BASE_OFFSET)
+    next_offset = _number(NEXT_OFFSET)
+    # in ms; -1 if there is none
+    max_timestamp = _number(MAX_TIMESTAMP)
+    size = _number(POSITION)
 
     @property
     def has_producers(self) -> bool:
         return bool(self._numbers[PRODUCER_BITS] & PRODUCERS)
-
-    @property
-    def next_offset(self) -> int:
-        return int(self._numbers[NEXT_OFFSET])
-
-    @property
-    def max_timestamp(self) -> int:
-        """The largest timestamp in ms; -1 if there is none."""
-        return int(self._numbers[MAX_TIMESTAMP])
-
-    @property
-    def size(self) -> int:
-        return int(self._numbers[POSITION])
 
     @property
     def unflushed(self) -> Unflushed:
@@ -272,7 +266,7 @@ class ReadableSegment:
     def unknown_bytes(self) -> int:
         """Count the log's bytes after the state's end, without preallocated ones; negative if the log is shorter."""
         log, position = self._files.log, self.size
-        trailing_bytes = log.size() - position
+        trailing_bytes: int = log.size() - position
         if log.was_replaced:
             return -1
         # no batch begins with LOG_OVERHEAD zeros

@@ -343,7 +343,8 @@ def check_headers(
 def append_time(state: PartitionState, segment: LogSegment, now_ms: int) -> int:
     """The LogAppendTime in ms of an append to the active `segment`; it never decreases."""
     earlier_times = [sealed.max_timestamp for sealed in state.segments[-1:]]
-    return max(now_ms, segment.max_timestamp, *earlier_times)
+    time_ms: int = max(now_ms, segment.max_timestamp, *earlier_times)
+    return time_ms
 
 
 def stamped(

@@ -83,10 +83,6 @@ class SegmentFiles(NamedTuple):
             self.times.create()
         self.sync_names()
 
-    def check_size(self) -> None:
-        if self.log.size() > MAX_INT:
-            raise StorageError(f"a log file cannot have more than {MAX_INT} bytes", file=self.log.path)
-
     def write_entries(self, numbers_before: Numbers, entries: IndexEntries) -> None:
         for (field, index), data in zip(self.indexes, entries, strict=True):
             if data:

@@ -244,23 +244,16 @@ class LogDirectory:
         except Exception as error:
             run.failed(storage.url, error)
         else:
-            self._keep(name, FoundTopic(storage, log, snapshot))
+            expiration_ms = self._producer_expiration_ms
+            handle = TopicHandle.of(storage, snapshot.name, log, self.clock, producer_expiration_ms=expiration_ms)
+            with self._lock:
+                self._dropped.pop(name, None)
+                if snapshot.dropped:
+                    self._dropped[name] = FoundTopic(storage, log, snapshot)
+                else:
+                    self._topics[name] = Topic(handle, snapshot)
             return not snapshot.dropped
         return False
-
-    def _keep(self, name: str, topic: FoundTopic) -> None:
-        storage, log, snapshot = topic
-        with self._lock:
-            self._dropped.pop(name, None)
-            if snapshot.dropped:
-                self._dropped[name] = topic
-            else:
-                self._topics[name] = Topic(
-                    TopicHandle.of(
-                        storage, snapshot.name, log, self.clock, producer_expiration_ms=self._producer_expiration_ms
-                    ),
-                    snapshot,
-                )
 
     def _forget(self, name: str, topic: Topic | None = None) -> None:
         """Forget the topic of this name; with `topic`, only if it is still this one."""

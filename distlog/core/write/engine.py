@@ -199,7 +199,7 @@ class DirectEngine(Engine):
         """Become usable in a forked child: unflushed records are the parent's."""
         self._lock = threading.RLock()
         # by partition and segment: the last records that were acknowledged without a sync
-        self._unflushed: dict[int, dict[str, Appended]] = {}
+        self._unflushed: dict[tuple[int, str], Appended] = {}
         self._timer: threading.Timer | None = None
         self._loss: DistlogError | None = None
         # the partitions with appends since the last `close`
@@ -260,24 +260,19 @@ class DirectEngine(Engine):
     def _note_unflushed(self, appends: Sequence[_PartAppend]) -> None:
         for append in appends:
             for appended in append.acknowledged:
+                segment = append.partition, appended.stem
                 if appended.flush_due:
-                    self._forget(append.partition, appended.stem)
+                    self._unflushed.pop(segment, None)
                 else:
-                    self._unflushed.setdefault(append.partition, {})[appended.stem] = appended
+                    self._unflushed[segment] = appended
         self._sync_later()
-
-    def _forget(self, partition: int, stem: str) -> None:
-        stems = self._unflushed.get(partition, {})
-        stems.pop(stem, None)
-        if not stems:
-            self._unflushed.pop(partition, None)
 
     def _sync_sealed(self, appends: Sequence[_PartAppend]) -> None:
         """Sync earlier segments, which are sealed: later their commits may be deleted."""
-        for append in appends:
-            for stem in list(self._unflushed.get(append.partition, ())):
-                if append.acknowledged and stem != append.acknowledged[-1].stem:
-                    self._sync_one(append.partition, stem, 0)
+        last_stems = {append.partition: append.acknowledged[-1].stem for append in appends if append.acknowledged}
+        for partition, stem in list(self._unflushed):
+            if last_stems.get(partition, stem) != stem:
+                self._sync_one(partition, stem, 0)
 
     @property
     def is_flushed(self) -> bool:  # type: ignore[override]
@@ -297,22 +292,21 @@ class DirectEngine(Engine):
 
     def _sync(self) -> DistlogError | None:
         failure: DistlogError | None = None
-        for partition in list(self._unflushed):
-            for stem in list(self._unflushed[partition]):
-                failure = self._sync_one(partition, stem, self._lock_timeout_s) or failure
+        for partition, stem in list(self._unflushed):
+            failure = self._sync_one(partition, stem, self._lock_timeout_s) or failure
         return failure
 
     def _sync_one(self, partition: int, stem: str, timeout_s: float | None) -> DistlogError | None:
         try:
             with self._logs.use(partition) as log:
-                log.flush(self._unflushed[partition][stem], timeout_s=timeout_s)
+                log.flush(self._unflushed[partition, stem], timeout_s=timeout_s)
         except (LostRecordsError, TopicNotFoundError, OffsetOutOfRangeError) as error:
             # a retry would find no more
             self._loss = self._loss or error
         except DistlogError as error:
             return error
         # last: after an interrupt or an error, the next flush needs the records
-        self._forget(partition, stem)
+        self._unflushed.pop((partition, stem), None)
         return None
 
     def _sync_later(self) -> None:
