@@ -121,7 +121,7 @@ def producers(created: Snapshot, rows: int) -> Snapshot:
             log_end_offset=10 * per_partition * deduplication.KEPT_BATCHES,
             producers=deduplication.NO_PRODUCERS.updated(sent_batches, 1),
         )
-    return dataclasses.replace(created, partitions=created.table.with_states(states), passed_ms=1)
+    return dataclasses.replace(created, partitions=created.partitions.with_states(states), passed_ms=1)
 
 
 CASES: Mapping[str, Callable[[Snapshot, int], Snapshot]] = {

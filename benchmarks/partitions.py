@@ -57,7 +57,7 @@ def _of(partitions: int) -> list[dict[str, Any]]:
     metadata = [action.rows for action in Commit.decode(data, "").actions if isinstance(action, AddTable)]
     earlier = distlog.open(topic.url, version=topic.version - 1).snapshot
     fold = best(lambda: apply(earlier, Commit.decode(data, "")))
-    rows = pa.Table.from_batches([topic.snapshot.table.segments()])
+    rows = pa.Table.from_batches([topic.snapshot.partitions.segments()])
     plain = _parquet(rows)
     checkpoint.write(storage, topic.snapshot)
     open_time = best(lambda: distlog.open(topic.url))

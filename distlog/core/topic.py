@@ -179,7 +179,7 @@ class Topic:
             >>> topic.start_offsets()
             {0: 0, 1: 0}
         """
-        return dict(enumerate(self.live_snapshot.table.log_start_offsets.tolist()))
+        return dict(enumerate(self.live_snapshot.partitions.log_start_offsets.tolist()))
 
     def end_offsets(self) -> dict[int, int]:
         """Return the next offset to be assigned in each partition.
@@ -188,7 +188,7 @@ class Topic:
             >>> topic.end_offsets()
             {0: 2, 1: 1}
         """
-        return dict(enumerate(self.live_snapshot.table.log_end_offsets.tolist()))
+        return dict(enumerate(self.live_snapshot.partitions.log_end_offsets.tolist()))
 
     def check_partition(self, partition: int) -> None:
         """Raise TopicNotFoundError unless the topic has this partition."""

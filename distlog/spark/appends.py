@@ -180,7 +180,7 @@ def _written_by_row_limit(
 
 
 def _mean_bytes(snapshot: Snapshot) -> int:
-    segments = snapshot.table.segments()
+    segments = snapshot.partitions.segments()
     return int(numbers_of(segments["log_bytes"]).sum() // max(numbers_of(segments["record_count"]).sum(), 1))
 
 

@@ -224,8 +224,8 @@ class Twins:
     def check(self) -> None:
         """Check that both are equal."""
         now, expected = self.columns, self.singly
-        assert now.table.segments() == expected.table.segments()
-        assert now.table.log_end_offsets.tolist() == [state.log_end_offset for state in expected.partitions]
+        assert now.partitions.segments() == expected.partitions.segments()
+        assert now.partitions.log_end_offsets.tolist() == [state.log_end_offset for state in expected.partitions]
         assert [now.partitions[number] for number in range(COUNT)] == list(expected.partitions)
         assert list(now.partitions) == list(expected.partitions)
 

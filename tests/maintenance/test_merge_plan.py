@@ -48,7 +48,7 @@ def snapshot_of(segments: Sequence[SegmentInfo], log_start_offset: int = 0) -> S
         name="t",
         timestamp_ms=0,
         config=config,
-        partitions=(state,),
+        partitions=PartitionTable.of([state]),
         transactions=NO_TRANSACTIONS,
     )
 
@@ -138,7 +138,9 @@ def test_the_partitions_of_a_plan_do_not_touch_each_other() -> None:
         sizes = [source.choice([1, 10, 100, 400, SEGMENT_BYTES]) for _ in range(source.randrange(9))]
         infos = [replace(segment(index, index, size), partition=number) for index, size in enumerate(sizes)]
         states.append(PartitionState(source.randrange(3), len(infos), SegmentTable.of(infos)))
-        alone += [(number, group) for group in planned(replace(snapshot_of([]), partitions=(states[-1],)))]
+        alone += [
+            (number, group) for group in planned(replace(snapshot_of([]), partitions=PartitionTable.of(states[-1:])))
+        ]
     own_table = PartitionTable.of(states)
     zeros, ends = np.zeros(12, np.int64), np.array([state.log_end_offset for state in states])
     starts = np.array([state.log_start_offset for state in states])
@@ -156,7 +158,7 @@ def test_a_plan_makes_no_object_of_a_segment_and_no_columns_of_recent_ones(
     segments = [segment(number, number, 1) for number in range(100)]
     table = SegmentTable.of(segments[: 100 - recent]).appended(segments[100 - recent :])
     large = snapshot_of(segments)
-    snapshot = replace(large, partitions=(replace(large.partitions[0], segments=table),))
+    snapshot = replace(large, partitions=PartitionTable.of([replace(large.partitions[0], segments=table)]))
     monkeypatch.setattr(segment_table, "to_segments", lambda rows: pytest.fail("_to_segments"))
     monkeypatch.setattr(segment_table, "to_columns", lambda rows: pytest.fail("_to_columns"))
     (group,) = plan_merge(snapshot)

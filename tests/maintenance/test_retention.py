@@ -267,8 +267,8 @@ def test_deletions_in_many_partitions_are_one_table(memory_url: Any) -> None:
     assert (len(removed.rows), len(starts)) == (600, 300)
     assert set(map(type, starts)) == {SetLogStartOffset}
     after = old_snapshot.refresh().snapshot
-    assert (after.table.changed_states, after.table.log_start_offsets.tolist()) == ({}, [4] * 300)
-    assert after.table.segment_count == 0
+    assert (after.partitions.changed_states, after.partitions.log_start_offsets.tolist()) == ({}, [4] * 300)
+    assert after.partitions.segment_count == 0
 
 
 def test_more_segments_than_a_commit_takes_are_deleted_by_several_runs(
@@ -283,7 +283,7 @@ def test_more_segments_than_a_commit_takes_are_deleted_by_several_runs(
     planned = topic.retention(dry_run=True).partitions
     assert topic.retention().partitions == planned
     assert [len(partition.segments) for partition in planned] == [4] * 250 + [1]
-    assert topic.snapshot.table.log_start_offsets.tolist() == [4] * 250 + [1] + [0] * 49
+    assert topic.snapshot.partitions.log_start_offsets.tolist() == [4] * 250 + [1] + [0] * 49
     assert topics.open(topic.url).scan().count() == 199
     assert sum(len(partition.segments) for partition in topic.retention().partitions) == 199
     assert topics.open(topic.url).scan().count() == 0

@@ -18,6 +18,7 @@ from topics import TINY, contents, topic_on, values
 
 import distlog
 from distlog.core.commits.deduplication import NO_TRANSACTIONS
+from distlog.core.commits.partition_table import PartitionTable
 from distlog.core.commits.segment_table import NO_SEGMENTS, SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
@@ -89,7 +90,7 @@ def snapshot_of(config: TopicConfig, *states: PartitionState) -> Snapshot:
         name="clicks",
         timestamp_ms=0,
         config=config,
-        partitions=states,
+        partitions=PartitionTable.of(states),
         transactions=NO_TRANSACTIONS,
     )
 

@@ -22,6 +22,7 @@ from distlog import Topic
 from distlog.core import paths
 from distlog.core.commits import checkpoint
 from distlog.core.commits.actions import Remove
+from distlog.core.commits.partition_table import PartitionTable
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState
 from distlog.core.maintain.verify import rebuild_indexes, verify, verify_table
@@ -95,7 +96,7 @@ def test_segments_follow_each_other(
         [dataclasses.replace(like, base_offset=low, next_offset=high) for low, high in zip(bases, ends, strict=True)]
     )
     state = PartitionState(log_start_offset=start, log_end_offset=end, segments=table, first_dirty_offset=dirty)
-    snapshot = dataclasses.replace(topic.snapshot, partitions=(state,))
+    snapshot = dataclasses.replace(topic.snapshot, partitions=PartitionTable.of([state]))
     assert [(anomaly.word, anomaly.offset) for anomaly in verify_table(snapshot)] == expected
 
 

@@ -24,6 +24,7 @@ from distlog.core.commits import (
 from distlog.core.commits.actions import SetLogStartOffset, SetTransaction
 from distlog.core.commits.commit_log import CommitLog, CommitRace
 from distlog.core.commits.deduplication import NO_PRODUCERS, NO_TRANSACTIONS
+from distlog.core.commits.partition_table import PartitionTable
 from distlog.core.commits.pending_queue import AppendRace, AppendTicket
 from distlog.core.commits.snapshot import PartitionDraft, Snapshot
 from distlog.core.commits.snapshot_loader import CommitFiles
@@ -307,8 +308,8 @@ def _a_checkpoint_lacks_producers() -> Any:
     real = checkpoint.encode
 
     def encode(snapshot: Any) -> bytes:
-        bare = tuple(dataclasses.replace(part, producers=NO_PRODUCERS) for part in snapshot.partitions)
-        return real(dataclasses.replace(snapshot, partitions=bare))
+        bare = [dataclasses.replace(part, producers=NO_PRODUCERS) for part in snapshot.partitions]
+        return real(dataclasses.replace(snapshot, partitions=PartitionTable.of(bare)))
 
     return mock.patch.object(checkpoint, "encode", encode)
 

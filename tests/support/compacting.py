@@ -14,6 +14,7 @@ from commits import put_commit
 
 from distlog.core.commits.actions import Add
 from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.partition_table import PartitionTable
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.config import TopicConfig
 from distlog.core.format.indexes import AbortedTransaction, encode_transactions
@@ -113,7 +114,7 @@ class CompactedTopic:
         topic = self.topic()
         due = Cleanable(0, start_offset, end_offset, 0, 1, False)
         state = dataclasses.replace(topic.snapshot.partitions[0], first_dirty_offset=start_offset)
-        snapshot = dataclasses.replace(topic.snapshot, partitions=(state,))
+        snapshot = dataclasses.replace(topic.snapshot, partitions=PartitionTable.of([state]))
         rewritten = clean_partition(topic.handle, CleaningPlan.of(snapshot, due), memory)
         commit_rewrite(topic.handle, topic.snapshot, [rewritten])
         return rewritten.end_offset

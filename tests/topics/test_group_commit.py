@@ -125,7 +125,7 @@ def committed(topic: Topic, ticket: AppendTicket | None, append: Commit) -> Comm
     race = CommitRace(topic.log, topic.snapshot, "append")
     with race if ticket is None else AppendRace(ticket, topic.snapshot, None) as race:
         for head in race:
-            ends = head.table.log_end_offsets.tolist()
+            ends = head.partitions.log_end_offsets.tolist()
             race.put([Add(segment.moved_to(ends[segment.partition])) for segment in adds])
     assert race.commit is not None
     return race.commit

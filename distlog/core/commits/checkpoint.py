@@ -102,7 +102,7 @@ Flags = npt.NDArray[np.bool_]
 
 def row_count(snapshot: Snapshot) -> int:
     """About how many rows a checkpoint of `snapshot` has; the partitions count, too."""
-    table = snapshot.table
+    table = snapshot.partitions
     producers = sum(state.producers.most for state in table.changed_states.values())
     return len(table) + table.segment_count + len(snapshot.transactions) + producers
 
@@ -254,7 +254,7 @@ def encode(snapshot: Snapshot) -> bytes:
 
 
 def _body_and_rows(snapshot: Snapshot) -> tuple[dict[str, Any], dict[str, pa.RecordBatch]]:
-    table = snapshot.table
+    table = snapshot.partitions
     producers = producer_columns({number: state.producers for number, state in sorted(table.changed_states.items())})
     state = _State(
         **{name: getattr(snapshot, name) for name in _SAME},

@@ -79,8 +79,6 @@ class PartitionTable(Sequence[PartitionState]):
 
     @classmethod
     def of(cls, states: Sequence[PartitionState]) -> PartitionTable:
-        if isinstance(states, PartitionTable):
-            return states
         return cls.empty(len(states)).with_states(dict(enumerate(states)))
 
     @classmethod

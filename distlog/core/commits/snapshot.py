@@ -81,7 +81,7 @@ class Snapshot:
     name: str
     timestamp_ms: int
     config: TopicConfig
-    partitions: Sequence[PartitionState]
+    partitions: PartitionTable
     transactions: TransactionTable
     gc_floor: int = 0
     log_floor: int = 0
@@ -121,15 +121,10 @@ class Snapshot:
         return has_times and -CLOCKS_DIFFER_MS <= age_ms < self.config.least_retention_ms // 2
 
     @property
-    def table(self) -> PartitionTable:
-        return PartitionTable.of(self.partitions)
-
-    @property
     def active_partitions(self) -> list[int]:
         """The partitions with an active segment, ascending."""
-        partitions = self.partitions
         # states in columns have no active segment
-        states = partitions.changed_states if isinstance(partitions, PartitionTable) else dict(enumerate(partitions))
+        states = self.partitions.changed_states
         return sorted(number for number, state in states.items() if state.active is not None)
 
 
@@ -288,7 +283,7 @@ class _Draft:
 
     def __init__(self, snapshot: Snapshot | None) -> None:
         self._head = snapshot
-        self._partitions = snapshot.table if snapshot else NO_PARTITIONS
+        self._partitions = snapshot.partitions if snapshot else NO_PARTITIONS
         self._changed: dict[int, PartitionDraft] = {}
         self._touched: dict[int, PartitionDraft] = {}
         self._transactions = snapshot.transactions if snapshot else NO_TRANSACTIONS

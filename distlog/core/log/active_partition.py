@@ -584,13 +584,13 @@ class ActiveSeals:
         # without a copy of all partitions: most appends seal none of ten thousand
         states = dict[int, PartitionState]()
         for number, segment in self._sealed.items():
-            draft = PartitionDraft(head.table[number])
+            draft = PartitionDraft(head.partitions[number])
             draft.seal(segment.state_before.stem)
             if segment.info is not None:
                 draft.add(segment.info)
             draft.end_commit()
             states[number] = draft.finish()
-        return replace(head, partitions=head.table.with_states(states)) if states else head
+        return replace(head, partitions=head.partitions.with_states(states)) if states else head
 
     def _release(self) -> None:
         for number, sealed in self._sealed.items():

@@ -87,7 +87,7 @@ def with_tails(handle: TopicHandle, snapshot: Snapshot, *, only_sound: bool = Fa
         except DamagedLogError:  # noqa: PERF203 - each partition is read alone
             if not only_sound:
                 raise
-    return dataclasses.replace(snapshot, partitions=snapshot.table.with_states(states)) if states else snapshot
+    return dataclasses.replace(snapshot, partitions=snapshot.partitions.with_states(states)) if states else snapshot
 
 
 class ActiveTail:
@@ -203,7 +203,7 @@ def without_tails(snapshot: Snapshot) -> Snapshot:
         for number in snapshot.active_partitions
         if (state := snapshot.partitions[number]).active is not None
     }
-    return dataclasses.replace(snapshot, partitions=snapshot.table.with_states(states)) if states else snapshot
+    return dataclasses.replace(snapshot, partitions=snapshot.partitions.with_states(states)) if states else snapshot
 
 
 def tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> SegmentInfo | None:

@@ -57,7 +57,7 @@ def merge(
         report, after = merge_groups(handle, snapshot, groups, executor, job_bytes=job_bytes)
         planned = plan_merge(after)
     backlog = sum(len(group.segments) for group in planned)
-    most = int(after.table.segment_counts().max(initial=0))
+    most = int(after.partitions.segment_counts().max(initial=0))
     return dataclasses.replace(report, backlog=backlog, most_segments=most), after
 
 
@@ -173,7 +173,7 @@ class _Replacement:
 
     def for_head(self, head: Snapshot) -> tuple[tuple[SegmentGroup, ...], list[Action]]:
         """Return the groups that are replaced at `head`, and the actions that replace them."""
-        table, firsts = head.table, np.cumsum(self._counts) - self._counts
+        table, firsts = head.partitions, np.cumsum(self._counts) - self._counts
         is_replaced = np.logical_and.reduceat(table.has_segments(self._inputs), firsts) & (self._merged.counts > 0)
         is_replaced &= self._ends > table.log_start_offsets[self._partitions]
         groups = chain.from_iterable(job.groups for job in self._jobs)
@@ -230,7 +230,7 @@ def plan_merge(snapshot: Snapshot) -> list[SegmentGroup]:
     """
     if "compact" in snapshot.config.cleanup_policy:
         return []
-    table, limits = snapshot.table, limits_of(snapshot.config)
+    table, limits = snapshot.partitions, limits_of(snapshot.config)
     rows = SegmentTable(table.plain_segments())
     owners = numbers_of(rows.columns()["partition"])
     groups = [SegmentGroup(rows.part(*group)) for group in groups_of(rows, owners, table.log_start_offsets, limits)]

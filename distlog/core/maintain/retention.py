@@ -153,7 +153,7 @@ def plan_retention(
     snapshot: Snapshot, now_ms: int, *, keep_tails: bool = False, most_segments: int = MAX_LONG
 ) -> list[PartitionRetention]:
     """Plan the segments to delete at `now_ms` by the topic's config, in partitions that lose some."""
-    table = snapshot.table
+    table = snapshot.partitions
     plain, changed = SegmentTable(table.plain_segments()), table.changed_states
     columns = _Columns.of(plain, changed)
     if not len(columns.firsts):

@@ -273,10 +273,20 @@ class ObjectStore:
         ]
 
     def files_after(self, folder: str, name: str) -> Iterator[FileInfo]:
-        if self.protocol == "s3":
-            return self._objects_after(folder, name)
-        files = (entry for entry in self.entries(folder) if isinstance(entry, FileInfo))
-        return (entry for entry in files if entry.name > name)
+        """See `Storage.list_after`; on S3 page by page, unlike fsspec."""
+        if self.protocol != "s3":
+            files = (entry for entry in self.entries(folder) if isinstance(entry, FileInfo))
+            yield from (file for file in files if file.name > name)
+            return
+        _, key, _ = self.fs.split_path(folder)
+        prefix = f"{key}/" if key else ""
+        page: dict[str, Any] | None = {"StartAfter": prefix + name} if name else {}
+        while page is not None:
+            reply = self.list_s3("list", folder, Delimiter="/", **page)
+            for entry in reply.get("Contents", []):
+                if entry_name := entry["Key"][len(prefix) :]:
+                    yield FileInfo(entry_name, entry["Size"], to_ms(entry["LastModified"]))
+            page = {"ContinuationToken": reply["NextContinuationToken"]} if reply.get("IsTruncated") else None
 
     def modified_ms(self, path: str) -> int:
         return modified_ms(self.describe(path))
@@ -339,18 +349,6 @@ class ObjectStore:
 
         with suppress(FileNotFoundError):
             self.retried("abort the upload of", upload.name, abort)
-
-    def _objects_after(self, folder: str, after: str) -> Iterator[FileInfo]:
-        """Yield the objects of S3 after the name `after`, in order, page by page, unlike fsspec."""
-        _, key, _ = self.fs.split_path(folder)
-        prefix = f"{key}/" if key else ""
-        page: dict[str, Any] | None = {"StartAfter": prefix + after} if after else {}
-        while page is not None:
-            reply = self.list_s3("list", folder, Delimiter="/", **page)
-            for entry in reply.get("Contents", []):
-                if name := entry["Key"][len(prefix) :]:
-                    yield FileInfo(name, entry["Size"], to_ms(entry["LastModified"]))
-            page = {"ContinuationToken": reply["NextContinuationToken"]} if reply.get("IsTruncated") else None
 
     def _put_any(self, path: str, data: Buffer) -> None:
         view = byte_view(data)

@@ -28,6 +28,7 @@ from distlog.core.commits import fields
 from distlog.core.commits.actions import MAX_PARTITIONS
 from distlog.core.commits.deduplication import NO_TRANSACTIONS
 from distlog.core.commits.fields import LONG, Integer
+from distlog.core.commits.partition_table import PartitionTable
 from distlog.core.commits.segment_table import NO_OFFSET, SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
@@ -505,7 +506,7 @@ def _snapshot(storage: TieredStorage, uploaded: list[RemoteSegment], version: in
         name=storage.topic.name,
         timestamp_ms=max((segment.event_ms for segment in uploaded), default=0),
         config=TopicConfig(),
-        partitions=tuple(states),
+        partitions=PartitionTable.of(states),
         transactions=NO_TRANSACTIONS,
     )
 

@@ -441,7 +441,7 @@ class Transaction:
 
 
 def at_log_ends(snapshot: Snapshot, segments: Sequence[SegmentInfo]) -> list[SegmentInfo]:
-    ends = snapshot.table.log_end_offsets.tolist()
+    ends = snapshot.partitions.log_end_offsets.tolist()
     placed = []
     for segment in segments:
         if segment.partition >= len(ends):
@@ -517,7 +517,7 @@ def _placed(head: Snapshot, segments: Sequence[SegmentInfo]) -> tuple[Sequence[S
     if isinstance(segments, SegmentTable):
         # as `at_log_ends`, in columns
         rows = segments.columns()
-        owners, ends = numbers_of(rows["partition"]), head.table.log_end_offsets
+        owners, ends = numbers_of(rows["partition"]), head.partitions.log_end_offsets
         if len(owners) and owners[-1] >= len(ends):
             raise CommitConflictError("the topic no longer has this partition", partition=int(owners[-1]))
         counts = numbers_of(rows["next_offset"]) - numbers_of(rows["base_offset"])
