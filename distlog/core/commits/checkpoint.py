@@ -124,8 +124,7 @@ def write_incremental(storage: Storage, snapshot: Snapshot, base: str, commits: 
 
     Returns None, and writes nothing, if a full one is due: when the incremental ones of `base`, one for each
     `commits` commits or CHECKPOINT_BYTES of commits, are together as large as `base`, or `base` has twice as many
-    rows as the state, or is of another library or topic. Raises ValueError, and CorruptMetadataError or
-    FileNotFoundError if `base` is damaged or missing.
+    rows as the state, or is of another library or topic. Raises as `read` does.
     """
     body, batches = _body_and_rows(snapshot)
     data = _read_file(storage, base)

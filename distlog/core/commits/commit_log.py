@@ -105,7 +105,7 @@ class CommitLog:
     """The commits of the topic in `storage`, for any number of readers and writers in any processes.
 
     `clock` is in ms, `sleep` and `monotonic` in seconds. `random` varies the pauses. `writer` is the author in each
-    commit. `defaults` are settings that the topic does not set itself (`TopicConfig.with_defaults`).
+    commit. `defaults` are for settings that the topic does not set.
     """
 
     def __init__(
@@ -193,11 +193,9 @@ class CommitLog:
     ) -> Snapshot:
         """The snapshot at the head, at `version`, or of the newest commit that is not after `timestamp_ms`.
 
-        With `cached`, loaded here before, the head takes few requests, also if the topic was created again since; a
-        new commit at most `recent_ms` old is then taken for the head. `few` takes fewer requests if the topic has few
-        commits. Raises TopicNotFoundError when there is no topic, or it was dropped by then (unless
-        `include_dropped`), OffsetOutOfRangeError for a version or time that the topic does not have,
-        CorruptMetadataError, UnsupportedVersionError.
+        With `cached`, an earlier snapshot, the head takes few requests, and a new commit at most `recent_ms` old is
+        taken for the head. `few` takes fewer requests if the topic has few commits. Raises TopicNotFoundError when
+        there is no topic, or it was dropped (unless `include_dropped`), OffsetOutOfRangeError, CorruptMetadataError.
         """
         if timestamp_ms is not None:
             snapshot = self.loader.load_at(timestamp_ms)
@@ -403,15 +401,12 @@ class CommitRace:
         return race.commit, race.after
 
     The first head is `snapshot` (no request), the next one the newest after a lost race. If nothing was put for a
-    head, it comes again, or the newer one that `after` was set to; to commit nothing, leave the loop. After an error
-    in the loop nothing was committed. On a fresh snapshot and without a race a commit is one PUT.
+    head, it comes again, or the newer one that `after` was set to; to commit nothing, leave the loop. On a fresh
+    snapshot and without a race a commit is one PUT.
 
-    `read_version` is the oldest version that was read before a new data file was started. The commit stores
-    `write_id`.
-
-    Iterating raises CommitConflictError when nothing was and nothing will be committed; its subclass
-    TransactionTooOldError when the data files must be written again; CommitStateUnknownError when the data files must
-    be kept, since the commit may exist; UnsupportedVersionError when only a newer library may write the topic.
+    `read_version` is the oldest version that was read before a new data file was started. Iterating raises
+    CommitConflictError when nothing was committed; its subclass TransactionTooOldError when the data files must be
+    written again; CommitStateUnknownError when the data files must be kept, since the commit may exist.
     """
 
     def __init__(

@@ -106,10 +106,9 @@ class TransactionTable:
     """The batches that were committed lately, and each application's newest; immutable.
 
     Its parts, in the order of their commits: `_silent` (the newest of each application of which nothing is younger
-    than KEPT_MS), `_columns`, `_tail`. Batches in order are in `_ordered`, and do not age. A batch's age is the time
-    that went by at the head since, in which the pause between two batches counts as PAUSE_MS at most: a commit from
-    the far future, and those that must come after it, make no batch older by more than that. `_passed` is the time
-    that went by up to each row of `_columns`.
+    than KEPT_MS), `_columns`, `_tail`. Batches in order are in `_ordered`, and do not age. The age of a batch is the
+    time since, in which the pause between two batches counts as PAUSE_MS at most, so that a commit from a far future
+    makes no batch much older. `_passed` is this time up to each row of `_columns`.
     """
 
     __slots__ = ("_columns", "_ordered", "_passed", "_silent", "_tail")

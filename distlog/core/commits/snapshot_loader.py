@@ -8,7 +8,6 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
@@ -72,9 +71,8 @@ class SnapshotLoader:
     ) -> Snapshot | None:
         """The snapshot at `version`, or at the head; None when there is no topic.
 
-        `cached` was loaded here before: if its commit still exists, only that and later ones are read, up to the
-        first one with a `recent` time. Raises OffsetOutOfRangeError if the version does not exist yet, or was
-        deleted, and CorruptMetadataError.
+        If the commit of `cached` still exists, only later ones are read, up to the first one with a `recent` time.
+        Raises OffsetOutOfRangeError if the version does not exist, CorruptMetadataError.
         """
         if version is not None and version < 0:
             raise OffsetOutOfRangeError("versions begin at 0", version=version)
@@ -103,7 +101,7 @@ class SnapshotLoader:
             return self._with_defaults(snapshot)
         self.listed_ms = listed_ms
         with suppress(BehindFloorError, CorruptMetadataError):
-            snapshot = self._fold_from(None, MAX_LONG, -1, RequestTime())
+            snapshot = self._fold_from(None, MAX_LONG, -1)
             return self._with_defaults(self._listed(snapshot, snapshot, MAX_LONG, listed_ms))
         return self._with_defaults(self._from_listings(MAX_LONG))
 
@@ -142,21 +140,21 @@ class SnapshotLoader:
         `snapshot` was made from `base`, if any. `one_request` stops after the first requests that return commits.
         Raises BehindFloorError.
         """
-        head, request_time, base = snapshot, RequestTime(), base or snapshot
+        head, files, base = snapshot, CommitFiles(self._storage), base or snapshot
         try:
-            for later in self._files.follow(snapshot.version + 1, group=group, request_time=request_time):
+            for later in files.follow(snapshot.version + 1, group=group):
                 head = fold(head, later)
                 if commits is not None:
                     commits += later
                 if one_request and later:
-                    request_time.time_ms = 0
+                    files.asked_ms = 0
                     break
         except CorruptMetadataError:
             # a slow writer may have put its commit at the version of a deleted one
             if base.is_fresh_at(self._storage.replied_ms()):
                 raise
             raise BehindFloorError from None
-        return self._believed(base, head, request_time.time_ms)
+        return self._believed(base, head, files.asked_ms)
 
     def floor_above(self, error: CorruptMetadataError) -> int | None:
         """Return the log retention horizon if the commit of `error` is below it; else None."""
@@ -179,8 +177,7 @@ class SnapshotLoader:
     def _believed(self, base: Snapshot, head: Snapshot, asked_ms: int) -> Snapshot:
         """`head`, found from `base`, after which a request after `asked_ms` found nothing.
 
-        If the response is late, the next version may have been deleted: then the newest is searched. Raises
-        BehindFloorError.
+        If the response is late, the next version may have been deleted: BehindFloorError unless `head` is the newest.
         """
         if not base.is_fresh_at(self._storage.replied_ms()) and not self.is_newest(base, head.version):
             raise BehindFloorError
@@ -190,15 +187,15 @@ class SnapshotLoader:
     def _from_known(self, cached: Snapshot, end: int, recent: range) -> Snapshot | None:
         """None if the topic was created again. The commit of `cached` is read only if it is the newest."""
         try:
-            snapshot, request_time = cached, RequestTime()
-            for commits in self._files.follow(cached.version + 1, end=end, request_time=request_time):
+            snapshot, files = cached, CommitFiles(self._storage)
+            for commits in files.follow(cached.version + 1, end=end):
                 snapshot = fold(snapshot, commits)
                 if snapshot.timestamp_ms in recent and not snapshot.dropped:
-                    request_time.time_ms = 0
+                    files.asked_ms = 0
                     break
             if snapshot is cached:
-                _check_belongs(cached, self._files.read_existing(cached.version))
-            return self._believed(cached, snapshot, request_time.time_ms if snapshot.version + 1 < end else 0)
+                _check_belongs(cached, files.read_existing(cached.version))
+            return self._believed(cached, snapshot, files.asked_ms if snapshot.version + 1 < end else 0)
         except CorruptMetadataError as error:
             if self._still_exists(cached):
                 _log.warning("the cached state of the topic is ignored: %s", error)
@@ -222,10 +219,10 @@ class SnapshotLoader:
             base, written_ms = self._read_with_time(name, end)
             # the writer's time may be wrong; the file's time is wrong if it was put twice
             base.note_seen(min(written_ms, base.timestamp_ms) if written_ms < MAX_LONG else 0)
-            request_time = RequestTime()
-            snapshot = self._fold_from(base, end, base.version, request_time)
+            files = CommitFiles(self._storage)
+            snapshot = self._fold_from(base, end, base.version, files)
             assert snapshot is not None
-            return self._believed(base, snapshot, request_time.time_ms if snapshot.version + 1 < end else 0)
+            return self._believed(base, snapshot, files.asked_ms if snapshot.version + 1 < end else 0)
         except (CorruptMetadataError, FileNotFoundError) as error:
             _log.warning("the checkpoint %s is ignored: %s", name, error)
         except BehindFloorError:
@@ -301,7 +298,7 @@ class SnapshotLoader:
                 return snapshot
         if end <= first < MAX_LONG:
             raise self._not_kept(end - 1, first, newest)
-        snapshot = self._fold_from(None, read_end, newest, RequestTime())
+        snapshot = self._fold_from(None, read_end, newest)
         return self._listed(snapshot, snapshot, end, listed_ms)
 
     def _listed(self, snapshot: Snapshot | None, base: Snapshot | None, end: int, listed_ms: int) -> Snapshot | None:
@@ -333,19 +330,18 @@ class SnapshotLoader:
         """Fold the commits up to `read_end` on the checkpoint `name`; None if that is not usable."""
         try:
             base = self._read(name, end)
-            snapshot = self._fold_from(base, read_end, max(newest, base.version), RequestTime())
+            snapshot = self._fold_from(base, read_end, max(newest, base.version))
         except (CorruptMetadataError, FileNotFoundError) as error:
             _log.warning("the checkpoint %s is ignored: %s", name, error)
             return None
         return self._listed(snapshot, base, end, listed_ms)
 
     def _fold_from(
-        self, snapshot: Snapshot | None, end: int, existing: int, request_time: RequestTime
+        self, snapshot: Snapshot | None, end: int, existing: int, files: CommitFiles | None = None
     ) -> Snapshot | None:
         """Fold the commits up to `end` on `snapshot`, which must belong to the topic, or on nothing."""
-        start = snapshot.version if snapshot else 0
-        groups = self._files.follow(start, end=end, existing=existing, group=_FIRST_GROUP, request_time=request_time)
-        for commits in groups:
+        start, files = snapshot.version if snapshot else 0, files or CommitFiles(self._storage)
+        for commits in files.follow(start, end=end, existing=existing, group=_FIRST_GROUP):
             if snapshot and commits[0].version == snapshot.version:
                 _check_belongs(snapshot, commits[0])
                 commits = commits[1:]
@@ -416,16 +412,11 @@ class CheckpointWriter:
             return False
 
 
-@dataclass(slots=True)
-class RequestTime:
-    """A time of the store's own clock before the last request for a commit was sent; 0 if unknown."""
-
-    time_ms: int = 0
-
-
 class CommitFiles:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
+        #: A time of the store's own clock before the last request of `follow` was sent; 0 if unknown.
+        self.asked_ms = 0
 
     def read(self, version: int) -> Commit | None:
         """The commit of `version`, or None if there is none yet; raises CorruptMetadataError."""
@@ -462,18 +453,15 @@ class CommitFiles:
         end: int = MAX_LONG,
         existing: int = -1,
         group: int = 1,
-        request_time: RequestTime | None = None,
     ) -> Iterator[list[Commit]]:
         """The commits from `start` (in) to `end` (out) or to the head, in groups that grow from `group` on.
 
         A group is as large as all earlier ones together. The version `existing` exists. Raises CorruptMetadataError
-        for a missing version below it, or below a commit that was read. `request_time` gets the time of the last
-        request.
+        for a missing version below it, or below a commit that was read.
         """
         first = start
-        request_time = request_time or RequestTime()
         while start < end:
-            request_time.time_ms = self._storage.replied_ms()
+            self.asked_ms = self._storage.replied_ms()
             # Two versions after `existing`: the first is expected to be missing, and then the second must be, too.
             size = min(max(group, start - first, existing + 3 - start), _LARGEST_GROUP)
             read_all = map if self._storage.is_local else in_parallel

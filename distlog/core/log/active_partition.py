@@ -522,11 +522,7 @@ def begin_segments(
 class ActiveSeals:
     """Seals the active segments of partitions in the commit of a race, or leaves them active if that fails.
 
-        with CommitRace(...) as race, ActiveSeals(handle, race) as seals:
-            for head in race:
-                sealed = seals.seal(head, partitions)
-                if sealed is not None:
-                    race.put([*seals.actions, ...])
+    Call `seal` for each head; if it returns a snapshot, put `actions` with the other ones, as in `seal_all`.
 
     Partitions are locked in ascending order, so that two commits never deadlock. If another segment becomes active
     concurrently, all locks are released, and taken again with its partition. `timeout_s` is for each lock.

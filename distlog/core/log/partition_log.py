@@ -287,9 +287,9 @@ class PartitionLog:
     def close(self, *, flushed: bool = True, timeout_s: float | None = None) -> None:
         """Close the files without a flush; the active segment stays active for the next process.
 
-        `flushed`: the caller has flushed everything. Otherwise the last sync is marked as unknown, since the kernel
-        may forget the errors of a file that no process has open: the next flush or seal writes unflushed bytes again,
-        or raises LostRecordsError. The mark needs the flush lock: after LockHeldError nothing was closed.
+        Unless the caller has `flushed` everything, the last sync is marked as unknown, since the kernel may forget
+        the errors of a file that no process has open. The mark needs the flush lock: after LockHeldError nothing was
+        closed.
         """
         self._flush.close(flushed=flushed, timeout_s=timeout_s)
         self._active.close()
@@ -309,9 +309,8 @@ class BatchRun(NamedTuple):
     `newest_offsets` has, for each batch, the offset of its first record with the largest timestamp, -1 without
     timestamps; `min_timestamps` its smallest timestamp. BY_HEADERS (empty): the headers' values count.
 
-    `in_transaction`: the batches belong to an open transaction, or are its end marker. A caller that sets it must
-    make sure that the transaction cannot end before the append returns: it checks under the partition's lock
-    (`fence`), or holds the transaction's own lock.
+    `in_transaction`: the batches belong to an open transaction, which cannot end before the append returns, or are
+    its end marker. The caller makes sure by `fence`, or by the transaction's own lock.
     """
 
     data: npt.NDArray[np.uint8]

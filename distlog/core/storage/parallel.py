@@ -274,10 +274,8 @@ def in_order(
     """Yield the results of `tasks` in order, while threads work on up to `buffered` tasks after the next one.
 
     The caller does the first task. Every later task has a thread, since most tasks wait for a storage; tasks that
-    compute share `workers`, including the caller. Without threads the caller does all tasks.
-
-    One thread at a time uses the iterator of tasks. Errors are raised in order. At the end, after an error and after
-    `close`, the iterator is closed; if `joined`, the threads have ended too.
+    compute share `workers`, including the caller. One thread at a time uses the iterator of tasks, which is closed at
+    the end, after an error and after `close`; if `joined`, the threads have ended too.
     """
     computes = workers is not None
     threads = buffered if workers is None else workers - 1

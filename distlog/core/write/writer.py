@@ -339,9 +339,9 @@ class Accumulator:
     are records. No other thread removes them, since a thread that appends or waits may be interrupted anywhere. If no
     thread can be started, the caller sends.
 
-    A lock for each record would add half to its cost. So the writer calls `put` with the FIELDS of a record, which no
-    other thread can interrupt, then adds to `bytes`, then calls `advance` if `bytes` has reached `limit`, which is 0
-    while the buffer is empty. A race for `bytes` can only make one buffer a little larger or smaller.
+    A lock for each record would add half to its cost. So the writer calls `put` with the FIELDS of a record, in one
+    step of the interpreter, adds to `bytes`, and calls `advance` if `bytes` has reached `limit`, which is 0 while the
+    buffer is empty. A race for `bytes` can only make one buffer a little larger or smaller.
     """
 
     def __init__(
