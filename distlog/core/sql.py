@@ -48,7 +48,7 @@ def sql(
 
     Each topic is a view with the columns of a scan: partition, offset, timestamp, timestamp_type, key, value and
     headers. Keys and values are text if the first and last records of the topic have UTF-8, else blobs. `offset` is
-    a word of SQL: write `"offset"`. Conditions on partition, offset and timestamp bound what is read.
+    a word of SQL: write `"offset"`. Conditions on partition, offset, timestamp and key bound what is read.
 
     Args:
         query: A statement of DuckDB's SQL; `SHOW TABLES` lists the topics.

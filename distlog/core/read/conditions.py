@@ -1,4 +1,4 @@
-"""Conditions on records as bounds: a filter on partition, offset and timestamp limits what is read."""
+"""Conditions on records as bounds: a filter on partition, offset, timestamp and key limits what is read."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ class Conditions:
         start: The first offset that may pass.
         end: The offset after the last that may pass.
         times: The times that may pass; it also has the records without a time if it is unbounded.
+        keys: The keys that may pass; None for all, and for records without a key.
         is_exact: Whether every record inside of the bounds passes.
     """
 
@@ -36,6 +37,7 @@ class Conditions:
     start: int = 0
     end: int = MAX_LONG
     times: TimeRange = ALWAYS
+    keys: frozenset[bytes] | None = None
     is_exact: bool = True
 
     @classmethod
@@ -57,15 +59,18 @@ class Conditions:
             return unbounded.inexact()
         return _SubstraitFilter(encoded, schema.names, unbounded).conditions()
 
-    def compared(self, column: str, operator: str, values: Iterable[int]) -> Conditions:
+    def compared(self, column: str, operator: str, values: Iterable[int | bytes]) -> Conditions:
         """Return the bounds of the records that also satisfy a comparison.
 
         Args:
-            column: `partition`, `offset` or `timestamp`.
-            operator: `=`, `<`, `<=`, `>`, `>=` or `in`.
+            column: `partition`, `offset`, `timestamp` or `key`.
+            operator: `=`, `<`, `<=`, `>`, `>=` or `in`; the last four are no bounds of a key.
             values: The value, or for `in` the values; times in us.
         """
-        numbers = frozenset(values)
+        if column == "key":
+            keys = frozenset(value for value in values if isinstance(value, bytes))
+            return self & replace(self, keys=keys) if operator in ("=", "in") else self.inexact()
+        numbers = frozenset(value for value in values if isinstance(value, int))
         unit = 1000 if column == "timestamp" else 1
         low = MIN_LONG if operator[0] == "<" else -(-min(numbers) // unit)
         high = MAX_LONG if operator[0] == ">" else max(numbers) // unit
@@ -90,6 +95,7 @@ class Conditions:
             max(self.start, other.start),
             min(self.end, other.end),
             self.times.within(other.times),
+            other.keys if self.keys is None else self.keys if other.keys is None else self.keys & other.keys,
             self.is_exact and other.is_exact,
         )
 
@@ -100,17 +106,21 @@ class Conditions:
         if other.is_empty:
             return self
         oldest, newest = min(self.times.oldest, other.times.oldest), max(self.times.newest, other.times.newest)
+        keys = None if self.keys is None or other.keys is None else self.keys | other.keys
+        is_by_keys = replace(self, keys=None) == replace(other, keys=None) and self.is_exact
         return Conditions(
             self.partitions | other.partitions,
             min(self.start, other.start),
             max(self.end, other.end),
             TimeRange(oldest, newest),
-            is_exact=False,
+            keys,
+            is_exact=is_by_keys,
         )
 
     @property
     def is_empty(self) -> bool:
-        return not self.partitions or self.start >= self.end or self.times.oldest > self.times.newest
+        is_in_no_range = self.start >= self.end or self.times.oldest > self.times.newest
+        return not self.partitions or is_in_no_range or (self.keys is not None and not self.keys)
 
     def narrow(self, ranges: Ranges) -> Ranges:
         """Return the offsets of `ranges` that are inside of the bounds."""
@@ -119,7 +129,11 @@ class Conditions:
             start, end = ranges[partition]
             low = min(max(start, self.start), end)
             narrowed[partition] = low, max(min(end, self.end), low)
-        return narrowed
+        return {} if self.keys is not None and not self.keys else narrowed
+
+    def key_array(self) -> pa.Array | None:
+        """Return the keys as a binary array; None for all."""
+        return None if self.keys is None else pa.array(sorted(self.keys), pa.binary())
 
 
 #: Substrait's functions for comparisons, and the operators with the two sides exchanged.
@@ -128,8 +142,8 @@ _MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 #: Fields of Substrait's messages.
 _EXTENSIONS, _REFERRED = 2, 3
 _LITERAL, _SELECTION, _FUNCTION, _IF_THEN, _LIST = 1, 2, 3, 6, 8
-#: Kinds of literals: integers of 8 to 64 bits; microseconds since 1970, UTC; a null.
-_INTEGERS, _MICROSECONDS, _NULL = (2, 3, 5, 7), 27, 29
+#: Kinds of literals: integers of 8 to 64 bits; microseconds since 1970, UTC; texts and bytes; a null.
+_INTEGERS, _MICROSECONDS, _BYTES, _NULL = (2, 3, 5, 7), 27, (12, 13), 29
 
 
 class _SubstraitFilter:
@@ -178,12 +192,11 @@ class _SubstraitFilter:
 
     def _compared(self, column: _Message, operator: str, literals: list[_Message]) -> Conditions:
         name = self._name_of(column)
-        kinds = (_MICROSECONDS,) if name == "timestamp" else _INTEGERS
-        values = [_integer(literal, kinds) for literal in literals]
-        numbers = [value for value in values if value is not None]
-        if name not in ("partition", "offset", "timestamp") or not numbers or len(numbers) < len(values):
+        kinds = _KINDS.get(name or "", ())
+        values = [value for literal in literals if (value := _value(literal, kinds)) is not None]
+        if name is None or not values or len(values) < len(literals):
             return self._unbounded.inexact()
-        return self._unbounded.compared(name, operator, numbers)
+        return self._unbounded.compared(name, operator, values)
 
     def _name_of(self, column: _Message) -> str | None:
         """Return the name of the column that a selection refers to; None for a part of a column, or a computation."""
@@ -193,11 +206,18 @@ class _SubstraitFilter:
         return None if 2 in reference else self._names[reference.number(1)]
 
 
-def _integer(expression: _Message, kinds: Iterable[int]) -> int | None:
+#: The kinds of literals that bound a column.
+_KINDS = {"partition": _INTEGERS, "offset": _INTEGERS, "timestamp": (_MICROSECONDS,), "key": _BYTES}
+
+
+def _value(expression: _Message, kinds: Iterable[int]) -> int | bytes | None:
     if _LITERAL not in expression:
         return None
     literal = expression.child(_LITERAL)
-    return next((literal.number(kind) for kind in kinds if kind in literal), None)
+    kind = next((kind for kind in kinds if kind in literal), None)
+    if kind is None:
+        return None
+    return literal.bytes(kind) if kind in _BYTES else literal.number(kind)
 
 
 class _Message:
@@ -223,9 +243,12 @@ class _Message:
             return 0
         return value - (1 << 64) if value > MAX_LONG else value
 
-    def text(self, number: int) -> str:
+    def bytes(self, number: int) -> bytes:
         value = self._fields.get(number, [b""])[-1]
-        return value.decode() if isinstance(value, bytes) else ""
+        return value if isinstance(value, bytes) else b""
+
+    def text(self, number: int) -> str:
+        return self.bytes(number).decode()
 
 
 def _fields(encoded: bytes) -> Iterator[tuple[int, int | bytes]]:

@@ -34,7 +34,7 @@ _NO_FILES = "a topic has no Arrow files: call to_table() or scanner() of its dat
 class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
     """The records of one snapshot as a `pyarrow.dataset.Dataset`, which can be pickled; made by `Topic.dataset`.
 
-    A filter on partition, offset and timestamp bounds what is read. The records that are read pass the whole filter.
+    A filter on partition, offset, timestamp and key bounds what is read; the whole filter is applied to the records.
     A count is made from metadata as far as it can be.
     """
 
@@ -223,7 +223,8 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
             number: (states[number].log_start_offset, states[number].log_end_offset) for number in range(len(states))
         }
         bounds = {} if conditions.is_empty else conditions.narrow(ends)
-        return plan_slices(self._reader, self._snapshot, bounds, self._isolation, times=conditions.times)
+        keys = conditions.key_array()
+        return plan_slices(self._reader, self._snapshot, bounds, self._isolation, times=conditions.times, keys=keys)
 
     def _batches(self, conditions: Conditions, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         slices, visible = self._slices(conditions)
