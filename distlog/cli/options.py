@@ -189,6 +189,10 @@ Group = Annotated[
 Timeout = Annotated[
     float | None, typer.Option(min=0, metavar="SECONDS", help="Follow, and stop after SECONDS without new records.")
 ]
+Keys = Annotated[
+    list[str] | None,
+    typer.Option("--key", metavar="KEY", help="Print the records with this key; give it again for more keys."),
+]
 Committed = Annotated[bool, typer.Option("--committed", help="Skip records of open and aborted transactions.")]
 
 

@@ -45,6 +45,7 @@ from distlog.core.kafka.dump import DumpedFile
 from distlog.core.kafka.dump import dump as dump_files
 from distlog.core.kafka.dump_lines import DumpOptions, DumpOutput
 from distlog.core.read.consumer import Consumer, Start, ends_of
+from distlog.core.read.keys import key_array
 from distlog.core.read.lookup import EARLIEST
 from distlog.core.read.row_lines import csv_rows
 from distlog.core.read.scan import first, slices_of
@@ -189,6 +190,7 @@ def read(
     limit: options.Limit = None,
     since: options.Since = None,
     until: options.Until = None,
+    key: options.Keys = None,
     columns: options.Columns = None,
     shown: RecordFormat = None,
     follow: options.Follow = False,
@@ -211,6 +213,7 @@ def read(
         tail=tail,
         since=since,
         until=until,
+        keys=tuple(key or ()),
         isolation="read_committed" if committed else "read_uncommitted",
     )
     follows = follow or group is not None or timeout is not None
@@ -235,6 +238,8 @@ def _check(bounds: Bounds, *, follows: bool, is_old: bool) -> None:
         raise typer.BadParameter("--offset, --tail and --since cannot be combined", param_hint="--offset")
     if bounds.until is not None and follows:
         raise typer.BadParameter("cannot be combined with --follow, --group or --timeout", param_hint="--until")
+    if bounds.keys and follows:
+        raise typer.BadParameter("cannot be combined with --follow, --group or --timeout", param_hint="--key")
     if bounds.offset == distlog.LATEST and not follows:
         raise typer.BadParameter("latest needs --follow, --group or --timeout", param_hint="--offset")
     if is_old and follows:
@@ -440,12 +445,16 @@ def printing(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Records from `offset` on, or of times [`since`, `until`) in ms, or of the last `tail` offsets of partitions."""
+    """Records from `offset` on, of times [`since`, `until`) in ms, or of the last `tail` offsets.
+
+    Without `keys` the records of all keys.
+    """
 
     offset: int | None = None
     tail: int | None = None
     since: int | None = None
     until: int | None = None
+    keys: tuple[str, ...] = ()
     isolation: IsolationLevel = "read_uncommitted"
 
     def start(self, topic: Topic, partition: int) -> int | None:
@@ -479,10 +488,12 @@ def _from_partition(
             end_time=bounds.until,
             columns=columns,
             isolation=bounds.isolation,
+            keys=bounds.keys or None,
         )
         return scan if limit is None else first(topic.reader, scan.slices, columns, limit, scan.isolation)
     times = TimeRange.between(bounds.since, bounds.until)
-    slices = slices_of(topic.reader, topic.live_snapshot, partition, start, times)
+    keys = key_array(bounds.keys) if bounds.keys else None
+    slices = slices_of(topic.reader, topic.live_snapshot, partition, start, times, keys)
     return first(topic.reader, slices, columns, limit)
 
 

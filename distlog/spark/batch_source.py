@@ -316,13 +316,20 @@ class DistlogReader(DataSourceReader):
         reader = SegmentReader(options.storage, snapshot.name, IndexCache())
         bounds = read_bounds(reader, snapshot, options)
         conditions = self._conditions(frozenset(bounds))
-        times = options.times.within(conditions.times)
-        slices, isolation = plan_slices(reader, snapshot, conditions.narrow(bounds), options.isolation, times=times)
+        slices, isolation = plan_slices(
+            reader,
+            snapshot,
+            conditions.narrow(bounds),
+            options.isolation,
+            times=options.times.within(conditions.times),
+            keys=conditions.key_array(),
+        )
         size = SplitSize(os.cpu_count() or 1, options.min_partitions, options.max_records)
         return [Split(group, isolation) for group in split(slices, size)]
 
     def _conditions(self, partitions: frozenset[int]) -> Conditions:
-        return Conditions(partitions)
+        keys = None if self._options is None else self._options.keys
+        return Conditions(partitions, keys=keys)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark makes a partition if none was planned
@@ -392,13 +399,13 @@ class FilteringReader(DistlogReader):
         return {**super().__getstate__(), "_filters": ()}
 
     def _conditions(self, partitions: frozenset[int]) -> Conditions:
-        conditions = Conditions(partitions)
+        conditions = super()._conditions(partitions)
         for pushed in self._filters:
             operator, attribute = _OPERATORS.get(type(pushed)), getattr(pushed, "attribute", ("",))
             values = pushed.value if isinstance(pushed, In) else (getattr(pushed, "value", None),)
-            numbers = [number for value in values if (number := _number(attribute, value)) is not None]
-            if operator is not None and numbers and len(numbers) == len(values):
-                conditions = conditions.compared(attribute[0], operator, numbers)
+            limits = [limit for value in values if (limit := _limit(attribute, value)) is not None]
+            if operator is not None and limits and len(limits) == len(values):
+                conditions = conditions.compared(attribute[0], operator, limits)
         return conditions
 
 
@@ -413,8 +420,10 @@ _OPERATORS: dict[type[Filter], str] = {
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
-def _number(attribute: tuple[str, ...], value: object) -> int | None:
+def _limit(attribute: tuple[str, ...], value: object) -> int | bytes | None:
     """Return the value of a filter as `Conditions` have it; None for another column or type."""
+    if attribute == ("key",):
+        return bytes(value) if isinstance(value, bytes | bytearray) else None
     if attribute == ("partition",) or attribute == ("offset",):
         return value if type(value) is int else None
     # a time without a zone would be in the session's zone

@@ -26,6 +26,7 @@ from distlog.core.errors import (
 from distlog.core.integers import count_of, whole_number
 from distlog.core.opening import open as open_topic
 from distlog.core.opening import topics
+from distlog.core.read.keys import Keys, key_array
 from distlog.core.read.lookup import EARLIEST, LATEST
 from distlog.core.read.scan import Scan, names_of, offset_bounds, plan_slices, time_bounds
 from distlog.core.segments.chunks import IsolationLevel, OutOfRange, first_offsets
@@ -153,6 +154,7 @@ def read(
     end_time: Time | None = None,
     *,
     partitions: int | Iterable[int] | None = None,
+    keys: Keys | None = None,
     version: int | None = None,
     timestamp: Time | None = None,
     isolation: IsolationLevel = "read_uncommitted",
@@ -175,6 +177,7 @@ def read(
         start_time: As in `Topic.scan`.
         end_time: As in `Topic.scan`.
         partitions: As in `Topic.scan`.
+        keys: As in `Topic.scan`.
         version: The version to read; default the newest.
         timestamp: The time whose version to read.
         isolation: As in `Topic.scan`.
@@ -199,7 +202,10 @@ def read(
     topic = _open(url, version, timestamp, storage_options)
     times = time_bounds(start, end, start_time, end_time)
     bounds = offset_bounds(topic.live_snapshot, partitions, start, end)
-    slices, plan_isolation = plan_slices(topic.reader, topic.live_snapshot, bounds, isolation, out_of_range, times)
+    snapshot, key_values = topic.live_snapshot, None if keys is None else key_array(keys)
+    slices, plan_isolation = plan_slices(
+        topic.reader, snapshot, bounds, isolation, out_of_range, times, keys=key_values
+    )
     min_partitions = None if min_partitions is None else whole_number("min_partitions", min_partitions)
     has_more_rows = False
     if limit is not None:

@@ -45,8 +45,8 @@ _EXAMPLE = '{"topic": {"0": 23, "1": -2}}'
 STREAM_NAMES = ["maxBytesPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay", "minOffsetsPerTrigger"]
 READ_NAMES = [
     *("assign", "columns", "endingOffsets", "endingOffsetsByTimestamp", "endTime", "endingTimestamp"),
-    *("failOnDataLoss", "includeHeaders", "kafka.isolation.level", "maxRecordsPerPartition", "minPartitions", "path"),
-    *("pushFilters", "startingOffsets", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
+    *("failOnDataLoss", "includeHeaders", "kafka.isolation.level", "keys", "maxRecordsPerPartition", "minPartitions"),
+    *("path", "pushFilters", "startingOffsets", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
     *("startTime", "startingTimestamp", "subscribe", "tiered", "tieredTopicId", "timestampAsOf", "versionAsOf"),
 ]
 
@@ -168,6 +168,7 @@ class ReadOptions:
     timestamp_ms: int | None = None
     columns: tuple[str, ...] | None = None
     push_filters: bool = False
+    keys: frozenset[bytes] | None = None
 
     @classmethod
     def parse(cls, texts: Mapping[str, str], default_start: int = EARLIEST) -> ReadOptions:
@@ -200,6 +201,7 @@ class ReadOptions:
             timestamp_ms=_optional_time(options, "timestampAsOf", round_up=False),
             columns=None if columns is None else tuple(name.strip() for name in columns.split(",")),
             push_filters=options.flag("pushFilters", default=False),
+            keys=_keys(options.text("keys")),
         )
         if read.version is not None and read.timestamp_ms is not None:
             raise InvalidConfigError("give versionAsOf or timestampAsOf, not both")
@@ -291,6 +293,19 @@ def _storage(options: Options, texts: Mapping[str, str]) -> Storage:
         raise InvalidConfigError(text)
     url, settings = url_and_settings(texts)
     return TieredStorage(find_topic(url, topic, options.text("tieredTopicId"), settings))
+
+
+def _keys(text: str | None) -> frozenset[bytes] | None:
+    """Parse a list of keys in JSON."""
+    if text is None:
+        return None
+    try:
+        keys = json.loads(text)
+    except ValueError:
+        keys = None
+    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+        raise InvalidConfigError('option keys must be a list of texts in JSON, such as ["anna", "bert"]', value=text)
+    return frozenset(key.encode() for key in keys)
 
 
 def _bound(options: Options, side: str, default: int) -> Bound:

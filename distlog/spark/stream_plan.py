@@ -440,6 +440,7 @@ BATCH_ONLY = {
     "endingOffsetsByTimestamp": "a stream has no end: leave it out",
     "endingTimestamp": "a stream has no end: leave it out",
     "endTime": "a stream has no end: leave it out, or filter by the column timestamp",
+    "keys": "a stream reads all keys: leave it out, or filter by the column key",
     "pushFilters": "filters of a stream cannot be pushed down: leave it out",
     "startTime": "a stream starts at an offset: use startingTimestamp, or filter by the column timestamp",
     "tiered": "a bucket of Kafka's tiered storage cannot be a stream: leave it out",

@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from addresses import Address
+from command_line import CommandLine
 from topics import NOW, topic_on
 
 import distlog
@@ -228,6 +231,54 @@ def test_a_key_in_a_store_takes_one_request_for_each_index_and_each_hit(memory_u
     old_gets = counters.gets
     topic.scan(keys="absent")
     assert counters.gets - old_gets <= len(segments(topic))
+
+
+def test_filters_of_duckdb_polars_and_arrow_read_little_more_than_the_batches_of_the_keys(tmp_path: Path) -> None:
+    topic = keyed_topic(Storage(str(tmp_path / "t")))
+    everything = topic.scan().to_table()
+    keys = [b"key 7", b"key 331"]
+    expected = everything.filter(pc.is_in(everything["key"], pa.array(keys, pa.binary())))["offset"].to_pylist()
+    clicks, texts, counters = topic.dataset(), topic.dataset(text=True), topic.storage.counters
+    connection = duckdb.connect()
+    connection.register("clicks", clicks)
+    connection.register("texts", texts)
+
+    def sql(query: str) -> list[int]:
+        return [row[0] for row in connection.sql(query).fetchall()]
+
+    condition = pc.field("key").isin(keys)
+    reads: list[Callable[[], list[int]]] = [
+        lambda: clicks.to_table(["offset"], condition)["offset"].to_pylist(),
+        lambda: texts.to_table(["offset"], pc.field("key").isin(["key 7", "key 331"]))["offset"].to_pylist(),
+        lambda: sql("SELECT \"offset\" FROM texts WHERE key IN ('key 7', 'key 331')"),
+        lambda: sql("SELECT \"offset\" FROM clicks WHERE key = 'key 7' OR key = 'key 331'"),
+        lambda: (
+            pl.scan_pyarrow_dataset(texts)
+            .filter((pl.col("key") == "key 7") | (pl.col("key") == "key 331"))
+            .collect()["offset"]
+            .to_list()
+        ),
+    ]
+    total = sum(segment.log_bytes for segment in segments(topic))
+    for read in reads:
+        old_bytes = counters.bytes_read
+        assert sorted(read()) == sorted(expected)
+        assert counters.bytes_read - old_bytes < total / 4
+    assert clicks.count_rows(condition) == len(expected)
+    assert clicks.to_table(filter=condition & (pc.field("offset") < 0)).num_rows == 0
+    assert clicks.count_rows(~condition) == RECORDS - len(expected)
+
+
+def test_the_command_line_prints_the_records_of_keys(tmp_path: Path, cli: CommandLine) -> None:
+    topic = keyed_topic(Storage(str(tmp_path / "t")))
+    keys = ("--key", "key 7", "--key", "often")
+    every_key = cli.bare("read", topic.url, *keys, "--format", r"%k\n").out.splitlines()
+    assert set(every_key) == {"key 7", "often"}
+    assert len(every_key) == topic.scan(keys=["key 7", "often"]).count()
+    assert cli.bare("read", topic.url, *keys, "--limit", "3", "--format", r"%k\n").out.splitlines() == every_key[:3]
+    outcome = cli.bare("read", topic.url, *keys, "--follow")
+    assert outcome.status == 2
+    assert "cannot be combined" in outcome.err
 
 
 def test_a_get_asks_the_partition_of_the_default_partitioner_first(tmp_path: Path) -> None:

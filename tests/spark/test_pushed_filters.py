@@ -38,6 +38,7 @@ from pyspark.sql.datasource import (
 from searches import examples
 
 import distlog
+from distlog.core.errors import InvalidConfigError
 from distlog.spark.batch_source import Split, schema_of
 
 pytestmark = pytest.mark.spark
@@ -91,6 +92,32 @@ def test_pushed_filters_narrow_the_plan_and_are_all_returned(
         if (own_slices := [item for item in slices if item.segment.partition == number])
     }
     assert spans == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "filters", "count"),
+    [
+        ({"keys": '["k1", "k2"]'}, [], 2),
+        ({"keys": "[]"}, [], 0),
+        ({"pushFilters": "true"}, [EqualTo(("key",), b"k3")], 1),
+        ({"pushFilters": "true"}, [In(("key",), [bytearray(b"k3"), b"k4", b"k39"])], 3),
+        ({"pushFilters": "true"}, [In(("key",), [b"k3", b"k4"]), EqualTo(("key",), b"k4")], 1),
+        ({"pushFilters": "true", "keys": '["k3"]'}, [EqualTo(("key",), b"k4")], 0),
+        ({"pushFilters": "true"}, [LessThan(("key",), b"k4")], RECORDS),
+    ],
+)
+def test_keys_select_records(url: str, options: dict[str, str], filters: list[Filter], count: int) -> None:
+    reader = source(url, **options).reader(schema_of(["key"], False))
+    if filters:
+        list(reader.pushFilters(filters))
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    assert sum(batch.num_rows for batch in batches) == PARTITIONS * count
+
+
+@pytest.mark.parametrize("keys", ["anna", '"anna"', "[1]"])
+def test_keys_must_be_a_list_of_texts(url: str, keys: str) -> None:
+    with pytest.raises(InvalidConfigError, match="option keys must be a list of texts in JSON"):
+        source(url, keys=keys).reader(schema_of(["key"], False))
 
 
 def test_pushed_filters_on_times_drop_no_matching_row(tmp_path: Path) -> None:

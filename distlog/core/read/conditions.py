@@ -64,7 +64,7 @@ class Conditions:
 
         Args:
             column: `partition`, `offset`, `timestamp` or `key`.
-            operator: `=`, `<`, `<=`, `>`, `>=` or `in`; the last four are no bounds of a key.
+            operator: `=`, `<`, `<=`, `>`, `>=` or `in`; only `=` and `in` bound keys.
             values: The value, or for `in` the values; times in us.
         """
         if column == "key":

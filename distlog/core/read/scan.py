@@ -591,7 +591,12 @@ def plan_slices(
 
 
 def slices_of(
-    reader: SegmentReader, snapshot: Snapshot, partition: int, start: int | None, times: TimeRange = ALWAYS
+    reader: SegmentReader,
+    snapshot: Snapshot,
+    partition: int,
+    start: int | None,
+    times: TimeRange = ALWAYS,
+    keys: pa.Array | None = None,
 ) -> Iterator[SegmentSlice]:
     """Yield the slices of `plan_slices` for one partition from `start` on; plans more segments when needed."""
     state = snapshot.partitions[partition]
@@ -600,7 +605,7 @@ def slices_of(
     while row < len(state.segments):
         row, count = row + count, 2 * count
         end = int(state.segments.base_offsets[row]) if row < len(state.segments) else state.log_end_offset
-        yield from plan_slices(reader, snapshot, {partition: (low, end)}, times=times)[0]
+        yield from plan_slices(reader, snapshot, {partition: (low, end)}, times=times, keys=keys)[0]
         low = end
 
 
