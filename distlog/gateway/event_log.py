@@ -1,4 +1,4 @@
-"""Logs of events and failures that may come as often as clients like: summaries, not a line for each."""
+"""Logs of frequent events and failures, which clients may cause at any rate: summaries, not a line for each."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class EventLog:
 
 
 class FailureLog:
-    """Logs failures, the same text once a minute: clients and tasks try again and again."""
+    """Logs failures, the same text at most once a minute, since clients and tasks retry."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, threading.Lock()

@@ -1,4 +1,4 @@
-"""The gateway: puts the parts together, starts and stops them. Kafka's BrokerServer."""
+"""The gateway: makes its parts, starts and stops them (Kafka's BrokerServer)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from distlog.gateway.transactions.transaction_coordinator import TransactionServ
 _log = logging.getLogger("distlog.gateway")
 #: How long a stop may take.
 STOP_TIMEOUT_S = 8.0
-#: The share of STOP_TIMEOUT_S that clients cannot use up: files are synced and closed in it.
+#: The part of a stop's time that is left to sync and close files, after clients were waited for.
 _CLOSING_SHARE = 0.25
 #: How much longer the end of the network thread may take.
 _THREAD_END_S = 0.5
@@ -58,7 +58,7 @@ _FLUSH_MS = 500
 _LOG_MS = 5000
 #: How often settings, users, ACLs, and dropped topics are read again: on a local disk (True), or elsewhere.
 _REFRESH_MS = {True: 1000, False: 5000}
-#: How often logs and topics without a use since the last time are closed.
+#: How often unused logs and topics are closed.
 _CLOSE_MS = 600_000
 #: How often offsets are checked for expiry: Kafka's `offsets.retention.check.interval.ms`.
 _EXPIRY_MS = 600_000
@@ -146,8 +146,7 @@ class GatewayServer:
         for name, refresh in self._refreshes.items():
             scheduler.schedule(name, refresh, delay_ms=0, period_ms=refresh_ms)
         dropped = DroppedTopics(groups.offsets, lambda name: metadata.fresh_topic(name).snapshot)
-        # not in the thread that ends members' sessions: the offsets of thousands of groups may expire at a time, and
-        # each group is written
+        # not in the thread of the groups' timers, since the offsets of thousands of groups may expire together
         expire = partial(_run_logged, groups.offsets.expire, "expiring committed offsets")
         tasks: list[tuple[str, Callable[[], None], int]] = [
             ("log-flusher", metadata.flush_due, _FLUSH_MS),
@@ -232,7 +231,7 @@ class GatewayServer:
             joined()
             self._wait_for_others(is_to_stop)
         except BaseException:
-            # also after an interrupt: other gateways would send clients to one that does not answer
+            # also after an interrupt: else other gateways would send clients to this one, which answers nothing
             self._in_loop(self._sockets.stop(0)).result()
             ShutdownDeadline(STOP_TIMEOUT_S).run(self._groups.stop)
             self._end_loop(STOP_TIMEOUT_S)
@@ -240,7 +239,7 @@ class GatewayServer:
         self._scheduler.start()
         self.broker.fetches.start()
         self.broker.appends.start()
-        # records are taken while groups and transactions are loaded, of which there may be many
+        # records are served while groups and transactions are loaded, which may take long
         for pool in self._apis.pools.values():
             pool.start()
         transactions = begin(self._transactions.start)
@@ -304,7 +303,7 @@ def warm_up() -> None:
     """Compile or load kernels before the first request: append to a small topic and read it, as the gateway does."""
     try:
         with tempfile.TemporaryDirectory() as folder:
-            # the batch is appended again with the time that it has, and the clock may be set back in between
+            # the batch is appended again with its time, and the clock may be set back in between
             topic = create(f"{folder}/warm-up", 2, {"message.timestamp.after.max.ms": MAX_LONG})
             topic.append([{"key": b"k", "value": b"v", "partition": 1}])
             batch = bytes(topic.read(1, 0))
@@ -318,7 +317,7 @@ def warm_up() -> None:
 
 
 def _server_metrics(sockets: SocketServer, broker: Broker, waiting: int) -> list[Metric]:
-    """The metrics of the network and of what waits; `waiting` requests are queued for handlers."""
+    """The metrics of the network, of memory and of waiting requests; `waiting` requests are queued for handlers."""
     gauges = [
         ("connections", "open connections", len(sockets.connections)),
         ("request_queue_size", "requests that wait for a handler", waiting),
@@ -377,7 +376,7 @@ class ShutdownDeadline:
 
 
 def _run_logged(work: Callable[[], None], subject: str) -> None:
-    # a task that raises would be the thread's last
+    # an error would end the task's thread
     try:
         work()
     except Exception as error:

@@ -64,7 +64,7 @@ def _setting_fields(
     }
 
 
-#: Without it `kafka-topics --describe --at-min-isr-partitions` fails.
+#: `kafka-topics --describe --at-min-isr-partitions` needs this setting.
 _MIN_ISR = ShownSetting("min.insync.replicas", "1", True, "has no effect: the storage replicates, or not")
 
 
@@ -80,7 +80,7 @@ def described(config: TopicConfig, **options: bool) -> Iterator[Fields]:
 
 def _described_broker(broker: Broker, request: Request, **options: bool) -> Iterator[Fields]:
     settings, defaults = gateway_settings(broker.config), topic_default_settings(broker.metadata.defaults)
-    # the id that it has, rather than the -1 that asks for one
+    # the current id, in place of -1, which asks for a free id
     settings = [
         setting._replace(value=str(broker.cluster.node.id)) if setting.name == "node.id" else setting
         for setting in settings
@@ -159,7 +159,7 @@ def _all_settings(broker: Broker, request: Request, resource: Any) -> Iterable[F
     if kind != BROKER:
         raise RefusedError(_NO_SETTINGS.get(kind, f"Unknown resource type {kind}"))
     if not name:
-        # no name means dynamic settings of all brokers, and there are none
+        # no name means the dynamic settings of all brokers: there are none
         return ()
     this = str(broker.cluster.node.id)
     if name != this:

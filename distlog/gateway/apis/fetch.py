@@ -21,7 +21,7 @@ from distlog.gateway.server.request import Request, by_topic, grouped, topic_key
 from distlog.gateway.topics.metadata_cache import HostedTopic
 from distlog.gateway.topics.partition import FetchedData, LogOffsets, Partition
 
-#: A fetch of a session (KIP-227) has a greater epoch. Sessions are optional, and no gateway offers one.
+#: Fetches in a session (KIP-227) have a greater epoch. Sessions are optional, and gateways have none.
 _OPENING_EPOCH = 0
 #: The isolation level of clients that read committed records only.
 _READ_COMMITTED = 1
@@ -145,7 +145,7 @@ def _records(read: _FetchedPartition) -> ResponseChunk:
     batches = read.data.batches if read.data else None
     if batches is None or isinstance(batches, StoredBatches):
         return batches or b""
-    # offsets that a commit gives are written into a copy
+    # a commit has moved the offsets: they are written into a copy
     return bytes(batches) if batches.moved else batches.data
 
 
@@ -204,7 +204,7 @@ def _listed_offset(hosted: HostedTopic, requested: Any, committed: bool) -> Fiel
     if time == _LATEST_TIERED or (time < 0 and time != MAX_TIMESTAMP):
         return {}
     offset_and_time = offset_for_time(hosted.topic.reader, state, time)
-    # a reader of committed records gets no offset that is not stable yet
+    # a reader of committed records gets no unstable offset
     if offset_and_time is None or offset_and_time[0] >= end:
         return {}
     offset, timestamp = offset_and_time

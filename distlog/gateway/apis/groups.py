@@ -61,7 +61,7 @@ def _denied(request: Request) -> ErrorCode:
     return request.rights.denied(Operation.READ, ResourceType.GROUP, request.body.group_id)
 
 
-#: From here on a client learns its id before it is a member (KIP-394), or that it need not assign (KIP-814).
+#: The versions of JoinGroup from which on clients get their ids first (KIP-394), and may not assign again (KIP-814).
 _KNOWS_ITS_ID, _MAY_SKIP = 4, 9
 #: The version of JoinGroup from which on the protocol of a response may be null.
 _NULL_PROTOCOL = 7
@@ -123,7 +123,7 @@ def sync_group(request: Request, broker: Broker) -> None:
 
 
 def _respond_to_sync(request: Request, reply: SyncReply) -> None:
-    # at the code for a group that is loaded, or cannot be stored now, Java's `poll` fails: members join again instead
+    # Java's `poll` fails at the code for a group that is being loaded, or cannot be stored: members join again
     is_later = reply.error is ErrorCode.coordinator_load_in_progress
     request.respond(
         {
@@ -145,7 +145,7 @@ def heartbeat(request: Request, broker: Broker) -> Fields:
     return {"error_code": code}
 
 
-#: The codes that are of a group, and not of a member: where the whole answer has one, admin clients ask again.
+#: The codes of a group, not of a member: admin clients retry if the whole response has one.
 _OF_GROUP = (ErrorCode.invalid_group_id, ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress)
 
 
@@ -184,7 +184,7 @@ class RequestedOffsets:
         self._codes = dict[TopicPartition, ErrorCode]()
         self.positions = dict[TopicPartition, Position]()
         for topic in request.body.topics:
-            # with a slow clock, the time would belong to the former topic of this name
+            # with a slow clock, the offset would belong to the former topic of this name
             commit_ms = max(now_ms, _replaced_ms(broker, topic.name))
             for requested in topic.partitions:
                 partition = topic.name, requested.partition_index
@@ -195,7 +195,7 @@ class RequestedOffsets:
                     self.positions[partition] = Position(requested.committed_offset, epoch, metadata, commit_ms)
 
     def topics(self, code: ErrorCode) -> list[Fields]:
-        """Return the fields of the response; `code` applies to all partitions that were not refused before."""
+        """Return the fields of the response; `code` applies to the partitions that were not refused."""
         return by_topic(
             (name, {"partition_index": number, "error_code": own_code or code})
             for (name, number), own_code in self._codes.items()
@@ -217,7 +217,7 @@ def partition_code(
         request.rights.check(operation, ResourceType.TOPIC, topic)
         find(topic).partition(number)
     except StorageError as error:
-        # Kafka's coordinators answer with no storage code: with this one clients retry
+        # as Kafka's coordinators, which have no code for the storage: clients retry at this one
         FAILURES.note("reading a topic", error)
         return ErrorCode.coordinator_not_available
     except DistlogError as error:
@@ -282,7 +282,7 @@ def _group_offsets(
         allowed = None if requested is None else [partition for partition in requested if not codes[partition[0]]]
         committed = broker.groups.offsets.fetch(group, allowed, stable=stable, member_id=member_id, epoch=epoch)
     except CoordinatorError as refused:
-        # version 1 has the code only per partition; without it, a client would start again
+        # version 1 has only codes of partitions; without a code, a client would reset its offsets
         return {"error_code": refused.code, "topics": _offset_topics(dict.fromkeys(requested or (), refused.code))}
     positions = dict[TopicPartition, PositionOrCode]()
     for partition, position in committed.items():
@@ -454,7 +454,7 @@ def _described_consumers(request: Request, broker: Broker, group: str, names: di
 
 
 def _named_topics(partitions: Iterable[TopicIdPartition], names: Mapping[UUID, str]) -> list[Fields]:
-    # a topic that was dropped a moment ago has no name any more
+    # a topic that was just dropped has no name
     return [
         {**topic, "topic_name": names[topic["topic_id"]]}
         for topic in _assigned_topics(partitions)

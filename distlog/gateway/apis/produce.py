@@ -42,7 +42,7 @@ from distlog.gateway.topics.partition import Fence, Partition
 def produce(request: Request, broker: Broker) -> None:
     """Append the batch of each partition; respond when all are durable, or have failed.
 
-    A request that is put off comes again, and continues. Raises WouldWaitError if it has to wait and may not.
+    Called again for a request that has waited, which continues. Raises WouldWaitError if it must wait, but may not.
     """
     if request.delayed is None:
         if not request.may_wait and not _is_only_written(request, broker):
@@ -66,7 +66,7 @@ _SHORTEST_WAIT_S = 1.0
 
 
 class PartState(Enum):
-    """How far the batch of one partition is. DURABLE and FAILED are final."""
+    """The progress of one partition's batch. DURABLE and FAILED are final."""
 
     WAITING = auto()
     #: To be appended when the partition's lock is free.
@@ -75,7 +75,7 @@ class PartState(Enum):
     APPENDED = auto()
     #: Appended; to be flushed when the partition's flush lock is free.
     FLUSH_LOCKED = auto()
-    #: Appended, and as durable as the topic's flush policy wants it.
+    #: Appended, and flushed if the topic's flush policy requires it.
     DURABLE = auto()
     FAILED = auto()
 
@@ -108,17 +108,17 @@ class ProduceRequest(DelayedAppend):
     def __init__(self, request: Request, broker: Broker) -> None:
         body = request.body
         wait_s = min(max(body.timeout / 1000, _SHORTEST_WAIT_S), TIMEOUT_S)
-        # a client that wants no response may be gone before the append
+        # a client that wants no response may disconnect before the append
         super().__init__(request, time.monotonic() + wait_s, is_needed=body.acks == 0)
         self._broker, self._parts = broker, list(_parts(body))
-        # the commits that are awaited
+        # the number of commits that the request waits for
         self._commits, self._lock = 0, threading.Lock()
         request.count(PRODUCER_BYTE_RATE, sum(len(part.records or b"") for part in self._parts))
         self._fail([part for part in self._parts if part.error is not None])
         self._check_requested()
 
     def step(self) -> None:
-        """Advance all parts. Raises WouldWaitError if the request may not wait, and has to."""
+        """Advance all parts. Raises WouldWaitError if the request must wait, but may not."""
         if self.is_dropped:
             self._fail(self._of(PartState.LOCKED))
         commits = self._append()
@@ -181,7 +181,7 @@ class ProduceRequest(DelayedAppend):
         else:
             part.state = PartState.APPENDED
             if part.info.appended.flush_due:
-                # a sync that fails may cut it off, and with it the log's only batch of a producer
+                # a failed sync may cut the batch off, and with it the only batch of a producer
                 self._broker.metadata.failed_batches.add(part.topic, part.number, records)
             else:
                 self._succeed(part)
@@ -219,7 +219,7 @@ class ProduceRequest(DelayedAppend):
         return records, self._broker.transactions.fence(id_, producer, (hosted.name, part.number))
 
     def _on_committed(self, part: ProducedPart, result: Future[AppendInfo]) -> None:
-        """End a part, before its producer's next batch is checked; after the last part, wait for locks or respond."""
+        """End a part; after the last one, wait for locks or respond."""
         if (error := result.exception()) is not None:
             self._fail([part], error)
         else:
@@ -237,7 +237,7 @@ class ProduceRequest(DelayedAppend):
 
     def _flush(self) -> None:
         parts = self._of(PartState.APPENDED, PartState.FLUSH_LOCKED)
-        # a thread has several: to hand a part over takes as long as the work for it besides the sync
+        # a thread flushes several parts: besides the sync, a part costs no more than to start its work in a thread
         threads = min(len(parts), PARALLEL_REQUESTS)
         if threads > 1:
             in_parallel(self._flush_parts, [parts[first::threads] for first in range(threads)])
@@ -258,7 +258,7 @@ class ProduceRequest(DelayedAppend):
                 self._succeed(part)
 
     def _wait_or_respond(self) -> None:
-        """Wait for locks that are held, or respond if there are none, or the time is over."""
+        """Wait for locks that other processes hold; without any, or if the time is over, respond."""
         locked = self._of(PartState.LOCKED, PartState.FLUSH_LOCKED)
         waits_for = {part.partition: part.state is PartState.FLUSH_LOCKED for part in locked if part.partition}
         if waits_for and self._broker.appends.wait(self, waits_for):
@@ -282,13 +282,13 @@ class ProduceRequest(DelayedAppend):
             part.code = _error_code(part.error, part.topic)
             _drop_tracebacks(part.error)
             if part.code.retriable and part.records:
-                # the topic may not have been found: its name and its id are two keys, and the log checks both
+                # by the requested name or id: the topic may be missing, and the log checks both
                 self._broker.metadata.failed_batches.add(part.topic, part.number, part.records)
 
     def _respond(self) -> None:
         request, parts = self.request, self._parts
         if request.body.acks == 0:
-            # without a response, as in Kafka, an error ends the connection, so that the client reconnects
+            # as in Kafka: without responses, an error ends the connection, so that the client reconnects
             if any(part.state is PartState.FAILED for part in parts):
                 request.hang_up("a produce request with acks=0 failed")
             else:
@@ -309,7 +309,7 @@ def _error_code(error: BaseException, topic: str | uuid.UUID) -> ErrorCode:
 
 
 def _is_only_written(request: Request, broker: Broker) -> bool:
-    """True if no batch is synced, compressed or transactional, and the topics are open on a local disk."""
+    """True if the topics are open on a local disk, and no batch needs a sync, decompression or a transaction."""
     if request.body.transactional_id is not None:
         return False
     for topic in request.body.topic_data:
@@ -329,7 +329,7 @@ def _parts(body: Any) -> Iterator[ProducedPart]:
 
 
 def _warn_of_early_times(part: ProducedPart, partition: Partition) -> None:
-    """Warn of records before 1990 that a client appends: its seconds count as milliseconds."""
+    """Warn of appended records with times before 1990, which are most often seconds in place of milliseconds."""
     if part.info is None or not part.records or part.info.appended.append_time_ms != NO_TIMESTAMP:
         return
     times_ms = _TIMES.unpack_from(part.records, _TIMES_AT)
@@ -338,11 +338,11 @@ def _warn_of_early_times(part: ProducedPart, partition: Partition) -> None:
 
 
 def _drop_tracebacks(error: BaseException) -> None:
-    """Drop tracebacks: their frames hold the request, which holds the error, a circle with the records."""
+    """Drop tracebacks, whose frames refer to the request with its records, which refers to the error."""
     causes, ids = [error], set[int]()
     while causes:
         cause = causes.pop()
-        # a cause is a context too as a rule, and causes and contexts may form a circle
+        # causes and contexts may be the same errors, or form a circle
         if id(cause) not in ids:
             ids.add(id(cause))
             cause.__traceback__ = None
@@ -353,7 +353,7 @@ def _part_fields(part: ProducedPart, most_errors: int) -> Fields:
     fields: dict[str, Any] = {"index": part.number, "error_code": part.code}
     if part.state is PartState.FAILED:
         errors = part.error.record_errors if isinstance(part.error, RecordValidationError) else ()
-        # as at a broker: clients have texts of their own for the codes of transactions
+        # as at a broker: for the codes of transactions, clients have their own texts
         error = None if isinstance(part.error, CoordinatorError) else part.error
         return {
             **fields,

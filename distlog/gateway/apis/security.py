@@ -40,7 +40,7 @@ def sasl_handshake(request: Request, broker: Broker) -> Fields | None:
     """Return the mechanisms; disconnect a client that chooses another one."""
     sasl = request.session.sasl
     if sasl is None or not sasl.expects_handshake:
-        # as in Kafka: no SASL on this listener, or a second handshake where sessions have no end
+        # as in Kafka: no SASL on this listener, or a second handshake
         return {"error_code": ErrorCode.illegal_sasl_state}
     if not sasl.choose(request.body.mechanism, by_tokens=request.api_version == 0):
         refusal = {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": sasl.mechanisms}
@@ -94,12 +94,12 @@ def describe_users(request: Request, broker: Broker) -> Fields:
 
     def described() -> Fields:
         request.rights.check_cluster(Operation.DESCRIBE)
-        # without ACLs there are none: an error would end kafka-configs, which also requests the users
+        # without ACLs there are no users: an error would end kafka-configs, which always requests them
         secrets: Mapping[str, Mapping[str, ScramSecret]] = {}
         if users is not None:
             users.refresh()
             secrets = users.secrets
-        # an empty list means all, as null does: it is what the Java client sends
+        # as null does, an empty list means all: the Java client sends one
         users_by_name = grouped((user.name for user in requested) if requested else secrets, str)
         results = [
             attempted(partial(_user_fields, same, secrets.get(name)), user=name)

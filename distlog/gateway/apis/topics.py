@@ -92,12 +92,12 @@ def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
                     }
         return
     may_create = broker.config.auto_create_topics and request.get("allow_auto_topic_creation", True)
-    # each once: a small request for one large topic, again and again, would have a response of gigabytes
+    # each topic once: else a small request that repeats a large topic would have a response of gigabytes
     names_by_id = cache(broker.metadata.names_by_id)
     for topic in {_key(topic): topic for topic in topics}.values():
         topic_id, requested = getattr(topic, "topic_id", None), requested_name(topic)
         work = partial(_requested_topic, request, broker, names_by_id, requested, topic_id, may_create=may_create)
-        # before version 12 a response has no place for an unknown name
+        # before version 12, a name in a response is not null
         shown = requested if request.api_version >= _NULL_NAME else requested or ""
         yield attempted(work, name=shown, topic_id=topic_id)
 
@@ -108,7 +108,7 @@ def _key(topic: Any) -> object:
 
 
 def requested_name(topic: Any) -> str | None:
-    """The name of a topic in Metadata, or None if it has an id: with an id the Java client sends an empty name."""
+    """The name of a topic in Metadata, or None if the topic has an id: then the Java client sends an empty name."""
     return topic.name or None if getattr(topic, "topic_id", None) else topic.name
 
 
@@ -165,7 +165,7 @@ def _topic_fields(summary: TopicSummary, request: Request, broker: Broker) -> Fi
 
 
 def _partition_fields(summary: TopicSummary, numbers: range, broker: Broker) -> list[Fields]:
-    # without a leader epoch, since there is no election: clients then check no epochs
+    # without a leader epoch, since no leader is elected: then clients check no epochs
     leaders = broker.cluster.leaders(summary.topic_id, summary.partitions)
     return [
         {
@@ -212,7 +212,7 @@ def _partitions_from(request: Request, broker: Broker, name: str, first: int, mo
     request.rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
     summary = broker.metadata.fresh_topic(name).summary
     end = min(summary.partitions, first + most)
-    # an empty list, as a broker has it: the Java client takes no null, though the protocol has one
+    # empty lists, as from a broker: the Java client refuses null, which the protocol allows
     no_elr = {"eligible_leader_replicas": (), "last_known_elr": ()}
     partitions = [{**partition, **no_elr} for partition in _partition_fields(summary, range(first, end), broker)]
     fields = _topic_fields(summary._replace(partitions=0), request, broker)
@@ -238,7 +238,7 @@ def _topics_of_log_dir(request: Request, broker: Broker) -> Iterator[Fields]:
         return
     partitions = dict.fromkeys((topic.topic, number) for topic in request.body.topics for number in topic.partitions)
     for name, requested in grouped(partitions, itemgetter(0)).items():
-        # as Kafka does: missing topics are left out, and so are topics that cannot be read
+        # as in Kafka, missing topics are left out; also topics that cannot be read
         try:
             hosted = broker.metadata.fresh_topic(name)
         except (TopicNotFoundError, InvalidTopicError):
@@ -353,7 +353,7 @@ def delete_topics(request: Request, broker: Broker) -> Fields:
 def _drop_state(request: Request, broker: Broker, names_by_id: _NamesById, topic: Any) -> Fields:
     name = _name_of(topic.name, topic.topic_id, names_by_id)
     if topic.name is None:
-        # the name of a topic is not for a client that knows its id only
+        # a client that has only the id may not learn the name
         request.rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
     return attempted(partial(_drop, request, broker, name, topic.topic_id), name=name)
 
@@ -377,7 +377,7 @@ def _raise_count(request: Request, broker: Broker, topic: Any, *, validate_only:
     snapshot = handle.current.refresh()
     check_grows(snapshot, topic.count)
     added = topic.count - len(snapshot.partitions)
-    # null leaves the brokers to the gateways; an empty list has none for the new partitions
+    # null lets the gateways choose the brokers; an empty list names none for the new partitions
     if topic.assignments is not None:
         if len(topic.assignments) != added:
             raise _wrong_replicas(

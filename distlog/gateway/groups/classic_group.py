@@ -1,7 +1,7 @@
-"""One consumer group by Kafka's classic protocol: its members agree on a generation, and the leader assigns.
+"""One consumer group by Kafka's classic protocol: members join a generation, and the leader assigns partitions.
 
 After Kafka's GroupCoordinator (KIP-62, 134, 345, 394, 814). A group is Empty; PreparingRebalance while its members
-join; CompletingRebalance until the leader has assigned; Stable until a member comes, goes, or changes its topics.
+join; CompletingRebalance until the leader has assigned; Stable until a member joins, leaves or changes its topics.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ NEW_MEMBER_TIMEOUT_MS = 300_000
 class ClassicGroup:
     """The group `id`. `clock` gives ms that never go back, `wall_clock` ms since 1970 (for stored times).
 
-    Nothing here waits, reads a clock or does I/O: calls are answered by callbacks, at once or when the other members
-    have come. Not for several threads: the coordinator holds the group's lock. Calls of members raise
-    CoordinatorError.
+    No method waits or does I/O: calls are answered by callbacks, immediately or when the other members have joined.
+    Not thread-safe: the coordinator holds the group's lock. Calls of members raise CoordinatorError.
     """
 
     def __init__(
@@ -45,14 +44,14 @@ class ClassicGroup:
         self.protocol: str | None = None
         #: When `phase` changed, in ms since 1970.
         self.since_ms = wall_clock()
-        #: The ids of clients that may join with them, until a time of the clock (KIP-394).
+        #: The ids that joining clients must send again, with the times at which the ids expire (KIP-394).
         self.promised: dict[str, float] = {}
         self._rebalance: Rebalance | None = None
-        # the members that have not synced in this generation, and when they are removed
+        # the members that have not synced in this generation, and the time at which they are removed
         self._late_syncs, self._sync_deadline = set[str](), inf
 
     def join(self, request: Join, answer: AnswerJoin) -> None:
-        """Answer a join: when the generation begins, or at once if it changes nothing."""
+        """Answer a join when the generation begins, or immediately if the join changes nothing."""
         settings, static = self._settings, self.members.static(request.instance_id)
         if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
             raise CoordinatorError(ErrorCode.invalid_session_timeout)
@@ -82,7 +81,7 @@ class ClassicGroup:
             self._add(request.member_id, request, answer)
             return
         member = self.members.check(request.member_id, request.instance_id)
-        # the first answer was lost; but a leader that joins a stable group again wants to assign again
+        # a repeated join, whose first response was lost; but a leader of a stable group joins to assign again
         is_leader = member.id == self.members.leader
         is_repeated = self.phase is GroupPhase.COMPLETING or (self.phase is GroupPhase.STABLE and not is_leader)
         if is_repeated and member.request.protocols == request.protocols:
@@ -99,7 +98,7 @@ class ClassicGroup:
         self._wait(member, request, answer)
 
     def _replace(self, member: ClassicMember, new_id: str, request: Join, answer: AnswerJoin) -> None:
-        """Replace a restarted static member: without a rebalance if its subscription is the same."""
+        """Replace a restarted static member, without a rebalance if it has the same subscription."""
         old_id, was_leader = member.id, self.members.leader == member.id
         if old_id in self._late_syncs:
             self._late_syncs.remove(old_id)
@@ -113,7 +112,7 @@ class ClassicGroup:
             return
         self.renew(member)
         if was_leader and not request.may_skip_assignment:
-            # an old client would assign again if it knew that it leads (KIP-814)
+            # an old client that learns that it is the leader would assign again (KIP-814)
             reply = self._join_reply(member, leader=old_id, members=())
         else:
             reply = self._join_reply(member, skip_assignment=was_leader)
@@ -130,7 +129,7 @@ class ClassicGroup:
         self.prepare()
 
     def prepare(self) -> None:
-        """Make all members join again, unless they already do."""
+        """Make all members join again, unless they are joining already."""
         if self.phase is GroupPhase.PREPARING:
             return
         if self.phase is GroupPhase.COMPLETING:
@@ -150,7 +149,7 @@ class ClassicGroup:
             self._complete()
 
     def _complete(self) -> None:
-        """Begin a generation of the members that joined. Static members may be absent; others are removed."""
+        """Begin a generation of the members that joined. Absent members are removed, except static ones."""
         for member in self.members:
             if member.join is None and member.instance_id is None:
                 self.members.remove(member)
@@ -212,18 +211,18 @@ class ClassicGroup:
         self._store(on_stored, assignments)
 
     def _refuse_syncs(self, code: ErrorCode) -> None:
-        """Nothing was assigned: answer the waiting members with the error."""
+        """Answer the members that wait for an assignment with the error."""
         for member in self.members:
             member.assignment = b""
             member.answer_sync(SyncReply(error=code))
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """Renew a member's session; the returned code asks it to join again if it must."""
+        """Renew a member's session; returns REBALANCE_IN_PROGRESS if the member must join again."""
         self.renew(self.member_of(member_id, instance_id, generation))
         return ErrorCode.rebalance_in_progress if self.phase is GroupPhase.PREPARING else ErrorCode.none
 
     def leave(self, member_id: str, instance_id: str | None) -> None:
-        """Remove a member; a static one may be removed by its instance alone."""
+        """Remove a member; a static member may be named by its instance only."""
         if self.promised.pop(member_id, None) is not None:
             self._complete_if_all_joined()
             return
@@ -231,7 +230,7 @@ class ClassicGroup:
         self._remove(self.members.check(static.id if static and not member_id else member_id, instance_id))
 
     def check_commit(self, member_id: str, instance_id: str | None, generation: int) -> None:
-        """Raise CoordinatorError unless a member commits, or any client while there is none."""
+        """Raise CoordinatorError unless a member commits; without members any client may commit."""
         if self.phase is GroupPhase.EMPTY and generation < 0:
             return
         self.renew(self.member_of(member_id, instance_id, generation))
@@ -239,7 +238,7 @@ class ClassicGroup:
             raise CoordinatorError(ErrorCode.rebalance_in_progress)
 
     def member_of(self, member_id: str, instance_id: str | None, generation: int) -> ClassicMember:
-        """The member with these ids, if it is of this generation; raises CoordinatorError if not."""
+        """The member with these ids. Raises CoordinatorError if it is missing, or of another generation."""
         member = self.members.check(member_id, instance_id)
         if generation != self.generation:
             raise CoordinatorError(ErrorCode.illegal_generation)
@@ -264,7 +263,7 @@ class ClassicGroup:
         self.phase, self.since_ms = phase, self._wall_clock()
 
     def _join_reply(self, member: ClassicMember, **changes: Any) -> JoinReply:
-        """The reply to a member of this generation, with `changes`; the leader's has all members."""
+        """The reply to a member of this generation, with `changes`; the leader's reply has all members."""
         is_leader = member.id == self.members.leader
         reply = JoinReply(
             member_id=member.id,
@@ -327,7 +326,7 @@ class ClassicGroup:
             yield self._rebalance.deadline
 
     def expire(self) -> None:
-        """End sessions, forget promised ids, and continue without late members, by their deadlines."""
+        """End sessions, forget promised ids, and continue without late members, when their deadlines are over."""
         now = self._clock()
         self.promised = {id: until for id, until in self.promised.items() if until > now}
         late_ids = set(self._late_syncs) if self._sync_deadline <= now else set()
@@ -346,9 +345,9 @@ class GroupPhase(Enum):
     PREPARING = "PreparingRebalance"
     COMPLETING = "CompletingRebalance"
     STABLE = "Stable"
-    #: The state that a missing group is described with.
+    #: The state of a missing group.
     DEAD = "Dead"
-    #: The phases that only groups of the newer protocol have.
+    #: Only groups of the newer protocol have these phases.
     ASSIGNING = "Assigning"
     RECONCILING = "Reconciling"
 
@@ -363,7 +362,7 @@ SaveGroup = Callable[["GroupRecord", Stored], None]
 class Join:
     """A client that joins, or joins again; with `must_know_id` it gets its id first (KIP-394). Times are in ms.
 
-    `protocols` are the names of a member's protocols, the preferred one first, with its subscription under each.
+    `protocols` are the names of its protocols, the preferred one first, each with a subscription.
     """
 
     member_id: str = ""
@@ -380,7 +379,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinReply:
-    """A member of `generation`, or an error. Only the leader learns of the `members`: it assigns."""
+    """The result of a join: a member of `generation`, or an error. Only the leader, which assigns, gets `members`."""
 
     error: ErrorCode = ErrorCode.none
     member_id: str
@@ -394,7 +393,7 @@ class JoinReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncRequest:
-    """A member of `generation` asks for its assignment; the leader brings the `assignments` of all."""
+    """A member of `generation` asks for its assignment; the leader sends the `assignments` of all members."""
 
     member_id: str
     instance_id: str | None = None
@@ -418,7 +417,7 @@ AnswerSync = Callable[[SyncReply], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRecord:
-    """A member's stored form: with its subscription under the chosen protocol only. Times are in ms."""
+    """The stored form of a member, with its subscription for the group's protocol only. Times are in ms."""
 
     id: str
     instance_id: str | None
@@ -445,9 +444,9 @@ class GroupRecord:
 
 @dataclass(slots=True)
 class ClassicMember:
-    """A member, and its last join `request`; its session does not expire while its join or sync waits.
+    """A member, and its last join `request`. Its session does not expire while its join or sync waits.
 
-    `join` and `sync` are the answers that it waits for. `expires_at` is a time of the clock in ms.
+    `join` and `sync` are the callbacks of waiting requests. `expires_at` is a time of the clock in ms.
     """
 
     id: str
@@ -461,7 +460,7 @@ class ClassicMember:
 
     @property
     def is_waiting(self) -> bool:
-        """True if it waits for the others, after its first generation."""
+        """True if the member waits for other members, after its first generation."""
         return not self.is_new and (self.join is not None or self.sync is not None)
 
     def subscription(self, protocol: str | None) -> bytes:
@@ -495,7 +494,7 @@ class ClassicMember:
 
 
 class Members:
-    """The members by id, in the order in which they came; static ones by their instance's id too."""
+    """The members by id, in the order of their joins; static members also by the ids of their instances."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, ClassicMember] = {}
@@ -538,7 +537,7 @@ class Members:
         self._instances[str(old.instance_id)] = new_id
 
     def check(self, member_id: str, instance_id: str | None) -> ClassicMember:
-        """The member with these ids; raises CoordinatorError if there is none, or it was fenced."""
+        """The member with these ids. Raises CoordinatorError if it is missing or fenced."""
         if instance_id is not None:
             current = self._instances.get(instance_id)
             if current is None:
@@ -578,7 +577,7 @@ class Members:
         return max((member.request.rebalance_timeout_ms for member in self), default=0)
 
 
-#: The least time for members to join, in ms: with none at all, a missing member would keep the timer busy forever.
+#: The least time for members to join, in ms: with 0, a missing member would keep the timer busy forever.
 SHORTEST_MS = 100
 
 
@@ -586,8 +585,8 @@ SHORTEST_MS = 100
 class Rebalance:
     """Members join until `deadline`, in ms.
 
-    The first one of an empty group (Kafka's InitialDelayedJoin, KIP-134) waits its delay, again and again while
-    members join, up to `left_ms` more: members that start together are one generation.
+    The first rebalance of an empty group (Kafka's InitialDelayedJoin, KIP-134) waits `delay_ms`, and again while
+    members join, up to `left_ms` more. So members that start together are in one generation.
     """
 
     deadline: float
@@ -602,11 +601,11 @@ class Rebalance:
 
     @classmethod
     def again(cls, now: float, timeout_ms: int) -> Rebalance:
-        """The rebalance of a group with members: it is over when all members have joined."""
+        """The rebalance of a group with members, which ends when all members have joined."""
         return cls(now + max(timeout_ms, SHORTEST_MS))
 
     def is_due(self, now: float) -> bool:
-        """True if the group continues with the members that joined; a first one with new members waits longer."""
+        """True if the group continues with the joined members; a first rebalance waits longer for new members."""
         if now < self.deadline:
             return False
         if self.has_newcomers and self.left_ms > 0:

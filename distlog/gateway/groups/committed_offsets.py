@@ -69,7 +69,7 @@ class CommittedOffsets:
     ) -> None:
         """Store offsets that apply when the producer's transaction commits; `append` appends them."""
         _check_metadata(positions)
-        # an earlier transaction of the same producer must not be taken for this one
+        # applied before: the end of an earlier transaction of the producer must not end this one
         self._ended.learn(group)
         missing = ErrorCode.illegal_generation
         with self._groups.locked(group, make=generation < 0, missing=missing) as entry:
@@ -150,7 +150,7 @@ class CommittedOffsets:
         return topics
 
     def forget_topic(self, topic: str, failed: Callable[[], object] = lambda: None) -> None:
-        """Delete the offsets in a dropped topic: in a new one they would skip records. `failed`: call it again."""
+        """Delete the offsets in a dropped topic, where a new one would skip records; calls `failed` if some stay."""
 
         def stored(code: ErrorCode) -> None:
             if code is not ErrorCode.none:
@@ -161,7 +161,7 @@ class CommittedOffsets:
             self._store(group, dict.fromkeys(partitions), stored)
 
     def forget_older(self, times_ms: Mapping[str, int]) -> None:
-        """Delete offsets in these topics that are older than the topics. Call it again: some may stay."""
+        """Delete offsets in these topics that are older than the topics. Call again, since some may stay."""
         for group in self._groups.each_locked():
             self._forget_old(group, group.offsets.older(times_ms))
 
@@ -177,7 +177,7 @@ class CommittedOffsets:
                 self._groups.forget(group, lambda code: None)
 
     def _forget_old(self, group: Group, partitions: Iterable[TopicPartition]) -> None:
-        # a deletion stored after a newer offset in flight would delete that offset
+        # a deletion would also delete a newer offset that is in flight
         newer = group.offsets.pending | group.offsets.storing
         self._store(
             group, dict.fromkeys(partition for partition in partitions if partition not in newer), lambda code: None
@@ -201,7 +201,7 @@ class CommittedOffsets:
             on_stored(ErrorCode.none)
 
 
-# The coordinator of a transaction may be another gateway, so the group's coordinator reads the end markers.
+# The coordinator of a transaction may be another gateway, so the coordinator of its groups reads the end markers.
 
 
 class EndedOffsets:
@@ -215,7 +215,7 @@ class EndedOffsets:
         with self._locks[number]:
             try:
                 for ended in self._markers.ended(number):
-                    # groups that are not loaded yet would miss the end
+                    # groups that are not loaded yet would miss the end marker
                     self._groups.check(group)
                     for group_with_offsets in self._groups.all():
                         name = group_with_offsets.membership.id
@@ -242,8 +242,8 @@ def _check_metadata(positions: Mapping[TopicPartition, Position]) -> None:
 def commit_positions(topic: Storage, group: str, positions: Mapping[int, int], *, since_ms: int = 0) -> None:
     """Commit a group's offsets in `topic`, by partition, all or none; they are durable when this returns.
 
-    Their time is at least `since_ms`: an earlier one would belong to a dropped topic. This process leads the group's
-    partition during that, so a gateway that starts now loads these offsets, or nothing was committed. Raises
+    Their time is at least `since_ms`: earlier offsets would belong to a dropped topic. This process leads the group's
+    partition during the commit, so a gateway that starts now loads these offsets, or nothing was committed. Raises
     CommitConflictError if a gateway runs or the group has members; DistlogError.
     """
     if topic.sibling(OFFSETS_TOPIC) is None:

@@ -1,4 +1,4 @@
-"""One consumer group by Kafka's newer protocol (KIP-848): the coordinator assigns, and each member follows alone."""
+"""One consumer group by Kafka's newer protocol (KIP-848): the coordinator assigns partitions to each member."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from distlog.gateway.topics.topic_index import TopicSummary
 _log = logging.getLogger("distlog.gateway")
 
 # After Kafka's GroupMetadataManager, ConsumerGroup and CurrentAssignmentBuilder. The group's epoch grows when
-# members, subscriptions or subscribed topics change. Then an assignor gives each member a target. A member that must
-# give partitions back does that first, in its own time; then it gets the next epoch, and the free partitions of its
-# target. Nothing here waits, reads a clock or does I/O. The state changes immediately, and each response is sent when
-# the records before it are durable. Not thread-safe: the coordinator holds the group's lock.
+# members, subscriptions or subscribed topics change. Then an assignor gives each member a target. A member first
+# gives back partitions outside of its target; then it gets the next epoch, and the free partitions of the target. No
+# method waits or does I/O. The state changes immediately, and a response is sent when all earlier records are durable.
+# Not thread-safe: the coordinator holds the group's lock.
 
 
 class ConsumerGroup:
@@ -62,11 +62,11 @@ class ConsumerGroup:
         self.target: dict[str, frozenset[TopicIdPartition]] = {}
         self.epoch = self.target_epoch = 0
         self.since_ms = wall_clock()
-        #: The topics of the last assignment; None if it was made by another gateway.
+        #: The topics of the last assignment; None if another gateway made the assignment.
         self._topics: dict[str, TopicSummary] | None = {}
         self._subscriptions: Subscriptions | None = None
         self._changes: dict[ConsumerKey, ConsumerValue | None] = {}
-        #: Records were not stored: the log may lack changes, so all are written again.
+        #: True after a failed store: the log may lack changes, so all records are written again.
         self._rewrites_all = False
         #: The callbacks of the last store in flight; None if there is none.
         self._in_flight: list[Stored] | None = None
@@ -110,7 +110,7 @@ class ConsumerGroup:
         return None if instance_id is None else next(members, None)
 
     def check(self, member_id: str, epoch: int, stale: ErrorCode = ErrorCode.stale_member_epoch) -> None:
-        """Raise CoordinatorError unless a member has this epoch; without members, any client may use offsets."""
+        """Raise CoordinatorError unless the member has this epoch; without members, any client may use offsets."""
         if not self.members and epoch < 0:
             return
         member = self.members.get(member_id)
@@ -133,7 +133,7 @@ class ConsumerGroup:
     def _continue_member(self, request: ConsumerHeartbeat, topics: SubscribedTopics) -> HeartbeatReply:
         subscribes = request.epoch == JOINS or (request.topics, request.pattern) != (None, None)
         if subscribes and not topics.has_read(request.topics or (), (request.pattern,) if request.pattern else ()):
-            # the storage does not answer: the client asks again
+            # the topics could not be read: the client tries again
             raise CoordinatorError(ErrorCode.coordinator_load_in_progress)
         member, is_new = self._member(request)
         previous, metadata = member.current.assigned, _updated(member.metadata, request)
@@ -179,7 +179,7 @@ class ConsumerGroup:
             member = self._existing(request)
         current, owned = member.current, request.owned
         if not joins and request.epoch != current.epoch:
-            # the answer with the newest epoch may have been lost
+            # the response with the newest epoch may have been lost
             is_repeated = request.epoch == current.previous_epoch and owned is not None and owned <= current.assigned
             if request.epoch > current.epoch or not is_repeated:
                 raise CoordinatorError(ErrorCode.fenced_member_epoch)
@@ -259,7 +259,7 @@ class ConsumerGroup:
         self._change(RecordKind.TARGET_EPOCH, self.epoch)
 
     def _reconcile(self, member: ConsumerMember, owned: frozenset[TopicIdPartition] | None) -> None:
-        """Bring a member nearer to its target; it reports that it has the `owned` partitions."""
+        """Bring a member, which reports that it has the `owned` partitions, nearer to its target."""
         current = member.current
         if current.state is MemberState.STABLE and current.epoch == self.target_epoch:
             return
@@ -303,7 +303,7 @@ class ConsumerGroup:
             if self._in_flight is None:
                 on_stored(ErrorCode.none)
             else:
-                # the state that it reports is not durable yet
+                # the response would report a state that is not durable yet
                 self._in_flight.append(on_stored)
             return
         self._rewrites_all = False
@@ -312,7 +312,7 @@ class ConsumerGroup:
         def stored(code: ErrorCode) -> None:
             if code is not ErrorCode.none:
                 self._rewrites_all = True
-                # a tombstone of a failed store is not rebuilt from the state, and its key would come back on a reload
+                # tombstones cannot be made from the state, and without them their keys would come back after a load
                 tombstones = {key: value for key, value in changes.items() if value is None}
                 self._changes = {**tombstones, **self._changes}
             if self._in_flight is callbacks:
@@ -331,7 +331,7 @@ class ConsumerGroup:
             yield ConsumerKey(self.id, RecordKind.CURRENT, member.id), member.current
 
     def restore(self, records: Mapping[ConsumerKey, ConsumerValue]) -> None:
-        """Restore stored records; sessions begin now. A member without all its records starts again."""
+        """Restore stored records; sessions begin now. A member whose assignment is missing begins without one."""
         self.since_ms, self._topics = -1, None
         for key, value in records.items():
             if key.kind is RecordKind.EPOCH and isinstance(value, int):
@@ -358,7 +358,7 @@ class ConsumerGroup:
         return min((min(member.expires_at, member.revoke_by) for member in self.members.values()), default=inf)
 
     def expire(self) -> None:
-        """Remove members without a heartbeat, and those that keep partitions for too long."""
+        """Remove members without a heartbeat, and members that keep partitions for too long."""
         now = self.clock()
         for member in list(self.members.values()):
             if min(member.expires_at, member.revoke_by) <= now:
@@ -366,13 +366,13 @@ class ConsumerGroup:
         self._store()
 
 
-#: The epochs of a member that joins, that leaves, and of a static one that leaves and will be back.
+#: The epochs of a member that joins, of one that leaves, and of a static member that will come back.
 JOINS, LEAVES, LEAVES_FOR_A_WHILE = 0, -1, -2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeat:
-    """A heartbeat; None, or a time of -1, is unchanged since the last one. A `pattern` is a regular expression."""
+    """A heartbeat. Fields that are None, or times of -1, are unchanged. `pattern` is a regular expression."""
 
     member_id: str
     epoch: int
@@ -388,7 +388,7 @@ class ConsumerHeartbeat:
 
     @property
     def is_full(self) -> bool:
-        """True if it has all fields, which also asks for the assignment."""
+        """True if the heartbeat has all fields: then the response has the assignment."""
         return self.epoch == JOINS or (None not in (self.topics, self.owned) and self.rebalance_timeout_ms != -1)
 
 
@@ -418,7 +418,7 @@ class ConsumerMember:
 
     @property
     def order(self) -> str:
-        """The name that assignors order it by: a static member keeps its place."""
+        """The name by which assignors order members, which a static member keeps."""
         return self.metadata.instance_id or self.id
 
     def names(self, topics: SubscribedTopics) -> set[str]:
@@ -440,7 +440,7 @@ class Subscriptions:
         return {*self.names, *(name for pattern in self.patterns for name in topics.matching(pattern))}
 
 
-#: The assignment of a member that has just joined.
+#: The assignment of a new member.
 _NOTHING = CurrentAssignment(JOINS, JOINS, MemberState.STABLE, frozenset(), frozenset())
 
 ConsumerChanges = Sequence[tuple[ConsumerKey, ConsumerValue | None]]
@@ -486,7 +486,7 @@ def check_heartbeat(request: ConsumerHeartbeat, version: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Subscriber:
-    """A member: the name by which it is ordered, the topics that it wants, and the partitions that it had."""
+    """A member: the name that orders members, the topics it subscribes to, and its former partitions."""
 
     name: str
     topics: frozenset[uuid.UUID]
@@ -514,7 +514,7 @@ def assign_ranges(
 def assign_uniformly(
     members: Mapping[str, Subscriber], topics: Mapping[uuid.UUID, int]
 ) -> dict[str, frozenset[TopicIdPartition]]:
-    """Give members numbers of partitions as equal as their topics allow, and let them keep what they had."""
+    """Give members equal numbers of partitions, as far as their topics allow, and let them keep their partitions."""
     sharing = _Sharing(members, topics)
     sharing.keep()
     sharing.give_rest()
@@ -534,7 +534,7 @@ class _Sharing:
         self._unassigned = {(topic, number) for topic, count in topics.items() for number in range(count)}
 
     def keep(self) -> None:
-        """Let each member keep what it had, up to an equal part."""
+        """Let each member keep its former partitions, up to an equal part."""
         total = sum(count for topic, count in self._topics.items() if self._readers[topic])
         least, more = divmod(total, len(self.partitions) or 1)
         had = {
@@ -553,7 +553,7 @@ class _Sharing:
             self._unassigned.difference_update(retained)
 
     def give_rest(self) -> None:
-        """Give each partition that is left to the reader of its topic with the fewest."""
+        """Give each remaining partition to the reader of its topic with the fewest partitions."""
         for topic, partitions in groupby(sorted(self._unassigned), itemgetter(0)):
             heap = [(len(self.partitions[member]), member) for member in self._readers[topic]]
             heapq.heapify(heap)
@@ -563,7 +563,7 @@ class _Sharing:
                 heapq.heapreplace(heap, (count + 1, member))
 
     def balance(self) -> None:
-        """Move partitions from members with two more than another reader of the topic, until there is none."""
+        """Move partitions until no member has two more than another reader of the same topic."""
         moves = sum(self._topics.values())
         while moves and self._has_moved():
             moves -= 1
@@ -581,12 +581,12 @@ class _Sharing:
         return False
 
 
-#: The assignors by name; the first one is for members that name none.
+#: The assignors by name; the first is the default.
 ASSIGNORS: Mapping[str, Assignor] = {"uniform": assign_uniformly, "range": assign_ranges}
 
 
 class SubscribedTopics:
-    """Topics by name, as of the last look. `find` returns a topic or raises TopicNotFoundError."""
+    """Topics by name, as they were read last. `find` returns a topic or raises TopicNotFoundError."""
 
     def __init__(self, find: Callable[[str], TopicSummary], names: Callable[[], Iterable[str]]) -> None:
         self._find, self._names = find, names
@@ -611,7 +611,7 @@ class SubscribedTopics:
         )
 
     def when_known(self, names: Collection[str], patterns: Collection[str], work: Callable[[], None]) -> None:
-        """Do `work` when these topics are known, or cannot be read: now, or later in another thread."""
+        """Do `work` when these topics were read, or cannot be read: now, or later in another thread."""
         if self.has_read(names, patterns):
             work()
             return
@@ -665,8 +665,8 @@ class SubscribedTopics:
 
 
 def matches(pattern: str, names: Iterable[str]) -> frozenset[str]:
-    """Match whole names with a regular expression of RE2, Kafka's choice too; ValueError if it is none."""
-    # without any value the expression would not be looked at
+    """The names that a regular expression of RE2, as in Kafka, matches completely. Raises ValueError."""
+    # without any value, the expression would not be checked
     listed = pa.array(["", *names], pa.string())
     matching = listed.filter(pc.match_substring_regex(listed, pattern=f"^(?:{pattern})$"))
     return frozenset(matching.to_pylist()) - {""}

@@ -1,4 +1,4 @@
-"""The coordinator of a gateway's groups, which loads them as its lease has them."""
+"""The coordinator of groups: it loads and unloads them as the gateway's lease changes."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ class GroupCoordinator:
         self._groups = groups
 
     def join(self, group: str, request: Join, answer: AnswerJoin) -> None:
-        """Answer when the generation begins, or at once with an error; may create the group."""
+        """Answer when the generation begins, or immediately with an error; may create the group."""
         try:
             # the name of a client, or of an instance, becomes a part of its member's id
             parts = request.client_id, request.instance_id or ""
             texts = request.client_host, request.protocol_type, *(name for name, _ in request.protocols)
             if _longest(parts) > MAX_TEXT_BYTES - _OWN_ID_BYTES or _longest(texts) > MAX_TEXT_BYTES:
                 raise CoordinatorError(ErrorCode.invalid_request)
-            # a member with an id has it from an existing group
+            # a member with an id got it from an existing group
             with self._groups.locked(group, make=not request.member_id) as entry:
                 self._groups.classic(entry, joins=True).join(request, answer)
         except CoordinatorError as refused:
@@ -232,9 +232,9 @@ _log = logging.getLogger("distlog.gateway")
 
 
 class DroppedTopics:
-    """Checks the topics in which groups have offsets; `find` raises TopicNotFoundError.
+    """Deletes offsets of groups in topics that were dropped; `find` raises TopicNotFoundError.
 
-    A missing topic counts as dropped only if an earlier check found it: a restored topic may come after its groups.
+    A missing topic counts as dropped only if an earlier check found it: a topic may be restored after its groups.
     """
 
     def __init__(self, offsets: CommittedOffsets, find: Callable[[str], Snapshot]) -> None:
@@ -260,7 +260,7 @@ class DroppedTopics:
             is_dropped = name in self._unfinished or (name in previous_ids and previous_ids[name] not in ids)
             self._unfinished.discard(name)
             if replaced_ms:
-                # groups may have offsets in the new topic already
+                # only older offsets: groups may have offsets in the new topic already
                 replaced[name] = replaced_ms
             elif is_dropped:
                 self._offsets.forget_topic(name, partial(self._unfinished.add, name))
@@ -274,7 +274,7 @@ class DroppedTopics:
 
 #: The pause after an error, and between the loader's checks for partitions that other gateways lead now.
 _PAUSE_S = 1.0
-#: The longest wait for a session's end: no time is too long for the system's call.
+#: The longest wait for the end of a session: the system's call refuses very long times.
 _LONGEST_WAIT_S = 600.0
 
 
@@ -296,15 +296,15 @@ class GroupServices:
     ) -> None:
         self._store, self._lease, self._is_over = store, lease, threading.Event()
         self._wake, self._unloaded = threading.Event(), threading.Event()
-        # the stores that share the lease, and what reads their numbers of partitions
+        # the stores that share the lease, and functions that read their numbers of partitions
         self._sharing, self._counts = list[Coordination](), list[Callable[[], int]]()
         self.coordination = self.share(store, store.open)
-        #: The partition of `__consumer_offsets` that has a group, and what refuses appends to one led no more.
+        #: Returns the partition of `__consumer_offsets` for a group; and a fence for appends to a led partition.
         self.partition_of, self.fence = store.partition_of, store.fence
         self._registry = GroupRegistry(
             store, settings, check=self.coordination.check, on_earlier_deadline=self._wake.set
         )
-        #: Has waiting members find another coordinator.
+        #: Sends waiting members to another coordinator.
         self.release_members = self._registry.end
         self.members, self._topics = GroupCoordinator(self._registry), topics
         self.configs = self._registry.configs
@@ -412,7 +412,7 @@ def _has_done(task: str, work: Callable[[], None], fatal: type[Exception] | tupl
 
 
 def _continues(wake: threading.Event, is_over: threading.Event) -> bool:
-    # in this order: `stop` sets `is_over` first, so a wake-up that is cleared here was seen as the end
+    # in this order: `stop` sets `is_over` before `wake`, so no end is missed
     wake.clear()
     return not is_over.is_set()
 
@@ -420,16 +420,16 @@ def _continues(wake: threading.Event, is_over: threading.Event) -> bool:
 class Coordination:
     """Loads and unloads partitions of `store` as the `lease` has them. One thread calls `step`.
 
-    A partition is loaded after a new epoch has started, so no other gateway stores anything in it after the load.
-    When the lease lapsed, or does not hold the partition any more, its contents are forgotten. The partition is given
-    up when all changes in flight are stored; then `unloaded` is set.
+    A partition is loaded after a new epoch has started, so no other gateway stores anything there after the load.
+    When the lease lapses, or loses the partition, its contents are forgotten. The partition is given up when all
+    changes in flight are stored; then `unloaded` is set.
     """
 
     def __init__(self, lease: GatewayLease, store: LeaderStore, unloaded: threading.Event) -> None:
         self._lease, self._store, self._unloaded = lease, store, unloaded
         #: Set when the lease has changed.
         self.changed = threading.Event()
-        # the lease's terms in which partitions were loaded
+        # by partition, the term of the lease in which it was loaded
         self._loaded: dict[int, int] = {}
 
     @property
@@ -477,7 +477,7 @@ class Coordination:
 
     def _unload(self, partitions: set[int], registry: CoordinatedEntries[Any]) -> None:
         remaining = {number: term for number, term in self._loaded.items() if number not in partitions}
-        # they count as loaded until none of their changes is in flight
+        # the partitions count as loaded until none of their changes is in flight
         self._loaded = {**remaining, **dict.fromkeys(partitions, _UNLOADING)}
         registry.unload(lambda key: self._store.partition_of(key) in partitions)
         self._store.drain()
@@ -490,7 +490,7 @@ class Coordination:
         except LockHeldError:
             if len(partitions) == 1:
                 raise
-            # a stopped process holds the lock of one partition, which must not block the rest
+            # a stopped process holds the lock of one partition, which must not block the other ones
             errors = list[LockHeldError]()
             for number in sorted(partitions):
                 try:

@@ -1,4 +1,4 @@
-"""The records of `__consumer_offsets`, byte for byte Kafka's.
+"""The records of `__consumer_offsets`, in Kafka's formats.
 
 Source: Kafka's messages GroupMetadataKey and GroupMetadataValue (written in version 3, which brokers from 2.3 on
 read, and read in 0 to 3). For groups of the newer protocol (KIP-848), in version 0: ConsumerGroupMetadata,
@@ -49,7 +49,7 @@ class RecordKind(IntEnum):
     CURRENT = 8
 
 
-#: The kinds that a group has of each member.
+#: The kinds of records that a group has for each member.
 OF_MEMBERS = (RecordKind.MEMBER, RecordKind.TARGET, RecordKind.CURRENT)
 
 
@@ -82,7 +82,7 @@ class MemberState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class CurrentAssignment:
-    """The partitions that a member has, and those that it must give back first."""
+    """The partitions that a member has, and the partitions that it must give back first."""
 
     epoch: int
     previous_epoch: int
@@ -91,7 +91,7 @@ class CurrentAssignment:
     revoking: frozenset[TopicIdPartition]
 
 
-#: An epoch, facts of a member, its target, or its current assignment.
+#: An epoch; or the metadata, the target or the current assignment of a member.
 ConsumerValue = int | MemberMetadata | frozenset[TopicIdPartition] | CurrentAssignment
 #: A key and its new value; None deletes it.
 GroupChange = (

@@ -57,16 +57,16 @@ from distlog.gateway.groups.offsets_format import (
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.topics.partition import READ_BYTES, PartitionTail
 
-#: Kafka's `offsets.topic.num.partitions`, so that a broker finds each group where it looks for it.
+#: Kafka's `offsets.topic.num.partitions`: a broker looks for a group in the same partition.
 PARTITIONS = 50
 
 
 class OffsetsTopic:
-    """The groups of a root. It stores the groups of the partitions that this gateway leads.
+    """The groups of a root; stores the groups of the partitions that this gateway leads.
 
     Changes are gathered for `linger_ms`, and durable when `on_stored` is called without an error. Thread-safe, except
     `begin`, `drain` and `end`, which one thread calls. On a local disk each partition has its own writer, since a
-    stopped process may hold the lock of one; elsewhere one writer commits all together.
+    stopped process may hold the lock of one partition; elsewhere one writer commits all partitions together.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class OffsetsTopic:
         self._lock = threading.Lock()
         self._topic_led: tuple[Topic, Leadership] | None = None
         self._tails, self._compaction = dict[int, PartitionTail](), OwnCompaction()
-        # by partition, or by None where all share one
+        # by partition, or by None where all partitions share a writer
         self._batchings = dict[int | None, OffsetsBatching]()
         self._finished: queue.SimpleQueue[Sequence[Call] | None] = queue.SimpleQueue()
         self._answerer: threading.Thread | None = None
@@ -139,7 +139,7 @@ class OffsetsTopic:
         topic = self._topic_and_leadership()[0].refresh()
         snapshot = topic.live_snapshot
         for number in partitions:
-            # after the load, `ended` returns the end markers of transactions
+            # `ended` reads the end markers after the load
             def fetched(offset: int, number: int = number) -> FetchedBatches:
                 return topic.refresh().read(number, offset, READ_BYTES)
 
@@ -163,7 +163,7 @@ class OffsetsTopic:
                 yield EndedTransaction(int(row["producer_id"]), control_type(batches.data, row) == COMMIT)
 
     def store(self, group: str, changes: Sequence[GroupChange], on_stored: Stored) -> None:
-        """Store changes in the order of a group's calls; when too much is in flight, the client must retry."""
+        """Store changes, in the order of a group's calls; while too much is in flight, they are refused."""
         number = self.partition_of(group)
         try:
             batching = self._batching_of(number)
@@ -172,7 +172,7 @@ class OffsetsTopic:
             on_stored(ErrorCode.coordinator_not_available)
             return
         records = [(encode_key(key), _encoded(value)) for key, value in changes]
-        # Kafka's codes for changes that are larger than a batch may be: of offsets, or of a group.
+        # Kafka's codes for changes that are larger than a batch may be
         is_group = not all(isinstance(key, OffsetKey) for key, _ in changes)
         too_large = ErrorCode.unknown_server_error if is_group else ErrorCode.invalid_commit_offset_size
         batching.append(number, records, on_stored, too_large)
@@ -191,7 +191,7 @@ class OffsetsTopic:
         with self._lock:
             batching = self._batchings.get(key)
             if batching is not None and batching.has_failed:
-                # closing may wait for the lock that made it fail
+                # in a thread: a close may wait for the lock that made the batching fail
                 threading.Thread(target=batching.close, name="groups-closed", daemon=True).start()
                 batching = None
             if batching is None:
@@ -223,15 +223,15 @@ class OffsetsTopic:
             answerer.join()
 
 
-#: The bytes that a record counts besides its key and its value.
+#: The bytes that a record counts in addition to its key and value.
 _RECORD_OVERHEAD = 100
-#: Bytes that may be on their way: so few that a writer always has room for them, and `append` never waits.
+#: The most bytes in flight: so few that the writer has room for them, and its `append` never waits.
 _MAX_WAITING_BYTES = 8 << 20
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """Records of one group that are stored together; `remaining` ones are not delivered yet."""
+    """Records of one group that are stored together; `remaining` is the number of undelivered ones."""
 
     on_stored: Stored
     remaining: int
@@ -263,7 +263,7 @@ class OffsetsBatching:
                 elif self.has_failed or self._waiting_bytes + size > _MAX_WAITING_BYTES:
                     call.code = ErrorCode.coordinator_load_in_progress
                 else:
-                    # the call is queued first: where no thread can be started, the writer's `append` delivers
+                    # queued before: without a thread, the writer's `append` delivers the records
                     self._calls.setdefault(partition, deque()).append(call)
                     self._waiting_bytes += size
             if call.code is not ErrorCode.none:
@@ -276,7 +276,7 @@ class OffsetsBatching:
                 self._refuse(partition, call, error, too_large)
 
     def _refuse(self, partition: int, call: Call, error: DistlogError, too_large: ErrorCode) -> None:
-        """Answer a call whose only record does not fit; after any other error all calls fail."""
+        """Answer a call whose only record is too large; after any other error, all calls fail."""
         with self._lock:
             is_alone = isinstance(error, InvalidRecordError) and call.remaining == 1 and not self.has_failed
             if is_alone:
@@ -306,7 +306,7 @@ class OffsetsBatching:
         self._answer(finished)
 
     def _fail(self, error: BaseException) -> None:
-        """Fail all calls: a failed writer stores nothing more. Some may be durable all the same."""
+        """Fail all calls, since a failed writer stores nothing more; some may be durable nevertheless."""
         with self._lock:
             if not self.has_failed:
                 FAILURES.note("storing groups", error)

@@ -1,4 +1,4 @@
-"""The groups of a gateway: each with members, offsets, a lock and a timer, stored when it must survive."""
+"""The groups that a gateway coordinates: each has members, offsets, a lock and a timer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from distlog.gateway.protocol.messages import ErrorCode
 
 @dataclass(slots=True)
 class Group:
-    """A group with its offsets. A thread that waited for the lock of a group that `is_gone` looks it up again."""
+    """A group with its offsets. After a wait for the lock, a thread looks up a group again if it `is_gone`."""
 
     membership: ClassicGroup | ConsumerGroup
     offsets: GroupOffsets
@@ -70,7 +70,7 @@ class CoordinatedEntries(ABC, Generic[Entry]):
     ) -> Iterator[Entry]:
         """Lock an entry; a missing one is made, or CoordinatorError has the code `missing`.
 
-        An entry that is being unloaded is not missing: members of a group would give up their partitions. While it
+        An entry that is unloaded at the same time is not missing: members would give up their partitions. While it
         `is_loading`, the name is not checked.
         """
         while True:
@@ -89,7 +89,7 @@ class CoordinatedEntries(ABC, Generic[Entry]):
                 if entry.is_gone:
                     continue
                 if not is_loading:
-                    # it may have been made while `unload` was running
+                    # the entry may have been made during `unload`
                     self.check(name)
                 yield entry
                 return
@@ -109,7 +109,7 @@ class CoordinatedEntries(ABC, Generic[Entry]):
                 self.on_unloaded(entry)
 
     def on_unloaded(self, entry: Entry) -> None:
-        """Answer those who wait for the entry; its lock is held."""
+        """Answer the requests that wait for the entry; its lock is held."""
 
     def remove(self, name: str, entry: Entry) -> None:
         """Remove an entry whose lock is held; a thread that waits for the lock looks the name up again."""
@@ -183,7 +183,7 @@ class GroupRegistry(CoordinatedEntries[Group]):
             else:
                 records[key] = value
         for key, value in values.items():
-            # Kafka has a group without a name, which no client can ask for here
+            # Kafka also has a group without a name, which no client can use here
             with self._loading(key.group) as group:
                 if isinstance(key, OffsetKey) and isinstance(value, Position):
                     group.offsets.apply({(key.topic, key.partition): value})
@@ -194,7 +194,7 @@ class GroupRegistry(CoordinatedEntries[Group]):
                 continue
             has_members = any(key.kind is RecordKind.MEMBER for key in records)
             with self._loading(name) as group:
-                # a group that became a classic one, while the deletion of the other records failed, has members
+                # a group that became a classic group, but whose old records could not be deleted, has members
                 if has_members or group.membership.phase is GroupPhase.EMPTY:
                     group.membership = self._new_consumers(name)
                     group.membership.restore(records)
@@ -281,7 +281,7 @@ class GroupRegistry(CoordinatedEntries[Group]):
         of_group: Sequence[GroupChange] = [(GroupKey(membership.id), None)]
         if isinstance(membership, ConsumerGroup):
             of_group = membership.records_to_delete()
-        # before it is removed: a client that creates the group again must store after this
+        # before the removal: a client that creates the group again must store after this
         self.store.store(membership.id, [*offsets.keys(dict.fromkeys(offsets.partitions)), *of_group], on_stored)
         self.remove(membership.id, group)
 
@@ -319,12 +319,12 @@ class GroupRegistry(CoordinatedEntries[Group]):
                 deadline, name = heapq.heappop(self._queue)
             try:
                 with self.locked(name) as group:
-                    # an earlier deadline queued the group again already; queuing each later one, too, would never end
+                    # else the group was queued again, with an earlier deadline
                     if deadline == group.wakes_at:
                         group.wakes_at = inf
                         group.membership.expire()
             except CoordinatorError:
-                # while a group is being loaded it may have no other use that would queue it again
+                # nothing else may queue a group again that is being loaded
                 loading = self.get(name)
                 if loading is not None and loading.wakes_at == deadline:
                     loading.wakes_at = self.clock() + _LOAD_PAUSE_MS
@@ -367,9 +367,9 @@ class GroupOffsets:
         self._by_partition: dict[TopicPartition, Position] = {}
         self._topics: frozenset[str] | None = frozenset()
         self._waiting = WaitingChanges[TopicPartition, Position]()
-        #: How many changes of each offset are in flight; and changes of transactions.
+        #: The numbers of changes in flight by partition: outside of transactions, and in transactions.
         self._storing, self._joining = Counter[TopicPartition](), Counter[TopicPartition]()
-        #: The transactions that ended while offsets of any were in flight: producer ids, and whether committed.
+        #: The producer ids of transactions that ended while offsets were in flight; True if committed.
         self._ended = list[tuple[int, bool]]()
 
     def __len__(self) -> int:
@@ -424,7 +424,7 @@ class GroupOffsets:
         return len(self._ended)
 
     def joined(self, producer_id: int, positions: Mapping[TopicPartition, Position], first_end: int) -> None:
-        """Note that offsets of the producer's transaction are in the log; it may have ended already."""
+        """Note that offsets of the producer's transaction, which may have ended already, are in the log."""
         outcome = next(
             (committed for ended_id, committed in self._ended[first_end:] if ended_id == producer_id), None
         )
@@ -472,9 +472,9 @@ class GroupOffsets:
         ]
 
     def expired(self, group: ClassicGroup | ConsumerGroup, now_ms: int, retention_ms: int) -> list[TopicPartition]:
-        """The offsets unused for `retention_ms`, since the group is empty, or since the commit (KIP-211).
+        """The offsets that were unused for `retention_ms`: since the group is empty, or since their commit (KIP-211).
 
-        A group with members keeps its offsets in the topics that they read, or all if these are unknown.
+        A group with members keeps the offsets in topics that the members read; all offsets if the topics are unknown.
         """
         topics = read_topics(group)
         is_settled = isinstance(group, ConsumerGroup) or group.phase in (GroupPhase.EMPTY, GroupPhase.STABLE)
@@ -489,7 +489,7 @@ class GroupOffsets:
 
 
 def read_topics(group: ClassicGroup | ConsumerGroup) -> frozenset[str] | None:
-    """The topics that the members subscribe to; None if their subscriptions are of an unknown kind."""
+    """The topics that the members subscribe to; None if a subscription cannot be read."""
     if group.phase is GroupPhase.EMPTY:
         return frozenset()
     if isinstance(group, ConsumerGroup):

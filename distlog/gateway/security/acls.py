@@ -40,7 +40,7 @@ class Operation(IntEnum):
 
 
 class Permission(IntEnum):
-    """The word of an ACL about its operation; ANY only in filters."""
+    """Whether an ACL denies or allows its operation; ANY only in filters."""
 
     ANY = 1
     DENY = 2
@@ -56,7 +56,7 @@ class PatternType(IntEnum):
     PREFIXED = 4
 
 
-#: The name of the one resource of type CLUSTER, and the name that stands for all.
+#: The name of the only resource of type CLUSTER, and the name that stands for all resources.
 CLUSTER_NAME, WILDCARD = "kafka-cluster", "*"
 _USER = "User:"
 EVERYONE = _USER + WILDCARD
@@ -96,7 +96,7 @@ class Acl(NamedTuple):
 
 
 def check_acl(acl: Acl) -> Acl:
-    """Return the ACL. Raises InvalidConfigError for one that would never apply, as Kafka does, or is a filter."""
+    """Return the ACL. Raises InvalidConfigError for a filter, and as in Kafka for an ACL that would never apply."""
     if acl.resource_type not in OPERATIONS or acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
         raise InvalidConfigError("an ACL names one kind of resource, literally or by a prefix")
     if acl.permission is Permission.ANY or acl.operation not in (_O.ALL, *OPERATIONS[acl.resource_type]):
@@ -133,7 +133,7 @@ _MAPPED = "::ffff:"
 
 
 def check_host(host: str) -> str:
-    """Return the host as `client_host` has it. Raises InvalidConfigError for texts that match none."""
+    """Return the host in the form of `client_host`. Raises InvalidConfigError for a text that matches no client."""
     if host == WILDCARD:
         return host
     try:
@@ -148,7 +148,7 @@ def check_host(host: str) -> str:
 
 
 def client_host(address: str) -> str:
-    """A client's address as ACLs have it: without a scope, and as IPv4 if it is a mapped one."""
+    """A client's address in the form of ACLs: without a scope; a mapped IPv4 address as IPv4."""
     host = address.partition("%")[0]
     return host.removeprefix(_MAPPED) if "." in host else host
 
@@ -193,14 +193,14 @@ class AclFilter(NamedTuple):
         return is_match and self.pattern_type is PatternType.MATCH
 
 
-#: The most cached decisions, and characters of their names: names come from clients, so they are unbounded.
+#: The most cached decisions, and the most characters of their names, which come from clients.
 _MOST_DECISIONS, _MOST_KEPT_TEXT = 20_000, 512
 
 
 class AccessLists:
     """The ACLs of a moment, for many threads: they never change, so decisions are cached.
 
-    `everyone_if_none` is Kafka's `allow.everyone.if.no.acl.found`: it opens the resources that no ACL is for.
+    `everyone_if_none` is Kafka's `allow.everyone.if.no.acl.found`: resources without an ACL are open to everyone.
     """
 
     def __init__(

@@ -63,7 +63,7 @@ def read_plain(token: bytes) -> PlainLogin:
 
 
 def check_plain(login: PlainLogin, users: Users) -> AuthenticatedUser:
-    """Check a login, as slowly for unknown users as for others. Raises AuthenticationFailedError."""
+    """Check a login, equally slowly for known and unknown users. Raises AuthenticationFailedError."""
     mechanism = users.plain_mechanism(login.name)
     secret, exists = users.secret(login.name, mechanism)
     computed = secret_of(mechanism, login.password, secret.salt, secret.iterations)
@@ -73,7 +73,7 @@ def check_plain(login: PlainLogin, users: Users) -> AuthenticatedUser:
 
 
 class KnownPasswords:
-    """Keyed hashes of the right passwords of the last minutes, so that a client that reconnects costs no work."""
+    """Keyed hashes of the right passwords of the last minutes, which make reconnections cheap."""
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s, self._key, self._lock = clock_s, os.urandom(_NONCE_BYTES), threading.Lock()
@@ -102,7 +102,7 @@ class ScramExchange:
 
     def __init__(self, mechanism: str, users: Users, nonce: Callable[[], str]) -> None:
         self._mechanism, self._users, self._new_nonce = mechanism, users, nonce
-        #: The user that the client claims to be, once it has said so.
+        #: The user that the client claims to be, after its first message.
         self.name = ""
 
     def first(self, token: bytes) -> bytes:
@@ -163,7 +163,7 @@ def _decoded(text: str) -> bytes:
         raise AuthenticationFailedError("a malformed SCRAM message") from None
 
 
-#: In this time half of the failures are forgotten.
+#: The number of failures halves in this time.
 _HALF_LIFE_S = 30.0
 #: Each further multiple of this many failures adds the shortest delay, up to the longest.
 _PATIENCE, _LONGEST_DELAY_S = 10, 20.0
@@ -201,7 +201,7 @@ class Authentication:
     def __init__(self, users: UsersFile, mechanisms: Sequence[str] = MECHANISMS) -> None:
         self.users, self.mechanisms = users, tuple(mechanisms)
         self.known, self.failures = KnownPasswords(time.monotonic), FailedLogins(time.monotonic)
-        #: More users, by name and mechanism: the same object as long as they are the same.
+        #: Returns more users, by name and mechanism; another object after a change only.
         self.root_secrets: Callable[[], _Secrets] = lambda: _NO_SECRETS
         self._cached = users.current(), _NO_SECRETS, users.current()
         self._lock = threading.Lock()
@@ -254,7 +254,7 @@ class SaslExchange:
         return self._scram.name if self._scram is not None else ""
 
     def is_slow(self, token: bytes) -> bool:
-        """True if the check of a token takes some ms of CPU time, as for an unknown password."""
+        """True if the check of a token takes ms of CPU time, as of a password that is not cached."""
         login = self._login(token)
         return login is not None and self._all.known.user(login, self._all.current()) is None
 
@@ -284,11 +284,11 @@ class SaslExchange:
         return answer, self._user.name
 
     def is_of_file(self, name: str) -> bool:
-        """True if the file of users has this name: it takes precedence."""
+        """True if the file of users, which takes precedence, has this name."""
         return name in self._all.users.current().secrets
 
     def is_revoked(self, users: Users) -> bool:
-        """True if the user was deleted since, or has another password."""
+        """True if the user was deleted since the login, or has another password."""
         user = self._user
         return user is not None and user.secret not in users.secrets.get(user.name, {}).values()
 

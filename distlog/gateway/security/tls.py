@@ -1,4 +1,4 @@
-"""TLS for a listener, from the PEM files of a certificate, as Kafka's `ssl.*` settings have them."""
+"""TLS for a listener by PEM files, as in Kafka's `ssl.*` settings."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class TlsFiles:
         return [stamp_of(path) for path in paths if path is not None]
 
     def _password(self) -> bytes:
-        """The key's password; OpenSSL would otherwise ask a terminal."""
+        """The key's password, for which OpenSSL would ask at the terminal otherwise."""
         if self.key_password_file is None:
             raise ValueError("the key has a password, and no file with it is given")
         with open(self.key_password_file, "rb") as file:
@@ -85,7 +85,7 @@ def _using(files: str, **names: str) -> Iterator[None]:
 
 
 class TlsContext:
-    """TLS by files as they are now. Unusable files are logged, and change nothing."""
+    """TLS by the current files. Unusable files are logged, and change nothing."""
 
     def __init__(self, files: TlsFiles) -> None:
         self._files, self._stamp = files, files.stamp()
@@ -96,7 +96,7 @@ class TlsContext:
         stamp = self._files.stamp()
         if stamp == self._stamp:
             return
-        # before the files are read: the next refresh reads a concurrent change
+        # set before the files are read, so that the next refresh reads concurrent changes
         self._stamp = stamp
         try:
             self.current = self._files.context()

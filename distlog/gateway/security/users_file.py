@@ -44,14 +44,14 @@ class UsersFile:
             return self._users
 
 
-# As in Kafka and its clients, a name and a password are their UTF-8 bytes, without SASLprep.
+# As in Kafka and its clients, names and passwords are UTF-8 without SASLprep.
 
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-#: The iterations of a new secret: the most that Kafka allows for its own. Clients demand a minimum.
+#: The iterations of a new secret: the most that Kafka allows. Clients demand a minimum.
 ITERATIONS = 16_384
 #: The mechanism that checks the plain password of a user that does not exist.
 PLAIN_BY = "SCRAM-SHA-256"
-#: The iterations that a secret may have: RFC 5802 has the minimum; more than the maximum would block a login.
+#: The iterations that a secret may have: RFC 5802 has the minimum; with more than the maximum, logins would hang.
 MIN_ITERATIONS, MAX_ITERATIONS = 4096, 1 << 20
 SALT_BYTES = 32
 
@@ -90,7 +90,7 @@ def new_secrets(password: str, random: Callable[[int], bytes]) -> dict[str, Scra
 #                                        "stored_key": "<base64>", "server_key": "<base64>"},
 #                      "SCRAM-SHA-512": ...}}}
 
-#: The version of the format; a library reads no other one.
+#: The version of the format, the only one that this library reads.
 _FORMAT = 1
 _DECOY_BYTES = 32
 MAX_NAME_BYTES = 255
@@ -98,7 +98,7 @@ MAX_NAME_BYTES = 255
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """The users by name, with secrets. Other names get a constant salt from `decoy`: clients see no difference."""
+    """The users by name, with secrets. Unknown names get a constant salt from `decoy`: clients cannot detect them."""
 
     decoy: bytes = field(repr=False)
     secrets: Mapping[str, Mapping[str, ScramSecret]] = field(repr=False)
@@ -140,7 +140,7 @@ class Users:
 
 
 def parse_users(text: str | bytes, path: str | None = None) -> Users:
-    """Parse a file that `to_json` wrote. Raises UnsupportedVersionError, StorageError, which do not quote it."""
+    """Parse the text of `to_json`. Raises UnsupportedVersionError, StorageError, which do not quote the text."""
     try:
         document = json.loads(text)
         if document["format"] != _FORMAT:
@@ -157,7 +157,7 @@ def parse_users(text: str | bytes, path: str | None = None) -> Users:
 
 
 def check_name(name: str) -> str:
-    """Return a user's name. Raises InvalidConfigError for one that no client could send, or no log show."""
+    """Return a user's name. Raises InvalidConfigError for a name that clients cannot send, or logs cannot show."""
     if not 0 < len(name.encode(errors="replace")) <= MAX_NAME_BYTES or not name.isprintable():
         raise InvalidConfigError(f"a user's name has 1 to {MAX_NAME_BYTES} bytes, all printable", user=ascii(name))
     return name
@@ -176,7 +176,7 @@ def _secrets(name: str, fields: Any) -> dict[str, ScramSecret]:
 
 
 def parsed_secret(mechanism: str, fields: Any) -> ScramSecret:
-    """Parse what `written_secret` wrote. Raises ValueError, KeyError, TypeError, which do not quote it."""
+    """Parse the result of `written_secret`. Raises ValueError, KeyError, TypeError, which do not quote secrets."""
     salt, stored, server = (b64decode(fields[key], validate=True) for key in ("salt", "stored_key", "server_key"))
     size, iterations = hashlib.new(HASHES[mechanism]).digest_size, fields["iterations"]
     if type(iterations) is not int or not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
@@ -189,9 +189,9 @@ def parsed_secret(mechanism: str, fields: Any) -> ScramSecret:
 _log = logging.getLogger("distlog.gateway")
 #: The mode of a new file: its owner reads and writes it.
 _PRIVATE = 0o600
-#: A group may read it, as where a file is mounted for a process; other users have no access.
+#: The access that a file may not give: a group may read a mounted file, other users have no access.
 _OTHER_ACCESS = 0o037
-#: No file of users is larger: a million users need about half.
+#: The largest file of users: a million users need about half.
 _MAX_BYTES = 1 << 30
 #: How long a change waits for another change of the file.
 _WAIT_S = 10.0
@@ -273,7 +273,7 @@ def _replace(path: str, data: bytes) -> None:
 
 def _keep_owner(path: str, descriptor: int, mode: int) -> None:
     """Give a file the owner of the file at `path`, and its mode within `mode`."""
-    # without permission for that, the file stays its owner's: its group is another one
+    # without permission, the new file belongs to this process's user and group
     with suppress(FileNotFoundError, PermissionError):
         status = os.stat(path)
         os.fchown(descriptor, status.st_uid, status.st_gid)
