@@ -219,13 +219,13 @@ def read(
     follows = follow or group is not None or timeout is not None
     _check(bounds, follows=follows, is_old=version is not None or timestamp is not None)
     topic = open_at(url, version, timestamp, storage)
-    how = printing(topic.name, columns, shown, as_json=as_json)
+    printed_columns, show = printing(topic.name, columns, shown, as_json=as_json)
     if follows:
-        batches = consumed_batches(topic, partition, bounds, limit, how.columns, group, timeout)
+        batches = consumed_batches(topic, partition, bounds, limit, printed_columns, group, timeout)
     else:
-        batches = read_batches(topic, partition or range(topic.partitions), bounds, limit, how.columns)
+        batches = read_batches(topic, partition or range(topic.partitions), bounds, limit, printed_columns)
     for number, batch in enumerate(batches):
-        how.show(batch, number == 0)
+        show(batch, number == 0)
         if follows:
             sys.stdout.flush()
     # so that an error of the last write is reported like any other
@@ -417,30 +417,22 @@ def dump(
         raise typer.Exit(FAILED)
 
 
-@dataclass(frozen=True, slots=True)
-class Printing:
-    """The columns to print. `show` is called with a batch, and whether it is the first."""
-
-    columns: Sequence[str]
-    show: Callable[[pa.RecordBatch, bool], None]
-
-
 def printing(
     topic: str, columns: Sequence[str] | None, record_format: str | Conversions | None, *, as_json: bool
-) -> Printing:
-    """Return the printer for records of a topic. Raises InvalidConfigError for options that cannot be combined."""
+) -> tuple[Sequence[str], Callable[[pa.RecordBatch, bool], None]]:
+    """Return the columns to print, and the function that prints a batch; its flag is true for the first batch."""
     if as_json and record_format not in (None, "json"):
         raise InvalidConfigError("--json and --format cannot be combined")
     if isinstance(record_format, Conversions):
         if columns:
             raise InvalidConfigError("--columns cannot be combined with a --format that has conversions")
-        return Printing(record_format.columns, lambda batch, _: print_bytes(record_format.texts(batch, topic)))
+        return record_format.columns, lambda batch, _: print_bytes(record_format.texts(batch, topic))
     if record_format == "csv":
-        return Printing(columns or _FOR_PEOPLE, lambda batch, first: print_bytes(csv_rows(batch, titles=first)))
+        return columns or _FOR_PEOPLE, lambda batch, is_first: print_bytes(csv_rows(batch, titles=is_first))
     if as_json or record_format == "json":
-        return Printing(columns or COLUMNS, lambda batch, _: print_objects(batch))
+        return columns or COLUMNS, lambda batch, _: print_objects(batch)
     printer = RowPrinter()
-    return Printing(columns or _FOR_PEOPLE, lambda batch, _: print_batch(batch, printer))
+    return columns or _FOR_PEOPLE, lambda batch, _: print_batch(batch, printer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -187,6 +187,7 @@ def serve(
     """
     from distlog.gateway.cluster import Maintenance
     from distlog.gateway.gateway_server import GatewayServer
+    from distlog.gateway.gateway_server import warm_up as load_kernels
 
     files = {"ca": ssl_cafile, "crl": ssl_crlfile, "key_password_file": ssl_key_password_file}
     tls = listener.tls_files(ssl_certfile, ssl_keyfile, ssl_client_auth, **files)
@@ -204,7 +205,12 @@ def serve(
         open_files=raise_open_files(),
     )
     limits = with_settings(config_of_options, settings)
-    number = _forked(processes) if processes > 1 else 0
+    number = 0
+    if processes > 1:
+        # the processes share the loaded code
+        load_kernels()
+        keep_what_is_loaded()
+        number = fork_processes(processes)
     _check_root(Folder(root, dict(storage)), is_first=not number)
     limits = replace(limits, process=number, advertised=address_of(number, advertised))
     safe["port"] = listen[1] and listen[1] + number
@@ -359,15 +365,6 @@ def _check_root(root: Folder, *, is_first: bool) -> None:
     # the gateway reports a file at this path better
     if is_first and root.is_local and not os.path.exists(os.path.normpath(root.local_path(""))):
         print(f"distlog: {output.text(root.url)} does not exist: creating it as a new root", file=sys.stderr)
-
-
-def _forked(processes: int) -> int:
-    """Fork processes that share loaded code. Returns the number of this process."""
-    from distlog.gateway.gateway_server import warm_up
-
-    warm_up()
-    keep_what_is_loaded()
-    return fork_processes(processes)
 
 
 def _password(name: str) -> str:

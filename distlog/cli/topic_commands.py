@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -42,24 +42,14 @@ def create(
     print_report(Summary(text, fields), as_json=as_json)
 
 
-def _of_a_version(summary: Callable[[distlog.Topic], Summary]) -> Callable[..., None]:
-    """Make the command that prints the `summary` of a topic now, or as of a version or a time."""
-
-    def command(
-        url: Url, *, version: AtVersion = None, timestamp: AtTime = None, storage: Storage, as_json: Json = False
-    ) -> None:
-        print_report(summary(open_at(url, version, timestamp, storage)), as_json=as_json)
-
-    command.__name__, command.__doc__ = summary.__name__, summary.__doc__
-    return command
-
-
-@_of_a_version
-def describe(topic: distlog.Topic) -> Summary:
+def describe(
+    url: Url, *, version: AtVersion = None, timestamp: AtTime = None, storage: Storage, as_json: Json = False
+) -> None:
     """Show partitions and settings.
 
     Only settings that differ from their defaults are shown; with --json, all settings.
     """
+    topic = open_at(url, version, timestamp, storage)
     partitions = [
         {
             "partition": number,
@@ -74,14 +64,15 @@ def describe(topic: distlog.Topic) -> Summary:
     lines += [f"{name}={value}" for name, value in topic.config.overrides().items()]
     fields = {"url": topic.url, "name": topic.name, "topic_id": topic.snapshot.topic_id, "version": topic.version}
     fields |= {"partitions": partitions, "config": topic.config.all()}
-    return Summary("\n".join(lines), fields, partitions)
+    print_report(Summary("\n".join(lines), fields, partitions), as_json=as_json)
 
 
-@_of_a_version
-def segments(topic: distlog.Topic) -> Summary:
+def segments(
+    url: Url, *, version: AtVersion = None, timestamp: AtTime = None, storage: Storage, as_json: Json = False
+) -> None:
     """List the segments."""
-    rows = output.rows_of(topic.segments().to_table())
-    return Summary("", {"segments": rows}, rows, _SEGMENT_COLUMNS)
+    rows = output.rows_of(open_at(url, version, timestamp, storage).segments().to_table())
+    print_report(Summary("", {"segments": rows}, rows, _SEGMENT_COLUMNS), as_json=as_json)
 
 
 def history(
@@ -116,16 +107,12 @@ def offsets(
 ) -> None:
     """Show start and end offsets, or find the offsets of a time."""
     topic = open_at(url, version, timestamp, storage)
-    rows = _bounds(topic) if time is None else _offsets_of_time(topic, time)
+    if time is not None:
+        rows = _offsets_of_time(topic, time)
+    else:
+        bounds = zip(topic.start_offsets().items(), topic.end_offsets().values(), strict=True)
+        rows = [{"partition": number, "start_offset": start, "end_offset": end} for (number, start), end in bounds]
     print_report(Summary("", {"partitions": rows}, rows), as_json=as_json)
-
-
-def _bounds(topic: distlog.Topic) -> list[dict[str, Any]]:
-    ends = topic.end_offsets()
-    return [
-        {"partition": number, "start_offset": start, "end_offset": ends[number]}
-        for number, start in topic.start_offsets().items()
-    ]
 
 
 def _offsets_of_time(topic: distlog.Topic, time: int) -> list[dict[str, Any]]:

@@ -126,11 +126,6 @@ class RowPrinter:
         console.print(table)
 
 
-def print_rows(rows: Sequence[Row], names: Sequence[str] | None = None) -> None:
-    """Print the columns `names` (default: all) of `rows`."""
-    RowPrinter().print(rows, names or list(rows[0] if rows else ()))
-
-
 def _print_lines(lines: Iterable[str]) -> None:
     sys.stdout.write("".join([f"{line}\n" for line in lines]))
 
@@ -169,10 +164,10 @@ def print_report(report: Report, *, as_json: bool) -> None:
     else:
         if line := str(report):
             print(line)
-        if isinstance(report, Summary):
-            print_rows(report.rows, report.names)
-        elif isinstance(report, WithTable):
-            print_rows(rows_of(report.to_table()))
+        rows, names = (report.rows, report.names) if isinstance(report, Summary) else ((), None)
+        if isinstance(report, WithTable):
+            rows = rows_of(report.to_table())
+        RowPrinter().print(rows, names or list(rows[0] if rows else ()))
     sys.stdout.flush()
 
 

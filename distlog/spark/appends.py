@@ -167,7 +167,9 @@ def _written_by_row_limit(
     rows: DataFrame, options: WriteOptions, planned: PlannedTopic, snapshot: Snapshot
 ) -> list[WrittenSegments] | None:
     """Return the written segments; None if some rows are too large for batches without a limit of bytes."""
-    if snapshot.topic_id in _with_large_rows or _mean_bytes(snapshot) > MEAN_BYTES:
+    segments = snapshot.partitions.segments()
+    records = max(numbers_of(segments["record_count"]).sum(), 1)
+    if snapshot.topic_id in _with_large_rows or numbers_of(segments["log_bytes"]).sum() // records > MEAN_BYTES:
         return None
     limit = RowLimit.of(rows)
     if limit is None:
@@ -177,11 +179,6 @@ def _written_by_row_limit(
     except _LargeRowError:
         _with_large_rows.add(snapshot.topic_id)
         return None
-
-
-def _mean_bytes(snapshot: Snapshot) -> int:
-    segments = snapshot.partitions.segments()
-    return int(numbers_of(segments["log_bytes"]).sum() // max(numbers_of(segments["record_count"]).sum(), 1))
 
 
 class _LargeRowError(Exception):

@@ -37,7 +37,7 @@ from distlog.core.write.append import AppendResult, BatchId, check_batch
 from distlog.core.write.rows import ACCEPTED, IGNORED
 from distlog.spark.appends import OrderBy, append_frame, in_order, order_columns
 from distlog.spark.batch_source import KNOWN_TOPICS, SPARK_NAMES, Split, SplitSize, read_splits, schema_of, split
-from distlog.spark.options import format_assign, format_offsets
+from distlog.spark.options import format_assign, offsets_json
 from distlog.spark.sink import WriteOptions, parse_batch_id
 from distlog.spark.spark_session import cores, format_with
 from distlog.spark.stream_plan import BYTES_BEHIND, log_bytes
@@ -272,7 +272,7 @@ def stream(
     starts = {number: EARLIEST if first is None else first for number, (first, _) in bounds.items()}
     options = {
         "assign": None if partitions is None else format_assign(topic.name, starts),
-        "startingOffsets": format_offsets(topic.name, starts),
+        "startingOffsets": json.dumps(offsets_json(topic.name, starts)),
         "startingTimestamp": None if start_time is None else to_ms(start_time, round_up=True),
         "startingOffsetsByTimestampStrategy": "latest",
         "kafka.isolation.level": isolation,

@@ -230,7 +230,7 @@ class ByPartition:
 def parse_offsets(text: str, option: str) -> ByPartition:
     """Parse JSON like {"topic": {"0": 23, "1": -2}}. Raises InvalidConfigError for other text."""
     topic, numbers = _one_topic(text, option, f"earliest, latest, or JSON like {_EXAMPLE}")
-    if not isinstance(numbers, dict) or not all(_is_entry(*entry) for entry in numbers.items()):
+    if not isinstance(numbers, dict) or not all(is_entry(*entry) for entry in numbers.items()):
         raise InvalidConfigError(f"option {option} must be JSON like {_EXAMPLE}", value=text)
     return ByPartition(topic, {int(partition): number for partition, number in numbers.items()})
 
@@ -239,13 +239,13 @@ def parse_assign(text: str) -> ByPartition:
     """Parse partitions, JSON like {"topic": [0, 1]}; each gets the number 0."""
     topic, partitions = _one_topic(text, "assign", 'JSON like {"topic": [0, 1]}')
     is_list = isinstance(partitions, list) and len(partitions) > 0
-    if not is_list or not all(_is_entry(str(number), 0) for number in partitions):
+    if not is_list or not all(is_entry(str(number), 0) for number in partitions):
         raise InvalidConfigError('option assign must be JSON like {"topic": [0, 1]}', value=text)
     return ByPartition(topic, dict.fromkeys(partitions, 0))
 
 
-def format_offsets(topic: str, offsets: Mapping[int, int]) -> str:
-    return json.dumps({topic: {str(partition): offsets[partition] for partition in sorted(offsets)}})
+def offsets_json(topic: str, offsets: Mapping[int, int]) -> dict[str, dict[str, int]]:
+    return {topic: {str(partition): offsets[partition] for partition in sorted(offsets)}}
 
 
 def format_assign(topic: str, partitions: Collection[int]) -> str:
@@ -262,7 +262,8 @@ def _one_topic(text: str, option: str, expected: str) -> tuple[str, Any]:
     return next(iter(parsed.items()))
 
 
-def _is_entry(partition: str, number: object) -> bool:
+def is_entry(partition: str, number: object) -> bool:
+    """Return whether the texts and values of JSON are a partition and a number."""
     return partition.isascii() and partition.isdecimal() and type(number) is int
 
 

@@ -48,6 +48,8 @@ from distlog.spark.options import (
     chosen_partitions,
     first_of_times,
     held_offset,
+    is_entry,
+    offsets_json,
     start_offset,
 )
 from distlog.spark.versions import (
@@ -175,7 +177,7 @@ class StreamPlan:
         records = {number: end - start for number, (start, end) in unread.items()}
         sizes = {number: log_bytes(snapshot.partitions[number].segments, *span) for number, span in unread.items()}
         backlogs = {OFFSETS_BEHIND: records, BYTES_BEHIND: sizes}
-        return {**value, **{name: _by_partition(head.topic, ends) for name, ends in backlogs.items()}}
+        return {**value, **{name: offsets_json(head.topic, ends) for name, ends in backlogs.items()}}
 
     def next_end(self, start: Json, *, limited: bool) -> Json:
         """The end of the batch from `start` on; `start` itself if there is nothing to read."""
@@ -362,10 +364,10 @@ class StreamOffset:
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object; equal offsets give equal texts."""
-        value = {"version": FORMAT, "topicId": self.topic_id, "offsets": _by_partition(self.topic, self.offsets)}
+        value = {"version": FORMAT, "topicId": self.topic_id, "offsets": offsets_json(self.topic, self.offsets)}
         more = {"starts": self.starts, "first": self.first}
         return value | {
-            name: _by_partition(self.topic, offsets_by_partition)
+            name: offsets_json(self.topic, offsets_by_partition)
             for name, offsets_by_partition in more.items()
             if offsets_by_partition
         }
@@ -410,21 +412,13 @@ def _topic_of_kafka(value: Mapping[str, Any]) -> str:
     return next(iter(value), "")
 
 
-def _by_partition(topic: str, offsets: Mapping[int, int]) -> dict[str, dict[str, int]]:
-    return {topic: {str(number): offsets[number] for number in sorted(offsets)}}
-
-
 def _parsed(stored: Any, value: Mapping[str, Any]) -> tuple[str, dict[int, int]]:
     if not isinstance(stored, dict) or len(stored) != 1:
         raise _foreign(value)
     ((topic, offsets),) = stored.items()
-    if not isinstance(offsets, dict) or not all(_is_entry(*entry) for entry in offsets.items()):
+    if not isinstance(offsets, dict) or not all(is_entry(*entry) and entry[1] >= 0 for entry in offsets.items()):
         raise _foreign(value)
     return topic, {int(number): offset for number, offset in offsets.items()}
-
-
-def _is_entry(partition: str, offset: object) -> bool:
-    return partition.isascii() and partition.isdecimal() and type(offset) is int and offset >= 0
 
 
 def _foreign(value: Mapping[str, Any]) -> InvalidConfigError:

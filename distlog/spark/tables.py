@@ -25,7 +25,6 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
-from pyspark.sql.streaming.query import StreamingQuery
 
 from distlog.core import paths
 from distlog.core.commits.snapshot import PartitionState
@@ -208,12 +207,8 @@ def _to_parquet(
         text = f"the table's folders are called {BATCH}, so no field can be: flatten=False makes one column"
         raise InvalidConfigError(text)
     writer = _Writer(table, topic.snapshot.topic_id)
-    query = rows.writeStream.foreachBatch(writer.write).trigger(availableNow=True)
-    _await(query.option("checkpointLocation", checkpoint or f"{table}/{_CHECKPOINT}").start(), writer)
-    return writer.rows, writer.batches
-
-
-def _await(query: StreamingQuery, writer: _Writer) -> None:
+    sink = rows.writeStream.foreachBatch(writer.write).trigger(availableNow=True)
+    query = sink.option("checkpointLocation", checkpoint or f"{table}/{_CHECKPOINT}").start()
     try:
         query.awaitTermination()
     except KeyboardInterrupt:
@@ -223,6 +218,7 @@ def _await(query: StreamingQuery, writer: _Writer) -> None:
         if writer.refused is not None:
             raise writer.refused from None
         raise
+    return writer.rows, writer.batches
 
 
 @dataclass(slots=True)

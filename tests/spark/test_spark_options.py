@@ -16,7 +16,7 @@ from distlog.spark.options import (
     ByPartition,
     ReadOptions,
     format_assign,
-    format_offsets,
+    offsets_json,
     parse_assign,
     parse_offsets,
 )
@@ -156,7 +156,7 @@ def test_a_write_accepts_two_names_of_the_codec_option() -> None:
 
 @given(st.dictionaries(st.integers(0, 50), st.integers(-2, 2**63 - 1), min_size=1))
 def test_offsets_survive_their_json(offsets: dict[int, int]) -> None:
-    text = format_offsets("clicks", offsets)
+    text = json.dumps(offsets_json("clicks", offsets))
     assert parse_offsets(text, "startingOffsets") == ByPartition("clicks", offsets)
     assert list(json.loads(text)["clicks"]) == [str(partition) for partition in sorted(offsets)]
     assert set(parse_assign(format_assign("clicks", offsets)).numbers) == set(offsets)
