@@ -1,15 +1,7 @@
 """Reads input files in splits, parts of files, and turns runs of consecutive splits into Arrow tables of records.
 
-reader = FileReader(ReadOptions(key="user"), InputStorage(storage_options))
-files = reader.files(["s3://bucket/raw/2024-01"])           # in order
-runs = pack(reader.splits(files), tasks=8)                 # values that tasks can be sent
-reading = reader.read(runs[0])                             # in a task
-for part in reading:
-    append(part.records)
-reports = [reading.report, ...]                            # back in the driver
-check_fields(reports)
-for repeat in runs_to_repeat(runs, reports):               # seldom: CSV with line ends in quoted fields
-    reader.read(repeat.run)                                # instead of the runs [repeat.first, repeat.end)
+A driver lists files, makes splits, and packs these in runs for tasks. Each task reads a run, part by part. From the
+reports of all runs, `check_fields` finds missing fields, and `runs_to_repeat` finds runs that must be read again.
 """
 
 from __future__ import annotations

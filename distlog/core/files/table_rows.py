@@ -1,8 +1,8 @@
 """Rows of CSV and Parquet as records: some columns are key, value and timestamp; the default value is the whole row.
 
-A row of CSV is as RFC 4180 has it. An expression finds how far the rows are valid, and Arrow reads these at once. If
-counts show that all lines of a block are rows, Arrow reads it without the expression, in much less time. After a
-quoted field that does not end validly, the next line begins a row again: a stray quote costs only its line.
+A row of CSV is as in RFC 4180. An expression finds how far the rows are valid, unless counts show that all lines of a
+block are rows; Arrow reads valid rows at once. After a quoted field that does not end validly, the next line begins a
+row again: a stray quote costs only its line.
 
 As JSON, times have all digits of their unit, and a Z if the column has a zone. Bytes are text if they are UTF-8, else
 {"base64": "..."}. NaN and infinities, which JSON lacks, are texts.

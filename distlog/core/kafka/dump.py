@@ -33,14 +33,7 @@ from distlog.core.format.kernels.batch_scan import (
     find_valid,
     read_batches,
 )
-from distlog.core.format.record_batch import (
-    CRC_START,
-    LEGACY_CRC_START,
-    Batches,
-    BatchWalk,
-    Headers,
-    Source,
-)
+from distlog.core.format.record_batch import CRC_START, LEGACY_CRC_START, Batches, BatchWalk, Headers, Source
 from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.kafka.dump_lines import (
     ABSENT,

@@ -289,13 +289,7 @@ def scan(
     try:
         batches = _readable(data, batches, source)
         selection = BatchSelection(
-            data,
-            batches,
-            shift=0,
-            partition=0,
-            start_offset=MIN_LONG,
-            end_offset=MAX_LONG,
-            source=source,
+            data, batches, shift=0, partition=0, start_offset=MIN_LONG, end_offset=MAX_LONG, source=source
         )
         buffer, sections = open_sections(selection, enough)
     except CorruptRecordError as error:

@@ -108,12 +108,10 @@ class LeftStates:
 
 def joined_states(of_directories: Sequence[LeftStates]) -> LeftStates:
     """Merge the states of several log directories; the newest state of an id applies."""
-    states = dict[str, TransactionState]()
-    for state in [state for directory in of_directories for state in directory.by_id.values()]:
-        newest = states.get(state.transactional_id)
-        if newest is None or (newest.updated_ms, newest.status.value) < (state.updated_ms, state.status.value):
-            states[state.transactional_id] = state
-    return LeftStates(states, tuple(dict.fromkeys(note for directory in of_directories for note in directory.notes)))
+    states = [state for directory in of_directories for state in directory.by_id.values()]
+    states.sort(key=lambda state: (state.updated_ms, state.status.value))
+    notes = dict.fromkeys(note for directory in of_directories for note in directory.notes)
+    return LeftStates({state.transactional_id: state for state in states}, tuple(notes))
 
 
 def left_states(folders: Iterable[PartitionFolder]) -> LeftStates:

@@ -370,7 +370,7 @@ def loaded_files(names: Iterable[str], next_offset: Callable[[str], int]) -> Loa
             left_out[name] = "replaced by a .swap file"
     plain = {name: parsed for name, parsed in files.items() if not parsed.temporary and name not in left_out}
     loaded = LoadedFiles(left_out=left_out)
-    for name, parsed in {**plain, **swaps}.items():
+    for name, parsed in sorted({**plain, **swaps}.items(), key=lambda item: item[1].offset):
         if parsed.suffix == SNAPSHOT_SUFFIX:
             loaded.snapshots[parsed.offset] = name
         else:
@@ -378,8 +378,7 @@ def loaded_files(names: Iterable[str], next_offset: Callable[[str], int]) -> Loa
             loaded.segments.setdefault(parsed.offset, {})[parsed.suffix] = name
     for offset in [offset for offset, suffixes in loaded.segments.items() if LOG_SUFFIX not in suffixes]:
         left_out.update(dict.fromkeys(loaded.segments.pop(offset).values(), "an index without a log"))
-    ordered = dict(sorted(loaded.segments.items()))
-    return LoadedFiles(ordered, loaded.snapshots, left_out)
+    return loaded
 
 
 Positions = npt.NDArray[np.int64]

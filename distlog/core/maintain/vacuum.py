@@ -10,7 +10,7 @@ import itertools
 import logging
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -22,14 +22,7 @@ import pyarrow as pa
 from distlog.core import paths
 from distlog.core.arrays import numbers_of, table_of_rows
 from distlog.core.commits import actions, checkpoint, fields
-from distlog.core.commits.actions import (
-    REMOVE_TABLE,
-    Action,
-    GcFloor,
-    LogFloor,
-    Remove,
-    read_table,
-)
+from distlog.core.commits.actions import REMOVE_TABLE, Action, GcFloor, LogFloor, Remove, read_table
 from distlog.core.commits.commit_log import CommitLog, CommitRace
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.snapshot_loader import CHECKPOINTS_TRIED, CommitFiles
@@ -87,16 +80,11 @@ def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> Vacuum
         ) from None
 
 
-@contextmanager
-def removed_files_held(storage: Storage) -> Iterator[None]:
+def removed_files_held(storage: Storage) -> AbstractContextManager[object]:
     """Hold the lock on removed files. Raises LockHeldError, and StorageFullError if its file is missing."""
     # a restore checks that files exist, and then commits; on a full disk vacuum deletes files before it can commit
     # its horizon, so the horizon cannot refuse a restore in between
-    if not storage.is_local:
-        yield
-        return
-    with flocked(storage.local_path(paths.REMOVED_FILES_LOCK)):
-        yield
+    return flocked(storage.local_path(paths.REMOVED_FILES_LOCK)) if storage.is_local else nullcontext()
 
 
 class Referenced:

@@ -362,12 +362,11 @@ def newest_topic(storage: Storage, clock: Callable[[], int]) -> tuple[TopicHandl
 def _positions(newest: Iterable[OffsetsRecord], topic: str, since_ms: int) -> dict[str, dict[int, int]]:
     by_group = dict[str, dict[int, int]]()
     for record in newest:
-        value = record.value
+        if record.value is None:
+            continue
         try:
-            key = None if value is None else decode_offset_key(record.key)
-            position = (
-                decode_position(value) if key is not None and value is not None and key.topic == topic else None
-            )
+            key = decode_offset_key(record.key)
+            position = decode_position(record.value) if key is not None and key.topic == topic else None
         except CorruptRecordError as error:
             error.details |= {"partition": record.partition, "offset": record.offset}
             raise

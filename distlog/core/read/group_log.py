@@ -569,7 +569,12 @@ class Membership:
         for state in race:
             # an empty commit is a heartbeat too, and must not restore a former member
             if state.member(self.id) is None or not set(positions) <= set(state.owned_by(self.id)):
-                raise self._fenced()
+                self._lease_end = -math.inf
+                raise FencedMemberError(
+                    "nothing was committed: the group's other members declared this member dead, or the group was "
+                    "reset; continue from the group's committed offsets, and process each batch within the lease",
+                    group=self.log.group,
+                )
             moved = {n: offset if back else max(offset, state.positions[n]) for n, offset in positions.items()}
             renewed = _renewed(_without(state, self._dead(state)), self.id)
             race.put(dataclasses.replace(renewed, positions={**renewed.positions, **moved}))
@@ -686,14 +691,6 @@ class Membership:
         self._learn(state)
         self.leaving = {number: since for number, since in self.leaving.items() if number in self.owned}
         self._lease_end, self._beat_at = self._terms(started)
-
-    def _fenced(self) -> FencedMemberError:
-        self._lease_end = -math.inf
-        return FencedMemberError(
-            "nothing was committed: the group's other members declared this member dead, or the group was reset; "
-            "continue from the group's committed offsets, and process each batch within the lease",
-            group=self.log.group,
-        )
 
 
 def _ids(state: GroupState) -> set[str]:
