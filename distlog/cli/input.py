@@ -148,7 +148,7 @@ class StreamReading:
 
     def __iter__(self) -> Iterator[Part | None]:
         """Raises OSError, and InvalidRecordError for a bad line."""
-        position = lines = 0
+        position = 0
         with nullcontext(sys.stdin.buffer) if self._path == STANDARD_INPUT else open(self._path, "rb") as file:
             for text in blocks(file, wait=self._wait):
                 if text is None:
@@ -157,8 +157,8 @@ class StreamReading:
                 if position == 0:
                     check_stream(text[:HEAD_BYTES])
                     text = text.removeprefix(UTF8_MARK)
-                yield from self._lines.block(Block(position, text), lines)
-                position, lines = position + len(text) + 1, lines + text.count(b"\n") + 1
+                yield from self._lines.block(Block(position, text))
+                position += len(text) + 1
 
     def remaining(self) -> Iterator[Part]:
         return self._lines.remaining()

@@ -97,7 +97,7 @@ class FileReader:
             elif form == CSV:
                 is_packed, storage = file.kind.compression is not None, self.storage
                 blocks = split_blocks(storage, whole_file(file)) if is_packed else lines_after(storage, file, 0)
-                LineReading(self, form, seen_fields, file).read_names(blocks)
+                LineReading(self, form, seen_fields, file).read_names(next(blocks))
             else:
                 self.parser(form, seen_fields)
 
@@ -276,10 +276,10 @@ class RunReading:
         reader, file = self._reader, split.file
         lines = LineReading(reader, file.kind.format, self.report.seen_fields, file)
         if split.start and file.kind.format == CSV:
-            lines.read_names(lines_after(reader.storage, file, 0))
+            lines.read_names(next(lines_after(reader.storage, file, 0)))
         report = SplitReport(None, split.end, 0, 0)
         try:
-            for part in self._parts(split, lines):
+            for part in lines.split(split):
                 records, skipped = report.records + part.records.num_rows, report.skipped + part.skipped
                 report = SplitReport(lines.start, lines.end, records, skipped)
                 yield part
@@ -289,15 +289,6 @@ class RunReading:
             self.report.error = error
             report = SplitReport(lines.start, lines.end, report.records, report.skipped)
         self.report.splits.append(report)
-
-    def _parts(self, split: FileSplit, lines: LineReading) -> Iterator[Part]:
-        lines_before = None if split.start else 0
-        for block in split_blocks(self._reader.storage, split):
-            yield from lines.block(block, lines_before)
-            lines_before = None if lines_before is None else lines_before + block.text.count(b"\n") + 1
-        is_end = split.end >= split.file.size or split.file.kind.compression is not None
-        position = lines.next_position
-        yield from lines.remaining(() if is_end else lines_after(self._reader.storage, split.file, position))
 
 
 def _groups(run: Run) -> Iterator[list[FileSplit]]:
@@ -324,45 +315,49 @@ class LineReading:
     def __init__(self, reader: FileReader, form: str, seen_fields: SeenFields, file: InputFile | None = None) -> None:
         self._reader, self._form, self._seen_fields, self._file = reader, form, seen_fields, file
         self._parser = None if form == CSV else reader.parser(form, seen_fields)
-        self._carried, self._consumed, self._origin = b"", 0, Origin(0, file, 0, 0)
+        #: The bytes of an unfinished row, and the source of the next bytes to parse.
+        self._carried, self._origin = b"", Origin(0, file, 0, 0)
+        self._consumed = 0
         self.start: int | None = None
         self.end = 0
 
-    @property
-    def next_position(self) -> int:
-        return self.end + len(self._carried)
-
-    def read_names(self, blocks: Iterator[Block]) -> None:
-        self._parse_names(next(blocks).text.partition(b"\n")[0])
-
-    def _parse_names(self, line: bytes) -> None:
+    def read_names(self, block: Block) -> None:
+        """Read the names of the columns of CSV in the first line of the first block."""
         try:
-            self._parser = self._reader.parser(self._form, self._seen_fields, header_names(line))
+            names = header_names(block.text.partition(b"\n")[0])
+            self._parser = self._reader.parser(self._form, self._seen_fields, names)
         except InvalidRecordError as error:
             error.details.setdefault("file", self._file.name if self._file else None)
             raise
 
-    def block(self, block: Block, lines: int | None) -> Iterator[Part]:
-        """The records of the next block, which starts after `lines` lines of the file (None: unknown)."""
-        text, position = block.text, block.position
-        self.start = position if self.start is None else self.start
+    def split(self, split: FileSplit) -> Iterator[Part]:
+        """Yield the records of the rows that begin in the split."""
+        for block in split_blocks(self._reader.storage, split):
+            yield from self.block(block)
+        is_end = split.end >= split.file.size or split.file.kind.compression is not None
+        position = self.end + len(self._carried)
+        yield from self.remaining(() if is_end else lines_after(self._reader.storage, split.file, position))
+
+    def block(self, block: Block) -> Iterator[Part]:
+        """Yield the records of the next block."""
+        text = block.text
+        if self.start is None:
+            self.start = block.position
+            # only at the beginning of a file the number of lines before is known
+            self._origin = Origin(0, self._file, block.position, 0 if block.position <= len(UTF8_MARK) else None)
         if self._parser is None:
             line, newline, text = text.partition(b"\n")
-            self._parse_names(line)
-            position, lines = position + len(line) + 1, None if lines is None else lines + 1
-            self.end = position
+            self.read_names(block)
+            self.end = block.position + len(line) + 1
+            self._origin = Origin(0, self._file, self.end, 1)
             if not newline:
                 nothing = pa.table({"value": pa.nulls(0, pa.binary())})
                 yield Part(nothing, 0, 0, b"", None, [Origin(0, self._file, 0, 0)])
                 return
-        if self._carried:
-            text = self._carried + text
-        else:
-            self._origin = Origin(0, self._file, position, lines)
-        yield from self.parts(text, [self._origin])
+        yield from self.parts(self._carried + text, [self._origin])
 
     def remaining(self, blocks: Iterable[Block] = ()) -> Iterator[Part]:
-        """The records of the carried lines, an unfinished row of CSV, whose end `blocks` may have."""
+        """Yield the records of the carried lines, an unfinished row of CSV, whose end `blocks` may have."""
         limit = len(self._carried)
         for block in blocks if limit else ():
             yield from self.parts(self._carried + block.text, [self._origin], limit)
@@ -376,7 +371,7 @@ class LineReading:
     def parts(
         self, text: bytes, origins: Sequence[Origin], limit: int | None = None, *, is_last: bool = False
     ) -> Iterator[Part]:
-        """The records that begin in the first `limit` bytes of a block; then the error of a bad line."""
+        """Yield the records that begin in the first `limit` bytes of a block; then raise the error of a bad line."""
         origin = origins[0]
         assert self._parser is not None
         try:
