@@ -74,21 +74,22 @@ class CsvRows:
 
     def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
         """Parse as `LineParser`; a row that has not ended in the block is not consumed, unless it `is_last`."""
-        size, text = len(text), text + b"\n"
-        table = _all_rows(text, self.names) if limit >= size else None
+        is_whole, text = limit >= len(text), text + b"\n"
+        end = len(text) if is_whole else limit
+        table = _all_rows(text, self.names) if is_whole else None
         if table is not None:
             columns, bad_times = self._columns(table)
             if not bad_times:
                 return Parsed(columns, (), len(text))
         spans, bad, position = list[tuple[int, int]](), dict[int, str](), 0
-        while position < min(limit, size) or (limit >= size and position < len(text)):
+        while position < end:
             start = position
-            while (limit >= size or position < limit) and (row := _ROW.match(text, position)):
+            while position < end and (row := _ROW.match(text, position)):
                 position = row.end()
             spans.append((start, position))
             if blanks := _BLANKS.match(text, position):
                 position = blanks.end()
-            elif position < (len(text) if limit >= size else limit):
+            elif position < end:
                 is_open = _OPEN.match(text, position) is not None
                 if is_open and not is_last and text.count(b"\n", position) <= _MOST_LINES:
                     break

@@ -57,32 +57,30 @@ class AdoptedSegment(NamedTuple):
         return self.position + self.info.log_bytes
 
 
-class LogState(NamedTuple):
-    """The state of a partition after its batches: open transactions and producers."""
+class PartitionReading(NamedTuple):
+    """A partition in progress: its open transactions and producers after the batches that were read."""
 
+    folder: PartitionFolder
+    #: The setting of the topic's offset indexes.
+    interval_bytes: int
+    #: The offset at which the segment is split that has it.
+    split_at: int
     transactions: OpenTransactions
     producers: ProducerStates
 
 
 def read_segments(
-    folder: PartitionFolder,
-    base_offset: int,
-    end: int | None,
-    state: LogState,
-    interval_bytes: int,
-    *,
-    checked: bool,
-    split_at: int = 0,
+    reading: PartitionReading, base_offset: int, end: int | None, *, checked: bool
 ) -> Iterator[AdoptedSegment]:
     """Describe the segment at `base_offset`; several if it spans `split_at`, or if its indexes overflow."""
     # a broker splits these at load too (KAFKA-6264; `LocalLog.splitOverflowedSegment`); the headers have all that a
     # commit needs, even the file's checksum, joined from the checksums of batches: only after a crash the log is read
-    names: Mapping[str, str] = folder.loaded.segments[base_offset]
+    names: Mapping[str, str] = reading.folder.loaded.segments[base_offset]
     file, position = names[".log"], 0
     begin: int | None = base_offset
     while begin is not None:
-        inspection = _Inspection(folder, names, begin, end, interval_bytes, state, split_at)
-        walk = folder.walk(file, checked=checked, start=position, offset_index=inspection.indexes[".index"])
+        inspection = _Inspection(reading, names, begin, end)
+        walk = reading.folder.walk(file, checked=checked, start=position, offset_index=inspection.indexes[".index"])
         for batches in walk:
             inspection.add(walk, batches)
         yield inspection.finish(walk, position)
@@ -94,21 +92,13 @@ class _Inspection:
     """The description of a segment in progress; `end` is the base offset of the next file, None for the last file."""
 
     def __init__(
-        self,
-        folder: PartitionFolder,
-        names: Mapping[str, str],
-        base_offset: int,
-        end: int | None,
-        interval_bytes: int,
-        state: LogState,
-        split_at: int,
+        self, reading: PartitionReading, names: Mapping[str, str], base_offset: int, end: int | None
     ) -> None:
-        self.folder, self.names, self.base_offset, self.end = folder, names, base_offset, end
-        self.state, self.split_at = state, split_at
+        self.reading, self.names, self.base_offset, self.end = reading, names, base_offset, end
+        folder = self.folder = reading.folder
         self.stem = f"{base_offset:020d}"
-        self.log = LogDescription(base_offset, interval_bytes=interval_bytes)
+        self.log = LogDescription(base_offset, interval_bytes=reading.interval_bytes)
         self.aborted = list[AbortedTransaction]()
-        self.newest_timestamp = NO_TIMESTAMP
         #: The bytes and the header of the batch with the largest timestamp.
         self.newest: tuple[memoryview, Any] | None = None
         self.has_old_formats = self.is_sparse = False
@@ -126,8 +116,8 @@ class _Inspection:
 
     def add(self, walk: BatchWalk, batches: Batches) -> None:
         """Add the next batches; ends the walk before a batch that cannot follow."""
-        if self.base_offset < self.split_at <= int(batches.rows["base_offset"][-1]):
-            row = int(np.argmax(batches.rows["base_offset"] >= self.split_at))
+        if self.base_offset < self.reading.split_at <= int(batches.rows["base_offset"][-1]):
+            row = int(np.argmax(batches.rows["base_offset"] >= self.reading.split_at))
             self.next_base = int(batches.rows["base_offset"][row])
             batches = walk.stop(batches, row, None)
             if not len(batches.rows):
@@ -147,14 +137,14 @@ class _Inspection:
             raise CorruptRecordError(text, file=self.folder.path(self.names[".log"]))
         # a batch that a cleaner emptied does not start or abort transactions
         filled = batches.rows[batches.rows["record_count"] > 0]
-        self.aborted += self.state.transactions.observe(batches.data, filled)
-        self.state.producers.observe(batches.data, batches.rows)
+        self.aborted += self.reading.transactions.observe(batches.data, filled)
+        self.reading.producers.observe(batches.data, batches.rows)
         for check in self.checks.values():
             check.add(batches.rows, batches.position)
-        newest = int(batches.rows["max_timestamp"].argmax())
-        if batches.rows["max_timestamp"][newest] > self.newest_timestamp:
-            self.newest_timestamp = int(batches.rows["max_timestamp"][newest])
-            self.newest = batches.data, batches.rows[newest : newest + 1].copy()
+        row = int(batches.rows["max_timestamp"].argmax())
+        largest = NO_TIMESTAMP if self.newest is None else self.newest[1]["max_timestamp"][0]
+        if batches.rows["max_timestamp"][row] > largest:
+            self.newest = batches.data, batches.rows[row : row + 1].copy()
         self.is_sparse |= bool(batches.rows["record_count"].sum() < self.log.next_offset - begin)
         self.has_old_formats |= bool((batches.rows["magic"] < 2).any())
 
@@ -180,7 +170,7 @@ class _Inspection:
         changes: dict[str, Any] = {
             **of_records,
             **index_fields_of({suffix: contents.get(suffix, b"") for suffix in _INDEX_NAMES}),
-            "first_unstable_offset": self.state.transactions.first_offset,
+            "first_unstable_offset": self.reading.transactions.first_offset,
         }
         end = self.end if self.next_base is None else self.next_base
         gap = 0 if walk.damage is not None or end is None else max(0, end - info.next_offset)
@@ -276,9 +266,9 @@ def read_partition(
 ) -> AdoptedPartition:
     """Describe the partition's files from `split_at`; gaps are valid if it `is_compacted`."""
     folder = log_dir.folder(name)
-    state = LogState(OpenTransactions(), folder.producers())
+    reading = PartitionReading(folder, interval_bytes, split_at, OpenTransactions(), folder.producers())
     notes = [f"{file}: {reason}" for file, reason in sorted(folder.loaded.left_out.items())]
-    segments = list(_segments(log_dir, folder, state, interval_bytes, notes, split_at))
+    segments = list(_segments(log_dir, reading, notes))
     checkpoint = log_dir.log_start_offsets.get(name, 0)
     end = segments[-1].info.next_offset if segments else checkpoint
     if segments and end < checkpoint:
@@ -308,7 +298,7 @@ def read_partition(
         end,
         min(log_dir.first_dirty_offsets.get(name, 0), end),
         tuple(segment for segment in segments if segment.info.next_offset > max(start, segment.info.base_offset)),
-        _producers(folder, segments, state.producers, end).snapshot(),
+        _producers(folder, segments, reading.producers, end).snapshot(),
         folder.leader_epochs(start, end),
         high_watermark,
         folder.topic_id(),
@@ -316,16 +306,14 @@ def read_partition(
     )
 
 
-def _segments(
-    log_dir: LogDir, folder: PartitionFolder, state: LogState, interval_bytes: int, notes: list[str], split_at: int
-) -> Iterator[AdoptedSegment]:
+def _segments(log_dir: LogDir, reading: PartitionReading, notes: list[str]) -> Iterator[AdoptedSegment]:
+    folder, split_at = reading.folder, reading.split_at
     bases = list(folder.loaded.segments)
     recovery_point = log_dir.recovery_points.get(folder.name, 0)
     for number, (base, end) in enumerate(itertools.zip_longest(bases, bases[1:])):
         # as a broker, check after a crash all bytes that may not have been synced
         checked = not log_dir.clean and (end is None or end > recovery_point)
-        segments = read_segments(folder, base, end, state, interval_bytes, checked=checked, split_at=split_at)
-        for segment in segments:
+        for segment in read_segments(reading, base, end, checked=checked):
             if segment.damage is not None and not checked and end is not None:
                 raise segment.damage
             if segment.info.base_offset >= split_at:
