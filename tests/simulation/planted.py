@@ -191,8 +191,8 @@ def _log_floor_is_not_committed() -> Any:
     real = vacuum._raise_floor
 
     def raise_floor(*arguments: Any) -> Any:
-        head = real(*arguments[:-1], 0)
-        return dataclasses.replace(head, log_floor=max(head.log_floor, arguments[-1]))
+        head, freed = real(*arguments[:-1], 0)
+        return dataclasses.replace(head, log_floor=max(head.log_floor, arguments[-1])), freed
 
     return mock.patch.object(vacuum, "_raise_floor", raise_floor)
 
@@ -531,7 +531,7 @@ BUGS: Mapping[str, Bug] = {
     "a replay is known only at the start": bug(_replays_only_at_first, "appender"),
     "files below the floor are committed": bug(_old_files_are_committed, "vacuum", "still"),
     "vacuum does not commit its floor": bug(
-        patched(vacuum, "_raise_floor", lambda storage, log, head, *_: head), "vacuum", "still"
+        patched(vacuum, "_raise_floor", lambda storage, log, head, *_: (head, [])), "vacuum", "still"
     ),
     "vacuum waits half as long": bug(_delay_of(0.5), "vacuum", "reader"),
     "vacuum does not wait": bug(_delay_of(0.0), "vacuum"),

@@ -271,7 +271,7 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
     folders, garbage = _segment_folders(storage, head.name), list[FileInfo]()
     if not dry_run:
         # even if the horizon is committed already: that writer may not have synced it
-        head = _raise_floor(storage, log, head, floor, folders, garbage, log_floor)
+        head, garbage = _raise_floor(storage, log, head, floor, folders, log_floor)
         log_floor = head.log_floor
     referenced = Referenced(storage, log, head, floor, folder.oldest())
     files = list(folder.other_files)
@@ -332,29 +332,20 @@ def _chunks_of(storage: Storage, folders: Iterable[str]) -> Iterator[list[FileIn
 
 
 def _raise_floor(
-    storage: Storage,
-    log: CommitLog,
-    head: Snapshot,
-    floor: int,
-    folders: Sequence[str],
-    freed: list[FileInfo],
-    log_floor: int,
-) -> Snapshot:
-    """Commit the vacuum and log retention horizons; returns the state right after."""
-    kept_ms = head.commits_kept_ms
+    storage: Storage, log: CommitLog, head: Snapshot, floor: int, folders: Sequence[str], log_floor: int
+) -> tuple[Snapshot, list[FileInfo]]:
+    """Commit the horizons of vacuum and of commits; returns the state after, and files deleted to make room."""
+    freed, kept_ms = list[FileInfo](), head.commits_kept_ms
+    with suppress(StorageFullError):
+        return _commit_floors(log, head, floor, log_floor, kept_ms), freed
     try:
-        return _commit_floors(log, head, floor, log_floor, kept_ms)
-    except StorageFullError:
-        try:
-            with removed_files_held(storage):
-                head = log.load(include_dropped=True)
-                freed += _free(storage, log, head, floor, folders)
-                return _commit_floors(log, head, floor, log_floor, kept_ms)
-        except StorageFullError as error:
-            text = (
-                f"no space for vacuum's commit of under 4 KiB, though it deleted {counted(len(freed), 'file')} first"
-            )
-            raise StorageFullError(f"{text}: free a little elsewhere, then vacuum again", **error.details) from error
+        with removed_files_held(storage):
+            head = log.load(include_dropped=True)
+            freed += _free(storage, log, head, floor, folders)
+            return _commit_floors(log, head, floor, log_floor, kept_ms), freed
+    except StorageFullError as error:
+        text = f"no space for vacuum's commit of under 4 KiB, though it deleted {counted(len(freed), 'file')} first"
+        raise StorageFullError(f"{text}: free a little elsewhere, then vacuum again", **error.details) from error
 
 
 def _commit_floors(log: CommitLog, snapshot: Snapshot, floor: int, log_floor: int, kept_ms: int | None) -> Snapshot:
