@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any
 
@@ -27,7 +27,7 @@ from distlog.core.commits.actions import (
     each_action,
 )
 from distlog.core.commits.commit_log import CommitLog, CommitRace
-from distlog.core.commits.segment_table import UNKNOWN
+from distlog.core.commits.segment_table import UNKNOWN, SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import (
@@ -128,7 +128,8 @@ def adopt_topic(
                 text = "no partition.metadata shows whether the topic at this address is the same: "
                 text += "adopt to another address, all directories at once"
             raise TopicExistsError(text, url=topic.url)
-        if (grown := _grow(log, existing, topic, partitions, linked=is_linked, dry_run=dry_run)) is not None:
+        grown = _Growth(log, existing, topic, partitions).run(linked=is_linked, dry_run=dry_run)
+        if grown is not None:
             return grown
         return adopt_topic(replicas, topic, open_log, config, states, by_links=by_links)
     adopted = AdoptedTopic(name, topic.url, tuple(partitions), tuple(_notes(partitions)))
@@ -424,140 +425,122 @@ def _producer_batches(
     return [ProducerBatches(batches)] if batches else []
 
 
-def _grow(
-    log: CommitLog,
-    existing: Snapshot,
-    topic: Storage,
-    partitions: Sequence[AdoptedPartition],
-    *,
-    linked: bool,
-    dry_run: bool,
-) -> _Adoption | None:
-    """Append new records of the log directories to an imported topic, in one commit; None if it changed since."""
-    adopted_ends = cache(partial(_adopted_ends, log, existing))
-    states = {number: _state(existing, number) for number in (partition.name.partition for partition in partitions)}
-    parts = (
-        _new_part(existing, states[partition.name.partition], partition, adopted_ends, topic.url)
-        for partition in partitions
-    )
-    new = [part for part in parts if part is not None]
-    notes = []
-    for part in new:
-        first, end_offset = states[part.name.partition].log_end_offset or part.log_start_offset, part.log_end_offset
-        added = ", without records" if first == end_offset else f" the offsets from {first} to {end_offset}"
-        notes.append(f"partition {part.name.partition}: added{added}")
-    notes += _notes(new, len(existing.partitions))
-    adopted = AdoptedTopic(existing.name, topic.url, tuple(new), tuple(notes), was_there=True)
-    if dry_run or not new:
-        if not dry_run:
-            end(topic)
-        return adopted, log, existing
-    for part in new:
-        if linked and any(segment.position for segment in part.segments):
-            text = "the broker has appended to files that it shares with the topic: adopt to another address"
-            raise StorageError(text, url=topic.url, partition=part.name.partition)
-    with adopting(topic):
-        try:
-            # another import may have ended since, and then the files belong to the topic
-            if is_unchanged := _is_unchanged(existing, log.load(include_dropped=True), states):
+class _Growth:
+    """The records and partitions of the log directories that the imported topic `existing` lacks."""
+
+    def __init__(
+        self, log: CommitLog, existing: Snapshot, topic: Storage, partitions: Sequence[AdoptedPartition]
+    ) -> None:
+        self._log, self._existing, self._topic = log, existing, topic
+        self._states = {number: _state(existing, number) for number in (part.name.partition for part in partitions)}
+        self._new = [part for part in map(self._new_part, partitions) if part is not None]
+
+    def run(self, *, linked: bool, dry_run: bool) -> _Adoption | None:
+        """Append the new records in one commit; returns None if the topic has changed since."""
+        log, existing, topic, notes = self._log, self._existing, self._topic, list[str]()
+        for part in self._new:
+            first, end_offset = self._states[part.name.partition].log_end_offset, part.log_end_offset
+            first = first or part.log_start_offset
+            added = ", without records" if first == end_offset else f" the offsets from {first} to {end_offset}"
+            notes.append(f"partition {part.name.partition}: added{added}")
+        notes += _notes(self._new, len(existing.partitions))
+        adopted = AdoptedTopic(existing.name, topic.url, tuple(self._new), tuple(notes), was_there=True)
+        if dry_run or not self._new:
+            if not dry_run:
+                end(topic)
+            return adopted, log, existing
+        for part in self._new:
+            if linked and any(segment.position for segment in part.segments):
+                text = "the broker has appended to files that it shares with the topic: adopt to another address"
+                raise StorageError(text, url=topic.url, partition=part.name.partition)
+        with adopting(topic):
+            try:
+                # another import may have ended since, and then the files belong to the topic
+                if not self._is_unchanged(log.load(include_dropped=True)):
+                    return None
                 if topic.is_local:
                     # the files of an import that crashed
-                    infos = [segment.info for part in new for segment in part.segments]
+                    infos = [segment.info for part in self._new for segment in part.segments]
                     stems = [(existing.name, info.partition, info.stem) for info in infos]
                     suffixes = paths.SEGMENT_SUFFIXES
                     topic.delete([paths.segment_file(*stem, suffix) for stem in stems for suffix in suffixes])
-                for part in new:
+                for part in self._new:
                     write_partition(topic, existing.name, part, linked=linked)
-                snapshot = _commit_adopted(topic, log, existing, new, states)
-        finally:
-            end(topic)
-    return (adopted, log, snapshot) if is_unchanged else None
+                return adopted, log, self._commit()
+            finally:
+                end(topic)
 
+    def _is_unchanged(self, head: Snapshot) -> bool:
+        is_same = not head.dropped and head.topic_id == self._existing.topic_id
+        return is_same and all(_state(head, number) == state for number, state in self._states.items())
 
-def _is_unchanged(existing: Snapshot, head: Snapshot, states: Mapping[int, PartitionState]) -> bool:
-    is_same = not head.dropped and head.topic_id == existing.topic_id
-    return is_same and all(_state(head, number) == state for number, state in states.items())
+    def _commit(self) -> Snapshot:
+        with CommitRace(self._log, self._existing, "import") as race:
+            for head in race:
+                if not self._is_unchanged(head):
+                    text = "nothing was adopted: the topic was changed concurrently; adopt again"
+                    raise CommitConflictError(text, url=self._topic.url)
+                count = max(part.name.partition for part in self._new) + 1
+                actions: list[Action] = [SetPartitions(count)] if count > len(head.partitions) else []
+                for part in self._new:
+                    is_empty = not self._states[part.name.partition].log_end_offset
+                    actions += part.actions() if is_empty else [Add(segment.info) for segment in part.segments]
+                race.put([*actions, *_producer_batches(self._topic, self._new, self._states)])
+        return race.after
 
+    def _new_part(self, partition: AdoptedPartition) -> AdoptedPartition | None:
+        """Return the part of a partition that the topic lacks, if any. Raises TopicExistsError if it does not fit."""
+        number = partition.name.partition
+        state, topic_end = self._states[number], self._states[number].log_end_offset
+        if not topic_end and state.active is None:
+            return partition if partition.log_end_offset or number >= len(self._existing.partitions) else None
+        if not partition.segments or _is_same_end(state, partition.segments[-1].info):
+            return None
+        if partition.log_end_offset <= self._adopted_ends.get(number, 0):
+            return None
+        earlier = [segment for segment in partition.segments if segment.info.base_offset < topic_end]
+        new = partition.segments[len(earlier) :]
+        is_next = bool(new) and new[0].info.base_offset == topic_end and state.active is None
+        is_same_log = not earlier or _is_same_end(state, earlier[-1].info)
+        # if the commits of imports are deleted, a batch in both logs decides
+        adopted_end = self._adopted_ends.get(number, topic_end if earlier else 0)
+        if not (is_next and is_same_log and adopted_end == topic_end):
+            text = (
+                f"partition {number} has other records than the log directory, which ends at "
+                f"{partition.log_end_offset}: they were appended, or rewritten, since it was adopted: adopt to "
+                "another address"
+            )
+            raise TopicExistsError(text, url=self._topic.url, partition=number, log_end_offset=topic_end)
+        return dataclasses.replace(partition, segments=new)
 
-def _commit_adopted(
-    topic: Storage,
-    log: CommitLog,
-    existing: Snapshot,
-    new: Sequence[AdoptedPartition],
-    states: Mapping[int, PartitionState],
-) -> Snapshot:
-    with CommitRace(log, existing, "import") as race:
-        for head in race:
-            if not _is_unchanged(existing, head, states):
-                text = "nothing was adopted: the topic was changed concurrently; adopt again"
-                raise CommitConflictError(text, url=topic.url)
-            count = max(part.name.partition for part in new) + 1
-            actions: list[Action] = [SetPartitions(count)] if count > len(head.partitions) else []
-            for part in new:
-                is_empty = not states[part.name.partition].log_end_offset
-                actions += part.actions() if is_empty else [Add(segment.info) for segment in part.segments]
-            race.put([*actions, *_producer_batches(topic, new, states)])
-    return race.after
+    @cached_property
+    def _adopted_ends(self) -> Mapping[int, int]:
+        """The end of imported offsets per partition, as far as the stored commits have it."""
+        ends = dict[int, int]()
+        for commit in self._log.history():
+            imported = (commit.topic_id, commit.operation) == (self._existing.topic_id, "import")
+            for action in each_action(commit.actions) if imported else ():
+                if isinstance(action, Add):
+                    number, offset = action.segment.partition, action.segment.next_offset
+                elif isinstance(action, SetLogStartOffset):
+                    number, offset = action.partition, action.offset
+                else:
+                    continue
+                ends[number] = max(ends.get(number, 0), offset)
+        return ends
 
 
 def _state(snapshot: Snapshot, partition: int) -> PartitionState:
     return snapshot.partitions[partition] if partition < len(snapshot.partitions) else PartitionState()
 
 
-def _new_part(
-    existing: Snapshot,
-    state: PartitionState,
-    partition: AdoptedPartition,
-    adopted_ends: Callable[[], Mapping[int, int]],
-    url: str,
-) -> AdoptedPartition | None:
-    """Return the part of a partition that the topic lacks, if any. Raises TopicExistsError if it does not fit."""
-    number, topic_end = partition.name.partition, state.log_end_offset
-    if not topic_end and state.active is None:
-        return partition if partition.log_end_offset or number >= len(existing.partitions) else None
-    last = partition.segments[-1].info if partition.segments else None
-    if last is None or _is_same_end(state, last.next_offset, last.last_batch_crc):
-        return None
-    if partition.log_end_offset <= adopted_ends().get(number, 0):
-        return None
-    earlier = [segment for segment in partition.segments if segment.info.base_offset < topic_end]
-    new = tuple(segment for segment in partition.segments if segment.info.base_offset >= topic_end)
-    is_next = bool(new) and new[0].info.base_offset == topic_end and state.active is None
-    is_same_log = not earlier or _is_same_end(state, earlier[-1].info.next_offset, earlier[-1].info.last_batch_crc)
-    # if the commits of imports are deleted, a batch in both logs decides
-    adopted_end = adopted_ends().get(number, topic_end if earlier else 0)
-    if not (is_next and is_same_log and adopted_end == topic_end):
-        text = (
-            f"partition {number} has other records than the log directory, which ends at {partition.log_end_offset}: "
-            "they were appended, or rewritten, since it was adopted: adopt to another address"
-        )
-        raise TopicExistsError(text, url=url, partition=number, log_end_offset=topic_end)
-    return dataclasses.replace(partition, segments=new)
-
-
-def _is_same_end(state: PartitionState, next_offset: int, last_batch_crc: int) -> bool:
-    """Return whether a segment of the topic ends there, with the batch of this checksum."""
-    index = int(state.segments.next_offsets.searchsorted(next_offset))
-    if index == len(state.segments) or last_batch_crc == UNKNOWN:
+def _is_same_end(state: PartitionState, segment: SegmentInfo) -> bool:
+    """Return whether a segment of the topic ends where this one does, with the same last batch."""
+    index = int(state.segments.next_offsets.searchsorted(segment.next_offset))
+    if index == len(state.segments) or segment.last_batch_crc == UNKNOWN:
         return False
-    segment = state.segments[index]
-    return bool((segment.next_offset, segment.last_batch_crc) == (next_offset, last_batch_crc))
-
-
-def _adopted_ends(log: CommitLog, existing: Snapshot) -> Mapping[int, int]:
-    """Return the end of imported offsets per partition, as far as the stored commits have it."""
-    ends = dict[int, int]()
-    for commit in log.history():
-        imported = (commit.topic_id, commit.operation) == (existing.topic_id, "import")
-        for action in each_action(commit.actions) if imported else ():
-            if isinstance(action, Add):
-                number, offset = action.segment.partition, action.segment.next_offset
-            elif isinstance(action, SetLogStartOffset):
-                number, offset = action.partition, action.offset
-            else:
-                continue
-            ends[number] = max(ends.get(number, 0), offset)
-    return ends
+    stored = state.segments[index]
+    return (stored.next_offset, stored.last_batch_crc) == (segment.next_offset, segment.last_batch_crc)
 
 
 def _topic_id(copies: Iterable[Sequence[AdoptedPartition]]) -> str | None:
