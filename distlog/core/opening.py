@@ -634,7 +634,7 @@ def _adopt(
     dry_run: bool,
 ) -> tuple[AdoptedTopic, Topic | None]:
     adopted, log, snapshot = adopt_topic(
-        replicas, target, topic_log, settings.config, states, by_links=by_links, dry_run=dry_run
+        replicas, target, settings.config, states, by_links=by_links, dry_run=dry_run
     )
     if not adopted.was_there:
         notes = (*adopted.notes, *settings.notes)

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -58,6 +58,7 @@ from distlog.core.kafka.transactions import TransactionState, TransactionStatus,
 from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
 from distlog.core.segments.producer_states import OpenTransactions, ProducerStates, read_producer_snapshot
 from distlog.core.segments.segment_parts import index_fields_of
+from distlog.core.segments.segment_reader import topic_log
 from distlog.core.segments.segment_state import LogDescription
 from distlog.core.storage.local_files import failing_as, make_folders
 from distlog.core.storage.locks_and_pages import flocked
@@ -95,21 +96,14 @@ _Adoption = tuple[AdoptedTopic, CommitLog, Snapshot | None]
 
 
 def adopt_topic(
-    replicas: Replicas,
-    topic: Storage,
-    open_log: Callable[[Storage], CommitLog],
-    config: TopicConfig,
-    states: LeftStates,
-    *,
-    by_links: bool,
-    dry_run: bool = False,
+    replicas: Replicas, topic: Storage, config: TopicConfig, states: LeftStates, *, by_links: bool, dry_run: bool
 ) -> _Adoption:
     """Import the partitions `replicas` as the topic in the folder `topic`, and return its snapshot, too.
 
     All files are written first, then one commit makes the topic: after a crash, adopt again. The topic of an earlier
     import gets new partitions, and new records if its log ends with a batch that the broker's log also has.
     """
-    log, name = open_log(topic), paths.check_topic_name(paths.last_part(topic.url.rstrip("/")))
+    log, name = topic_log(topic), paths.check_topic_name(paths.last_part(topic.url.rstrip("/")))
     if by_links and parse_partition_folder(name) is not None:
         text = "a topic of this name cannot be adopted without a copy: its folder would look like a partition's"
         raise InvalidTopicError(text, topic=name)
@@ -131,7 +125,7 @@ def adopt_topic(
         grown = _Growth(log, existing, topic, partitions).run(linked=is_linked, dry_run=dry_run)
         if grown is not None:
             return grown
-        return adopt_topic(replicas, topic, open_log, config, states, by_links=by_links)
+        return adopt_topic(replicas, topic, config, states, by_links=by_links, dry_run=dry_run)
     adopted = AdoptedTopic(name, topic.url, tuple(partitions), tuple(_notes(partitions)))
     if dry_run:
         return adopted, log, None
@@ -152,7 +146,7 @@ def adopt_topic(
                 end(topic)
                 return adopted, log, snapshot
         end(topic)
-    return adopt_topic(replicas, topic, open_log, config, states, by_links=by_links)
+    return adopt_topic(replicas, topic, config, states, by_links=by_links, dry_run=dry_run)
 
 
 def with_end_markers(partition: AdoptedPartition, states: LeftStates) -> AdoptedPartition:
