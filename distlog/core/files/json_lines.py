@@ -23,6 +23,9 @@ from distlog.core.format.record_batch import HEADERS_TYPE
 from distlog.core.integers import MAX_INT
 from distlog.core.write.rows import ACCEPTED, IGNORED
 
+Bytes = npt.NDArray[np.uint8]
+Longs = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 _FIELDS_TYPES = {"timestamp": pa.int64(), "key": pa.binary(), "value": pa.binary()}
 #: How many names of fields the error of a wrong name shows.
 _NAMES_SEEN = 20
@@ -109,7 +112,7 @@ class JsonFields:
             is_dense = len(rows) == len(scanned.states)
             return Parsed(pa.table(columns), bad=(), consumed=len(text) + 1, starts=None if is_dense else starts)
         is_good = ~np.isin(rows, [*bad])
-        counts_before: npt.NDArray[np.int64] = np.cumsum(is_good) - is_good
+        counts_before: Longs = np.cumsum(is_good) - is_good
         lines = [
             BadLine(int(starts[index]), int(counts_before[index]), bad[int(rows[index])])
             for index in np.flatnonzero(~is_good).tolist()
@@ -223,32 +226,31 @@ def _after_spaces(line: str, position: int, mark: str) -> int:
 class _Scanned:
     """The lines of a block and their fields, as `scan_objects` finds them."""
 
-    data: npt.NDArray[np.uint8]
+    data: Bytes
     names: Sequence[str]
-    lines: npt.NDArray[np.int64]
-    line_sizes: npt.NDArray[np.int64]
-    states: npt.NDArray[np.uint8]
+    lines: Longs
+    line_sizes: Longs
+    states: Bytes
     #: A row per line, and a column per name, as in `starts` and `sizes`.
-    kinds: npt.NDArray[np.uint8]
-    starts: npt.NDArray[np.int64]
-    sizes: npt.NDArray[np.int64]
+    kinds: Bytes
+    starts: Longs
+    sizes: Longs
 
     @classmethod
     def of(cls, text: bytes, names: Sequence[str]) -> _Scanned:
         encoded = [name.encode() for name in names]
         ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
-        count, fields = text.count(b"\n") + 1, len(names)
+        shape = count, _ = text.count(b"\n") + 1, len(names)
         lines, line_sizes = new_array(count, np.int64), new_array(count, np.int64)
-        states, kinds = new_array(count, np.uint8), np.zeros(count * fields, np.uint8)
-        starts, sizes = new_array(count * fields, np.int64), new_array(count * fields, np.int64)
+        states, kinds = new_array(count, np.uint8), np.zeros(shape, np.uint8)
+        starts, sizes = (new_array(kinds.size, np.int64).reshape(shape) for _ in range(2))
+        fields = kinds.ravel(), starts.ravel(), sizes.ravel()
         data = byte_array(text)
-        scan_objects(data, byte_array(b"".join(encoded)), ends, lines, line_sizes, states, kinds, starts, sizes)
-        shape = (count, fields)
-        table = kinds.reshape(shape)
-        states[(table == ESCAPED).any(axis=1) & (states == OBJECT)] = UNSURE
-        return cls(data, names, lines, line_sizes, states, table, starts.reshape(shape), sizes.reshape(shape))
+        scan_objects(data, byte_array(b"".join(encoded)), ends, lines, line_sizes, states, *fields)
+        states[(kinds == ESCAPED).any(axis=1) & (states == OBJECT)] = UNSURE
+        return cls(data, names, lines, line_sizes, states, kinds, starts, sizes)
 
-    def column(self, number: int, rows: npt.NDArray[np.int64], python_values: Mapping[int, bytes | None]) -> pa.Array:
+    def column(self, number: int, rows: Longs, python_values: Mapping[int, bytes | None]) -> pa.Array:
         """Return a field of `rows`; `python_values` has the rows that Python read."""
         # kinds above NULL have bytes
         is_found = (self.kinds[rows, number] > NULL) & (self.states[rows] == OBJECT)
@@ -263,12 +265,7 @@ class _Scanned:
         return pa.concat_arrays([column, column_of([*python_values.values()], pa.binary())]).take(integers(order))
 
 
-def _gathered(
-    data: npt.NDArray[np.uint8],
-    starts: npt.NDArray[np.int64],
-    sizes: npt.NDArray[np.int64],
-    valid: npt.NDArray[np.bool_] | None,
-) -> pa.Array:
+def _gathered(data: Bytes, starts: Longs, sizes: Longs, valid: Flags | None) -> pa.Array:
     ends = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=ends[1:])
     out = new_array(int(ends[-1]), np.uint8)

@@ -21,6 +21,9 @@ from distlog.core.integers import MAX_LONG
 from distlog.core.times import NO_TIMESTAMP, WHOLE_TIME, to_ms, wrong_unit
 from distlog.core.write.rows import scaled
 
+Bytes = npt.NDArray[np.uint8]
+Longs = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 
 
@@ -224,10 +227,8 @@ class FixedTimes:
         moments, good = self._moments(data, fraction)
         return integers(moments) if good.all() else None
 
-    def _moments(
-        self, data: npt.NDArray[np.uint8], fraction: int
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        digits_by_part, good, position = dict[str, npt.NDArray[np.int64]](), np.ones(len(data), np.bool_), 0
+    def _moments(self, data: Bytes, fraction: int) -> tuple[Longs, Flags]:
+        digits_by_part, good, position = dict[str, Longs](), np.ones(len(data), np.bool_), 0
         for part in self.parts:
             name = part[1:]
             width = 1 if len(part) == 1 else fraction if name == "f" else _WIDTHS[name]
@@ -258,7 +259,7 @@ class FixedTimes:
         return moments, good & (moments >= 0)
 
 
-def _number(digits: npt.NDArray[np.uint8], good: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+def _number(digits: Bytes, good: Flags) -> Longs:
     """Return the number of each row of digits; `good` becomes False for rows with other characters."""
     number = np.zeros(len(digits), np.int64)
     for column in digits.T:
@@ -268,7 +269,7 @@ def _number(digits: npt.NDArray[np.uint8], good: npt.NDArray[np.bool_]) -> npt.N
     return number
 
 
-def _months(names: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+def _months(names: Bytes) -> Longs:
     """Return the numbers of months by their short names, in any case; 0 for other texts."""
     numbers = np.zeros(len(names), np.int64)
     for number, name in enumerate(calendar.month_abbr):

@@ -380,15 +380,10 @@ class ConsumedLog:
     """A topic as one consumer reads it: its own snapshot, which `refresh` renews."""
 
     def __init__(
-        self,
-        handle: TopicHandle,
-        snapshot: Snapshot,
-        columns: Sequence[str],
-        isolation: IsolationLevel,
-        max_workers: int,
+        self, handle: TopicHandle, snapshot: Snapshot, columns: Sequence[str], isolation: IsolationLevel, workers: int
     ) -> None:
         self.handle, self.snapshot = handle, snapshot
-        self._columns, self._isolation, self._max_workers = tuple(columns), isolation, max_workers
+        self._columns, self._isolation, self._workers = tuple(columns), isolation, workers
         self._live = LiveSnapshot(handle, CurrentSnapshot(handle.log, snapshot))
         self._watch = TailWatch(handle) if handle.storage.is_local else None
         self._is_stale = True
@@ -438,7 +433,7 @@ class ConsumedLog:
         reader = self.handle.reader
         slices, visible = plan_slices(reader, self.snapshot, bounds, self._isolation)
         columns = (*self._columns, *(name for name in ("partition", "offset") if name not in self._columns))
-        batches = segment_reader.read_slices(reader, slices, columns, visible, self._max_workers)
+        batches = segment_reader.read_slices(reader, slices, columns, visible, self._workers)
         ends = {number: end for number, (_, end) in bounds.items()}
         deliveries = ((batch.select(self._columns), ends_of(batch)) for batch in batches if batch.num_rows)
         return Window(deliveries, ends)
