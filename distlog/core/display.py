@@ -27,7 +27,7 @@ _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} |
 
 
 def size_text(size: float) -> str:
-    """A number of bytes, in powers of 1000: `12.3 MB`."""
+    """Write a number of bytes, in powers of 1000: `12.3 MB`."""
     power = 0
     while size >= 999.95 and power < len(_UNITS) - 1:
         size, power = size / 1000, power + 1
@@ -35,7 +35,7 @@ def size_text(size: float) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """A duration: `42 s`, `3 min 05 s`, `2 h 10 min`, `7 d`."""
+    """Write a duration: `42 s`, `3 min 05 s`, `2 h 10 min`, `7 d`."""
     total = round(seconds)
     if total < 60:
         return f"{total} s"
@@ -48,7 +48,7 @@ def duration_text(seconds: float) -> str:
 
 
 def counted(number: int, noun: str, nouns: str | None = None) -> str:
-    """A number with its noun: `1 byte`, `2,000 bytes`; `nouns` is an irregular plural."""
+    """Write a number with its noun: `1 byte`, `2,000 bytes`; `nouns` is an irregular plural."""
     return f"{number:,} {noun if number == 1 else nouns or f'{noun}s'}"
 
 
@@ -57,7 +57,7 @@ def sums_of(rows: Sequence[dict[str, int]], *names: str) -> dict[str, int]:
 
 
 def text(value: object) -> str:
-    """A value as one line; a header is key=value. Control characters, and bytes that are not UTF-8, are \\xNN."""
+    """Write a value as a line; a header is key=value. Control characters and bytes that are not UTF-8 are \\xNN."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace").translate(_ESCAPES)
     if isinstance(value, list):
@@ -68,7 +68,7 @@ def text(value: object) -> str:
 
 
 def cells(column: pa.ChunkedArray, name: str) -> list[str]:
-    """The values of a column, for people: times in ISO 8601, sizes with units, empty for null."""
+    """Write the values of a column for people: times in ISO 8601, sizes with units, empty for null."""
     if pa.types.is_timestamp(column.type):
         return _shown(column.cast(pa.timestamp("ms")).cast(pa.int64()), iso)
     if is_number(column.type):
@@ -90,7 +90,7 @@ def short_text(value: object) -> str:
 
 
 def html(table: pa.Table, columns: Sequence[str] | None = None, most: int = HTML_ROWS) -> str:
-    """The table as HTML, some columns or all, at most `most` rows: both ends of a longer table."""
+    """Write the table as HTML, some columns or all, at most `most` rows: both ends of a longer table."""
     titles, rows, _ = _laid_out(table, columns, most)
     head = "".join(f"<th>{escape(title)}</th>" for title in titles)
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
@@ -112,7 +112,7 @@ def lines(table: pa.Table, columns: Sequence[str] | None = None, most: int = TEX
 def _laid_out(
     table: pa.Table, columns: Sequence[str] | None, most: int
 ) -> tuple[list[str], list[list[str]], list[bool]]:
-    """The titles, the rows with a row of dots for the ones left out, and which columns are numbers."""
+    """Return the titles, the rows with a row of dots for omitted rows, and which columns are numbers."""
     shown = table.select(list(columns)) if columns is not None else table
     names = list(shown.schema.names)
     rows = _rows(shown.slice(0, most - most // 2 if shown.num_rows > most else most))
@@ -141,10 +141,7 @@ class Terminal:
 
 
 class Notebook:
-    """Shows a line of progress in the output of the cell that runs, with a bar if `share` (0 to 1) is known.
-
-    The line of `close` stays. `display` is IPython's.
-    """
+    """Shows a line of progress in the output of the cell that runs, with a bar if `share` (0 to 1) is known."""
 
     def __init__(self, display: Any) -> None:
         self._display = display
@@ -169,7 +166,7 @@ Screen = Terminal | Notebook
 
 
 def screen_of(shown: bool | None, stream: TextIO | None = None) -> Screen | None:
-    """The screen of this process: its notebook, or the terminal of `stream`; None outside interactive sessions."""
+    """Return the notebook of this process, or the terminal of `stream`; None outside interactive sessions."""
     if shown is False:
         return None
     if (ipython := sys.modules.get("IPython")) and hasattr(ipython.get_ipython(), "kernel"):
@@ -443,7 +440,7 @@ class TimeBins:
         return self.start_ms + self.width_ms * np.arange(self.count + 1, dtype=np.int64)
 
     def spread(self, columns: SegmentColumns) -> npt.NDArray[np.float64]:
-        """The records in each bin, if records are spread evenly over the time of their segment."""
+        """Estimate the records in each bin, by spreading records evenly over the time of their segment."""
         width = (columns.last_ms - columns.first_ms + 1).astype(np.float64)
         below = [
             float((columns.records * np.clip((edge - columns.first_ms) / width, 0.0, 1.0)).sum())
@@ -452,7 +449,7 @@ class TimeBins:
         return np.diff(below)
 
     def counted(self, batches: Times) -> npt.NDArray[np.float64]:
-        """The records in each bin, by their times."""
+        """Count the records in each bin, by their times."""
         counts = np.zeros(self.count, np.int64)
         for batch in batches:
             times = batch.column("timestamp").cast(pa.int64()).drop_null().to_numpy(zero_copy_only=False)
@@ -490,7 +487,7 @@ def _figure(title: str, rooms: list[list[str]], height: float) -> tuple[Any, dic
 
 
 def _without_second_display(figure: Any) -> Any:
-    """The figure, closed in a notebook, which shows the result of a cell and also each open figure."""
+    """Close the figure in a notebook, which shows the result of a cell and also each open figure."""
     pyplot = optional("matplotlib.pyplot", "plot()", extra("plot"))
     if "inline" in pyplot.get_backend().lower():
         pyplot.close(figure)
@@ -521,7 +518,7 @@ def _draw_reason(axes: Any, reason: str) -> None:
 
 
 def _number_label(number: float, _position: object) -> str:
-    """A number on an axis: `950`, `1.5 k`, `20 M`."""
+    """Write a number on an axis: `950`, `1.5 k`, `20 M`."""
     for factor, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
         if abs(number) >= factor:
             return f"{number / factor:.3g}{unit}"
@@ -529,7 +526,7 @@ def _number_label(number: float, _position: object) -> str:
 
 
 def _size_label(size: float, _position: object) -> str:
-    """A size on an axis: `0`, `1.5 MB`, `20 MB`."""
+    """Write a size on an axis: `0`, `1.5 MB`, `20 MB`."""
     return size_text(size).replace(".0 ", " ") if size else "0"
 
 
@@ -580,7 +577,7 @@ def _draw_bytes_by_partition(axes: Any, columns: SegmentColumns) -> None:
 
 
 def _draw_segment_ages(axes: Any, columns: SegmentColumns, now_ms: int, retention_ms: int) -> None:
-    """Bytes by the age of their segment's newest record; bytes older than `retention_ms`, if not -1, are red."""
+    """Draw bytes by the age of their segment's newest record; red if older than `retention_ms`, unless that is -1."""
     limit = duration_text(retention_ms / 1000) if retention_ms >= 0 else "-1: no limit"
     _draw_panel(axes, "Segment ages", f"retention.ms = {limit}")
     if not len(columns.last_ms):

@@ -75,9 +75,6 @@ class FileReader:
         self.times = TimeReader(options.timestamp_unit, options.time_format, options.now_ms)
         self.times.check()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return FileReader, (self.options, self.storage)
-
     def files(self, inputs: Sequence[str]) -> list[InputFile]:
         return list_files(inputs, self.storage, self.options.format)
 
@@ -154,7 +151,7 @@ class Part:
         return location_at(self.text, self.origins, int(starts[row]))
 
     def located(self, error: DistlogError) -> DistlogError:
-        """An error of an append of `records`, with file and line instead of a row, if they are known."""
+        """Return an error of an append of `records` with the file and line instead of the row, if they are known."""
         row = error.details.pop("row", None)
         # the encoder reports the limit that a record exceeds, but not always the record's row
         if row is None and isinstance(error.details.get("limit"), int):
@@ -167,7 +164,7 @@ class Part:
         return error
 
     def _largest(self, limit: int) -> int | None:
-        """The row of the largest record; None if a batch of `limit` bytes could hold it."""
+        """Return the row of the largest record; None if a batch of `limit` bytes could hold the record."""
         sizes = pc.binary_length(self.records["value"]).cast(pa.int64())
         if "key" in self.records.schema.names and not pa.types.is_null(self.records["key"].type):
             lengths = pc.binary_length(self.records["key"]).cast(pa.int64())
@@ -177,7 +174,7 @@ class Part:
 
 
 def location_at(text: bytes, origins: Sequence[Origin], position: int) -> dict[str, Any]:
-    """The file and the line, or the position, of a byte of a block."""
+    """Return the file and the line, or the position, of a byte of a block."""
     origin = origins[bisect_right([origin_.offset for origin_ in origins], position) - 1]
     name = None if origin.file is None else origin.file.name
     if origin.lines is None:
@@ -465,7 +462,7 @@ def check_fields(reports: Sequence[RunReport]) -> None:
 
 
 def files_without_records(run: Run, report: RunReport) -> list[str]:
-    """The names of the files that a run read as a whole, and that have bytes but no records."""
+    """Return the names of the whole files of a run that have bytes but no records."""
     return [
         split.file.name
         for split, counts in zip(run, report.splits, strict=False)

@@ -188,7 +188,7 @@ def _below(storage: InputStorage, folder: str, entries: Sequence[FileInfo | str]
 
 
 def _matches(storage: InputStorage, pattern: str) -> Iterator[tuple[str, int]]:
-    """The files that a pattern without braces matches, and those below folders that it matches."""
+    """Yield the files that a pattern without braces matches, and the files in folders that the pattern matches."""
     segments = pattern.split("/")
     first = next(number for number, segment in enumerate([*segments, "*"]) if _MAGIC.search(segment))
     if first == len(segments):
@@ -254,7 +254,7 @@ class Kind:
 
 
 def kind_of(name: str, head: bytes, requested_format: str | None) -> Kind:
-    """The kind of the file `name` that begins with `head`. Raises InvalidRecordError for an unsupported kind."""
+    """Return the kind of the file `name` that begins with `head`. Raises InvalidRecordError."""
     compression = compression_of(head)
     if compression is not None:
         return Kind(_by_name(name, requested_format), compression)
@@ -270,14 +270,14 @@ def kind_of(name: str, head: bytes, requested_format: str | None) -> Kind:
 
 
 def compression_of(head: bytes) -> str | None:
-    """The codec of a file that begins with `head`; None if it is not compressed."""
+    """Return the codec of a file that begins with `head`; None for a plain file."""
     codec = next((codec for magic, codec in COMPRESSIONS.items() if head.startswith(magic)), None)
     # text may begin with BZh
     return None if codec == "bz2" and not _BZIP2_BLOCK.match(head) else codec
 
 
 def check_content(name: str | None, head: bytes) -> None:
-    """Raise InvalidRecordError for the first bytes of what is not supported, plain or decompressed."""
+    """Raise InvalidRecordError if the first bytes, plain or decompressed, are of an unsupported format."""
     unsupported = next((kind for magic, kind in REFUSED.items() if head.startswith(magic)), None)
     if head.startswith(_TAR_MARK, _TAR_MARK_AT):
         unsupported = "tar"
@@ -290,7 +290,7 @@ def check_content(name: str | None, head: bytes) -> None:
 
 
 def check_decompressed(name: str, head: bytes) -> None:
-    """As `check_content`, for the first bytes of what was decompressed."""
+    """Check the first decompressed bytes of a file, as `check_content`."""
     check_content(name, head)
     if head.startswith(_PARQUET_MAGIC):
         raise InvalidRecordError("the file is compressed Parquet: decompress it first", file=name)
@@ -299,7 +299,7 @@ def check_decompressed(name: str, head: bytes) -> None:
 
 
 def check_stream(head: bytes) -> None:
-    """As `check_content`, for the first bytes of a stream, which is not decompressed."""
+    """Check the first bytes of a stream, which is not decompressed, as `check_content`."""
     check_content(None, head)
     if head.startswith(_PARQUET_MAGIC):
         raise InvalidRecordError("the stream is Parquet, which is read from files alone: its end is read first")

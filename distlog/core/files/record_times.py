@@ -153,7 +153,7 @@ def _checked(time: datetime, text: str) -> int:
 
 
 def times_of(column: pa.Array, unit: str = "ms") -> pa.Array | None:
-    """Milliseconds since 1970, of numbers of a unit, or of texts: all numbers, or all ISO 8601 (no zone: UTC)."""
+    """Return ms since 1970 of numbers of a unit, or of texts, all numbers or all ISO 8601; None for other columns."""
     if pa.types.is_boolean(column.type):
         return None
     for kind in (pa.int64(), pa.timestamp("us", "UTC"), pa.timestamp("us")):
@@ -213,7 +213,7 @@ class FixedTimes:
         return cls(tuple(parts))
 
     def read(self, texts: pa.Array) -> pa.Array | None:
-        """Milliseconds since 1970 of texts (binary); None unless all have one length and are times since then."""
+        """Return ms since 1970 of texts (binary); None unless all have one length and are times since then."""
         count = len(texts)
         if not count or texts.null_count:
             return None

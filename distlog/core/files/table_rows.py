@@ -98,7 +98,7 @@ class CsvRows:
         return self._parsed(text, spans, bad, position)
 
     def _parsed(self, text: bytes, spans: list[tuple[int, int]], bad: dict[int, str], consumed: int) -> Parsed:
-        """The records of the rows in `spans` of a text. Some may have other fields than the names, or no times."""
+        """Return the records of the rows in `spans` of a text, and the bad lines."""
         good = b"".join(text[start:end] for start, end in spans)
         try:
             table, refused = _read_rows(good, self.names), dict[int, str]()
@@ -122,7 +122,7 @@ class CsvRows:
         return Parsed(columns, lines, consumed, starts)
 
     def _columns(self, table: pa.Table) -> tuple[pa.Table, Mapping[int, str]]:
-        """The columns of the records, and the faults of the rows with bad times, by their number."""
+        """Return the columns of the records, and the faults of bad times, by row."""
         columns = {role: table[name] for role, name in self.fields.items() if role != "timestamp"}
         if "value" not in self.fields:
             arrays = [column.combine_chunks() for column in table.columns]
@@ -150,7 +150,7 @@ def _fault(text: bytes, position: int, *, is_open: bool) -> str:
 
 
 def header_names(line: bytes) -> list[str]:
-    """The names in the first line of a file. Raises InvalidRecordError for a line that does not name columns."""
+    """Parse the names in the first line of a file. Raises InvalidRecordError if it does not name columns."""
     names: list[str] = []
     with suppress(UnicodeDecodeError, csv.Error):
         if _ROW.fullmatch(line + b"\n"):
@@ -176,7 +176,7 @@ def _all_rows(text: bytes, names: Sequence[str]) -> pa.Table | None:
 
 
 def _has_plain_quotes(text: bytes) -> bool:
-    """True if the quotes alternately begin a field and end one."""
+    """Return whether the quotes alternately begin and end a field."""
     if b'"' not in text:
         return True
     data = byte_array(text)
@@ -188,7 +188,7 @@ def _has_plain_quotes(text: bytes) -> bool:
 
 
 def _refused(rows: bytes, names: Sequence[str]) -> dict[int, str]:
-    """The faults of the rows that have other fields than the names, by their number."""
+    """Return the faults of rows whose number of fields is wrong, by row."""
     bad_rows: dict[int, str] = {}
 
     def refuse(row: Any) -> str:
@@ -201,7 +201,7 @@ def _refused(rows: bytes, names: Sequence[str]) -> dict[int, str]:
 
 
 def _read_rows(text: bytes, names: Sequence[str], refuse: Callable[[Any], str] | None = None) -> pa.Table:
-    """The rows as bytes; raises ArrowInvalid for one with other fields than the names, unless `refuse` skips it."""
+    """Read rows as bytes; raises ArrowInvalid for a row with a wrong number of fields, unless `refuse` skips it."""
     if not text:
         return pa.table({name: pa.nulls(0, pa.binary()) for name in names})
     kinds = {name: pa.binary() for name in names}
@@ -304,7 +304,7 @@ def parquet_records(
 
 
 def _stored_bytes(group: Any, column_names: Sequence[str] | None) -> int:
-    """The stored bytes of the columns `column_names` of a row group; None for all."""
+    """Sum up the stored bytes of the columns `column_names` of a row group, or of all columns if None."""
     columns = map(group.column, range(group.num_columns))
     return sum(
         column.total_compressed_size
@@ -314,7 +314,7 @@ def _stored_bytes(group: Any, column_names: Sequence[str] | None) -> int:
 
 
 def _columns(names: Sequence[str], options: ReadOptions) -> dict[str, str] | None:
-    """The columns that are parts of the records, by role; None if all of the row is read."""
+    """Return the columns that are parts of the records, by role; None if each row is a value."""
     check_names(options.fields, names)
     if options.format == RECORDS:
         columns = {name: name for name in ACCEPTED if name in names} | options.fields
@@ -393,7 +393,7 @@ def _objects(names: list[str], columns: list[pa.Array], count: int) -> pa.Array:
 
 
 def _entries(column: pa.Array) -> pa.Array:
-    """The entries of all maps, as `"key": value`; a key that is not a text is its JSON in quotes."""
+    """Return the entries of all maps, as `"key": value`; a key that is not a text is its JSON in quotes."""
     firsts, ends = column.offsets[0].as_py(), column.offsets[len(column)].as_py()
     keys, items = column.keys, column.items
     if len(keys) != ends - firsts:

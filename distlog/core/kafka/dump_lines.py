@@ -97,7 +97,7 @@ class LineField:
 
 
 def number(name: str, label: str | None = None) -> LineField:
-    """A number; in text, `label` replaces the usual label, the name."""
+    """Return the field of a number; in text, `label` replaces the usual label, the name."""
     return LineField(name, _NUMBER, (f" {name}: " if label is None else label, f',"{name}":'))
 
 
@@ -110,14 +110,14 @@ def choice(name: str, words: Sequence[str]) -> LineField:
 
 
 def labelled(name: str, as_text: Sequence[str], as_json: Sequence[str]) -> LineField:
-    """A choice among words that already contain the label."""
+    """Return the field of a choice among words that already contain the label."""
     return LineField(name, _CHOICE, ("", ""), (tuple(as_text), tuple(as_json)))
 
 
 def optional(
     name: str, as_text: tuple[str, str, str] | None = None, as_json: tuple[str, str, str] | None = None
 ) -> LineField:
-    """A number that may be absent; the texts for an absent number, and before and after a present number."""
+    """Return the field of a number that may be absent, with the texts for an absent number, before, and after it."""
     # by default as Java prints an `OptionalLong`
     text, label = f" {name}: ", f',"{name}":'
     as_text = as_text or (f"{text}OptionalLong.empty", f"{text}OptionalLong[", "]")
@@ -125,7 +125,7 @@ def optional(
 
 
 def time(name: str) -> list[LineField]:
-    """A timestamp (`name`) with its type (`timestamp_type`: 0 none, 1 of creation, 2 of appending) as its label."""
+    """Return the fields of a time: its type (`timestamp_type`: 0 none, 1 of creation, 2 of appending), and `name`."""
     types = ("NoTimestampType", "CreateTime", "LogAppendTime")
     label = labelled(
         "timestamp_type", tuple(f" {kind}: " for kind in types), tuple(f',"timestampType":"{kind}"' for kind in types)

@@ -80,7 +80,7 @@ class LogDir:
     metadata: ClusterMetadata | None
 
     def folder(self, name: PartitionName) -> PartitionFolder:
-        """The folder of a partition. Raises StorageError for a link in its place."""
+        """Return the folder of a partition. Raises StorageError for a link."""
         if name in self.links:
             self.storage.refuse_links()
         return PartitionFolder(self.storage.child(_folder_of(name)), name, self.files[name])

@@ -296,7 +296,7 @@ def plan_restore(
 
 
 def _removed_after(end: int, candidates: Iterable[SegmentInfo], live: PartitionState) -> list[SegmentInfo]:
-    """The segments from `end` on that were removed at the log start, in order; at one offset the last removed."""
+    """Return the segments from `end` on that were removed at the log start, in order; at each offset the last."""
     first = int(live.segments.base_offsets[0]) if len(live.segments) else live.log_end_offset
     segments: list[SegmentInfo] = []
     for segment in candidates:
@@ -314,7 +314,7 @@ def _by_partition(segments: Mapping[tuple[int, str], SegmentInfo]) -> dict[int, 
 
 
 def _replaced_after(removed: RemovedSegments, floor: int) -> dict[int, list[SegmentInfo]]:
-    """The later segments that were replaced after the version `floor`, by partition, in order."""
+    """Return the later segments that were replaced after the version `floor`, by partition, in order."""
     excluded = removed.removed_at_start.keys() | removed.recompacted.keys()
     replaced = (removed.added.keys() & removed.removed_at.keys()) - excluded
     removed_at = {key: removed.removed_at[key] for key in replaced if removed.removed_at[key] > floor}
@@ -325,7 +325,7 @@ def _replaced_after(removed: RemovedSegments, floor: int) -> dict[int, list[Segm
 def _filling(
     end: int, replaced: Sequence[SegmentInfo], live: PartitionState, later: Sequence[SegmentInfo]
 ) -> list[SegmentInfo]:
-    """The `replaced` segments from `end` on whose offsets no segment has, live or in `later`."""
+    """Return the `replaced` segments from `end` on whose offsets no segment has, live or in `later`."""
     if not replaced:
         return []
     ranges = np.array([(segment.base_offset, segment.next_offset) for segment in later], np.int64).reshape(-1, 2)
@@ -347,7 +347,7 @@ def _overlaps(segment: SegmentInfo, segments: Iterable[SegmentInfo]) -> bool:
 
 
 def _present(handle: TopicHandle, name: str, segments: Iterable[SegmentInfo]) -> set[tuple[int, str]]:
-    """(partition, stem) of the segments whose log files exist with their size."""
+    """Return (partition, stem) of the segments whose log files exist with their size."""
     logs = {(segment.partition, segment.stem): part_of(name, segment) for segment in segments}
 
     def size_of(file: str) -> int:
@@ -439,7 +439,7 @@ def _around_gaps(live: SegmentTable, gaps: Iterable[int], leaving: Iterable[Segm
 
 
 def _without(table: SegmentTable, other: SegmentTable) -> list[SegmentInfo]:
-    """The segments of `table` that `other` does not have."""
+    """Return the segments of `table` that `other` does not have."""
     columns = table.columns()
     is_in_other = pc.is_in(columns["stem"], value_set=pa.array(other.columns()["stem"]))
     return list(SegmentTable(columns.filter(pc.invert(is_in_other))))
@@ -448,7 +448,7 @@ def _without(table: SegmentTable, other: SegmentTable) -> list[SegmentInfo]:
 def _groups(
     old: Iterable[SegmentInfo], new: Iterable[SegmentInfo]
 ) -> Iterator[tuple[list[SegmentInfo], list[SegmentInfo]]]:
-    """The segments by groups that share offsets, in order; a group without old segments is left out."""
+    """Yield the old and the new segments of each group that shares offsets and has old segments, in order."""
     tagged = [*((segment, False) for segment in old), *((segment, True) for segment in new)]
     group: tuple[list[SegmentInfo], list[SegmentInfo]] = ([], [])
     end = 0

@@ -212,7 +212,7 @@ class _Columns:
         return cls(values, owners[firsts], firsts, np.append(firsts, len(owners))[1:])
 
     def run_ends(self, holds: Flags, begins: Longs) -> Longs:
-        """The ends of the runs of rows that hold, each from `begins[i]` on in partition i."""
+        """Return the end of the run of flagged rows from `begins[i]` on, for each partition i."""
         rows = np.arange(len(holds))
         stops = np.where(holds | (rows < self.of_each(begins)), len(holds), rows)
         return np.minimum(np.minimum.reduceat(stops, self.firsts), self.ends)

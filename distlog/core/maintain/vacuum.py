@@ -121,7 +121,7 @@ class Referenced:
         ]
 
     def _is_removed(self, stem: FoundStem) -> bool:
-        """Whether a commit has removed a broker's segment: the names of other segments have a version."""
+        """Return whether a commit has removed a broker's segment: the names of other segments have a version."""
         if paths.is_own_stem(stem[1]):
             return False
         if self._removed is None:
@@ -143,7 +143,7 @@ def stem_of(name: str, topic: str) -> FoundStem | None:
 
 
 def is_below(stem: FoundStem, version: int) -> bool:
-    """True if the file's writer read a version below `version`; False for Kafka's files, which have none."""
+    """Return whether the file's writer read a version below `version`; False for a broker's file, which has none."""
     read_version = paths.stem_read_version(stem[1])
     return read_version is not None and read_version < version
 
@@ -204,7 +204,7 @@ def _is_obsolete(name: str, head: Snapshot, referenced: Referenced) -> bool:
 
 
 def _is_below(name: str, snapshot: Snapshot) -> bool:
-    """Whether the producer snapshot is of an offset below the first segment."""
+    """Return whether the producer snapshot is of an offset below the first segment."""
     partition_and_offset = paths.parse_producer_snapshot(name, snapshot.name)
     if partition_and_offset is None or partition_and_offset[0] >= len(snapshot.partitions):
         return False
@@ -458,7 +458,7 @@ def _version_of(checkpoint_file: str) -> int:
 
 
 def kept_for_time_travel(checkpoints: Iterable[FileInfo]) -> list[str]:
-    """The names of the first checkpoint of each KEPT_EVERY versions, in order, the same in each vacuum."""
+    """Return the names of the first checkpoint of each KEPT_EVERY versions, in order, the same in each vacuum."""
     first: dict[int, str] = {}
     for name in sorted(file.name for file in checkpoints):
         first.setdefault(_version_of(name) // KEPT_EVERY, name)
@@ -466,12 +466,12 @@ def kept_for_time_travel(checkpoints: Iterable[FileInfo]) -> list[str]:
 
 
 def with_bases(names: Iterable[str]) -> set[str]:
-    """The checkpoints `names`, and the full ones that incremental ones need."""
+    """Return the checkpoints `names`, and the full checkpoints that incremental ones need."""
     return {needed for name in names for needed in (name, paths.base_of_checkpoint(name)) if needed is not None}
 
 
 def is_sound(storage: Storage, name: str) -> bool:
-    """True if a reader would accept the checkpoint: complete, and of the commit of its version."""
+    """Return whether a reader would accept the checkpoint: complete, and of the commit of its version."""
     try:
         state = checkpoint.read(storage, name)
         commit = CommitFiles(storage).read(state.version)
@@ -609,7 +609,7 @@ class Removals:
 
 
 def removals(storage: Storage, start: int, end: int, *, exactly: bool = False) -> Removals:
-    """The removals of the commits of versions [start, end), which must exist."""
+    """Read the removals of the commits of versions [start, end), which must exist."""
     removed = Removals(exactly=set() if exactly else None)
     previous_id: str | None = None
     for file, data in _files(storage, start, end):
@@ -628,7 +628,7 @@ def removals(storage: Storage, start: int, end: int, *, exactly: bool = False) -
 
 
 def removed_exactly(storage: Storage, log: CommitLog, start: int, end: int) -> set[FoundStem]:
-    """The segments that these commits removed, also by a drop, exactly."""
+    """Return the segments that these commits removed, also by a drop, exactly."""
     removed = removals(storage, start, end, exactly=True)
     for version in removed.before_drops:
         removed.add_snapshot(log.load(version=version, include_dropped=True))

@@ -314,7 +314,7 @@ class ConsumeOptions:
     sleep: Callable[[float], object] | None = None
 
     def begin(self, handle: TopicHandle, snapshot: Snapshot) -> Consumer:
-        """The consumer, with its first positions; in a group, it has joined."""
+        """Return the consumer, with its first positions; in a group, it has joined."""
         check_choice("isolation", self.isolation, IsolationLevel)
         check_choice("out_of_range", self.out_of_range, OutOfRange)
         _check_seconds("timeout", self.timeout, 0)
@@ -595,7 +595,7 @@ class GroupAssignment(ConsumerAssignment):
         self._member.prolong()
 
     def commit(self, positions: Mapping[int, int] | None) -> None:
-        """Raises FencedMemberError, and OffsetOutOfRangeError for records that were not delivered."""
+        """Commit `positions`, or all if None. Raises FencedMemberError, and OffsetOutOfRangeError."""
         checked = {number: whole_number("offset", offset) for number, offset in (positions or {}).items()}
         for number, offset in checked.items():
             if number not in self.position:
@@ -613,7 +613,7 @@ class GroupAssignment(ConsumerAssignment):
         self._update_positions()
 
     def move(self, partition: int, offset: int) -> None:
-        """Also move the committed offset back, if the log lost its end."""
+        """Move a position, and the committed offset if the log lost its end."""
         super().move(partition, offset)
         if offset < self._committed[partition]:
             self._member.commit({partition: offset}, back=True)

@@ -62,7 +62,7 @@ class FieldReader:
             raise self._corrupt("a text is not UTF-8") from error
 
     def count(self) -> int:
-        """The number of elements of the array that comes next; -1 for None."""
+        """Read the number of elements of an array; -1 for None."""
         return self.varint() - 1 if self.is_flexible else self.number(">i")
 
     def skip_tags(self) -> None:
@@ -71,7 +71,7 @@ class FieldReader:
             self.read(self.varint())
 
     def varint(self) -> int:
-        """An unsigned number of at most five bytes, the lowest seven bits first."""
+        """Read an unsigned number of at most five bytes, the lowest seven bits first."""
         number = 0
         for shift in range(0, 35, 7):
             byte = self.read(1)[0]
@@ -165,7 +165,7 @@ def decode_position(data: bytes) -> Position | None:
 
 
 def offsets_partition(group: str, partitions: int) -> int:
-    """The partition of `__consumer_offsets` that has a group, by Java's hash of its name."""
+    """Return the partition of `__consumer_offsets` that has a group, by Java's hash of its name."""
     hashed = 0
     units = group.encode("utf-16-be")
     for high, low in zip(units[::2], units[1::2], strict=True):
@@ -321,7 +321,7 @@ def _valid_records(
 
 
 def kafka_positions(handle: TopicHandle, group: str, *, since_ms: int = 0) -> dict[int, int]:
-    """The offsets that Kafka clients of `group` committed since `since_ms`, by partition."""
+    """Return the offsets that Kafka clients of `group` committed since `since_ms`, by partition."""
     return all_kafka_positions(handle, group, since_ms=since_ms).get(group, {})
 
 

@@ -24,7 +24,7 @@ Texts: TypeAlias = str | pa.Array
 
 
 def joined(parts: Sequence[Texts], count: int) -> pa.Array:
-    """The text of each of `count` rows: the parts back to back; null where one is null."""
+    """Join the parts of each of `count` rows; a row with a null part is null."""
     columns = [scalar(part) if isinstance(part, str) else part for part in parts]
     if not any(isinstance(column, pa.Array) for column in columns):
         return pa.repeat(scalar("".join(map(str, parts))), count)
@@ -54,7 +54,7 @@ def bytes_of(texts: pa.Array) -> memoryview:
 
 
 def numbers(column: pa.Array) -> pa.Array:
-    """Integers in decimal, or other values as Arrow prints them."""
+    """Write integers in decimal, or other values as Arrow prints them."""
     return column.cast(pa.large_string()).view(TEXT)
 
 
@@ -112,7 +112,7 @@ def _replaced(texts: pa.Array, escapes: Mapping[str, str]) -> pa.Array:
 
 
 def _quoted(texts: pa.Array) -> pa.Array:
-    """Texts in quotes for CSV (RFC 4180)."""
+    """Put texts in quotes for CSV (RFC 4180)."""
     return joined(['"', pc.replace_substring(raw(texts), pattern=b'"', replacement=b'""'), '"'], len(texts))
 
 
@@ -121,7 +121,7 @@ _FIRST_YEAR, _LAST_YEAR = -62_135_596_800_000, 253_402_300_800_000
 
 
 def iso_times(column: pa.Array) -> pa.Array:
-    """Times in ms as ISO 8601 in UTC, as `times.iso`; out of the years 1 to 9999 as numbers."""
+    """Write times in ms as ISO 8601 in UTC, as `times.iso`; out of the years 1 to 9999 as numbers."""
     ms = column.cast(pa.int64())
     values = numbers_of(pc.fill_null(ms, integers([0])[0]))
     if ((values == -1) | (values < _FIRST_YEAR) | (values >= _LAST_YEAR)).any():
@@ -171,7 +171,7 @@ def json_objects(batch: pa.RecordBatch) -> memoryview:
 
 
 def csv_rows(batch: pa.RecordBatch, *, titles: bool) -> bytes | memoryview:
-    """The rows as CSV: bytes as they are, null as nothing, times in ISO 8601, headers as name=value."""
+    """Write rows as CSV: bytes unchanged, null as nothing, times in ISO 8601, headers as name=value."""
     lines = _rows(batch, ["", *[","] * (batch.num_columns - 1)], "\n", _CSV)
     names = ",".join(f'"{name}"' for name in batch.schema.names)
     return f"{names}\n".encode() + lines if titles else lines

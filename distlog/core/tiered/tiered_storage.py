@@ -423,7 +423,7 @@ class TieredFiles:
         return segment
 
     def replied_ms(self) -> int:
-        """0: there are no commits here."""
+        """Return 0: there are no commits here."""
         return 0
 
     def _list_nothing(self, *_: object) -> Any:
