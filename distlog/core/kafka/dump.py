@@ -106,6 +106,7 @@ def dump(files: Iterable[DumpedFile], options: DumpOptions, output: DumpOutput) 
     """Write the contents of `files`; a file that cannot be read is reported and skipped."""
     for file in files:
         output.say(f"Dumping {file.address}", "file", file=file.address)
+        output.title = ""
         try:
             _dump_one(file, options, output)
         except BrokenPipeError:
@@ -206,7 +207,6 @@ class _LogDump:
         style = LogStyle(not options.skip_record_metadata, options.print_data_log, output.as_json)
         self._windows = LogWindows(file.path, style, options.is_deep)
         self._last_offset = -1
-        self._title = f"Non-consecutive offsets in {file.path}"
 
     def run(self, end: int) -> None:
         position = 0
@@ -239,8 +239,8 @@ class _LogDump:
         if self._last_offset >= 0:
             offsets = np.append(self._last_offset, offsets)
         gaps = np.flatnonzero(np.diff(offsets) != 1)
-        self._output.problems(self._title, NON_CONSECUTIVE, {"first": offsets[gaps], "second": offsets[gaps + 1]})
-        self._title = "" if len(gaps) else self._title
+        title = f"Non-consecutive offsets in {self._file.path}"
+        self._output.problems(title, NON_CONSECUTIVE, {"first": offsets[gaps], "second": offsets[gaps + 1]})
         self._last_offset = int(offsets[-1]) if len(offsets) else self._last_offset
 
 
@@ -306,21 +306,17 @@ def dump_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> No
     if options.index_sanity_check:
         check_sanity(file, OFFSET_ENTRY, output)
         return
-    log, mismatches, missing = file.sibling(".log"), [], []
+    log = file.sibling(".log")
     for entries in entries_of(file, OFFSET_ENTRY):
         offsets, positions = entries["relative_offset"] + file.base_offset, entries["position"].astype(np.int64)
         if not options.verify_index_only:
             output.lines(OFFSET_ENTRY_LINE, {"offset": offsets, "position": positions})
         has_batch, last_offsets = _last_offsets(log, positions)
         differs = last_offsets != offsets[has_batch]
-        mismatches.append((offsets[has_batch][differs], last_offsets[differs]))
-        missing.append((offsets[~has_batch], positions[~has_batch]))
-    offsets, log_offsets = (np.concatenate(column) for column in zip(*mismatches, strict=True))
-    columns = {"indexOffset": offsets, "logOffset": log_offsets}
-    output.problems(f"Mismatches in :{file.path}", MISMATCH, columns)
-    offsets, positions = (np.concatenate(column) for column in zip(*missing, strict=True))
-    title = f"The log has no whole batch at these indexed positions, in :{file.path}"
-    output.problems(title, NO_BATCH, {"offset": offsets, "position": positions})
+        columns = {"indexOffset": offsets[has_batch][differs], "logOffset": last_offsets[differs]}
+        output.problems(f"Mismatches in :{file.path}", MISMATCH, columns)
+        title = f"The log has no whole batch at these indexed positions, in :{file.path}"
+        output.problems(title, NO_BATCH, {"offset": offsets[~has_batch], "position": positions[~has_batch]})
 
 
 def entries_of(file: DumpedFile, entry: np.dtype[Any]) -> Iterator[npt.NDArray[Any]]:

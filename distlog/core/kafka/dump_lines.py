@@ -170,6 +170,8 @@ class DumpOutput:
     err: BinaryIO
     as_json: bool = False
     failures: int = field(default=0, init=False)
+    #: The title of the last problem.
+    title: str = field(default="", init=False)
 
     def write(self, data: memoryview) -> None:
         self.out.write(data)
@@ -187,10 +189,11 @@ class DumpOutput:
             (stream or self.out).write(bytes_of(text))
 
     def problems(self, title: str, line: Line, columns: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Write lines of problems; in text `title` stands above them, if there are any."""
+        """Write lines of problems; in text the first lines have a `title` above them."""
         if len(next(iter(columns.values()))):
-            if title and not self.as_json:
+            if not self.as_json and title != self.title:
                 self.err.write(f"{title}\n".encode())
+            self.title = title
             self.lines(line, columns, self.out if self.as_json else self.err)
 
     def note(self, text: str, kind: str, **fields: Any) -> None:

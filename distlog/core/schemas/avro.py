@@ -214,7 +214,8 @@ class AvroDecoder:
         parts: list[tuple[Longs, pa.RecordBatch]] = []
         for rows, payloads, writer in self._groups(values, faults):
             slowly = partial(self._record_by_record, writer, faults)
-            if self._is_in_bulk(writer):
+            is_bulk = self._reader is not None and writer.in_bulk and writer.plain == self._reader.plain
+            if is_bulk and importlib.util.find_spec("pyruhvro") is not None:
                 parts += in_halves(rows, payloads, partial(self._bulk, writer), slowly)
             else:
                 parts.append(slowly(rows, payloads))
@@ -250,10 +251,6 @@ class AvroDecoder:
             except (SchemaNotFoundError, InvalidConfigError) as error:
                 self._writers[schema_id] = f"the value's schema {schema_id} cannot be used: {error}"
         return self._writers[schema_id]
-
-    def _is_in_bulk(self, writer: AvroSchema) -> bool:
-        has_bulk = self._reader is not None and writer.in_bulk and writer.plain == self._reader.plain
-        return has_bulk and importlib.util.find_spec("pyruhvro") is not None
 
     def _bulk(self, writer: AvroSchema, payloads: pa.Array) -> pa.RecordBatch | None:
         """Decode all payloads to columns; returns None if a payload cannot be decoded."""
