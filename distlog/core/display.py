@@ -463,27 +463,28 @@ def topic_figure(
     title: str, columns: SegmentColumns, now_ms: int, retention_ms: int, times: Times | None = None
 ) -> Any:
     """Draw records over time, estimated without `times`, bytes by partition, and ages against `retention_ms`."""
-    figure, axes = _figure(title, [["time", "time"], ["bytes", "ages"]], 7.0)
-    _draw_records_over_time(axes["time"], columns.with_times(), times)
-    _draw_bytes_by_partition(axes["bytes"], columns)
+    figure, axes = _figure(title, [["time", "time"], ["bytes", "ages"]], 7.0, columns, times)
     _draw_segment_ages(axes["ages"], columns.with_times(), now_ms, retention_ms)
     return _without_second_display(figure)
 
 
 def scan_figure(title: str, columns: SegmentColumns, times: Times | None = None) -> Any:
     """Draw records over time, estimated without `times`, and bytes by partition."""
-    figure, axes = _figure(title, [["time"], ["bytes"]], 6.0)
-    _draw_records_over_time(axes["time"], columns.with_times(), times)
-    _draw_bytes_by_partition(axes["bytes"], columns)
+    figure, _ = _figure(title, [["time"], ["bytes"]], 6.0, columns, times)
     return _without_second_display(figure)
 
 
-def _figure(title: str, rooms: list[list[str]], height: float) -> tuple[Any, dict[str, Any]]:
+def _figure(
+    title: str, rooms: list[list[str]], height: float, columns: SegmentColumns, times: Times | None
+) -> tuple[Any, dict[str, Any]]:
     pyplot = optional("matplotlib.pyplot", "plot()", extra("plot"))
     figure = pyplot.figure(figsize=(10, height), layout="constrained", facecolor="white")
     figure.get_layout_engine().set(h_pad=0.12, w_pad=0.1)
     figure.suptitle(title, x=0.012, ha="left", fontsize=12, color=INK)
-    return figure, figure.subplot_mosaic(rooms)
+    axes = figure.subplot_mosaic(rooms)
+    _draw_records_over_time(axes["time"], columns.with_times(), times)
+    _draw_bytes_by_partition(axes["bytes"], columns)
+    return figure, axes
 
 
 def _without_second_display(figure: Any) -> Any:

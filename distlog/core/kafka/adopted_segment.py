@@ -22,7 +22,15 @@ from distlog.core.format.record_batch import CONTROL, Batches, BatchWalk, Source
 from distlog.core.format.record_decoder import BatchSelection, decode, decode_parts
 from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.kafka.log_dir import LogDir
-from distlog.core.kafka.partition_folder import Epochs, PartitionFolder, PartitionName
+from distlog.core.kafka.partition_folder import (
+    FIRST_DIRTY_OFFSETS,
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    RECOVERY_POINTS,
+    Epochs,
+    PartitionFolder,
+    PartitionName,
+)
 from distlog.core.maintain.verify import complete_index
 from distlog.core.maintain.verify_segment import CHECKS, IndexCheck
 from distlog.core.segments.producer_states import OpenTransactions, ProducerStates, batches_of, read_producer_snapshot
@@ -269,13 +277,14 @@ def read_partition(
     reading = PartitionReading(folder, interval_bytes, split_at, OpenTransactions(), folder.producers())
     notes = [f"{file}: {reason}" for file, reason in sorted(folder.loaded.left_out.items())]
     segments = list(_segments(log_dir, reading, notes))
-    checkpoint = log_dir.log_start_offsets.get(name, 0)
+    checkpoint = log_dir.offset(LOG_START_OFFSETS, name)
     end = segments[-1].info.next_offset if segments else checkpoint
     if segments and end < checkpoint:
         notes.append(f"the log ends at {end}, below its log start offset {checkpoint}: it is empty")
         segments, end = [], checkpoint
     start = max(checkpoint, segments[0].info.base_offset if segments else checkpoint)
-    if is_compacted or name in log_dir.first_dirty_offsets or any(segment.is_sparse for segment in segments):
+    is_cleaned = is_compacted or name in log_dir.checkpoints[FIRST_DIRTY_OFFSETS]
+    if is_cleaned or any(segment.is_sparse for segment in segments):
         segments = [
             segment._replace(info=dataclasses.replace(segment.info, compacted=segment.gap > 0 or segment.is_sparse))
             for segment in segments
@@ -287,7 +296,7 @@ def read_partition(
             for segment in segments
             if segment.gap and (gap_end := segment.info.next_offset) > max(start, split_at)
         ]
-    high_watermark = log_dir.high_watermarks.get(name, 0)
+    high_watermark = log_dir.offset(HIGH_WATERMARKS, name)
     if end < high_watermark:
         text = f"records that a broker had acknowledged from {end} to {high_watermark} are missing"
         notes.append(f"the log ends at {end}, below its high watermark {high_watermark}: {text}")
@@ -296,7 +305,7 @@ def read_partition(
         folder,
         start,
         end,
-        min(log_dir.first_dirty_offsets.get(name, 0), end),
+        min(log_dir.offset(FIRST_DIRTY_OFFSETS, name), end),
         tuple(segment for segment in segments if segment.info.next_offset > max(start, segment.info.base_offset)),
         _producers(folder, segments, reading.producers, end).snapshot(),
         folder.leader_epochs(start, end),
@@ -309,7 +318,7 @@ def read_partition(
 def _segments(log_dir: LogDir, reading: PartitionReading, notes: list[str]) -> Iterator[AdoptedSegment]:
     folder, split_at = reading.folder, reading.split_at
     bases = list(folder.loaded.segments)
-    recovery_point = log_dir.recovery_points.get(folder.name, 0)
+    recovery_point = log_dir.offset(RECOVERY_POINTS, folder.name)
     for number, (base, end) in enumerate(itertools.zip_longest(bases, bases[1:])):
         # as a broker, check after a crash all bytes that may not have been synced
         checked = not log_dir.clean and (end is None or end > recovery_point)

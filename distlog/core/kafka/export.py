@@ -522,11 +522,8 @@ def _merge(target: Storage, name: str, topic: str, offsets: Mapping[int, int | N
     previous = dict[PartitionName, int]()
     with suppress(FileNotFoundError):
         previous = read_offsets(target.read(name), file=target.local_path(name))
-    updated = dict(previous)
-    for partition, offset in offsets.items():
-        updated.pop(PartitionName(topic, partition), None)
-        if offset is not None:
-            updated[PartitionName(topic, partition)] = offset
+    changed = {PartitionName(topic, partition): offset for partition, offset in offsets.items()}
+    updated = {name: offset for name, offset in (previous | changed).items() if offset is not None}
     if updated != previous:
         target.put(name, write_offsets(updated))
 

@@ -72,10 +72,8 @@ class LogDir:
     clean: bool
     partitions: tuple[PartitionName, ...]
     left_out: Mapping[str, str]
-    recovery_points: Mapping[PartitionName, int]
-    log_start_offsets: Mapping[PartitionName, int]
-    first_dirty_offsets: Mapping[PartitionName, int]
-    high_watermarks: Mapping[PartitionName, int]
+    #: By name of the checkpoint file, the offsets of partitions.
+    checkpoints: Mapping[str, Mapping[PartitionName, int]]
     left_states: LeftStates
     metadata: ClusterMetadata | None
 
@@ -84,6 +82,9 @@ class LogDir:
         if name in self.links:
             self.storage.refuse_links()
         return PartitionFolder(self.storage.child(_folder_of(name)), name, self.files[name])
+
+    def offset(self, checkpoint: str, name: PartitionName) -> int:
+        return self.checkpoints[checkpoint].get(name, 0)
 
 
 _log = logging.getLogger("distlog")
@@ -187,13 +188,20 @@ def _read(storage: Storage, folders: Sequence[str], siblings: Iterable[str], lin
     names_around = [name for folder in siblings if (name := parse_partition_folder(folder))]
     sizes = {file.name: file.size for file in storage.list()}
     names = sizes.keys()
-    starts = _offsets(storage, LOG_START_OFFSETS, names)
-    files = _partition_files(storage, folders, starts)
+    checkpoints = {
+        name: read_offsets(storage.read(name), file=f"{storage.url}/{name}") if name in names else {}
+        for name in (RECOVERY_POINTS, LOG_START_OFFSETS, FIRST_DIRTY_OFFSETS, HIGH_WATERMARKS)
+    }
+    files = _partition_files(storage, folders, checkpoints[LOG_START_OFFSETS])
     linked = {name for link in links if (name := parse_partition_folder(link))}
     left_out = {folder: _STATES[state] for folder in folders if (state := folder_state(folder))}
     metadata = [name for name in files if name.topic == CLUSTER_METADATA]
     left_out |= {_folder_of(name): "holds the cluster's own metadata" for name in metadata}
     is_clean = CLEAN_SHUTDOWN_FILE in names
+    clusters = (
+        read_cluster_metadata(folder, _cluster_id(storage, sizes), is_clean=is_clean)
+        for folder in _folders(storage, files, names_around, CLUSTER_METADATA)
+    )
     return LogDir(
         storage,
         frozenset(linked),
@@ -201,18 +209,9 @@ def _read(storage: Storage, folders: Sequence[str], siblings: Iterable[str], lin
         is_clean,
         tuple(sorted((files.keys() | linked) - {*metadata})),
         left_out,
-        recovery_points=_offsets(storage, RECOVERY_POINTS, names),
-        log_start_offsets=starts,
-        first_dirty_offsets=_offsets(storage, FIRST_DIRTY_OFFSETS, names),
-        high_watermarks=_offsets(storage, HIGH_WATERMARKS, names),
-        left_states=left_states(_folders(storage, files, names_around, TRANSACTIONS_TOPIC)),
-        metadata=next(
-            (
-                read_cluster_metadata(folder, _cluster_id(storage, sizes), is_clean=is_clean)
-                for folder in _folders(storage, files, names_around, CLUSTER_METADATA)
-            ),
-            None,
-        ),
+        checkpoints,
+        left_states(_folders(storage, files, names_around, TRANSACTIONS_TOPIC)),
+        next(clusters, None),
     )
 
 
@@ -256,10 +255,6 @@ def _is_partition(files: Iterable[FileInfo]) -> bool:
 
 def _folder_of(name: PartitionName) -> str:
     return f"{name.topic}-{name.partition}"
-
-
-def _offsets(storage: Storage, name: str, names: Container[str]) -> Mapping[PartitionName, int]:
-    return read_offsets(storage.read(name), file=f"{storage.url}/{name}") if name in names else {}
 
 
 @dataclass(frozen=True, slots=True)

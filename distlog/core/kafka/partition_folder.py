@@ -65,8 +65,6 @@ class PartitionFolder:
         return self._storage.local_path(name) if self._storage.is_local else f"{self._storage.url}/{name}"
 
     def read(self, name: str) -> bytes:
-        if name not in self._files:
-            raise FileNotFoundError(self.path(name))
         return self._storage.read(name)
 
     def open_file(self, name: str) -> int:
@@ -125,17 +123,13 @@ class PartitionFolder:
 
     def topic_id(self) -> uuid.UUID | None:
         """Return the topic's id, if a `partition.metadata` has it."""
-        try:
-            return read_topic_id(self.read(PARTITION_METADATA), file=self.path(PARTITION_METADATA))
-        except FileNotFoundError:
-            return None
+        file = PARTITION_METADATA
+        return read_topic_id(self.read(file), file=self.path(file)) if file in self._files else None
 
     def leader_epochs(self, log_start_offset: int, log_end_offset: int) -> Epochs:
         """Return the leader epochs between these offsets; empty without a checkpoint."""
-        try:
-            epochs = read_epochs(self.read(LEADER_EPOCHS), file=self.path(LEADER_EPOCHS))
-        except FileNotFoundError:
-            return []
+        file = LEADER_EPOCHS
+        epochs = read_epochs(self.read(file), file=self.path(file)) if file in self._files else []
         return joined_epochs([[entry for entry in epochs if entry[1] < log_end_offset]], log_start_offset)
 
     def producers(self, end_offset: int = MAX_LONG) -> ProducerStates:
