@@ -6,7 +6,6 @@ An import needs the decided transactions (`__transaction_state`) and the setting
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import re
 import uuid
@@ -54,7 +53,7 @@ from distlog.core.kafka.partition_folder import (
     parse_partition_folder,
     read_offsets,
 )
-from distlog.core.kafka.transactions import TRANSACTIONS_TOPIC, TransactionState, apply_state
+from distlog.core.kafka.transactions import TRANSACTIONS_TOPIC, TransactionState, apply_records
 from distlog.core.paths import LEADER_EPOCHS
 from distlog.core.read.consumer_offsets import FieldReader
 from distlog.core.segments.producer_states import control_type
@@ -85,10 +84,6 @@ class LogDir:
 
     def offset(self, checkpoint: str, name: PartitionName) -> int:
         return self.checkpoints[checkpoint].get(name, 0)
-
-
-_log = logging.getLogger("distlog")
-_COLUMNS = ("key", "value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +128,8 @@ def _read_states(folder: PartitionFolder, states: dict[str, TransactionState]) -
         walk = folder.walk(names[".log"], checked=True)
         for batches in walk:
             rows = batches.rows[(batches.rows["attributes"] & CONTROL == 0) & (batches.rows["record_count"] > 0)]
-            for record in decode(batches.data, rows, columns=_COLUMNS).to_pylist():
-                try:
-                    apply_state(states, record["key"], record["value"])
-                except CorruptRecordError as error:  # noqa: PERF203 - a bad record must not hide the next
-                    _log.warning("%s: %s", folder.path(names[".log"]), error)
+            records = decode(batches.data, rows, columns=("key", "value"))
+            apply_records(states, records, folder.path(names[".log"]))
         if walk.damage is not None:
             return walk.damage
     return None

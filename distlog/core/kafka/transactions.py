@@ -210,6 +210,15 @@ def _topic_partitions(reader: FieldReader) -> Iterator[TopicPartition]:
         reader.skip_tags()
 
 
+def apply_records(newest: dict[str, TransactionState], records: pa.RecordBatch, url: str) -> None:
+    """Apply records in order. A bad record is logged, since it must not hide the next."""
+    for row in records.to_pylist():
+        try:
+            apply_state(newest, row["key"], row["value"])
+        except CorruptRecordError as error:  # noqa: PERF203
+            _log.warning("%s (url=%s)", error, url)
+
+
 def apply_state(newest: dict[str, TransactionState], key: bytes | None, value: bytes | None) -> None:
     transactional_id = decode_key(key or b"")
     if transactional_id is None:
@@ -393,11 +402,7 @@ def _states_of_root(handle: TopicHandle) -> Collection[TransactionState]:
     for partition in live.partitions:
         for chunk in whole_logs(topic.reader, partition.segments):
             for records in chunk.records(("key", "value"), READ_UNCOMMITTED):
-                for row in records.to_pylist():
-                    try:
-                        apply_state(states, row["key"], row["value"])
-                    except CorruptRecordError as error:  # noqa: PERF203 - a bad record must not hide the next
-                        _log.warning("%s (url=%s)", error, storage.url)
+                apply_records(states, records, storage.url)
     return states.values()
 
 
