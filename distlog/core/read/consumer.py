@@ -43,11 +43,9 @@ from distlog.core.times import Time, elapsed_s, to_ms
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: By whether the storage is local, the first and the longest pause between two refreshes, in seconds, and the factor
-#: by which a pause grows: a refresh from a local disk costs microseconds, and from an object store a request.
-FIRST_PAUSE_S = {True: 0.0005, False: 0.05}
-LONGEST_PAUSE_S = {True: 0.005, False: 1.0}
-PAUSE_GROWTH = {True: 17 / 16, False: 2.0}
+#: Pauses between two refreshes: the first and the longest one in seconds, and the factor by which a pause grows. A
+#: refresh from a local disk costs microseconds, and from an object store a request.
+_LOCAL_PAUSES, _REMOTE_PAUSES = (0.0005, 0.005, 17 / 16), (0.05, 1.0, 2.0)
 #: How often in a row a read may fail because vacuum has deleted files of its snapshot.
 _MAX_FAILURES = 3
 #: The default lease, in seconds.
@@ -72,19 +70,11 @@ class Consumer:
     records that were returned.
     """
 
-    def __init__(
-        self,
-        log: ConsumedLog,
-        assignment: ConsumerAssignment,
-        out_of_range: OutOfRange,
-        timeout_s: float | None,
-        pauses: tuple[float, float, float],
-        *,
-        clock: Callable[[], float] = elapsed_s,
-        sleep: Callable[[float], object] | None = None,
-    ) -> None:
-        self._log, self._assignment, self._out_of_range, self._timeout_s = log, assignment, out_of_range, timeout_s
-        (self._first_pause_s, self._longest_pause_s, self._growth), self._clock = pauses, clock
+    def __init__(self, log: ConsumedLog, assignment: ConsumerAssignment, options: ConsumeOptions) -> None:
+        self._log, self._assignment, self._options, self._clock = log, assignment, options, options.clock
+        first_s, longest_s, self._growth = _LOCAL_PAUSES if log.handle.storage.is_local else _REMOTE_PAUSES
+        self._longest_pause_s = longest_s if options.poll_interval is None else options.poll_interval
+        self._first_pause_s = min(first_s, self._longest_pause_s)
         self._window: Window | None = None
         #: The offsets at which partitions were cut off, if these are below their positions.
         self._cuts: dict[int, int] = {}
@@ -92,7 +82,7 @@ class Consumer:
         self._is_entered, self._commits_at_end, self._process = False, True, os.getpid()
         # a plain lock, not an Event: a signal handler may interrupt the thread that waits, and end its pause
         self._gate.acquire()
-        self._sleep = sleep or self._wait_at_gate
+        self._sleep = options.sleep or self._wait_at_gate
 
     @property
     def position(self) -> dict[int, int]:
@@ -245,7 +235,7 @@ class Consumer:
         for number, offset in self._assignment.readable.items():
             # appends may have reached the position since, so the log end does not show that it was cut
             start = self._offset_at_cut(number, offset, self._cuts[number]) if number in self._cuts else offset
-            bounded = bounded_start(number, start, self._log.snapshot.partitions[number], self._out_of_range)
+            bounded = bounded_start(number, start, self._log.snapshot.partitions[number], self._options.out_of_range)
             if bounded != offset:
                 self._assignment.move(number, bounded)
             self._cuts.pop(number, None)
@@ -253,7 +243,7 @@ class Consumer:
         self._cuts = {number: cut for number, cut in self._cuts.items() if number in self._assignment.position}
 
     def _offset_at_cut(self, number: int, offset: int, cut: int) -> int:
-        if offset > cut and self._out_of_range == "fail":
+        if offset > cut and self._options.out_of_range == "fail":
             raise OffsetOutOfRangeError(
                 "delivered records are lost, since the log was cut off when a sync failed; undo their effects, and "
                 "start again at the cut, with start, or in a group with reset_group",
@@ -264,7 +254,8 @@ class Consumer:
         return min(offset, cut)
 
     def _left_s(self, since: float) -> float:
-        return self._longest_pause_s if self._timeout_s is None else since + self._timeout_s - self._clock()
+        timeout_s = self._options.timeout
+        return self._longest_pause_s if timeout_s is None else since + timeout_s - self._clock()
 
     def _wait_at_gate(self, seconds: float) -> None:
         if self._gate.acquire(timeout=seconds):
@@ -320,14 +311,12 @@ class ConsumeOptions:
         _check_seconds("timeout", self.timeout, 0)
         _check_seconds("lease", self.lease, 0.001, LONGEST_LEASE_MS / 1000)
         _check_seconds("poll_interval", self.poll_interval, 0.0001)
-        workers, is_local = checked_workers(self.max_workers), handle.storage.is_local
-        longest_s = LONGEST_PAUSE_S[is_local] if self.poll_interval is None else self.poll_interval
-        pauses = min(FIRST_PAUSE_S[is_local], longest_s), longest_s, PAUSE_GROWTH[is_local]
+        workers = checked_workers(self.max_workers)
         log = ConsumedLog(handle, snapshot, check_columns(self.columns), self.isolation, workers)
         log.refresh()
         assignment = self._assignment(log)
         assignment.renew()
-        return Consumer(log, assignment, self.out_of_range, self.timeout, pauses, clock=self.clock, sleep=self.sleep)
+        return Consumer(log, assignment, self)
 
     def _assignment(self, log: ConsumedLog) -> ConsumerAssignment:
         selected = None if self.partitions is None else set(whole_numbers("partition", self.partitions))
