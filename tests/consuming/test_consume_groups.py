@@ -24,7 +24,7 @@ from distlog.core.errors import (
     TopicNotFoundError,
 )
 from distlog.core.read import consumer as consumer_module
-from distlog.core.read.consumer import GroupAssignment
+from distlog.core.read.consumer import ConsumeOptions, GroupAssignment
 from distlog.core.read.group_log import GroupLog
 from distlog.core.topic import Topic
 
@@ -236,7 +236,7 @@ class Member:
 def assigned(*states: dict[int, int]) -> GroupAssignment:
     log: Any = SimpleNamespace(partitions=2)
     member: Any = Member([*states])
-    return GroupAssignment(log, member, None, "fail")
+    return GroupAssignment(log, member, ConsumeOptions())
 
 
 def test_a_returned_partition_continues_at_the_other_members_commit() -> None:

@@ -325,7 +325,7 @@ class ConsumeOptions:
             check_partition(number, log.partitions)
         partitions = None if selected is None else tuple(sorted(selected))
         if self.group is None:
-            return ConsumerAssignment(log, partitions, self.start, self.out_of_range)
+            return ConsumerAssignment(log, partitions, self)
         storage, sleep = log.handle.storage, self.sleep or time.sleep
         name = f"{platform.node()[:200]}:{os.getpid()}"
         member = Membership(
@@ -337,7 +337,7 @@ class ConsumeOptions:
             self.clock,
             log.handle.new_id,
         )
-        return GroupAssignment(log, member, self.start, self.out_of_range)
+        return GroupAssignment(log, member, self)
 
 
 def _check_seconds(name: str, value: float | None, low: float, high: float = inf) -> None:
@@ -503,10 +503,8 @@ def _window_end(state: PartitionState, start: int, end: int) -> int:
 class ConsumerAssignment:
     """The partitions that a consumer without a group reads: `partitions` of `log`, or all if None."""
 
-    def __init__(
-        self, log: ConsumedLog, partitions: Collection[int] | None, start: Start | None, out_of_range: OutOfRange
-    ) -> None:
-        self.log, self._partitions, self._start, self._out_of_range = log, partitions, start, out_of_range
+    def __init__(self, log: ConsumedLog, partitions: Collection[int] | None, options: ConsumeOptions) -> None:
+        self.log, self._partitions, self._options = log, partitions, options
         #: By partition, the next offset to deliver.
         self.position: dict[int, int] = {}
 
@@ -549,12 +547,13 @@ class ConsumerAssignment:
         """Return the first offsets to read: by the start, or 0, even if deleted, in partitions `added` since."""
         if added:
             return dict.fromkeys(partitions, 0)
-        return start_offsets(self.log.handle.reader, self.log.snapshot, partitions, self._start, self._out_of_range)
+        start, out_of_range = self._options.start, self._options.out_of_range
+        return start_offsets(self.log.handle.reader, self.log.snapshot, partitions, start, out_of_range)
 
 
 class GroupAssignment(ConsumerAssignment):
-    def __init__(self, log: ConsumedLog, member: Membership, start: Start | None, out_of_range: OutOfRange) -> None:
-        super().__init__(log, None, start, out_of_range)
+    def __init__(self, log: ConsumedLog, member: Membership, options: ConsumeOptions) -> None:
+        super().__init__(log, None, options)
         self._member, self._joins = member, 0
         self._committed: dict[int, int] = {}
 
