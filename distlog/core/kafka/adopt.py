@@ -351,13 +351,11 @@ def end(topic: Storage) -> None:
 
 def _read_replicas(replicas: Replicas, config: TopicConfig, ends: Mapping[int, int]) -> list[list[AdoptedPartition]]:
     """Read the replicas of partitions, split at the topic's end; skips a damaged replica if there is another."""
-    is_compacted = "compact" in config.cleanup_policy
     folders = [(name, log_dir) for name, log_dirs in replicas.items() for log_dir in log_dirs]
 
     def read_replica(name: PartitionName, log_dir: LogDir) -> AdoptedPartition | CorruptionError:
         try:
-            end, interval_bytes = ends.get(name.partition, 0), config.index_interval_bytes
-            return read_partition(log_dir, name, interval_bytes, end, is_compacted=is_compacted)
+            return read_partition(log_dir, name, config, ends.get(name.partition, 0))
         except CorruptionError as error:
             return error
 

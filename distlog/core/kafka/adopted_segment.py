@@ -16,6 +16,7 @@ from distlog.core.arrays import byte_array, numbers_of
 from distlog.core.commits.actions import Action, Add, Cleaned, SetLogStartOffset
 from distlog.core.commits.deduplication import NONE, ProducerBatch
 from distlog.core.commits.segment_table import SegmentInfo
+from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptIndexError, CorruptRecordError
 from distlog.core.format.indexes import AbortedTransaction
 from distlog.core.format.record_batch import CONTROL, Batches, BatchWalk, Source
@@ -269,11 +270,9 @@ class AdoptedPartition:
         return tuple(batch for batch in batches if batch.is_within(known_end, self.log_end_offset))
 
 
-def read_partition(
-    log_dir: LogDir, name: PartitionName, interval_bytes: int, split_at: int = 0, *, is_compacted: bool = False
-) -> AdoptedPartition:
-    """Describe the partition's files from `split_at`; gaps are valid if it `is_compacted`."""
-    folder = log_dir.folder(name)
+def read_partition(log_dir: LogDir, name: PartitionName, config: TopicConfig, split_at: int) -> AdoptedPartition:
+    """Describe the partition's files from `split_at`."""
+    folder, interval_bytes = log_dir.folder(name), config.index_interval_bytes
     reading = PartitionReading(folder, interval_bytes, split_at, OpenTransactions(), folder.producers())
     notes = [f"{file}: {reason}" for file, reason in sorted(folder.loaded.left_out.items())]
     segments = list(_segments(log_dir, reading, notes))
@@ -283,7 +282,7 @@ def read_partition(
         notes.append(f"the log ends at {end}, below its log start offset {checkpoint}: it is empty")
         segments, end = [], checkpoint
     start = max(checkpoint, segments[0].info.base_offset if segments else checkpoint)
-    is_cleaned = is_compacted or name in log_dir.checkpoints[FIRST_DIRTY_OFFSETS]
+    is_cleaned = "compact" in config.cleanup_policy or name in log_dir.checkpoints[FIRST_DIRTY_OFFSETS]
     if is_cleaned or any(segment.is_sparse for segment in segments):
         segments = [
             segment._replace(info=dataclasses.replace(segment.info, compacted=segment.gap > 0 or segment.is_sparse))
