@@ -351,27 +351,20 @@ def end(topic: Storage) -> None:
 
 def _read_replicas(replicas: Replicas, config: TopicConfig, ends: Mapping[int, int]) -> list[list[AdoptedPartition]]:
     """Read the replicas of partitions, split at the topic's end; skips a damaged replica if there is another."""
-    folders = [(name, log_dir) for name, log_dirs in replicas.items() for log_dir in log_dirs]
 
-    def read_replica(name: PartitionName, log_dir: LogDir) -> AdoptedPartition | CorruptionError:
-        try:
-            return read_partition(log_dir, name, config, ends.get(name.partition, 0))
-        except CorruptionError as error:
-            return error
-
-    copies: dict[PartitionName, list[AdoptedPartition]] = {name: [] for name in replicas}
-    damaged: dict[PartitionName, list[CorruptionError]] = {name: [] for name in replicas}
-    for (name, _), result in zip(folders, in_parallel(lambda folder: read_replica(*folder), folders), strict=True):
-        if isinstance(result, CorruptionError):
-            damaged[name].append(result)
-        else:
-            copies[name].append(result)
-    for name, errors in damaged.items():
-        if errors and not copies[name]:
+    def read(name: PartitionName) -> list[AdoptedPartition]:
+        copies, errors = list[AdoptedPartition](), list[CorruptionError]()
+        for log_dir in replicas[name]:
+            try:
+                copies.append(read_partition(log_dir, name, config, ends.get(name.partition, 0)))
+            except CorruptionError as error:  # noqa: PERF203 - damage must not hide the next replica
+                errors.append(error)
+        if not copies:
             raise errors[0]
         notes = tuple(f"a replica was left out: {error}" for error in errors)
-        copies[name] = [dataclasses.replace(copy, notes=(*notes, *copy.notes)) for copy in copies[name]]
-    return list(copies.values())
+        return [dataclasses.replace(copy, notes=(*notes, *copy.notes)) for copy in copies]
+
+    return in_parallel(read, list(replicas))
 
 
 def _most_complete(replicas: Sequence[AdoptedPartition]) -> AdoptedPartition:
