@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -158,10 +159,8 @@ def read_range(storage: InputStorage, file: InputFile, start: int, end: int) -> 
 
 
 def _files_of(storage: InputStorage, address: str) -> list[tuple[str, int]]:
-    try:
+    with suppress(FileNotFoundError):
         return [(address, storage.size(address))]
-    except FileNotFoundError:
-        pass
     entries, (folder, _, name) = storage.entries(address), address.rpartition("/")
     if entries or (storage.is_local(address) and name in storage.entries(folder or "/")):
         files = sorted(_below(storage, address, entries))

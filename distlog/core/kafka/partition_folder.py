@@ -170,13 +170,10 @@ class FileName(NamedTuple):
 
 def parse_partition_folder(name: str) -> PartitionName | None:
     """Return the partition whose folder has this name, if any."""
-    match = _FOLDER.fullmatch(name)
-    if match is None:
-        return None
-    try:
-        return PartitionName(paths.check_topic_name(match["topic"]), int(match["partition"]))
-    except InvalidTopicError:
-        return None
+    with suppress(InvalidTopicError):
+        if match := _FOLDER.fullmatch(name):
+            return PartitionName(paths.check_topic_name(match["topic"]), int(match["partition"]))
+    return None
 
 
 def folder_state(name: str) -> str | None:

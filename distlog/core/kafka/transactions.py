@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, NamedTuple
@@ -370,12 +370,11 @@ def _end_in_commit(
         if now.partitions[number].log_end_offset != snapshot.partitions[number].log_end_offset:
             raise ConcurrentAppendError
 
-    try:
+    with suppress(ConcurrentAppendError):
         _, after = commit_batches(checked, {number: [valid]}, snapshot.config, fence)
-    except ConcurrentAppendError:
-        return False
-    current.advance(after)
-    return True
+        current.advance(after)
+        return True
+    return False
 
 
 def _coordinator_state(
