@@ -154,8 +154,8 @@ class Notebook:
     def close(self, line: str) -> None:
         self._show(escape(line), line)
 
-    def _show(self, html: str, line: str) -> None:
-        content = {"text/html": f"<div>{html}</div>", "text/plain": line}
+    def _show(self, markup: str, line: str) -> None:
+        content = {"text/html": f"<div>{markup}</div>", "text/plain": line}
         if self._handle is None:
             self._handle = self._display(content, raw=True, display_id=True)
         else:
@@ -432,7 +432,7 @@ class TimeBins:
         room = _MINUTE // 2 if first_ms == last_ms else 0
         latest_ms = _LATEST_MS - _WIDTHS[-1][0]
         first, last = (min(max(time_ms, 0), latest_ms) for time_ms in (first_ms - room, last_ms + room))
-        width, label = next(bin for bin in _WIDTHS if last // bin[0] - first // bin[0] < MOST_BINS)
+        width, label = next(entry for entry in _WIDTHS if last // entry[0] - first // entry[0] < MOST_BINS)
         return cls(first - first % width, width, last // width - first // width + 1, label)
 
     @property

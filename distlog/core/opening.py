@@ -39,10 +39,10 @@ from distlog.core.kafka.log_dir import (
     ImportedSettings,
     LeftStates,
     LogDir,
+    imported_settings,
     joined_states,
     most_complete,
     read_log_dir,
-    taken_settings,
 )
 from distlog.core.kafka.partition_folder import PartitionName, without_broker
 from distlog.core.maintain.executor import Executor
@@ -621,7 +621,7 @@ def _settings(
             # the error of a damaged replica matters only if no other exists, and then `_adopt` raises it
             with suppress(CorruptionError):
                 topic_ids |= {topic_id for topic_id in [log_dir.folder(name).topic_id()] if topic_id is not None}
-    return taken_settings(clusters, topic, topic_ids, overrides)
+    return imported_settings(clusters, topic, topic_ids, overrides)
 
 
 def _adopt(

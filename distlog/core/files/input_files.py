@@ -319,11 +319,11 @@ def _wide_encoding(head: bytes) -> str | None:
         if head.startswith(mark):
             return encoding
     # without a mark: ASCII text has zeros in all but one byte of a character
-    shown = head[: len(head) // 4 * 4]
-    if len(shown) < _WIDE_BYTES:
+    head = head[: len(head) // 4 * 4]
+    if len(head) < _WIDE_BYTES:
         return None
-    zeros = [set(shown[index::4]) == {0} for index in range(4)]
-    has_bytes = [0 not in shown[index::4] for index in range(4)]
+    zeros = [set(head[index::4]) == {0} for index in range(4)]
+    has_bytes = [0 not in head[index::4] for index in range(4)]
     for encoding, text_indexes in _WIDE_ENCODINGS.items():
         if all(has_bytes[index] if index in text_indexes else zeros[index] for index in range(4)):
             return encoding

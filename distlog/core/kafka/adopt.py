@@ -133,7 +133,7 @@ def adopt_topic(
     if topic.is_local and not is_marked and (existing_files := written_files(topic, name, partitions)):
         text = "the topic's folder has other files: adopt to another address, or delete them"
         raise StorageError(text, url=topic.url, file=existing_files[0])
-    with adopting(topic):
+    with import_lock(topic):
         # another import may have ended since
         if _load(log) is None:
             _write_partitions(topic, name, partitions, linked=is_linked)
@@ -143,9 +143,9 @@ def adopt_topic(
                 contents += _producer_batches(topic, partitions)
                 count = max(partition.name.partition for partition in partitions) + 1
                 snapshot = log.create(count, config, topic_id=topic_id, imported=contents)
-                end(topic)
+                remove_mark(topic)
                 return adopted, log, snapshot
-        end(topic)
+        remove_mark(topic)
     return adopt_topic(replicas, topic, config, states, by_links=by_links, dry_run=dry_run)
 
 
@@ -324,7 +324,7 @@ _TEXT = b"an adoption is under way, or has died: adopt again\n"
 
 
 @contextmanager
-def adopting(topic: Storage) -> Iterator[None]:
+def import_lock(topic: Storage) -> Iterator[None]:
     """Keep other imports out of the topic's folder on a disk in the block. Raises StorageError."""
     if not topic.is_local:
         yield
@@ -342,7 +342,7 @@ def adopting(topic: Storage) -> Iterator[None]:
         yield
 
 
-def end(topic: Storage) -> None:
+def remove_mark(topic: Storage) -> None:
     """Remove the mark of an import: the files in the topic's folder belong to the topic, or are deleted."""
     if topic.is_local:
         with suppress(StorageError):
@@ -393,7 +393,7 @@ def _write_partitions(topic: Storage, name: str, partitions: Sequence[AdoptedPar
         if topic.is_local:
             with suppress(StorageError):
                 topic.delete(written_files(topic, name, partitions))
-                end(topic)
+                remove_mark(topic)
         raise
 
 
@@ -432,13 +432,13 @@ class _Growth:
         adopted = AdoptedTopic(existing.name, topic.url, tuple(self._new), tuple(notes), was_there=True)
         if dry_run or not self._new:
             if not dry_run:
-                end(topic)
+                remove_mark(topic)
             return adopted, log, existing
         for part in self._new:
             if linked and any(segment.position for segment in part.segments):
                 text = "the broker has appended to files that it shares with the topic: adopt to another address"
                 raise StorageError(text, url=topic.url, partition=part.name.partition)
-        with adopting(topic):
+        with import_lock(topic):
             try:
                 # another import may have ended since, and then the files belong to the topic
                 if not self._is_unchanged(log.load(include_dropped=True)):
@@ -453,7 +453,7 @@ class _Growth:
                     write_partition(topic, existing.name, part, linked=linked)
                 return adopted, log, self._commit()
             finally:
-                end(topic)
+                remove_mark(topic)
 
     def _is_unchanged(self, head: Snapshot) -> bool:
         is_same = not head.dropped and head.topic_id == self._existing.topic_id

@@ -366,8 +366,8 @@ def _indexes(reader: SegmentReader, segment: SegmentInfo, rebuilt: dict[str, byt
     files = dict(rebuilt)
     if not segment.is_active and segment.append_time_ms < 0:
         for suffix in rebuilt:
-            stored = _stored(reader, segment, suffix)
-            files[suffix] = rebuilt[suffix] if isinstance(stored, CorruptIndexError) else stored or rebuilt[suffix]
+            index = _stored(reader, segment, suffix)
+            files[suffix] = rebuilt[suffix] if isinstance(index, CorruptIndexError) else index or rebuilt[suffix]
     transactions = _stored(reader, segment, ".txnindex")
     if isinstance(transactions, CorruptIndexError):
         raise transactions

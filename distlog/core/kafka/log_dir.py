@@ -400,24 +400,22 @@ def most_complete(replicas: Iterable[ClusterMetadata]) -> list[ClusterMetadata]:
     ]
 
 
-def taken_settings(
+def imported_settings(
     clusters: Sequence[ClusterMetadata], topic: str, topic_ids: Collection[uuid.UUID], overrides: Mapping[str, object]
 ) -> ImportedSettings:
     """Return the settings of a topic by its cluster's metadata; `overrides` take precedence."""
     notes = [note for cluster in clusters for note in cluster.notes]
+    by_cluster = ((cluster, cluster.settings(topic, topic_ids)) for cluster in clusters)
+    candidates = [(cluster, values) for cluster, values in by_cluster if values is not None]
     if len(clusters) > 1 and not topic_ids:
         text = "there is metadata of several clusters, and the topic has no id that selects one"
-        return ImportedSettings.of({}, overrides, (*notes, f"{text}: its settings are not known"))
-    settings = [
-        (cluster, values) for cluster in clusters if (values := cluster.settings(topic, topic_ids)) is not None
-    ]
-    if any(values != settings[0][1] for _, values in settings):
-        text = "several clusters have this topic, with different settings: its settings are not known"
-        return ImportedSettings.of({}, overrides, (*notes, text))
-    if settings:
-        cluster, values = settings[0]
+        notes.append(f"{text}: its settings are not known")
+    elif any(values != candidates[0][1] for _, values in candidates):
+        notes.append("several clusters have this topic, with different settings: its settings are not known")
+    elif candidates:
+        cluster, values = candidates[0]
         return ImportedSettings.of(values, overrides, cluster.notes)
-    if any(cluster.is_known for cluster in clusters):
+    elif any(cluster.is_known for cluster in clusters):
         notes.append("the cluster's metadata does not have this topic: its settings are not known")
     return ImportedSettings.of({}, overrides, notes)
 

@@ -352,12 +352,12 @@ def _commit_floors(log: CommitLog, snapshot: Snapshot, floor: int, log_floor: in
     """Commit the horizons, the log's only if `kept_ms` is still the time to keep commits; returns the state after."""
     with CommitRace(log, snapshot, "gc") as race:
         for head in race:
-            actions: list[Action] = [GcFloor(floor)] if floor > head.gc_floor else []
+            horizons: list[Action] = [GcFloor(floor)] if floor > head.gc_floor else []
             if head.commits_kept_ms == kept_ms and head.log_floor < log_floor:
-                actions.append(LogFloor(log_floor))
-            if not actions:
+                horizons.append(LogFloor(log_floor))
+            if not horizons:
                 break
-            race.put(actions)
+            race.put(horizons)
     return race.after
 
 
