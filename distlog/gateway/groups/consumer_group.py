@@ -39,7 +39,7 @@ _log = logging.getLogger("distlog.gateway")
 # After Kafka's GroupMetadataManager, ConsumerGroup and CurrentAssignmentBuilder. The group's epoch grows when
 # members, subscriptions or subscribed topics change. Then an assignor gives each member a target. A member first
 # gives back partitions outside of its target; then it gets the next epoch, and the free partitions of the target. No
-# method waits or does I/O. The state changes immediately, and a response is sent when all earlier records are durable.
+# method waits or does I/O. The state changes immediately; a response is sent when all earlier records are durable.
 # Not thread-safe: the coordinator holds the group's lock.
 
 
