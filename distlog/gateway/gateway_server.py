@@ -29,12 +29,11 @@ from distlog.core.times import now_ms
 from distlog.gateway.apis import APIS
 from distlog.gateway.cluster import COMPACTION_PERIOD_MS, GatewayLease, advertised, this_machine
 from distlog.gateway.config import GatewayConfig, with_settings
-from distlog.gateway.event_log import FAILURES
 from distlog.gateway.groups.consumer_group import SubscribedTopics
 from distlog.gateway.groups.coordinator import DroppedTopics, GroupServices
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.kafka_apis import Broker, KafkaApis
-from distlog.gateway.root_records import DynamicConfigs, RootAcls, RootUsers
+from distlog.gateway.root_records import DynamicConfigs, RootAcls, RootRecords, RootUsers
 from distlog.gateway.security.authentication import Authentication
 from distlog.gateway.security.tls import TlsContext, TlsFiles
 from distlog.gateway.server.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
@@ -143,16 +142,15 @@ class GatewayServer:
     def _schedule(self, store: OffsetsTopic) -> None:
         metadata, groups, scheduler = self.broker.metadata, self._groups, self._scheduler
         refresh_ms = _REFRESH_MS[metadata.root.is_local_disk]
-        for name, refresh in self._refreshes.items():
-            scheduler.schedule(name, refresh, delay_ms=0, period_ms=refresh_ms)
+        for records in self._root_records:
+            scheduler.schedule(f"read {records.name}", records.try_refresh, delay_ms=0, period_ms=refresh_ms)
         dropped = DroppedTopics(groups.offsets, lambda name: metadata.fresh_topic(name).snapshot)
-        # not in the thread of the groups' timers, since the offsets of thousands of groups may expire together
-        expire = partial(_run_logged, groups.offsets.expire, "expiring committed offsets")
         tasks: list[tuple[str, Callable[[], None], int]] = [
             ("log-flusher", metadata.flush_due, _FLUSH_MS),
             ("event-logs", self._log_events, _LOG_MS),
             ("dropped-topics", dropped.check, refresh_ms),
-            ("expired-offsets", expire, _EXPIRY_MS),
+            # not in the thread of the groups' timers, since the offsets of thousands of groups may expire together
+            ("expired-offsets", groups.expire_offsets, _EXPIRY_MS),
             ("close-unused", partial(metadata.close_unused, lambda: scheduler.is_stopping), _CLOSE_MS),
             ("group-topics", groups.consumers.refresh, refresh_ms),
         ]
@@ -171,19 +169,9 @@ class GatewayServer:
         self._sockets.failures.log(is_last=is_last)
 
     @property
-    def _refreshes(self) -> dict[str, Callable[[], None]]:
-        """The tasks, by name, that read again what all gateways of the root share."""
+    def _root_records(self) -> list[RootRecords[Any, Any]]:
         broker = self.broker
-        subjects = {
-            "dynamic-configs": (broker.configs, "reading quotas and settings of groups"),
-            "acls": (broker.acls, "reading ACLs"),
-            "user-credentials": (broker.users, "reading the credentials of users"),
-        }
-        return {
-            name: partial(_run_logged, records.refresh, subject)
-            for name, (records, subject) in subjects.items()
-            if records is not None
-        }
+        return [records for records in (broker.configs, broker.acls, broker.users) if records is not None]
 
     @property
     def port(self) -> int:
@@ -226,8 +214,8 @@ class GatewayServer:
             self._lease.set_address(host, port, this_machine())
             self._groups.join()
             # until ACLs are known, only super users are served
-            for refresh in self._refreshes.values() if self.broker.acls is not None else ():
-                refresh()
+            for records in self._root_records if self.broker.acls is not None else ():
+                records.try_refresh()
             joined()
             self._wait_for_others(is_to_stop)
         except BaseException:
@@ -373,11 +361,3 @@ class ShutdownDeadline:
             return False
         task.wait()
         return True
-
-
-def _run_logged(work: Callable[[], None], subject: str) -> None:
-    # an error would end the task's thread
-    try:
-        work()
-    except Exception as error:
-        FAILURES.note(subject, error)

@@ -13,7 +13,7 @@ from distlog.core.config import TopicConfig
 from distlog.core.display import text
 from distlog.core.errors import DistlogError, InvalidConfigError, TopicNotFoundError
 from distlog.gateway.config import GroupConfigs, decode_setting, encode_setting
-from distlog.gateway.event_log import EventLog
+from distlog.gateway.event_log import FAILURES, EventLog
 from distlog.gateway.security.acls import (
     AccessLists,
     Acl,
@@ -89,6 +89,13 @@ class RootRecords(ABC, Generic[Key, Value]):
             if not self._is_reported:
                 self.on_changed(dict(self._values))
                 self._is_reported = True
+
+    def try_refresh(self) -> None:
+        """Refresh; an error is logged."""
+        try:
+            self.refresh()
+        except Exception as error:
+            FAILURES.note(f"reading {self.name}", error)
 
     def append(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
         """Store records; they are durable, and apply here, when this returns. Raises DistlogError."""

@@ -317,6 +317,9 @@ class GroupServices:
         ]
         self._loader = threading.Thread(target=self._load, name="group-loader", daemon=True)
 
+    def expire_offsets(self) -> None:
+        _has_done("expiring committed offsets", self.offsets.expire)
+
     def share(self, store: LeaderStore, read_partition_count: Callable[[], int]) -> Coordination:
         """Coordinate a store by the lease."""
         self._sharing.append(Coordination(self._lease, store, self._unloaded))

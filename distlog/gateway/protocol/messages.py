@@ -282,10 +282,7 @@ def _read_fixed(formats: str) -> _StepReader:
 def _read_field(field: SchemaField, is_flexible: bool) -> _StepReader:
     """Reads a field outside of runs; for a tagged field, its size was read before."""
     if field.is_array:
-        length = _compact_length if is_flexible else _plain_length(_INT32)
-        if field.message is not None:
-            return _read_messages(field.message, length, field)
-        return _read_array(field, length, is_flexible)
+        return _read_array(field, is_flexible)
     if field.message is not None:
         return _read_message(field.message, is_nullable=field.is_nullable and field.tag is None)
     return _read_plain(field.kind, is_flexible, field.name, is_nullable=field.is_nullable)
@@ -357,11 +354,13 @@ def _read_message(message: MessageSchema, *, is_nullable: bool) -> _StepReader:
     return step
 
 
-def _read_array(field: SchemaField, length: _LengthReader, is_flexible: bool) -> _StepReader:
-    item, form = None, FIXED.get(field.kind)
-    if form is None:
+def _read_array(field: SchemaField, is_flexible: bool) -> _StepReader:
+    length = _compact_length if is_flexible else _plain_length(_INT32)
+    smallest, at_once = _smallest(field, is_flexible), _read_at_once(field)
+    if field.message is not None:
+        item = _read_message(field.message, is_nullable=False)
+    else:
         item = _read_plain(field.kind, is_flexible, field.name, is_nullable=False)
-    smallest = struct.calcsize(">" + form) if form else _smallest(field, is_flexible)
 
     def step(values: list[Any], data: memoryview, position: int, items: Items) -> int:
         count, position = length(data, position)
@@ -369,9 +368,10 @@ def _read_array(field: SchemaField, length: _LengthReader, is_flexible: bool) ->
             values.append(None if field.is_nullable else _refuse_null(field.name))
             return position
         items.reserve(count, smallest, len(data) - position)
-        if item is None:
-            values.append(struct.unpack_from(f">{count}{form}", data, position))
-            return position + count * smallest
+        end = position + count * smallest
+        if at_once is not None and (fixed := at_once(data[position:end])) is not None:
+            values.append(fixed)
+            return end
         elements: list[Any] = []
         for _ in range(count):
             position = item(elements, data, position, items)
@@ -381,45 +381,24 @@ def _read_array(field: SchemaField, length: _LengthReader, is_flexible: bool) ->
     return step
 
 
-def _read_messages(message: MessageSchema, length: _LengthReader, field: SchemaField) -> _StepReader:
-    steps, make, smallest, name = _read_steps(message), _maker(message), _smallest_message(message), field.name
-    at_once = _read_at_once(message)
-
-    def step(values: list[Any], data: memoryview, position: int, items: Items) -> int:
-        count, position = length(data, position)
-        if count < 0:
-            values.append(None if field.is_nullable else _refuse_null(name))
-            return position
-        items.reserve(count, smallest, len(data) - position)
-        if at_once is not None:
-            rows = at_once(data[position : position + count * smallest])
-            if rows is not None:
-                values.append(tuple(map(make, rows)))
-                return position + count * smallest
-        messages: list[Any] = []
-        for _ in range(count):
-            fields: list[Any] = []
-            for step in steps:
-                position = step(fields, data, position, items)
-            messages.append(make(fields))
-        values.append(tuple(messages))
-        return position
-
-    return step
-
-
-def _read_at_once(message: MessageSchema) -> Callable[[memoryview], Any] | None:
-    """Reads all messages of an array, if they have a fixed size; returns None if one has tagged fields."""
-    if any(field.kind not in FIXED or field.is_array or field.tag is not None for field in message.fields):
+def _read_at_once(field: SchemaField) -> Callable[[memoryview], tuple[Any, ...] | None] | None:
+    """Reads all elements of an array, if they have a fixed size; returns None if one has tagged fields."""
+    if (number := FIXED.get(field.kind)) is not None:
+        size = struct.calcsize(">" + number)
+        return lambda data: struct.unpack(f">{len(data) // size}{number}", data)
+    message = field.message
+    if message is None or any(
+        part.kind not in FIXED or part.is_array or part.tag is not None for part in message.fields
+    ):
         return None
-    form = struct.Struct(">" + "".join(FIXED[field.kind] for field in message.fields) + "x" * message.is_flexible)
+    form = struct.Struct(">" + "".join(FIXED[part.kind] for part in message.fields) + "x" * message.is_flexible)
+    make = _maker(message)
 
-    def rows(data: memoryview) -> Any:
-        if message.is_flexible and any(data[form.size - 1 :: form.size]):
-            return None
-        return form.iter_unpack(data)
+    def messages(data: memoryview) -> tuple[Any, ...] | None:
+        has_tags = message.is_flexible and any(data[form.size - 1 :: form.size])
+        return None if has_tags else tuple(map(make, form.iter_unpack(data)))
 
-    return rows if form.size else None
+    return messages if form.size else None
 
 
 def _smallest(field: SchemaField, is_flexible: bool) -> int:

@@ -33,7 +33,7 @@ from distlog.core.opening import copy_text
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC
 from distlog.core.segments.producer_states import FirstBatch
 from distlog.core.segments.segment_reader import TopicHandle, topic_log
-from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.parallel import Task, in_parallel
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 from distlog.gateway.config import GatewayConfig
@@ -317,39 +317,32 @@ class SharedLoads(Generic[T]):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._loads: dict[str, Future[T]] = {}
+        self._loads: dict[str, Task[T]] = {}
 
     def get(self, name: str, load: Callable[[], T]) -> T:
         """Return the result of a load; one that another thread started, and that failed, is repeated once."""
-        result, is_own = self._join(name)
-        if not is_own:
-            try:
-                return result.result()
-            except DistlogError:
-                result, is_own = self._join(name)
-        if is_own:
-            self._run(name, result, load)
-        return result.result()
-
-    def _join(self, name: str) -> tuple[Future[T], bool]:
-        with self._lock:
-            result = self._loads.get(name)
-            if result is not None:
-                return result, False
-            result = self._loads[name] = Future()
-            return result, True
-
-    def _run(self, name: str, result: Future[T], load: Callable[[], T]) -> None:
+        task, is_own = self._join(name, load)
         try:
-            loaded = load()
-        except BaseException as error:
-            set_result = partial(result.set_exception, error)
-        else:
-            set_result = partial(result.set_result, loaded)
-        # removed before the result is set: a later call must not get an old result
+            return task.wait()
+        except DistlogError:
+            if is_own:
+                raise
+        return self._join(name, load)[0].wait()
+
+    def _join(self, name: str, load: Callable[[], T]) -> tuple[Task[T], bool]:
         with self._lock:
-            del self._loads[name]
-        set_result()
+            if name in self._loads:
+                return self._loads[name], False
+            task = self._loads[name] = Task(partial(self._load, name, load))
+            return task, True
+
+    def _load(self, name: str, load: Callable[[], T]) -> T:
+        try:
+            return load()
+        finally:
+            # before the task has its result: a later call must not get an old one
+            with self._lock:
+                del self._loads[name]
 
 
 class HostedTopic(RefreshingTopic):
