@@ -32,6 +32,7 @@ from distlog.core.log_manager.log_manager import LogManager
 from distlog.core.opening import make_topic
 from distlog.core.storage.storage import Storage
 from simulation.gateways import Gateway, Register, registers
+from simulation.input_files import through_files
 from simulation.oracle import ID_HEADER, Batch, NewRecord, Oracle, Rows, rows_of
 from simulation.world import Process
 
@@ -116,6 +117,12 @@ class Stage:
             return self.records_of(keys, sender, atomic=atomic)
         return self._batch_of([self._drawn(key, self.more) for key in keys], sender, atomic=atomic)
 
+    def input(self, random: Random, sender: str) -> tuple[Batch, pa.Table]:
+        """Return a few new records as `records`, in a part of the batches as they are read from files."""
+        batch, table = self.records(random, sender)
+        files = Random(f"files/{self.oracle.world.seed}/{batch.values[0]!r}")
+        return batch, through_files(table, files) if files.random() < 0.1 else table
+
     def chance(self, share: float) -> bool:
         """Draw from `more`; False if there is none."""
         return self.more is not None and self.more.random() < share
@@ -173,7 +180,7 @@ def appends(stage: Stage, process: Process, memory: Memory) -> None:
     topic = stage.open()
     while stage.goes_on():
         if memory.pending is None:
-            memory.pending = stage.records(process.random, memory.name)
+            memory.pending = stage.input(process.random, memory.name)
             memory.number += 1
         batch, table = memory.pending
         topic_id = topic.snapshot.topic_id
@@ -223,7 +230,7 @@ def appends_plainly(stage: Stage, process: Process, memory: Memory) -> None:
     """Append without an app id, sometimes in transactions of several appends."""
     topic = stage.open()
     while stage.goes_on():
-        batch, table = stage.records(process.random, memory.name)
+        batch, table = stage.input(process.random, memory.name)
         topic_id = topic.snapshot.topic_id
         batch.tried.add(topic_id)
         try:
