@@ -48,7 +48,8 @@ def _columns(table: pa.Table) -> tuple[bytes, str, Mapping[str, Any]]:
 
 def _lines(table: pa.Table) -> tuple[bytes, str, Mapping[str, Any]]:
     if "timestamp" in table.schema.names:
-        lines = ["|".join(_text(row[name]) or "" for name in ("key", "timestamp", "value")) for row in table.to_pylist()]
+        names = ("key", "timestamp", "value")
+        lines = ["|".join(_text(row[name]) or "" for name in names) for row in table.to_pylist()]
         pattern = r"^(?P<key>[^|]*)\|(?P<timestamp>[^|]*)\|(?P<value>.*)$"
         return "\r\n".join(lines).encode(), ".log", {"pattern": pattern}
     keyed = table["key"].null_count == 0

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from itertools import chain
 from random import Random
+from unittest import mock
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 import distlog
 from distlog import CorruptionError, OffsetOutOfRangeError, SnapshotTooOldError
+from distlog.core.read.dataset import TopicDataset
 from simulation.actors import Memory, Stage
 from simulation.oracle import Oracle, log_file
 from simulation.record_log import Row, rows_by_offset, rows_of_client
@@ -110,6 +116,7 @@ def wrong_answers(topic: distlog.Topic, rows: Mapping[tuple[int, int], Row], ran
     if answer != {offset: row for offset, row in log.items() if time_ms <= row.timestamp < until_ms}:
         yield f"the records of partition {number} from {time_ms} to {until_ms} are {answer}"
     yield from _wrong_scan(topic, number, log, random)
+    yield from _wrong_dataset(topic, rows, Random(f"filter/{number}/{offset}/{time_ms}"))
 
 
 def _wrong_scan(topic: distlog.Topic, number: int, log: Mapping[int, Row], random: Random) -> Iterator[str]:
@@ -138,6 +145,58 @@ def _wrong_scan(topic: distlog.Topic, number: int, log: Mapping[int, Row], rando
     times = [time for batch in scan.times() for time in batch["timestamp"].cast("int64").to_pylist()]
     if times != [row.timestamp for row in rows.values()]:
         yield f"the times in partition {number} from {first} to {end} are {times}"
+
+
+def _wrong_dataset(topic: distlog.Topic, rows: Mapping[tuple[int, int], Row], random: Random) -> Iterator[str]:
+    """Yield wrong results of a dataset with a filter of Arrow."""
+    condition, passes = _filter(random, rows)
+    expected = [[*location, *row] for location, row in sorted(rows.items()) if passes(location, row)]
+    names = ["partition", "offset", *Row._fields]
+    dataset, limit = topic.dataset(), random.randrange(4)
+    dataset = dataset.filter(condition) if random.random() < 0.5 else dataset
+    table, count = dataset.to_table(names, condition), dataset.count_rows(condition)
+    first = rows_by_offset(dataset.head(limit, names, condition))
+    if (answer := [[*location, *row] for location, row in rows_by_offset(table).items()]) != expected:
+        yield f"the records with {condition} are {answer}, not {expected}"
+    if count != len(expected):
+        yield f"{count} records are counted with {condition}, not {len(expected)}"
+    if [[*location, *row] for location, row in first.items()] != expected[:limit]:
+        yield f"the first {limit} records with {condition} are {first}"
+
+
+@contextmanager
+def datasets_read_at_once() -> Iterator[None]:
+    """Let datasets read before Arrow asks for batches: it asks in a thread of its own, which no world has."""
+    real = TopicDataset._batches
+    with mock.patch.object(TopicDataset, "_batches", lambda *arguments: iter([*real(*arguments)])):
+        yield
+
+
+_COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
+_Passes = Callable[[tuple[int, int], Row], bool]
+
+
+def _filter(random: Random, rows: Mapping[tuple[int, int], Row], depth: int = 2) -> tuple[pc.Expression, _Passes]:
+    """Return an expression, and a function that returns whether a record passes it."""
+    if depth and random.random() < 0.5:
+        (left, passes), (right, passes_too) = (_filter(random, rows, depth - 1) for _ in range(2))
+        if random.random() < 0.5:
+            return left & right, lambda location, row: passes(location, row) and passes_too(location, row)
+        return left | right, lambda location, row: passes(location, row) or passes_too(location, row)
+    (number, offset), row = random.choice([*rows.items(), ((0, 0), Row(0, None, None, ()))])
+    compare = random.choice(_COMPARISONS)
+    match random.choice(("partition", "offset", "offset", "timestamp", "key", "in")):
+        case "partition":
+            return compare(pc.field("partition"), number), lambda location, _: compare(location[0], number)
+        case "offset":
+            return compare(pc.field("offset"), offset), lambda location, _: compare(location[1], offset)
+        case "timestamp":
+            time = pa.scalar(row.timestamp, pa.timestamp("ms", "UTC"))
+            return compare(pc.field("timestamp"), time), lambda _, row_: compare(row_.timestamp, row.timestamp)
+        case "in":
+            offsets = [offset, offset + 2]
+            return pc.field("offset").isin(offsets), lambda location, _: location[1] in offsets
+    return pc.field("key").is_null(), lambda _, row_: row_.key is None
 
 
 def _wrong_consumer(stage: Stage, topic: distlog.Topic, random: Random) -> Iterator[str]:
