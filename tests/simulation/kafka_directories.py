@@ -5,9 +5,11 @@ The broker is stopped during an import, and was killed before it: its last write
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from random import Random
@@ -15,10 +17,14 @@ from random import Random
 import distlog
 from distlog import OffsetOutOfRangeError, SnapshotTooOldError, StorageError, TopicExistsError
 from distlog.core.format.record_encoder import encode
+from distlog.core.kafka.dump import DumpedFile, dump
+from distlog.core.kafka.dump_lines import DumpOptions, DumpOutput
 from distlog.core.kafka.partition_folder import PARTITION_METADATA, file_name, write_topic_id
+from distlog.core.paths import LEADER_EPOCHS
 from simulation.actors import PASSING, Actor, Memory, Stage
 from simulation.gateways import timed
-from simulation.oracle import Batch, rows_of
+from simulation.oracle import Batch, Rows, rows_of
+from simulation.record_log import Row
 from simulation.world import BEGIN_MS, Process
 
 #: The largest log of the broker, in bytes.
@@ -159,3 +165,38 @@ def export(stage: Stage, memory: Memory, *, is_adopted: bool) -> None:
     if copied != expected:
         other = sorted({*copied.items()} ^ {*expected.items()})[:3]
         stage.oracle.says(f"version {topic.version} was exported and imported with other records: {other}")
+    for number, path in enumerate(folders):
+        for text in _wrong_dump(path, topic.start_offsets()[number], rows_of_partition(expected, number)):
+            stage.oracle.says(f"version {topic.version} was exported, and the dump of {path} has {text}")
+
+
+def rows_of_partition(rows: Rows, partition: int) -> dict[int, Row]:
+    return {offset: row for (number, offset), row in rows.items() if number == partition}
+
+
+def _wrong_dump(folder: str, start: int, rows: Mapping[int, Row]) -> Iterator[str]:
+    """Yield what is wrong with a dump of the files of a partition, whose log starts at `start`."""
+    names = sorted(name for name in os.listdir(folder) if name.endswith(_DUMPED))
+    lines = io.BytesIO()
+    output = DumpOutput(lines, lines, as_json=True)
+    files = [DumpedFile.from_address(os.path.join(folder, name)) for name in names]
+    dump(files, DumpOptions(print_data_log=True), output)
+    entries = [json.loads(line) for line in lines.getvalue().splitlines()]
+    problems = [entry for entry in entries if entry["type"] in _PROBLEMS]
+    if problems or output.failures:
+        yield f"{problems} and {output.failures} failures"
+    dumped = {
+        entry["offset"]: tuple(entry[name].encode() if name in entry else None for name in ("key", "payload"))
+        for entry in entries
+        if entry["type"] == "record" and "endTxnMarker" not in entry and entry["offset"] >= start
+    }
+    if dumped != {offset: (row.key, row.value) for offset, row in rows.items()}:
+        yield f"the records {dumped}, not {rows}"
+
+
+#: The endings of the files to dump, and the problems that a dump may report.
+_DUMPED = (".log", ".index", ".timeindex", ".txnindex", ".snapshot", LEADER_EPOCHS)
+_PROBLEMS = {
+    *("indexMismatch", "indexedPositionNotFound", "timestampMismatch", "outOfOrderTimestamp", "offsetNotFound"),
+    *("invalidBytes", "unknownFile"),
+}
