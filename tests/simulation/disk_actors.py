@@ -24,7 +24,7 @@ from distlog.core.times import now_ms
 from simulation.actors import PASSING, Memory, Stage
 from simulation.disk_oracle import DiskOracle, Record, named
 from simulation.oracle import id_of, rows_of
-from simulation.readers import wrong_answers
+from simulation.readers import anomalies_of, wrong_answers
 from simulation.world import Process
 
 #: No actor starts anything after this number of calls.
@@ -192,18 +192,12 @@ def verifies(stage: Stage, process: Process, memory: Memory) -> None:
         topic = stage.open()
         with suppress(*PASSING, SnapshotTooOldError):
             if process.random.random() < 0.5:
-                _check_sound(stage, topic)
+                anomalies = anomalies_of(stage.oracle, topic)
+                if anomalies and not oracle_of(stage).disk.refusals:
+                    stage.oracle.says(f"verify finds {anomalies[0]}")
             elif (repaired := topic.repair(dry_run=True)).partitions and not oracle_of(stage).disk.refusals:
                 stage.oracle.says(f"repair would cut sound records: {repaired.partitions[0]}")
         stage.pause(process.random)
-
-
-def _check_sound(stage: Stage, topic: distlog.Topic) -> None:
-    # a rebuild writes indexes before the commit that has their sizes
-    unfinished = stage.oracle.unfinished_rebuilds > 0
-    anomalies = [anomaly for anomaly in topic.verify().anomalies if not (unfinished and "index" in anomaly.word)]
-    if anomalies and not oracle_of(stage).disk.refusals:
-        stage.oracle.says(f"verify finds {anomalies[0]}")
 
 
 @contextmanager

@@ -378,6 +378,8 @@ def _audit_topic(stage: Stage, is_vacuumed: bool) -> None:
             stage.oracle.says(f"the store is refused: {report}")
     if is_vacuumed:
         stage.oracle.audit(stage.open())
+        if anomalies := readers.anomalies_of(stage.oracle, topic):
+            stage.oracle.says(f"verify finds {anomalies[0]}")
         readers.check_damage(stage.oracle, topic, Random(f"damage/{stage.oracle.world.seed}"))
 
 
