@@ -355,6 +355,10 @@ def _audit(stage: Stage, auditor: Process, memories: Sequence[Memory], is_vacuum
         kafka_directories.adopt(stage, auditor)
         if stage.kafka.batches:
             _audit_topic(stage.kafka.stage, is_vacuumed)
+            oracle, random = stage.kafka.stage.oracle, Random(f"adopted/{stage.oracle.world.seed}")
+            topic = stage.kafka.stage.open()
+            for text in readers.wrong_answers(topic, oracle.rows_at(topic.version), random):
+                oracle.says(f"version {topic.version}: {text}")
 
 
 def _audit_topic(stage: Stage, is_vacuumed: bool) -> None:

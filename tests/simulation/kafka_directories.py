@@ -5,14 +5,19 @@ The broker is stopped during an import, and was killed before it: its last write
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
+import struct
 import uuid
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from random import Random
+
+import pyarrow as pa
 
 import distlog
 from distlog import OffsetOutOfRangeError, SnapshotTooOldError, StorageError, TopicExistsError
@@ -44,6 +49,8 @@ class Broker:
     _topic_id: bytes = b""
     #: For each partition: the base offset of its last segment, the size of its log, and the log end offset.
     _ends: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    #: The message format of the last batch of each partition.
+    _magics: dict[int, int] = field(default_factory=dict)
 
     @property
     def partitions(self) -> list[str]:
@@ -79,8 +86,16 @@ class Broker:
             os.truncate(os.path.join(path, file_name(base, ".log")), size)
             base, size = end, 0
         batch, table = self.stage.records(random, "broker")
-        data = bytes(encode(timed(table, int(BEGIN_MS + world.now * 1000)), end).data)
+        records = timed(table, int(BEGIN_MS + world.now * 1000))
+        old = Random(f"format/{world.seed}/{partition}/{end}")
+        magic = self._magics[partition] = self._next_magic(partition, table, old)
+        data = bytes(encode(records, end).data)
+        if magic < 2:
+            data = old_messages(magic, records, end, is_compressed=old.random() < 0.5)
         torn = data[: random.randrange(len(data))] if random.random() < 0.3 else b""
+        if magic < 2:
+            # a message is shorter than a batch
+            torn = torn[:20]
         name = os.path.join(path, file_name(base, ".log"))
         with open(name, "r+b" if size else "wb") as file:
             file.truncate(size)
@@ -89,6 +104,32 @@ class Broker:
         os.utime(name, (world.now, world.now))
         self.batches.append((partition, end, end + table.num_rows, batch))
         self._ends[partition] = base, size + len(data), end + table.num_rows
+
+    def _next_magic(self, partition: int, table: pa.Table, random: Random) -> int:
+        """Return the message format of the next batch: a broker that was updated goes on with a newer one."""
+        magic = self._magics.get(partition, random.choice((0, 1, 2, 2)))
+        if "headers" in table.column_names or random.random() < 0.2:
+            return 2
+        return max(magic, int("timestamp" in table.column_names))
+
+
+def old_messages(magic: int, records: pa.RecordBatch, offset: int, *, is_compressed: bool) -> bytes:
+    """Return records as messages of format 0 or 1 from an offset on."""
+    rows, first = records.to_pylist(), offset if magic == 0 or not is_compressed else 0
+    messages = b"".join(
+        _message(magic, first + number, row["timestamp"], row["key"], row["value"]) for number, row in enumerate(rows)
+    )
+    if not is_compressed:
+        return messages
+    newest_ms = max(row["timestamp"] for row in rows)
+    return _message(magic, offset + len(rows) - 1, newest_ms, None, gzip.compress(messages, mtime=0), codec=1)
+
+
+def _message(magic: int, offset: int, time_ms: int, key: bytes | None, value: bytes | None, codec: int = 0) -> bytes:
+    checked = struct.pack(">bb", magic, codec) + (struct.pack(">q", time_ms) if magic else b"")
+    for data in (key, value):
+        checked += struct.pack(">i", -1 if data is None else len(data)) + (data or b"")
+    return struct.pack(">qiI", offset, len(checked) + 4, zlib.crc32(checked)) + checked
 
 
 @dataclass(frozen=True)

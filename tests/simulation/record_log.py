@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -55,6 +56,10 @@ def read_segment(data: bytes, segment: Body) -> tuple[list[StoredRow], list[Mark
     rows, markers, position = list[StoredRow](), list[Marker](), 0
     shift = segment["base_offset"] - segment["stored_base_offset"]
     while position < len(data):
+        if data[position + 16] < 2:
+            rows += _old_rows(data, position, segment, shift)
+            position += _OLD_HEADER.unpack_from(data, position)[1] + 12
+            continue
         header = _HEADER.unpack_from(data, position)
         base, size, _, magic, crc, attributes, _, base_ms, newest_ms, producer, _, _, count = header
         end = position + 12 + size
@@ -75,6 +80,36 @@ def read_segment(data: bytes, segment: Body) -> tuple[list[StoredRow], list[Mark
             rows.append(StoredRow(offset, Row(time_ms, key, value, headers), transaction, horizon_ms))
         position = end
     return rows, markers
+
+
+_OLD_HEADER = struct.Struct(">qiIbb")
+
+
+def _old_rows(data: bytes, position: int, segment: Body, shift: int) -> list[StoredRow]:
+    """Return the records of a message of format 0 or 1, which may hold compressed messages."""
+    offset, size, crc, magic, attributes = _OLD_HEADER.unpack_from(data, position)
+    end, at = position + 12 + size, position + _OLD_HEADER.size
+    if end > len(data) or zlib.crc32(data[position + 16 : end]) != crc:
+        raise UnreadableError(f"the message at {position} of {segment['stem']} is damaged")
+    time_ms = -1
+    if magic:
+        (time_ms,), at = struct.unpack_from(">q", data, at), at + 8
+    texts = list[bytes | None]()
+    for _ in range(2):
+        (length,), at = struct.unpack_from(">i", data, at), at + 4
+        texts.append(data[at : at + length] if length >= 0 else None)
+        at += max(length, 0)
+    key, value = texts
+    if not attributes & 7:
+        time_ms = segment["append_time_ms"] if segment["append_time_ms"] >= 0 else time_ms
+        return [StoredRow(offset + shift, Row(time_ms, key, value, ()), None, None)]
+    inner, rows, at = _decompressed(attributes & 7, value or b""), list[StoredRow](), 0
+    while at < len(inner):
+        rows += _old_rows(inner, at, segment, shift)
+        at += _OLD_HEADER.unpack_from(inner, at)[1] + 12
+    # in format 1, inner offsets begin at 0
+    moved = offset + shift - rows[-1].offset
+    return [stored._replace(offset=stored.offset + moved) for stored in rows]
 
 
 def rows_by_offset(rows: pa.RecordBatch | pa.Table) -> dict[tuple[int, int], Any]:
