@@ -41,6 +41,8 @@ class Folder:
     names: Names = field(default_factory=dict)
     durable: Names = field(default_factory=dict)
     journal: list[Change] = field(default_factory=list)
+    holder: Opened | None = None
+    waiting: deque[Waiting] = field(default_factory=deque)
 
     def note(self, change: Change) -> None:
         """Change names in one step; None removes a name."""

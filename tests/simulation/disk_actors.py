@@ -39,6 +39,8 @@ class DiskStage(Stage):
 
     #: By actor, the batches that its next process sends again after its death.
     windows: dict[str, Window] = field(default_factory=dict)
+    #: By actor, what the owner of a topic knows about it.
+    owned: dict[str, Any] = field(default_factory=dict)
 
     def offsets_may_go(self) -> bool:
         """Whether the log may lose delivered records: unsynced ones, after a failed sync."""

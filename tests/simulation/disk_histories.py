@@ -14,7 +14,7 @@ from distlog import CorruptionError
 from distlog.core.integers import MAX_LONG
 from distlog.core.log import partition_log
 from distlog.core.segments.segment_parts import Part, part_of
-from simulation import actors, disk_actors, readers
+from simulation import actors, disk_actors, owner, readers
 from simulation.actors import PASSING, Actor, Memory
 from simulation.disk_actors import DiskStage, lenient, watch_failed_syncs
 from simulation.disk_oracle import THE_END, DiskOracle
@@ -98,6 +98,7 @@ def plan(seed: int) -> DiskPlan:
         ]
         count = 0 if more.random() < 0.5 else 2
         cast += [member for member in more.sample(helpers, count) if member[0] != "leaver" or not is_compacted]
+    cast += [("owner", owner.owns)] * (Random(f"owner/{seed}").random() < 0.15)
     rate = random.choice((0.001, 0.003, 0.01))
     return DiskPlan(
         seed=seed,

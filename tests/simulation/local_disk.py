@@ -354,9 +354,12 @@ class LocalDisk:
         _REAL["mkdir"](path, mode)
         self._note(location, {os.path.basename(location): Folder()})
 
-    def utime(self, location: str, path: Any) -> None:
+    def utime(self, location: str, path: Any, times: tuple[float, float] | None = None) -> None:
         self._step("touch", location)
-        self._touch(path)
+        if times is None:
+            self._touch(path)
+        else:
+            _REAL["utime"](path, times)
 
     def _touch(self, path: Any) -> None:
         fiber = current()
@@ -525,7 +528,7 @@ class LocalDisk:
             living()
             self._unlock(open_file)
             return
-        process, node = self._step("lock", open_file.path), open_file.file
+        process, node = self._step("lock", open_file.path), open_file.node
         if not self._is_free(node, open_file):
             # a process that polls the lock tries again at any time
             fiber = living()
@@ -537,19 +540,18 @@ class LocalDisk:
         node.holder = open_file
         self.world.note(f"{process.name} locks {self._short(open_file.path)}")
 
-    def _is_free(self, node: File, open_file: OpenFile) -> bool:
+    def _is_free(self, node: Folder | File, open_file: OpenFile) -> bool:
         return node.holder is None or node.holder is open_file or not node.holder.process.is_alive
 
     def _unlock(self, open_file: OpenFile) -> None:
-        node = open_file.node
-        if isinstance(node, File) and node.holder is open_file:
-            node.holder = None
-            self.world.wake_next(node.waiting)
+        if open_file.node.holder is open_file:
+            open_file.node.holder = None
+            self.world.wake_next(open_file.node.waiting)
 
     def holders_of(self, file: int) -> list[int]:
         """Return what the system reports as the holders of an open file's lock."""
         open_file = self.open_files.get(file)
-        holder = open_file.node.holder if open_file is not None and isinstance(open_file.node, File) else None
+        holder = open_file.node.holder if open_file is not None else None
         return [holder.process.pid] if holder is not None and holder.process.is_alive else []
 
     def mapped(self, file: int) -> File | None:
