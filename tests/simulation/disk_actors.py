@@ -126,7 +126,7 @@ def waits_for_flushes(stage: Stage, process: Process, memory: Memory) -> None:
                     _wait_for_timer(stage, topic.config.flush_ms / 1000, sent, faults)
                 if oracle.disk.power_losses < 3 and random.random() < 0.6:
                     # a loss by chance comes at a call, most of which sync first
-                    oracle.disk.power_loss()
+                    oracle.disk.power_loss(random.choice(("", "nothing")))
                 stage.pause(random)
 
 

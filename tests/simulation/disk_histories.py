@@ -98,7 +98,9 @@ def plan(seed: int) -> DiskPlan:
         ]
         count = 0 if more.random() < 0.5 else 2
         cast += [member for member in more.sample(helpers, count) if member[0] != "leaver" or not is_compacted]
-    cast += [("owner", owner.owns)] * (Random(f"owner/{seed}").random() < 0.15)
+    is_owned = Random(f"owner/{seed}").random() < 0.1
+    if is_owned:
+        cast = [("owner", owner.owns)] * 2
     rate = random.choice((0.001, 0.003, 0.01))
     return DiskPlan(
         seed=seed,
@@ -116,8 +118,8 @@ def plan(seed: int) -> DiskPlan:
             unreadable=random.choice((0.0, 0.0, 0.0, 1e-4)),
             writeback=random.choice((0.0, 0.2, 0.5)),
         ),
-        length_s=random.choice((1.0, 3.0, 8.0)) + (6.0 if has_flusher else 0.0),
-        pause_s=random.choice((0.3, 1.0, 3.0)),
+        length_s=random.choice((1.0, 3.0, 8.0)) + (6.0 if has_flusher or is_owned else 0.0),
+        pause_s=random.choice((0.3, 1.0, 3.0)) / (5.0 if is_owned else 1.0),
         jobs=jobs,
         span_bytes=random.choice((1, 300, 5000, 1 << 24)),
         is_mixed=is_mixed,

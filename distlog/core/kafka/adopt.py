@@ -338,7 +338,8 @@ def import_lock(topic: Storage) -> Iterator[None]:
         # a mark without a link was just deleted by the import that had locked it
         if mark is None or not os.fstat(mark).st_nlink:
             raise StorageError("another adoption to this address is under way: wait for it", url=topic.url)
-        os.pwrite(mark, _TEXT, 0)
+        with failing_as("write the mark", path):
+            os.pwrite(mark, _TEXT, 0)
         yield
 
 
