@@ -70,6 +70,9 @@ DEFAULTS: Body = {
     "offset_index_crc32c": -1,
     "time_index_crc32c": -1,
     "txn_index_crc32c": -1,
+    "key_index_bytes": 0,
+    "key_index_crc32c": -1,
+    "key_index_position": -1,
     "first_batch_crc": -1,
     "last_batch_crc": -1,
 }
@@ -109,6 +112,7 @@ _GAPS = {
     "log_position": "log_bytes",
     "offset_index_position": "offset_index_bytes",
     "time_index_position": "time_index_bytes",
+    "key_index_position": "key_index_bytes",
 }
 
 

@@ -351,7 +351,8 @@ def _replace(mutant: Mutant, code: types.CodeType) -> None:
     # unwrap a property, a class method or a decorator
     while not isinstance(function, types.FunctionType) or hasattr(function, "__wrapped__"):
         function = getattr(function, "fget", None) or getattr(function, "__wrapped__", None) or function.__func__
-    function.__code__ = code
+    # code without `super()` does not use the class, which the function has
+    function.__code__ = code.replace(co_freevars=function.__code__.co_freevars)
 
 
 def _forked(work: Callable[[], Any], limit_s: float) -> Any:
