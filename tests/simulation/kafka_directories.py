@@ -106,7 +106,7 @@ class Broker:
         self._ends[partition] = base, size + len(data), end + table.num_rows
 
     def _next_magic(self, partition: int, table: pa.Table, random: Random) -> int:
-        """Return the message format of the next batch: a broker that was updated goes on with a newer one."""
+        """Return the message format of the next batch: an updated broker never writes an older one again."""
         magic = self._magics.get(partition, random.choice((0, 1, 2, 2)))
         if "headers" in table.column_names or random.random() < 0.2:
             return 2

@@ -36,7 +36,7 @@ class Owned:
     #: The records that must exist, and those that may: of operations without a known outcome.
     rows: dict[Location, Row] = field(default_factory=dict)
     possible: set[bytes] = field(default_factory=set)
-    #: All records that existed, and those of versions, to restore.
+    #: All records that existed, and the records of versions, to restore.
     appended: dict[Location, Row] = field(default_factory=dict)
     versions: dict[int, dict[Location, Row]] = field(default_factory=dict)
     #: The folder of the last export, and its records.
@@ -65,7 +65,7 @@ class Owner:
         if not self.oracle.disk.refusals:
             self.oracle.says(f"{self.owned.name}: {text}")
 
-    def found(self) -> distlog.Topic:
+    def open(self) -> distlog.Topic:
         """Open the topic, or create it if it was dropped."""
         owned, url = self.owned, f"{self.root}/{self.owned.name}"
         try:
@@ -181,7 +181,7 @@ def owns(stage: Stage, process: Process, memory: Memory) -> None:
     owner = Owner(oracle, owned, process.random)
     while stage.goes_on():
         with suppress(*PASSING, SnapshotTooOldError, OffsetOutOfRangeError):
-            topic = owner.found()
+            topic = owner.open()
             owner.check(topic)
             while stage.goes_on() and owned.exists is not False:
                 owner.act(topic)

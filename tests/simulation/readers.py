@@ -182,10 +182,10 @@ _Passes = Callable[[tuple[int, int], Row], bool]
 def _filter(random: Random, rows: Mapping[tuple[int, int], Row], depth: int = 2) -> tuple[pc.Expression, _Passes]:
     """Return an expression, and a function that returns whether a record passes it."""
     if depth and random.random() < 0.5:
-        (left, passes), (right, passes_too) = (_filter(random, rows, depth - 1) for _ in range(2))
+        (first, passes), (second, passes_too) = (_filter(random, rows, depth - 1) for _ in range(2))
         if random.random() < 0.5:
-            return left & right, lambda location, row: passes(location, row) and passes_too(location, row)
-        return left | right, lambda location, row: passes(location, row) or passes_too(location, row)
+            return first & second, lambda location, row: passes(location, row) and passes_too(location, row)
+        return first | second, lambda location, row: passes(location, row) or passes_too(location, row)
     (number, offset), row = random.choice([*rows.items(), ((0, 0), Row(0, None, None, ()))])
     compare = random.choice(_COMPARISONS)
     match random.choice(("partition", "offset", "offset", "timestamp", "key", "in")):
@@ -294,8 +294,8 @@ def _wrong_fetch(stage: Stage, topic: distlog.Topic, random: Random) -> Iterator
 
 def anomalies_of(oracle: Oracle, topic: distlog.Topic) -> list[Any]:
     """Return what verify finds, without indexes of unfinished rebuilds, which no commit names yet, and damage."""
-    known = [*["index"] * (oracle.unfinished_rebuilds > 0), *["checkpoint"] * bool(oracle.damaged)]
-    return [anomaly for anomaly in topic.verify().anomalies if not any(word in anomaly.word for word in known)]
+    expected = [*["index"] * (oracle.unfinished_rebuilds > 0), *["checkpoint"] * bool(oracle.damaged)]
+    return [anomaly for anomaly in topic.verify().anomalies if not any(word in anomaly.word for word in expected)]
 
 
 def check_damage(oracle: Oracle, topic: distlog.Topic, random: Random) -> None:

@@ -88,25 +88,25 @@ _OLD_HEADER = struct.Struct(">qiIbb")
 def _old_rows(data: bytes, position: int, segment: Body, shift: int) -> list[StoredRow]:
     """Return the records of a message of format 0 or 1, which may hold compressed messages."""
     offset, size, crc, magic, attributes = _OLD_HEADER.unpack_from(data, position)
-    end, at = position + 12 + size, position + _OLD_HEADER.size
+    end, begin = position + 12 + size, position + _OLD_HEADER.size
     if end > len(data) or zlib.crc32(data[position + 16 : end]) != crc:
         raise UnreadableError(f"the message at {position} of {segment['stem']} is damaged")
     time_ms = -1
     if magic:
-        (time_ms,), at = struct.unpack_from(">q", data, at), at + 8
+        (time_ms,), begin = struct.unpack_from(">q", data, begin), begin + 8
     texts = list[bytes | None]()
     for _ in range(2):
-        (length,), at = struct.unpack_from(">i", data, at), at + 4
-        texts.append(data[at : at + length] if length >= 0 else None)
-        at += max(length, 0)
+        (length,), begin = struct.unpack_from(">i", data, begin), begin + 4
+        texts.append(data[begin : begin + length] if length >= 0 else None)
+        begin += max(length, 0)
     key, value = texts
     if not attributes & 7:
         time_ms = segment["append_time_ms"] if segment["append_time_ms"] >= 0 else time_ms
         return [StoredRow(offset + shift, Row(time_ms, key, value, ()), None, None)]
-    inner, rows, at = _decompressed(attributes & 7, value or b""), list[StoredRow](), 0
-    while at < len(inner):
-        rows += _old_rows(inner, at, segment, shift)
-        at += _OLD_HEADER.unpack_from(inner, at)[1] + 12
+    inner, rows, begin = _decompressed(attributes & 7, value or b""), list[StoredRow](), 0
+    while begin < len(inner):
+        rows += _old_rows(inner, begin, segment, shift)
+        begin += _OLD_HEADER.unpack_from(inner, begin)[1] + 12
     # in format 1, inner offsets begin at 0
     moved = offset + shift - rows[-1].offset
     return [stored._replace(offset=stored.offset + moved) for stored in rows]
