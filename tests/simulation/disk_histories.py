@@ -142,7 +142,6 @@ class DiskHistory:
         with disk, world, ExitStack() as patches:
             patches.enter_context(frequent_checkpoints())
             patches.enter_context(small_limits(drawn.seed))
-            patches.enter_context(readers.datasets_read_at_once())
             # these short logs need recovery points with records after them
             patches.enter_context(mock.patch.object(partition_log, "_SPAN_BYTES", drawn.span_bytes))
             delay_s = int(str(drawn.config["file.delete.delay.ms"])) / 1000

@@ -310,9 +310,8 @@ def run(world: World, flaws: Flaws, drawn: Plan) -> None:
         checkpoints = frequent_checkpoints(
             large=drawn.incremental, on_one_base=drawn.on_one_base, in_tables=drawn.in_tables
         )
-        large, at_once = small_limits(drawn.seed), readers.datasets_read_at_once()
-        parts = parts_of(drawn.part_bytes)
-        with connected(store), checkpoints, large, parts, computed_once(), indexed_soon(), at_once:
+        large = small_limits(drawn.seed)
+        with connected(store), checkpoints, large, parts_of(drawn.part_bytes), computed_once(), indexed_soon():
             create = actors.create_with_holes if drawn.has_holes else actors.create
             world.process("creator").start(partial(create, stage, drawn.config))
             world.run()

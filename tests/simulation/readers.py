@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import chain
 from random import Random
 from typing import Any
-from unittest import mock
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 import distlog
 from distlog import CorruptionError, OffsetOutOfRangeError, SnapshotTooOldError
-from distlog.core.read.dataset import TopicDataset
 from simulation.actors import Memory, Stage
 from simulation.oracle import Oracle, log_file
 from simulation.record_log import Row, rows_by_offset, rows_of_client
@@ -165,14 +163,6 @@ def _wrong_dataset(topic: distlog.Topic, rows: Mapping[tuple[int, int], Row], ra
         yield f"{count} records are counted with {condition}, not {len(expected)}"
     if [[*location, *row] for location, row in first.items()] != expected[:limit]:
         yield f"the first {limit} records with {condition} are {first}"
-
-
-@contextmanager
-def datasets_read_at_once() -> Iterator[None]:
-    """Let datasets read before Arrow asks for batches: it asks in a thread of its own, which no world has."""
-    real = TopicDataset._batches
-    with mock.patch.object(TopicDataset, "_batches", lambda *arguments: iter([*real(*arguments)])):
-        yield
 
 
 _COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)

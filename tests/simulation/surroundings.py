@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Any
 from weakref import WeakSet
@@ -28,6 +28,7 @@ from numba.core.dispatcher import _DispatcherBase
 
 from distlog.core.format import indexes
 from distlog.core.log import partition_log
+from distlog.core.read.dataset import TopicDataset
 from distlog.core.storage import backend, parallel
 from distlog.core.write import writer
 from simulation.rebound_names import ReboundNames
@@ -107,6 +108,10 @@ def _outside(real: Callable[..., Any]) -> Callable[..., Any]:
     return do
 
 
+def _at_once(real: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    return lambda fiber, *args: iter([*real(*args)])
+
+
 _now = attrgetter("world.now")
 
 _SURROUNDINGS: list[tuple[Any, str, Any]] = [
@@ -141,6 +146,8 @@ _SURROUNDINGS: list[tuple[Any, str, Any]] = [
     # kernels are compiled or loaded, and modules imported, at their first use
     (_DispatcherBase, "_compile_for_args", _outside(_DispatcherBase._compile_for_args)),
     (importlib._bootstrap, "_find_and_load", _outside(importlib._bootstrap._find_and_load)),
+    # Arrow asks for batches in a thread of its own
+    (TopicDataset, "_batches", _choose(TopicDataset._batches, _at_once(TopicDataset._batches))),
     (backend, "jitter", _choose_bare(backend.jitter, lambda fiber: fiber.process.random.random())),
     (
         random,
