@@ -72,7 +72,7 @@ TYPES: Mapping[str, DataType] = {
     "timestampType": IntegerType(),
     "headers": HEADERS,
 }
-#: The columns that can be appended, and their types. Other columns that a read gives are ignored.
+#: The columns that can be appended, and their types. The other columns of a read are ignored.
 _WRITABLE: Mapping[str, tuple[type[DataType], ...]] = {
     "key": (BinaryType, StringType),
     "value": (BinaryType, StringType),
@@ -90,16 +90,17 @@ MAX_BYTES = 128 << 20
 SPLITS_PER_CORE = 4
 #: The bytes of a row of one long in Spark's estimates.
 _NUMBER_BYTES = 16
-#: The types whose values are as large as they are; other columns have a word of 8 bytes in a row of Spark.
+#: The types whose values have any size; a column of another type has 8 bytes in a row of Spark.
 _SIZED = (BinaryType, ArrayType)
-#: How much larger than in the log compressed records are taken to be. A join that wrongly sorts is slow; one that
-#: wrongly broadcasts fails.
+#: The assumed ratio of a record's size to its compressed size. It is high, since a join that sorts without need is
+#: slow, but a broadcast of too many rows fails.
 _UNPACKED = 4
-#: The most rows that `DataFrame.limit` takes. 34 GB are never broadcast, so a larger table need not count as larger.
+#: The most rows that `DataFrame.limit` accepts. Spark never broadcasts the 34 GB of these rows, so a larger estimate
+#: would not change a plan.
 _MOST_ROWS = 2**31 - 1
 #: A snapshot of a hundred thousand segments takes some 30 MB.
 MAX_TOPICS = 8
-#: A plan of a micro-batch may miss commits of the last second; the commit of the batch finds these.
+#: The plan of a micro-batch may lack commits of this time; the commit of the batch reads them.
 RECENT_MS = 1000
 T = TypeVar("T")
 
@@ -116,7 +117,7 @@ def schema_of(columns: Sequence[str] | None, include_headers: bool) -> StructTyp
 
 
 def check_schema(schema: StructType) -> None:
-    """Raise InvalidConfigError unless each field of a user's schema is one of ours, by name and type."""
+    """Raise InvalidConfigError unless each field of a user's schema is a column of a read, by name and type."""
     schema_of(schema.names, include_headers=True)
     for field in schema:
         if field.dataType != TYPES[field.name]:
@@ -149,30 +150,19 @@ def _are_headers(kind: DataType) -> bool:
     return kind.simpleString() in (HEADERS.simpleString(), HEADERS.simpleString().replace("binary", "string"))
 
 
-class RowFormat:
-    """Turns batches of the core into batches of a Spark schema that passed `check_schema`. It can be pickled."""
-
-    def __init__(self, topic: str, schema: StructType) -> None:
-        self._topic = topic
-        self._schema = arrow_schema(schema)
-
-    @property
-    def stored_columns(self) -> tuple[str, ...]:
-        return tuple(_STORED[name] for name in self._schema.names if name in _STORED)
-
-    def format(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Convert batches. Raises InvalidRecordError for a time that Spark cannot hold."""
-        topics = pa.nulls(0, pa.string())
-        for batch in batches:
-            if len(topics) < batch.num_rows and "topic" in self._schema.names:
-                topics = texts([self._topic]).take(integers(np.zeros(batch.num_rows, np.int64)))
-            columns = [
-                topics.slice(0, batch.num_rows)
-                if field.name == "topic"
-                else _converted(field.name, batch.column(_STORED[field.name]), field.type)
-                for field in self._schema
-            ]
-            yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+def spark_batches(batches: Iterable[pa.RecordBatch], topic: str, columns: StructType) -> Iterator[pa.RecordBatch]:
+    """Yield records with Spark's columns. Raises InvalidRecordError for a time that Spark cannot hold."""
+    schema, topics = arrow_schema(columns), pa.nulls(0, pa.string())
+    for batch in batches:
+        if len(topics) < batch.num_rows and "topic" in schema.names:
+            topics = texts([topic]).take(integers(np.zeros(batch.num_rows, np.int64)))
+        arrays = [
+            topics.slice(0, batch.num_rows)
+            if field.name == "topic"
+            else _converted(field.name, batch.column(_STORED[field.name]), field.type)
+            for field in schema
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _converted(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -221,7 +211,7 @@ class SplitSize:
         usual = min(max(ceil(total_bytes / (SPLITS_PER_CORE * self.cores)), MIN_BYTES), MAX_BYTES)
         count = ceil(total_bytes / usual)
         if count > self.cores:
-            # as many for each core, and one less for each if they would be small: twice MIN_BYTES is not above MAX
+            # the same number for each core; one fewer if splits would be below MIN_BYTES, which keeps MAX_BYTES
             count = ceil(count / self.cores) * self.cores
             count -= self.cores * (total_bytes < count * MIN_BYTES)
         return max(ceil(total_bytes / max(count, self.min_splits or 1)), 1)
@@ -286,14 +276,14 @@ class SplitReader:
     """Reads splits of a topic in a task, as rows of a schema. It is small to pickle, and reads no commit."""
 
     def __init__(self, storage: Storage, prefix: str, schema: StructType) -> None:
-        self._storage, self._prefix = storage, prefix
-        self._format = RowFormat(storage.name, schema)
+        self._storage, self._prefix, self._schema = storage, prefix, schema
 
     def read(self, part: Split) -> Iterator[pa.RecordBatch]:
         reader = SegmentReader(self._storage, self._prefix, IndexCache())
+        columns = [_STORED[name] for name in self._schema.names if name in _STORED]
         # one thread, since Spark runs a task for each core already
-        batches = read_slices(reader, part.slices, self._format.stored_columns, part.isolation, max_workers=1)
-        for batch in self._format.format(batches):
+        batches = read_slices(reader, part.slices, columns, part.isolation, max_workers=1)
+        for batch in spark_batches(batches, self._storage.name, self._schema):
             yield batch
             exclude_from_gc()
 
@@ -344,7 +334,7 @@ def read_splits(
     The JVM is a third faster than with the data source, and Spark gets an estimate of the rows' size.
     """
     reader = SplitReader(storage, prefix, schema)
-    # pickled one by one, since each task gets all and needs one
+    # each task gets all splits, and unpickles the split that it reads
     pickled = [pickle.dumps(item) for item in splits]
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -371,10 +361,10 @@ def _numbers(spark: SparkSession, count: int, size: int) -> DataFrame:
     """Return the numbers 0 to `count` - 1 in the column `id`, each in a task; Spark estimates `size` bytes."""
     rows = max(size // _NUMBER_BYTES, 1)
     if spark.conf.get("spark.sql.cbo.enabled") == "true":
-        # this planner knows how many rows an explode gives, but not how many a filter lets through
-        first = F.monotonically_increasing_id().bitwiseAND((1 << 33) - 1) == 0
-        every = spark.range(0, max(rows, count) if count else 0, 1, max(count, 1))
-        return every.where(first).select(F.spark_partition_id().cast(LongType()).alias("id"))
+        # this planner counts the rows of an explode, but not the rows that pass a filter
+        is_first_row = F.monotonically_increasing_id().bitwiseAND((1 << 33) - 1) == 0
+        all_rows = spark.range(0, max(rows, count) if count else 0, 1, max(count, 1))
+        return all_rows.where(is_first_row).select(F.spark_partition_id().cast(LongType()).alias("id"))
     if count == 0:
         return spark.range(0, 0, 1, 1)
     last = spark.range(count - 1, count, 1, 1).select(F.explode(F.array("id")).alias("id"))
@@ -383,10 +373,10 @@ def _numbers(spark: SparkSession, count: int, size: int) -> DataFrame:
 
 
 class FilteringReader(DistlogReader):
-    """A reader that skips what cannot pass the filters; Spark gets all filters too, and applies them to each row.
+    """A reader that bounds the read by filters; Spark applies all filters to each row again.
 
-    It is not the default: Spark 4.3.0 keeps the plan of a DataFrame's first scan for its later scans, and a narrowed
-    plan is right for only one action per `load()`.
+    It is not the default: Spark 4.3.0 uses the plan of a DataFrame's first scan for all its scans, so a plan with
+    filters is right for only one action per `load()`.
     """
 
     _filters: tuple[Filter, ...] = ()
@@ -453,7 +443,7 @@ class KnownTopics:
         try:
             snapshot = loaded(log, storage, cached=newest, recent_ms=recent_ms)
         except TopicNotFoundError:
-            # the next one there is another topic
+            # a later topic at this address is another topic
             with self._lock:
                 self._loaded.pop(_key(storage), None)
             raise

@@ -21,13 +21,13 @@ from distlog.spark.batch_source import (
     MAX_BYTES,
     MIN_BYTES,
     TYPES,
-    RowFormat,
     Split,
     SplitReader,
     SplitSize,
     check_schema,
     check_writable,
     schema_of,
+    spark_batches,
     split,
 )
 
@@ -182,7 +182,7 @@ def test_columns_can_be_selected_in_any_order(mixed: distlog.Topic, columns: lis
 
 def test_batches_may_grow() -> None:
     batches = [pa.record_batch({"offset": list(range(rows))}) for rows in (0, 1, 5, 2)]
-    formatted = list(RowFormat("mixed", schema_of(["topic", "offset"], False)).format(batches))
+    formatted = list(spark_batches(batches, "mixed", schema_of(["topic", "offset"], False)))
     assert [batch.num_rows for batch in formatted] == [0, 1, 5, 2]
     assert {row["topic"] for batch in formatted for row in batch.to_pylist()} == {"mixed"}
 
@@ -190,7 +190,7 @@ def test_batches_may_grow() -> None:
 def test_a_slice_of_headers_is_itself(mixed: distlog.Topic) -> None:
     schema = schema_of(["headers"], False)
     (batch,) = mixed.scan(columns=["headers"])
-    (part,) = RowFormat("mixed", schema).format([batch.slice(2, 1)])
+    (part,) = spark_batches([batch.slice(2, 1)], "mixed", schema)
     assert part.column(0).to_pylist() == [[{"key": "j", "value": b""}]]
 
 
