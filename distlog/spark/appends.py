@@ -63,14 +63,14 @@ if TYPE_CHECKING:
 
 OrderBy = str | Column | Iterable[str | Column]
 """A column to sort by, or several: names or Columns."""
-#: The driver writes a DataFrame that has no more rows and, by Spark's estimate, no more bytes: to start a worker of
-#: Python for it would take longer.
+#: The driver writes a DataFrame up to these rows and, by Spark's estimate, bytes: starting a worker of Python would
+#: take longer.
 FEW_ROWS, FEW_BYTES = 10_000, 1 << 20
 #: The column by which rows with equal keys stay in their order.
 _POSITION = "distlog position"
 #: The rows that a task returns: its number, and the pickled WrittenSegments.
 _SCHEMA = "task int, written binary"
-#: Topics with a larger mean record are appended with the limit of bytes, whose cost is small then.
+#: The largest mean record of topics that are appended without the limit of bytes, whose cost is small for large rows.
 MEAN_BYTES = 1 << 10
 #: Ids of the topics in which this process had to append a DataFrame again for its large rows.
 _with_large_rows = set[str]()
@@ -80,17 +80,17 @@ _SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
 }
-#: The leaves of plans that run no function in Python. Its batches would have no limit of bytes either, and the plan
-#: of an RDD or of cached rows may hide one.
+#: The leaves of plans that run no function in Python, whose batches would have no limit of bytes either. The plan of
+#: an RDD or of cached rows may hide a function.
 _LEAVES = {"DataSourceV2Relation", "DataSourceV2ScanRelation", "HiveTableRelation", "LocalRelation"} | {
     *("LogicalRelation", "OneRowRelation", "Range")
 }
-#: The driver reads inputs of up to 4 MiB itself: to start Python workers would take longer.
+#: The driver reads inputs of up to this size itself: starting Python workers would take longer.
 SMALL_INPUT_BYTES = 4 << 20
-#: The bytes of a task: a smaller task is not worth its start, and a larger one repeats too much when it fails.
+#: The bytes of a task: a smaller task is not worth its start, and a larger task repeats too much after a failure.
 LEAST_TASK, MOST_TASK = 8 << 20, 512 << 20
 _TASKS_PER_CORE = 4
-#: Splits are smaller than tasks, so that tasks have equal work; but each has the price of a read.
+#: Splits are smaller than tasks, so that tasks have equal work; but each split costs a read.
 _SPLITS_PER_TASK, _LEAST_SPLIT = 4, 4 << 20
 #: The most bytes that a task holds for its bundles; on an object store at least a MiB for each partition, since more
 #: bundles would be more requests.

@@ -95,7 +95,7 @@ _SIZED = (BinaryType, ArrayType)
 #: The assumed ratio of a record's size to its compressed size. It is high, since a join that sorts without need is
 #: slow, but a broadcast of too many rows fails.
 _UNPACKED = 4
-#: The most rows that `DataFrame.limit` accepts. Spark never broadcasts the 34 GB of these rows, so a larger estimate
+#: The most rows that `DataFrame.limit` accepts. Spark never broadcasts their 34 GB, so a larger estimate
 #: would not change a plan.
 _MOST_ROWS = 2**31 - 1
 #: A snapshot of a hundred thousand segments takes some 30 MB.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from distlog.core.commits.snapshot import Snapshot
     from distlog.spark.options import ReadOptions
 
-#: Options that Spark adds when it asks for the columns of a new table of its catalog, and else never.
+#: The options that Spark adds only for the columns of a new table of its catalog.
 OF_CATALOG = {"owner", "provider"}
 
 

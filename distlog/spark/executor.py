@@ -33,22 +33,22 @@ from distlog.spark.versions import HAS_ARROW_FUNCTIONS, by_id, check_pyspark
 
 #: The memory of a task that merges.
 MERGE_MEMORY_BYTES = 192 << 20
-#: The cost of a segment besides its bytes, in bytes. On an object store it takes one to three requests, one after the
-#: other, of about 30 ms each: the time in which one stream gets about 3 MB. A local file costs less, but then a task
-#: of the thousand files that make MIN_BYTES still takes longer than its start.
+#: The cost of a segment in addition to its bytes, in bytes. On an object store a segment takes one to three requests
+#: of about 30 ms, in which one stream reads about 3 MB. A local file costs less, but a task of a thousand small files
+#: still takes longer than its start.
 SEGMENT_BYTES = 4 << 20
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 _SPARK_SCHEMA = "target int, kind int, data binary"
 _SCHEMA = pa.schema([("target", pa.int32()), ("kind", pa.int32()), ("data", pa.binary())])
-#: Kinds of rows, in the order in which a task must get them: ITEM first, which says what to work on; DIRTY before
-#: CLEAN, since a clean record is checked against all dirty keys. If a partition's file is bad, a stage sends the
-#: reason as the RESULT: a retry can't help.
+#: Kinds of rows, in the order in which a task must get the rows: ITEM, the work, is first; DIRTY is before CLEAN,
+#: since a clean record is compared with all dirty keys. If a file of a partition is bad, a stage sends the reason as
+#: the RESULT, since a retry would fail too.
 ITEM, DIRTY, CLEAN, SUPERSEDED, RESULT = range(5)
 _NONE = np.zeros(0, np.int64)
-#: One task cleans this many bytes in some seconds. Less is not worth a job of three stages.
+#: One task cleans a partition of this size in some seconds. A smaller partition is not worth a job of three stages.
 ALONE_BYTES = 1 << 30
-#: Measured: tasks that share a partition need twice the processor time of one task.
+#: The processor time of tasks that share a partition, relative to one task's, as measured.
 _COST_OF_SHARING = 2
 
 
@@ -98,7 +98,7 @@ def _map(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
 
 def cost(item: WorkItem) -> int:
     """Return the cost of an item in bytes: its log's bytes, and SEGMENT_BYTES for each of its `segments`."""
-    # an item without segments is a segment
+    # an item without the attribute is itself a segment
     return item.log_bytes + SEGMENT_BYTES * len(getattr(item, "segments", (item,)))
 
 
@@ -132,7 +132,7 @@ def run_tasks(spark: SparkSession, work: Callable[[Item], Result], items: Sequen
 
 
 class Stage(Protocol):
-    """The work on the rows of one target, the number of an item of the stage. Idempotent; gets its rows by kind."""
+    """The idempotent work on the rows of one target, which is the number of an item; rows come by kind."""
 
     def receive(self, kind: int, data: memoryview) -> Iterable[pa.RecordBatch]: ...
 
@@ -264,7 +264,6 @@ class FindSuperseded:
         elif kind == RESULT:
             yield rows([self._item.first_group], RESULT, [bytes(data)])
         else:
-            # both return superseded offsets
             find = self._keys.put_rows if kind == DIRTY else self._keys.superseded
             superseded = find(record_keys.key_rows(data))
             self._superseded.append(superseded)
@@ -279,7 +278,7 @@ class FindSuperseded:
 
 
 class RewriteGroup:
-    """Writes the records of a GroupToClean that stay. Sends the RewrittenGroup, or why there is none."""
+    """Writes the surviving records of a GroupToClean. Sends the RewrittenGroup, or the failure."""
 
     def __init__(self, handle: TopicHandle) -> None:
         self._handle = handle
@@ -306,7 +305,7 @@ class RewriteGroup:
 
 
 def too_large(plans: Sequence[CleaningPlan], dedupe_buffer_bytes: int, core_count: int) -> list[CleaningPlan]:
-    """Return the partitions that tasks share: with too many keys for one task, or more work than other cores have."""
+    """Return the partitions that tasks share: their keys or their work are too large for one task."""
     most_bytes = max(ALONE_BYTES, _COST_OF_SHARING * sum(plan.log_bytes for plan in plans) // core_count)
     return [
         plan
@@ -352,7 +351,7 @@ class _Stages:
         """Run the stages as one Spark job. Returns the rewritten groups, and failures of partitions."""
         if not self.groups:
             return []
-        # sent with the code, like the storage's own secrets, and not in a row: a shuffle would write it to a disk
+        # the secret is sent with the code, like secrets of the storage: a shuffle would write a row to a disk
         secret = handle.random.randbytes(record_keys.SECRET_BYTES)
         keys, buckets, groups = (
             frame_of(spark, ITEM, [pickle.dumps(item) for item in items])
@@ -367,7 +366,7 @@ class _Stages:
 def _plan_stages(
     plans: Sequence[tuple[CleaningPlan, record_keys.Verdicts]], dedupe_buffer_bytes: int, now_ms: int, core_count: int
 ) -> _Stages:
-    """Plan the tasks: in the first stage all read about the same amount; buckets are allotted by records."""
+    """Plan the tasks: tasks of the first stage read equal amounts; buckets are in proportion to records."""
     stages, records = _Stages(), sum(plan.dirty_records for plan, _ in plans)
     target = target_cost((segment for plan, _ in plans for segment in plan.cleaned), core_count)
     for plan, verdicts in plans:

@@ -27,13 +27,13 @@ _main_name = str(getattr(getattr(_main, "__spec__", None), "name", ""))
 _is_started_by_spark = _main_name.startswith("pyspark.")
 _work_numbers = count(1)
 STORAGE_PREFIX = "storage."
-#: How similar (0 to 1) an unknown name must be to one of ours to count as misspelt.
-_ALIKE = 0.75
+#: An unknown name of at least this similarity (0 to 1) to a valid name is refused as misspelt.
+_LEAST_SIMILARITY = 0.75
 #: The same for options of Kafka clients: there are many, and names like kafka.compression.zstd.level are right.
-_KAFKA_PREFIX, _KAFKA_ALIKE = "kafka.", 0.9
+_KAFKA_PREFIX, _KAFKA_SIMILARITY = "kafka.", 0.9
 #: Spark itself hides the values of options that match (`spark.redaction.regex`), by name or by value.
 _HIDDEN_BY_SPARK = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
-#: Names of clients' settings that are secrets, also inside of a setting that is a JSON object.
+#: Names of secret settings of storage clients, also within a setting that is a JSON object.
 _SECRET = re.compile(
     r"secret|passw|passphrase|token|credential|private|pkey|sas|signature|authorization"
     r"|connection[_-]?string|(access|account|api|customer|encryption|shared)[_-]?key",
@@ -60,12 +60,11 @@ class Options:
 
     def __init__(self, options: Mapping[str, str], valid_names: list[str]) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
-        spelled = {name.lower(): name for name in valid_names}
-        for name in self._values.keys() - spelled.keys():
-            alike = _KAFKA_ALIKE if name.startswith(_KAFKA_PREFIX) else _ALIKE
-            close = difflib.get_close_matches(name, spelled, n=1, cutoff=alike)
-            if close:
-                raise InvalidConfigError(f"unknown option {name}; did you mean {spelled[close[0]]}?")
+        spelling = {name.lower(): name for name in valid_names}
+        for name in self._values.keys() - spelling.keys():
+            cutoff = _KAFKA_SIMILARITY if name.startswith(_KAFKA_PREFIX) else _LEAST_SIMILARITY
+            if similar_names := difflib.get_close_matches(name, spelling, n=1, cutoff=cutoff):
+                raise InvalidConfigError(f"unknown option {name}; did you mean {spelling[similar_names[0]]}?")
 
     def text(self, name: str) -> str | None:
         return self._values.get(name.lower())
@@ -102,17 +101,17 @@ def exclude_from_gc() -> None:
 
 
 def works_for(module: str) -> bool:
-    """Return whether Spark started this process to run `module`; each step of planning has its own processes."""
+    """Return whether Spark started this process to run `module`; each step of planning has a process."""
     return _is_started_by_spark and module in (_main_name, *sys.argv)
 
 
 def check_hidden(options: Mapping[str, str]) -> None:
     """Raise InvalidConfigError if a `storage.` option has a secret that Spark would show in plans and logs."""
     for name, value in options.items():
-        shown = not _HIDDEN_BY_SPARK.search(name) and not _HIDDEN_BY_SPARK.search(value)
-        nested = re.findall(r'"([^"]+)"\s*:', value) if value.lstrip().startswith(("{", "[")) else []
-        is_secret = any(map(_SECRET.search, [name, *nested])) or _PASSWORD_OF_URL.search(value)
-        if shown and is_secret and name.lower().startswith(STORAGE_PREFIX):
+        is_shown = not _HIDDEN_BY_SPARK.search(name) and not _HIDDEN_BY_SPARK.search(value)
+        nested_names = re.findall(r'"([^"]+)"\s*:', value) if value.lstrip().startswith(("{", "[")) else []
+        is_secret = any(map(_SECRET.search, [name, *nested_names])) or _PASSWORD_OF_URL.search(value)
+        if is_shown and is_secret and name.lower().startswith(STORAGE_PREFIX):
             raise InvalidConfigError(
                 f"option {name} holds a secret, and Spark shows it in plans and in its event log: give it to "
                 "distlog.spark.register(spark, storage_options={...}), or to the environment of the machines"
@@ -173,7 +172,7 @@ class ReadOptions:
     @classmethod
     def parse(cls, texts: Mapping[str, str], default_start: int = EARLIEST) -> ReadOptions:
         """Parse the options. Raises InvalidConfigError, which never shows the value of a storage option."""
-        # options that read several topics by Spark's other sources
+        # Spark's other sources read several files or topics by these options
         for name, advice in (("paths", "give load() one path"), ("subscribePattern", "leave out subscribePattern")):
             if name.lower() in map(str.lower, texts):
                 raise InvalidConfigError(f"a DataFrame is of one topic: {advice}, and make a union of several")
@@ -363,15 +362,15 @@ def chosen_partitions(snapshot: Snapshot, options: ReadOptions) -> list[int]:
         raise InvalidConfigError(
             "option subscribe must name the topic of the path", subscribe=options.subscribed, topic=name
         )
-    every = range(len(snapshot.partitions))
+    numbers = range(len(snapshot.partitions))
     if options.assigned is None:
-        return list(every)
+        return list(numbers)
     assigned = set(options.assigned.numbers)
-    if options.assigned.topic != name or not assigned <= set(every):
+    if options.assigned.topic != name or not assigned <= set(numbers):
         raise InvalidConfigError(
             "option assign must name the topic of the path, and only partitions that it has",
             topic=name,
-            partitions=len(every),
+            partitions=len(numbers),
         )
     return sorted(assigned)
 
@@ -386,15 +385,15 @@ def first_of_times(
 
 
 def start_offset(
-    state: PartitionState, partition: int, options: ReadOptions, found_record: OffsetAndTime | None
+    state: PartitionState, partition: int, options: ReadOptions, first_record: OffsetAndTime | None
 ) -> int:
-    """Return the start of a read of the partition. Raises InvalidConfigError if no record is at or after its time."""
+    """Return the start of a read of the partition; `first_record` is the first at or after a time of the options."""
     bound = options.start
     value = bound.of(partition)
     if bound.kind == "offset":
         return {EARLIEST: state.log_start_offset, LATEST: state.log_end_offset}.get(value, value)
-    if found_record:
-        return found_record[0]
+    if first_record:
+        return first_record[0]
     if options.unmatched_start == "latest":
         return state.log_end_offset
     text = f"no record is at or after {bound.option}; startingOffsetsByTimestampStrategy=latest reads from the end"
@@ -402,10 +401,7 @@ def start_offset(
 
 
 def held_offset(state: PartitionState, partition: int, offset: int, options: ReadOptions) -> int:
-    """Return `offset` if the partition has it or ends there; else the nearest bound.
-
-    Raises OffsetOutOfRangeError instead with failOnDataLoss.
-    """
+    """Return `offset`, or the nearest bound of the log; with failOnDataLoss raises OffsetOutOfRangeError instead."""
     low, high = state.log_start_offset, state.log_end_offset
     if options.fail_on_data_loss and not low <= offset <= high:
         raise OffsetOutOfRangeError(
@@ -426,7 +422,7 @@ def _range(
     start_record: OffsetAndTime | None,
     end_record: OffsetAndTime | None,
 ) -> tuple[int, int]:
-    """The start and end offset; the records are the first ones at or after the bounds' times."""
+    """Return the start and the end offset; the records are the first at or after the times of the options."""
     if options.start.kind == "offset" and options.start.of(partition) == LATEST:
         raise InvalidConfigError(
             f"option {options.start.option} cannot be latest in a batch read", partition=partition

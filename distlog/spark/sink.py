@@ -82,7 +82,7 @@ class PlannedTopic:
 
 
 def partition_column(rows: DataFrame, partitions: int) -> Column:
-    """Return a row's `partition`, else the partition of its key, else one that a run of rows without keys shares."""
+    """Return a row's `partition`, else the partition of its key; adjacent rows without keys share a partition."""
     check_pyspark(HAS_ARROW_FUNCTIONS, "an append with a shuffle", "4.1")
     sticky = StickyState(0, 0)
 
@@ -101,10 +101,9 @@ def partition_column(rows: DataFrame, partitions: int) -> Column:
 class WriteOptions:
     """The options of a write: txnAppId and txnVersion make it idempotent, as Delta's do.
 
-    compression is the codec, if the topic leaves it open; Spark's Kafka sink calls it kafka.compression.type.
-    timestampUnit is what numbers in the column timestamp count. mergeSegments says whether small segments are merged
-    after the commit: by default after a micro-batch. topic, as of Spark's Kafka sink, can only name the topic of the
-    path.
+    compression is the codec if the topic's compression.type is producer; Spark's Kafka sink has the name
+    kafka.compression.type. timestampUnit is the unit of numbers in the column timestamp. mergeSegments sets whether
+    small segments are merged after the commit, by default after a micro-batch. topic can only name the path's topic.
     """
 
     storage: Storage
@@ -196,9 +195,9 @@ class WrittenSegments(WriterCommitMessage):
 class TaskWriter:
     """Writes the rows of a task, or the few rows that the driver writes.
 
-    Each attempt of a task writes files under its own names, and leaves them: only the files of the attempt whose
-    message Spark passes to `commit` become part of the topic, so nothing is undone. `held_bytes` limits the small
-    segments that are held in memory, to be written together.
+    Each attempt of a task writes files under new names and never deletes them: only the files of the attempt whose
+    message Spark passes to `commit` become part of the topic. `held_bytes` limits the small segments that are held in
+    memory and written together.
     """
 
     def __init__(self, options: WriteOptions, topic: PlannedTopic, held_bytes: int | None = None) -> None:
@@ -209,7 +208,7 @@ class TaskWriter:
             topic.config,
             topic.partitions,
             read_version=topic.version,
-            # so that many small writes, of one task each, do not all begin at partition 0
+            # many small writes of one task each must not all begin at partition 0
             first_partition=topic.version + (self._context.partitionId() if self._context else 0),
             clock=now_ms,
             random=Random(),
@@ -221,7 +220,7 @@ class TaskWriter:
         )
 
     def append(self, rows: pa.RecordBatch | pa.Table) -> None:
-        """Write rows. Raises InvalidRecordError for one that does not fit; then nothing of the task is kept."""
+        """Write rows. Raises InvalidRecordError for a bad row, and drops the rows of the task."""
         try:
             self._appender.append(rows)
         except BaseException:

@@ -34,9 +34,9 @@ DEFAULTS: Mapping[str, str] = {
 
 #: The environment variable of Arrow's allocator. Only it changes the pool that Arrow's C++ uses by itself.
 ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL"
-#: Sessions that have the format. To register it again would start a Python process in each.
+#: Sessions that have the format: Spark starts a Python process for each registration.
 _registered: WeakSet[SparkSession] = WeakSet()
-#: The formats with storage options of their own that a session knows, by those options.
+#: By session and storage options as JSON, the name of the format with these storage options.
 _with_options: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()
 
 
@@ -100,16 +100,16 @@ def format_with(spark: SparkSession, storage_options: Mapping[str, Any] | None) 
     if not storage_options:
         return DistlogDataSource.name()
     names = _with_options.setdefault(spark, {})
-    made_from = json.dumps(dict(storage_options), sort_keys=True, default=repr)
-    if made_from not in names:
+    key = json.dumps(dict(storage_options), sort_keys=True, default=repr)
+    if key not in names:
         name = f"{DistlogDataSource.name()}-{uuid.uuid4().hex}"
         spark.dataSource.register(with_storage_options(storage_options, name))
-        names[made_from] = name
-    return names[made_from]
+        names[key] = name
+    return names[key]
 
 
 def activate(spark: SparkSession) -> None:
-    """Let this thread find the format: Spark looks in the active session, which threads of Python lack."""
+    """Make `spark` this thread's active session, where Spark looks up formats: new threads of Python have none."""
     if SparkSession.getActiveSession() is not spark:
         spark.createDataFrame([], "nothing int")
 
@@ -135,8 +135,8 @@ def default_settings() -> dict[str, str]:
     SparkContext._ensure_initialized()  # only the JVM knows the settings of spark-submit
     submitted = SparkConf()
     defaults = {name: value for name, value in settings.items() if not submitted.contains(name)}
-    # PySpark turns the progress bar on by itself, so the user's choice is unknown: show it on a terminal, never in a
-    # pipe. spark-submit takes over Python's streams, so the JVM is asked as well
+    # PySpark enables the progress bar itself, so the user's choice is unknown: show the bar on a terminal, never in a
+    # pipe. spark-submit replaces Python's streams, so ask the JVM too
     jvm = SparkContext._jvm
     is_shown = sys.stderr is not None and sys.stderr.isatty()
     is_shown = is_shown or (jvm is not None and jvm.java.lang.System.console() is not None)

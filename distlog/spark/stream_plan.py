@@ -76,7 +76,7 @@ class DistlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_plan": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        # a constant: `latestOffset` resolves the options, and keeps the start in its result
+        # a constant: `latestOffset` resolves the options, and stores the start in its result
         return dict(INITIAL)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
@@ -116,7 +116,7 @@ class DistlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RefusedStreamReader(DistlogStreamReader):
-    """A stream that cannot be: raises `error` when it is planned."""
+    """A stream with wrong options: raises `error` when Spark plans the stream."""
 
     def __init__(self, error: InvalidConfigError) -> None:
         self._error = error
@@ -130,10 +130,10 @@ class RefusedStreamReader(DistlogStreamReader):
 
 
 class WholeStreamReader(DistlogStreamReader):
-    """A stream for a Spark before 4.2, which asks where the topic ends and does not pass the start of a batch."""
+    """A stream for a Spark before 4.2, which requests the topic's end and does not pass the start of a batch."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Report an impossible start here, since `latestOffset` may begin anywhere."""
+        """Report an impossible start here, since `latestOffset` gets no start."""
         self._planner.check_start()
         return super().initialOffset()
 
@@ -163,7 +163,7 @@ class StreamPlan:
         self._target = self._head(self._topic.refreshed())
 
     def head(self) -> Json:
-        """The offsets up to which the stream could read, as of the last refresh, or where it will end."""
+        """Return the end of the log as of the last refresh, or the stream's end, and the unread offsets and bytes."""
         snapshot = self._topic.latest
         head, planned = self._target or self._head(snapshot), StreamOffset.parse(self._last_end)
         value = head.to_json()
@@ -180,7 +180,7 @@ class StreamPlan:
         return {**value, **{name: offsets_json(head.topic, ends) for name, ends in backlogs.items()}}
 
     def next_end(self, start: Json, *, limited: bool) -> Json:
-        """The end of the batch from `start` on; `start` itself if there is nothing to read."""
+        """Return the end of the batch from `start` on; `start` if there is nothing to read."""
         self._last_end = end = self._next_end(start, limited=limited)
         return end
 
@@ -188,11 +188,11 @@ class StreamPlan:
         snapshot = self._topic.refreshed()
         previous = offset_in(start, self._name, snapshot)
         if previous and "version" not in start:
-            # makes the checkpoint one of this source, even without new records
+            # the checkpoint of Spark's Kafka source becomes one of this source, even without new records
             start = previous.to_json()
         position = previous or self._start(snapshot)
         if _was_deleted(snapshot, position) or self._has_missed_its_end(snapshot):
-            self._loss.topic_gone(self._name, snapshot, position.topic)
+            self._loss.report_other_topic(self._name, snapshot, position.topic)
             if snapshot.dropped or self._has_missed_its_end(snapshot):
                 return start
             position = StreamOffset(self._name, snapshot.topic_id, {})
@@ -208,46 +208,46 @@ class StreamPlan:
         return StreamOffset(self._name, snapshot.topic_id, ends, starts).to_json()
 
     def whole_end(self) -> Json:
-        """The end of a batch up to the log's end, for a Spark that does not pass the batch's start."""
+        """Return the end of a batch up to the log's end, for a Spark that does not pass the batch's start."""
         snapshot = self._topic.refreshed()
         if snapshot.dropped:
             raise TopicNotFoundError(f"the stream's topic was dropped: {_ADVICE}", topic=self._name)
         if self._first is None:
-            # a stream that continues from its checkpoint needs no start, and this may be one
+            # the stream may continue from its checkpoint, and then needs no start
             with suppress(InvalidConfigError, OffsetOutOfRangeError):
                 self._start(snapshot)
         first = self._first.offsets if self._first and self._first.topic_id == snapshot.topic_id else {}
         return dataclasses.replace(self._head(snapshot), first=first).to_json()
 
     def check_same_topic(self, start: Json, end: Json) -> None:
-        """Report a topic that was created again between these two offsets; raises as `next_end`."""
+        """Report a topic that was created again between the two offsets; raises as `next_end`."""
         snapshot = self._topic.latest
         previous, last = (offset_in(offset, self._name, snapshot) for offset in (start, end))
         if previous and last and previous.topic_id != last.topic_id:
-            self._loss.topic_gone(self._name, snapshot, previous.topic)
+            self._loss.report_other_topic(self._name, snapshot, previous.topic)
 
     def check_start(self) -> None:
-        """Raise InvalidConfigError or OffsetOutOfRangeError if the stream cannot begin where its options say."""
+        """Raise InvalidConfigError or OffsetOutOfRangeError if the stream cannot begin at its start."""
         self._start(self._topic.refreshed())
 
     def splits(self, start: Json, end: Json) -> list[StreamSplit]:
-        """The splits of the batch from `start` (in) to `end` (out); the same records each time."""
+        """Return the splits of the batch from `start` (in) to `end` (out); the same records each time."""
         snapshot = self._topic.latest
         previous, last = (offset_in(offset, self._name, snapshot) for offset in (start, end))
         if last is None or previous == last:
             return []
         if _was_deleted(snapshot, last):
-            self._loss.topic_gone(self._name, snapshot, last.topic)
+            self._loss.report_other_topic(self._name, snapshot, last.topic)
             return []
         previous_offsets = previous.offsets if previous and previous.topic_id == last.topic_id else {}
         if previous is None and "version" not in end:
-            # Spark's Kafka source keeps elsewhere where its first batch begins
+            # Spark's Kafka source stores the start of its first batch in another file
             raise InvalidConfigError(
                 "the first batch of this checkpoint was started by Spark's Kafka source and is not done: finish it "
                 "there, or choose another checkpointLocation",
                 topic=last.topic,
             )
-        # partitions that came with the batch begin at their first record, as in Spark's Kafka source
+        # a new partition of the batch begins at its first record, as in Spark's Kafka source
         first_offsets = {} if previous else last.first
         starts = {**dict.fromkeys(last.offsets, 0), **first_offsets, **previous_offsets, **last.starts}
         bounds = self._bounds(snapshot, starts, last)
@@ -256,27 +256,27 @@ class StreamPlan:
         return [StreamSplit(snapshot.name, group, isolation) for group in split(slices, size)]
 
     def _start(self, snapshot: Snapshot) -> StreamOffset:
-        """The start of the stream by the options; found once, since `latest` is another offset later."""
+        """Return the start of the stream by the options, resolved once, since the latest offset changes."""
         if snapshot.dropped or self._has_missed_its_end(snapshot):
             raise TopicNotFoundError("the topic was dropped: start the query when it exists", topic=self._name)
         if self._first is None or self._first.topic_id != snapshot.topic_id:
             partitions = chosen_partitions(snapshot, self._options)
             self._options.start.check(self._name, partitions)
-            found_records = first_of_times(self._topic.reader, snapshot, partitions, self._options.start)
+            records = first_of_times(self._topic.reader, snapshot, partitions, self._options.start)
             states = snapshot.partitions
             starts = {
-                number: self._start_offset(states[number], number, found_records.get(number)) for number in partitions
+                number: self._start_offset(states[number], number, records.get(number)) for number in partitions
             }
             self._first = StreamOffset(self._name, snapshot.topic_id, starts)
         return self._first
 
-    def _start_offset(self, state: PartitionState, partition: int, found_record: OffsetAndTime | None) -> int:
+    def _start_offset(self, state: PartitionState, partition: int, first_record: OffsetAndTime | None) -> int:
         readable = dataclasses.replace(state, log_end_offset=self._readable_end(state, partition))
-        offset = start_offset(readable, partition, self._options, found_record)
+        offset = start_offset(readable, partition, self._options, first_record)
         return held_offset(state, partition, offset, self._options)
 
     def _starts(self, snapshot: Snapshot, position: StreamOffset, previous: StreamOffset) -> dict[int, int]:
-        """The starts of partitions that the stream has not read before: at their log start."""
+        """Return the log starts of the partitions that are new to the stream."""
         states = snapshot.partitions
         new = [number for number in chosen_partitions(snapshot, self._options) if number not in position.offsets]
         if position is previous:
@@ -288,7 +288,7 @@ class StreamPlan:
         ranges = {}
         for number, position in positions.items():
             if number not in partitions:
-                self._loss.partition_gone(self._name, number)
+                self._loss.report_missing_partition(self._name, number)
                 continue
             state = snapshot.partitions[number]
             low = self._loss.check_start(state, number, position)
@@ -308,7 +308,7 @@ class StreamPlan:
             if start >= end:
                 continue
             if number >= len(snapshot.partitions):
-                self._loss.partition_gone(self._name, number)
+                self._loss.report_missing_partition(self._name, number)
                 continue
             state = snapshot.partitions[number]
             low, high = self._loss.check_start(state, number, start), self._loss.check_end(state, number, end)
@@ -322,7 +322,7 @@ class StreamPlan:
         return bounds
 
     def _head(self, snapshot: Snapshot) -> StreamOffset:
-        # a dropped topic has no partitions, so none can be chosen
+        # a dropped topic has no partitions to choose
         partitions = [] if snapshot.dropped else chosen_partitions(snapshot, self._options)
         ends = {number: self._readable_end(snapshot.partitions[number], number) for number in partitions}
         return StreamOffset(self._name, snapshot.topic_id, ends)
@@ -338,9 +338,9 @@ class StreamPlan:
 
 #: The version of an offset's JSON, which Spark keeps in the checkpoint and compares as text.
 FORMAT = 1
-#: The begin of a stream. A constant, since Spark asks for it several times, also after a restart.
+#: The start of a stream. A constant, since Spark requests the start several times, also after a restart.
 INITIAL: Mapping[str, Any] = {"version": FORMAT, "initial": True}
-#: Spark's progress shows these with the newest offsets, by partition; named as the metrics of Spark's Kafka source.
+#: Spark's progress shows these numbers by partition; named as the metrics of Spark's Kafka source.
 OFFSETS_BEHIND, BYTES_BEHIND = "offsetsBehindLatest", "bytesBehindLatest"
 
 
@@ -363,7 +363,7 @@ class StreamOffset:
     first: Mapping[int, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON object; equal offsets give equal texts."""
+        """Return the JSON object; equal offsets give equal texts."""
         value = {"version": FORMAT, "topicId": self.topic_id, "offsets": offsets_json(self.topic, self.offsets)}
         more = {"starts": self.starts, "first": self.first}
         return value | {
@@ -374,7 +374,7 @@ class StreamOffset:
 
     @classmethod
     def parse(cls, value: Mapping[str, Any]) -> StreamOffset | None:
-        """The offset in a JSON object; None for INITIAL."""
+        """Return the offset in a JSON object; None for INITIAL."""
         if value == INITIAL:
             return None
         version = value.get("version")
@@ -391,7 +391,7 @@ class StreamOffset:
 
 
 def offset_in(value: Mapping[str, Any], name: str, snapshot: Snapshot) -> StreamOffset | None:
-    """As `StreamOffset.parse`; an offset of Kafka's source becomes one of the current topic `name`."""
+    """Return the offset in a JSON object; an offset of Spark's Kafka source becomes one of the current topic."""
     offset = StreamOffset.parse(value)
     if offset is None or offset.topic_id:
         return offset
@@ -402,7 +402,7 @@ def offset_in(value: Mapping[str, Any], name: str, snapshot: Snapshot) -> Stream
 
 
 def _topic_of_kafka(value: Mapping[str, Any]) -> str:
-    """The topic of an offset of Spark's Kafka source, which may read many."""
+    """Return the topic of an offset of Spark's Kafka source. Raises InvalidConfigError for several topics."""
     if len(value) > 1 and all(isinstance(offsets, dict) for offsets in value.values()):
         raise InvalidConfigError(
             "the checkpoint is of Spark's Kafka source, and about several topics: a stream reads one, so begin a "
@@ -428,7 +428,7 @@ def _foreign(value: Mapping[str, Any]) -> InvalidConfigError:
     )
 
 
-#: Options of a batch read that a stream cannot have: it has no end, and follows the newest version.
+#: Options of batch reads that a stream refuses, and advice: a stream has no end, and reads the newest version.
 BATCH_ONLY = {
     "endingOffsets": "a stream has no end: leave it out, or stop at the end of the log with Trigger.AvailableNow",
     "endingOffsetsByTimestamp": "a stream has no end: leave it out",
@@ -489,7 +489,7 @@ class StreamOptions:
 
 
 def _duration_ms(name: str, text: str) -> float:
-    """A duration as Spark writes it, `90s` or `15m`; a number alone is milliseconds."""
+    """Parse a duration as Spark writes it, `90s` or `15m`; a number alone is milliseconds."""
     match = re.fullmatch(r"(\d{1,12})\s*([a-z]*)", text.strip().lower(), re.ASCII)
     unit = _UNITS_MS.get(match[2] or "ms") if match else None
     if match is None or unit is None:
@@ -509,7 +509,7 @@ class Admission:
         self._last_batch: float | None = None
 
     def waits(self, available: Ranges) -> bool:
-        """True if the stream should wait for more; as in Kafka's source not at first, and not past the delay."""
+        """Return whether to wait for records: as in Kafka's source not before the first batch or past the delay."""
         least, now = self._limits.min_offsets, self._clock()
         if least is None or sum(end - start for start, end in available.values()) >= least:
             self._last_batch = now
@@ -520,7 +520,7 @@ class Admission:
         return False
 
     def ends(self, reader: SegmentReader, snapshot: Snapshot, available: Ranges) -> Ends:
-        """The end of the next batch, of the offsets (next, end) that are `available`."""
+        """Return the ends of the next batch within the `available` offsets (next, end)."""
         ends = {number: end for number, (_, end) in available.items()}
         if self._limits.max_offsets is not None:
             ends = ends_by_offsets(available, self._limits.max_offsets)
@@ -531,13 +531,13 @@ class Admission:
 
 
 def ends_by_offsets(available: Ranges, most: int) -> Ends:
-    """The ends of about `most` offsets, spread over the partitions; as in Spark's Kafka source, each takes one."""
+    """Return the ends of about `most` offsets, shared by the partitions; each gets one, as in Kafka's source."""
     shares = _shares({number: end - start for number, (start, end) in available.items()}, most)
     return {number: min(end, start + shares.get(number, 0)) for number, (start, end) in available.items()}
 
 
 def ends_by_bytes(reader: SegmentReader, snapshot: Snapshot, available: Ranges, most: int) -> Ends:
-    """The ends of about `most` bytes of log, spread over the partitions; each takes one batch at least."""
+    """Return the ends of about `most` bytes of log, shared by the partitions; each gets at least one batch."""
     tables = {number: snapshot.partitions[number].segments for number in available}
     sizes = {number: log_bytes(tables[number], *span) for number, span in available.items()}
     if sum(sizes.values()) <= most:
@@ -550,7 +550,7 @@ def ends_by_bytes(reader: SegmentReader, snapshot: Snapshot, available: Ranges, 
 
 
 def _shares(sizes: Mapping[int, int], most: int) -> dict[int, int]:
-    """The part of `most` that each size gets, at least one; sizes of nothing get none."""
+    """Share `most` in proportion to the sizes; each size above 0 gets at least 1."""
     total = sum(sizes.values())
     shares = {number: max(1, most * size // total) for number, size in sizes.items() if size > 0}
     surplus = max(most - sum(shares.values()), 0)
@@ -561,7 +561,7 @@ def _shares(sizes: Mapping[int, int], most: int) -> dict[int, int]:
 
 
 def log_bytes(segments: SegmentTable, start: int, end: int) -> int:
-    """The bytes of log between two offsets, at least one, if all records of a segment are equal in size."""
+    """Estimate the bytes of log between two offsets: at least 1, as if the records of a segment had equal sizes."""
     if start >= end:
         return 0
     rows = slice(segments.find(start), int(np.searchsorted(segments.base_offsets, end)))
@@ -570,23 +570,23 @@ def log_bytes(segments: SegmentTable, start: int, end: int) -> int:
     return max(1, int((segments.log_bytes[rows] * parts).sum()))
 
 
-def _end_after(reader: SegmentReader, segments: SegmentTable, start: int, end: int, room: int) -> int:
-    """The offset at which `room` bytes of log from `start` on end, with one batch at least; not above `end`."""
+def _end_after(reader: SegmentReader, segments: SegmentTable, start: int, end: int, max_bytes: int) -> int:
+    """Return the offset after `max_bytes` of log from `start` on, and after at least one batch; at most `end`."""
     row = segments.find(start)
     skipped = _position(reader, segments[row], start) if row < len(segments) else 0
     sizes = np.cumsum(segments.log_bytes[row:])
-    full_segments = int(sizes.searchsorted(skipped + room, side="right"))
+    full_segments = int(sizes.searchsorted(skipped + max_bytes, side="right"))
     if row + full_segments >= len(segments):
         return end
     segment = segments[row + full_segments]
     if segment.base_offset >= end:
         return end
-    remaining = skipped + room - (int(sizes[full_segments - 1]) if full_segments else 0)
+    remaining = skipped + max_bytes - (int(sizes[full_segments - 1]) if full_segments else 0)
     return min(end, _cut(reader, segment, remaining, start if full_segments else max(start, segment.base_offset)))
 
 
 def _position(reader: SegmentReader, segment: SegmentInfo, offset: int) -> int:
-    """A position at or before the batch of `offset`, by the offset index; 0 without one."""
+    """Return a position at or before the batch of `offset`, by the offset index; 0 without an index."""
     index = reader.offset_index(segment) if offset > segment.base_offset else None
     try:
         return index.lookup(offset - segment.shift).position if index else 0
@@ -596,7 +596,7 @@ def _position(reader: SegmentReader, segment: SegmentInfo, offset: int) -> int:
 
 
 def _cut(reader: SegmentReader, segment: SegmentInfo, position: int, start: int) -> int:
-    """The end of the batch that is at `position` or before it; a later batch's end if that is not above `start`."""
+    """Return the end of the batch at or before `position`; of a later batch if that end is not above `start`."""
     index = reader.offset_index(segment)
     if index is None:
         return segment.next_offset if segment.base_offset <= start else segment.base_offset
@@ -633,7 +633,7 @@ class DataLoss:
             _log.warning("the stream continues, since failOnDataLoss is false: %s", text)
 
     def check_start(self, state: PartitionState, partition: int, offset: int) -> int:
-        """The offset at which a stream at `offset` can continue: `offset`, or the nearest bound."""
+        """Return the offset from which a stream at `offset` can continue: `offset`, or the nearest bound."""
         low, high = state.log_start_offset, state.log_end_offset
         if offset < low:
             self.report(_out_of_range("records were deleted before the stream read them", state, partition, offset))
@@ -642,12 +642,12 @@ class DataLoss:
         return min(max(offset, low), high)
 
     def check_end(self, state: PartitionState, partition: int, offset: int) -> int:
-        """The end of a batch that was planned up to `offset`: there, or at the log's end."""
+        """Return the end of a batch that was planned up to `offset`: `offset`, or the log's end."""
         if offset > state.log_end_offset:
             self.report(_cut_off(state, partition, offset))
         return min(offset, state.log_end_offset)
 
-    def topic_gone(self, name: str, snapshot: Snapshot, former_name: str) -> None:
+    def report_other_topic(self, name: str, snapshot: Snapshot, former_name: str) -> None:
         """Report that the stream's topic `former_name` was dropped, or that the snapshot is of another topic."""
         if snapshot.dropped:
             reason = "the stream's topic was dropped"
@@ -657,8 +657,8 @@ class DataLoss:
             reason = f"the checkpoint is of another topic, {former_name}"
         self.report(TopicNotFoundError(f"{reason}: {_ADVICE}", topic=name))
 
-    def partition_gone(self, name: str, partition: int) -> None:
-        """Report that the stream has read a partition that the options, or the topic, do not have any more."""
+    def report_missing_partition(self, name: str, partition: int) -> None:
+        """Report that the options or the topic no longer have a partition that the stream has read."""
         text = f"the stream has read a partition that it does not have any more: check the option assign; {_ADVICE}"
         self.report(TopicNotFoundError(text, topic=name, partition=partition))
 
@@ -678,13 +678,13 @@ def _out_of_range(text: str, state: PartitionState, partition: int, offset: int)
     )
 
 
-#: How long the snapshot of a remote storage is taken to be the newest.
+#: The least time between two refreshes of a snapshot of remote storage.
 FRESH_S = 0.5
-#: An idle stream asks again after this time (`spark.sql.streaming.pollingDelay`).
+#: The time after which Spark polls an idle stream again (`spark.sql.streaming.pollingDelay`).
 POLL_S = 0.01
-#: How often to check that the last commit still exists: a deleted folder shows nothing new.
+#: The time between two checks that the last commit exists: without a check, a deleted folder looks idle.
 CHECK_S = 10.0
-#: Four times what it takes to refresh one active segment: with many segments, refreshes are rarer.
+#: Four times the time of refreshing an active segment; topics with many active segments are refreshed less often.
 TAIL_S = 0.0004
 
 
@@ -710,7 +710,7 @@ class WatchedTopic:
         return self._latest or self.refreshed()
 
     def refreshed(self) -> Snapshot:
-        """The newest snapshot, with active segments up to their ends now; the topic may be dropped."""
+        """Return the newest snapshot, with the current ends of active segments; the topic may be dropped."""
         now = self._clock()
         if self._latest is None or now >= self._next_refresh:
             self._latest = self._newest(now)
@@ -721,10 +721,10 @@ class WatchedTopic:
 
     def _newest(self, now: float) -> Snapshot:
         try:
-            if self._live and self._is_there(self._live.snapshot, now):
+            if self._live and self._exists(self._live.snapshot, now):
                 return self._live.refresh()
         except (TopicNotFoundError, CorruptMetadataError, SnapshotTooOldError):
-            # it was dropped, and perhaps created again: the versions continue, unless its folder was deleted
+            # the topic was dropped, and perhaps created again: versions continue unless the folder was deleted
             pass
         self._live = None
         self._next_check = now + CHECK_S
@@ -733,8 +733,8 @@ class WatchedTopic:
         self._live, self.reader = LiveSnapshot(handle, CurrentSnapshot(self._log, snapshot)), handle.reader
         return self._live.snapshot
 
-    def _is_there(self, snapshot: Snapshot, now: float) -> bool:
-        """True if the commit of `snapshot` is still in the folder; checked once in CHECK_S seconds."""
+    def _exists(self, snapshot: Snapshot, now: float) -> bool:
+        """Return whether the commit of `snapshot` is still in the folder; checked once in CHECK_S seconds."""
         if now < self._next_check:
             return True
         self._next_check = now + CHECK_S
@@ -746,7 +746,7 @@ Json = Mapping[str, Any]
 
 
 class StreamSplit(Split):
-    """A split that also knows how the names of the partitions' folders begin: a stream's tasks read no commit."""
+    """A split with the `prefix` of the names of the partitions' folders: a stream's tasks read no commit."""
 
     def __init__(self, prefix: str, slices: list[SegmentSlice], isolation: Isolation) -> None:
         super().__init__(slices, isolation)

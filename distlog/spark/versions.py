@@ -68,7 +68,7 @@ except ImportError:
 
     @dataclass(frozen=True)
     class ReadLimit:  # type: ignore[no-redef]
-        """Stands in for a limit of a micro-batch, which this version does not know."""
+        """Stands in for a limit of a micro-batch, which this version does not have."""
 
         amount: int = 0
 
@@ -83,7 +83,7 @@ HAS_SHUFFLE_BY_ID = hasattr(DataFrame, "repartitionById")
 #: Whether functions take Arrow's arrays and tables without pandas.
 HAS_ARROW_FUNCTIONS = hasattr(F, "arrow_udf") and hasattr(F, "arrow_udtf")
 
-#: How to ask for times in UTC.
+#: The argument of `to_arrow_schema` for times in UTC, by the version of PySpark.
 _UTC: Any = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {"timestamp_utc": True}
 
 
@@ -100,16 +100,16 @@ def by_id(frame: DataFrame, count: int, column: str) -> DataFrame:
     return frame.repartitionByRange(count, column)
 
 
-def check_pyspark(is_there: bool, feature: str, since: str, instead: str = "") -> None:
-    """Raise InvalidConfigError, which names this version of PySpark and the needed one."""
-    if not is_there:
+def check_pyspark(has_feature: bool, feature: str, since: str, instead: str = "") -> None:
+    """Raise InvalidConfigError if this version of PySpark does not have the feature."""
+    if not has_feature:
         raise InvalidConfigError(
             f"{feature} needs PySpark {since} or newer, and this is {pyspark.__version__}{instead}"
         )
 
 
 def map_in_arrow(frame: DataFrame, function: Any, schema: StructType | str) -> DataFrame:
-    """Call `frame.mapInArrow`, which requires pandas without a use, and warns of a newer one than Spark knows."""
+    """Call `frame.mapInArrow`, which requires pandas although it does not use it, and warns of a newer pandas."""
     optional("pandas", "a read or an append of a DataFrame", extra("spark"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
