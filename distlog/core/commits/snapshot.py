@@ -243,11 +243,10 @@ class PartitionDraft:
             raise ValueError(f"segment {stem} begins at {base_offset}, not at the log end {self._log_end_offset}")
 
     def _check_append_time(self, segment: SegmentInfo) -> None:
-        if segment.append_time_ms < 0:
-            return
-        previous = (self._new or self._appended or self._segments[-1:])[-1:]
-        if previous and segment.append_time_ms < previous[0].append_time_ms:
-            raise ValueError(f"segment {segment.stem} was appended before the previous segment")
+        if segment.append_time_ms >= 0:
+            previous = (self._new or self._appended or self._segments[-1:])[-1:]
+            if previous and segment.append_time_ms < previous[0].append_time_ms:
+                raise ValueError(f"segment {segment.stem} was appended before the previous segment")
 
 
 # A commit that breaks an invariant raises CorruptMetadataError: an error is better than a gap, an overlap or a

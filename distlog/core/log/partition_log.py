@@ -53,364 +53,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-class PartitionLog:
-    """The log of one partition of a topic on a local disk; for the threads of one process.
-
-    Each append holds the partition's lock. It does not sync: the caller must if `Appended.flush_due`. A wait of more
-    than `timeout_s` for a lock raises LockHeldError. `first` may refuse the first batch of a producer.
-    """
-
-    def __init__(
-        self,
-        handle: TopicHandle,
-        partition: int,
-        snapshots: CurrentSnapshot,
-        *,
-        calls: FileCalls = os,
-        timeout_s: float = TIMEOUT_S,
-        first: FirstBatch = any_first,
-    ) -> None:
-        self.partition, self._snapshots, self._clock = partition, snapshots, handle.clock
-        self._active = ActivePartition(handle, partition, snapshots, calls=calls, timeout_s=timeout_s)
-        self._flush = PartitionFlush(self._active, timeout_s)
-        self._handle, self._first = handle, first
-
-    @cached_property
-    def _producers(self) -> PartitionProducers:
-        # most appends have no producer
-        return PartitionProducers(self._handle, self.partition, self._snapshots, self._first)
-
-    def append_runs(
-        self,
-        runs: Iterable[BatchRun],
-        fence: Callable[[Snapshot], None] | None = None,
-        *,
-        timeout_s: float | None = None,
-    ) -> Generator[Appended, None, None]:
-        """Append runs, with no other records between them; yields the offsets of each after it is written.
-
-        Base offsets, and LogAppendTime, are written into the batches. A producer's batches that the log already has
-        are not appended again: the result is the earlier one. After an error nothing of its run was appended. Holds
-        the lock until it is exhausted or closed. `fence` gets the newest snapshot first, and may raise.
-        """
-        asked_ns = perf_counter_ns()
-        with self._active.held(timeout_s):
-            if fence is not None:
-                fence(self._snapshots.refresh())
-            for run in runs:
-                yield self._append(asked_ns, run)
-                asked_ns = perf_counter_ns()
-
-    def end_transaction(
-        self,
-        marker: BatchRun,
-        fence: Callable[[Snapshot], None],
-        start_offset: int | None = None,
-        *,
-        timeout_s: float | None = None,
-    ) -> Appended | None:
-        """Append the end marker of a transaction if it is open here, and started at `start_offset`; else None."""
-        asked_ns = perf_counter_ns()
-        with self._active.held(timeout_s):
-            fence(self._snapshots.refresh())
-            segment = self._active.active_segment() or begin_segments([self._active])[0]
-            producer, epoch = marker.rows[0][["producer_id", "producer_epoch"]].item()
-            is_open = self._producers.has_open(producer, epoch, segment, start_offset)
-            return self._append(asked_ns, marker) if is_open else None
-
-    def _append(self, asked_ns: int, run: BatchRun, *, may_wait: bool = True) -> Appended:
-        try:
-            appended = self._put(run, may_wait=may_wait)
-        except StorageFullError:
-            if not may_wait:
-                # a seal takes syncs and a commit
-                raise WouldWaitError from None
-            # without space for that either, the segment stays active
-            with suppress(DistlogError):
-                self._active.seal()
-            raise
-        # appends, append_bytes, append_ns
-        self._active.lock.page.add(1, run.data.nbytes, perf_counter_ns() - asked_ns)
-        return appended
-
-    def _put(self, run: BatchRun, *, may_wait: bool) -> Appended:
-        """Check the batches, append them, and count them in the page; needs the lock."""
-        data, rows, newest_offsets, min_timestamps, in_transaction = run
-        active, snapshots = self._active, self._snapshots
-        offset_count, newest, has_producers = check_headers(
-            rows, snapshots.snapshot.config, data.nbytes, in_transaction=in_transaction
-        )
-        segment = (active.active_segment() or begin_segments([active])[0]) if may_wait else active.ready_segment()
-        batches = batch_fields(rows) if has_producers else []
-        if segment is None or (not may_wait and batches and not self._producers.is_next(batches[-1], segment)):
-            raise WouldWaitError
-        if batches and (earlier := self._producers.check(batches, segment)):
-            # a producer appends these batches again
-            known_end, version = earlier.last_offset + 1, snapshots.snapshot.version
-            is_active = earlier.last_offset >= segment.base_offset
-            is_due = is_active and is_flush_due(segment.unflushed, segment.config, self._clock)
-            by_log = segment.config.message_timestamp_type == "LogAppendTime"
-            time_ms = earlier.timestamp if by_log else NO_TIMESTAMP
-            stem = segment.stem if is_active else SEALED
-            return Appended(known_end - offset_count, known_end, stem, version, is_due, time_ms)
-        time_ms = NO_TIMESTAMP
-        if segment.config.message_timestamp_type == "LogAppendTime":
-            state = snapshots.snapshot.partitions[active.partition]
-            time_ms = append_time(state, segment, self._clock())
-            rows, newest_offsets, min_timestamps = stamped(data, rows, time_ms)
-            newest = time_ms
-        if segment.next_offset + offset_count > MAX_LONG:
-            raise InvalidRecordError(
-                "nothing was appended: the partition has no offsets left for these records; append to another one",
-                partition=self.partition,
-            )
-        if segment.should_roll(data.nbytes, newest, segment.next_offset + offset_count - 1):
-            if not may_wait:
-                raise WouldWaitError
-            segment = roll(active)
-            if has_producers:
-                self._producers.catch_up(segment)
-        first = segment.next_offset
-        # writes the base offsets into `data`; `moved` gets the new headers
-        moved = np.empty(len(rows), rows.dtype)
-        move_batches(data, rows, first, moved)
-        if len(newest_offsets):
-            newest_offsets = newest_offsets + first
-        effect = self._producers.effect_of(data, moved) if in_transaction else NO_EFFECT
-        self._write(segment, BatchRun(data, moved, newest_offsets, min_timestamps), effect)
-        if has_producers:
-            self._producers.appended(data, moved, segment)
-        due = is_flush_due(segment.unflushed, segment.config, self._clock)
-        return Appended(first, first + offset_count, segment.stem, snapshots.snapshot.version, due, time_ms)
-
-    def _write(self, segment: LogSegment, run: BatchRun, effect: TransactionEffect) -> None:
-        try:
-            segment.append(
-                run.data.data,
-                run.rows,
-                newest_offsets=run.newest_offsets,
-                min_timestamps=run.min_timestamps,
-                aborted=effect.aborted,
-                first_unstable_offset=effect.first_unstable_offset,
-            )
-            self._active.publish_state()
-        except BaseException:
-            self._active.forget_segment()
-            raise
-
-    def append_batches(
-        self,
-        data: Buffer,
-        fence: Callable[[Snapshot], None] | None = None,
-        *,
-        timeout_s: float | None = None,
-        may_wait: bool = True,
-    ) -> AppendInfo:
-        """Append a Kafka producer's batch after the checks of `validate`; after an error nothing was appended.
-
-        `fence` is the same as in `append_runs`; without it a batch of a transaction is refused. After LockHeldError
-        try again when `is_free`. With `may_wait` False it waits for nothing: LockHeldError if the lock is held,
-        WouldWaitError if a commit or a read is needed, as for a batch that is not its producer's next.
-        """
-        snapshot = self._snapshots.snapshot
-        valid = validate(data, snapshot.config, self._clock())
-        run = BatchRun(
-            valid.data,
-            valid.rows,
-            np.array([valid.newest_offset]),
-            np.array([valid.min_timestamp]),
-            in_transaction=fence is not None,
-        )
-        asked_ns = perf_counter_ns()
-        with self._active.held(timeout_s if may_wait else 0):
-            if fence is not None:
-                fence(self._snapshots.refresh())
-            appended = self._append(asked_ns, run, may_wait=may_wait)
-        return AppendInfo(appended, snapshot.partitions[self.partition].log_start_offset)
-
-    @property
-    def flushes_by_time(self) -> bool:
-        return self._snapshots.snapshot.config.flush_ms < MAX_LONG
-
-    def has_unflushed(self) -> bool:
-        """True if some records are not flushed; takes no lock, and opens no segment."""
-        return self._flush.has_unflushed()
-
-    def roll(self) -> None:
-        """End the active segment, unless it is empty, and begin the next one."""
-        with self._active.held():
-            if (segment := self._active.active_segment()) and segment.size:
-                roll(self._active)
-
-    def is_free(self, *, flush: bool) -> bool:
-        """True if the lock of an append, or of a flush, was free a moment ago."""
-        return self._active.lock.is_free() and (not flush or self._flush.is_free())
-
-    def flush(self, appended: Appended | None = None, *, timeout_s: float | None = None) -> None:
-        """Sync the records of `appended`, or all records; threads and processes that wait for it share one sync.
-
-        Raises StorageError if a sync failed, in any process: it cut off the records that were not durable. Without
-        `appended` it cannot notice that another process's failed sync cut off your records. After LockHeldError flush
-        again.
-        """
-        self._flush.flush(appended, timeout_s)
-
-    def is_flush_due(self) -> bool:
-        """True if the flush policy requires a flush now; takes no lock, and opens no segment."""
-        return self._flush.is_due()
-
-    def flush_if_due(self) -> bool:
-        """Flush all records if the flush policy requires it now; returns True if so."""
-        is_due = self.is_flush_due()
-        if is_due:
-            self.flush()
-        return is_due
-
-    def checkpoint(self, *, timeout_s: float | None = None) -> None:
-        """Flush, with the indexes, so that a restart walks no log (Kafka's clean shutdown)."""
-        self._flush.checkpoint(timeout_s)
-
-    def end(self) -> LogEnd:
-        """The log's end and its durable end; recovers the log if needed."""
-        with self._active.held():
-            segment = self._active.active_segment()
-            if segment is None:
-                end = self._snapshots.snapshot.partitions[self.partition].log_end_offset
-                return LogEnd(end, end)
-            return LogEnd(segment.next_offset, segment.state.flushed_offset)
-
-    def producers(self, *, timeout_s: float | None = None) -> npt.NDArray[np.void]:
-        """The state of each producer (ENTRY rows of a producer snapshot), by producer id."""
-        with self._active.held(timeout_s):
-            return self._producers.entries(self._active.active_segment())
-
-    def close(self, *, flushed: bool = True, timeout_s: float | None = None) -> None:
-        """Close the files without a flush; the active segment stays active for the next process.
-
-        Unless the caller has `flushed` everything, the last sync is marked as unknown, since the kernel may forget
-        the errors of a file that no process has open. The mark needs the flush lock: after LockHeldError nothing was
-        closed.
-        """
-        self._flush.close(flushed=flushed, timeout_s=timeout_s)
-        self._active.close()
-
-
-_WRONG_RUN = {
-    NOT_ALL: "the batches do not fill their bytes without gaps",
-    BAD_FORMAT: "direct appends take batches of format 2, without transactions",
-}
-
-_BAD_OFFSETS = "batches must have the offsets from 0 on, without a gap"
-
-
-class BatchRun(NamedTuple):
-    """Batches from offset 0 on: the bytes, all their headers (BATCH rows), and values that headers may lack.
-
-    `newest_offsets` has, for each batch, the offset of its first record with the largest timestamp, -1 without
-    timestamps; `min_timestamps` its smallest timestamp. BY_HEADERS (empty): the headers' values count.
-
-    `in_transaction`: the batches belong to an open transaction, which cannot end before the append returns, or are
-    its end marker. The caller makes sure by `fence`, or by the transaction's own lock.
-    """
-
-    data: npt.NDArray[np.uint8]
-    rows: npt.NDArray[Any]
-    newest_offsets: Longs = BY_HEADERS
-    min_timestamps: Longs = BY_HEADERS
-    in_transaction: bool = False
-
-
-def check_headers(
-    rows: npt.NDArray[Any], config: TopicConfig, size: int, *, in_transaction: bool = False
-) -> tuple[int, int, bool]:
-    """Check batches; returns the number of offsets, the largest timestamp, and whether any batch has a producer."""
-    if not len(rows):
-        raise InvalidRecordError("no batch to append: give at least one")
-    verdict, largest, offset_count, newest, has_producers = inspect_batches(
-        rows, size, 0 if in_transaction else TRANSACTIONAL | CONTROL
-    )
-    check_batch_size(largest, config)
-    if size > config.segment_size:
-        raise RecordTooLargeError(
-            "the batches are larger than segment.bytes: append fewer at once", size=size, limit=config.segment_size
-        )
-    if verdict != ALL_FINE:
-        raise InvalidRecordError(_WRONG_RUN.get(verdict, _BAD_OFFSETS))
-    return offset_count, newest, has_producers
-
-
-def append_time(state: PartitionState, segment: LogSegment, now_ms: int) -> int:
-    """The LogAppendTime in ms of an append to the active `segment`; it never decreases."""
-    earlier_times = [sealed.max_timestamp for sealed in state.segments[-1:]]
-    time_ms: int = max(now_ms, segment.max_timestamp, *earlier_times)
-    return time_ms
-
-
-def stamped(
-    data: npt.NDArray[np.uint8], rows: npt.NDArray[Any], time_ms: int
-) -> tuple[npt.NDArray[Any], Longs, Longs]:
-    """Write the time into the batches of `data`; returns their new rows, `newest_offsets` and `min_timestamps`."""
-    times, rows = np.full(len(rows), time_ms, np.int64), rows.copy()
-    set_append_times(rows, times)
-    write_append_times(data, rows)
-    return rows, rows["base_offset"].copy(), times
-
-
-class WouldWaitError(Exception):
-    """An append that may not wait would have to; nothing was appended."""
-
-
-def open_together(logs: Sequence[PartitionLog]) -> None:
-    """Open logs of one topic for appends; missing active segments begin in one commit."""
-    open_segments([log._active for log in logs])
-
-
-#: The stem in an Appended whose records are in a sealed segment, and so durable.
-SEALED = ""
-
-
-class Appended(NamedTuple):
-    """Where records were appended: their offsets, the stem of their segment, and the topic's version at the append.
-
-    `flush_due`: the flush policy requires an fsync before the records are acknowledged. `append_time_ms` is their
-    LogAppendTime, or -1.
-    """
-
-    first_offset: int
-    end_offset: int
-    stem: str
-    version: int
-    flush_due: bool = False
-    append_time_ms: int = NO_TIMESTAMP
-
-
-class LogEnd(NamedTuple):
-    """The offset after the last record, and after the last durable one (Kafka's recovery point)."""
-
-    end_offset: int
-    flushed_offset: int
-
-
-class AppendInfo(NamedTuple):
-    """The result of a producer's batch, with the newest known log start offset (Kafka's LogAppendInfo)."""
-
-    appended: Appended
-    log_start_offset: int
-
-
-class LostRecordsError(StorageError):
-    """A sync failed, so appended records are lost: no later sync can save them."""
-
-
-def lost_records(appended: Appended) -> LostRecordsError:
-    return LostRecordsError(
-        "the appended records are lost, since an fsync failed: append them again",
-        stem=appended.stem,
-        first_offset=appended.first_offset,
-        end_offset=appended.end_offset,
-    )
-
-
 # A flush waits for the flush lock, and then reads the page again: another sync may have covered its records. A sync
 # runs without the partition's lock, so appends continue during it.
 #
@@ -431,7 +73,7 @@ _PUBLISH_S = 1.0
 
 
 class PartitionFlush:
-    """The flushes of one partition by the threads of one process."""
+    """The flushes of a PartitionLog."""
 
     def __init__(self, partition: ActivePartition, timeout_s: float) -> None:
         self._partition = partition
@@ -439,10 +81,13 @@ class PartitionFlush:
         # its own file objects, so that nothing closes them during a sync; used under the flush lock only
         self._files: SegmentFiles | None = None
 
-    def is_free(self) -> bool:
-        return self._lock.is_free()
+    def flush(self, appended: Appended | None = None, *, timeout_s: float | None = None) -> None:
+        """Sync the records of `appended`, or all records; threads and processes that wait for it share one sync.
 
-    def flush(self, appended: Appended | None, timeout_s: float | None = None) -> None:
+        Raises StorageError if a sync failed, in any process: it cut off the records that were not durable. Without
+        `appended` it cannot notice that another process's failed sync cut off your records. After LockHeldError flush
+        again.
+        """
         appended = appended or self._all(timeout_s)
         if appended is None or appended.stem == SEALED or self._is_flushed(appended):
             return
@@ -450,7 +95,8 @@ class PartitionFlush:
             if not self._is_flushed(appended):
                 self._flush(appended, _SPAN_BYTES, timeout_s)
 
-    def checkpoint(self, timeout_s: float | None = None) -> None:
+    def checkpoint(self, *, timeout_s: float | None = None) -> None:
+        """Flush, with the indexes, so that a restart walks no log (Kafka's clean shutdown)."""
         appended = self._all(timeout_s)
         if appended is not None:
             with self._lock.held(timeout_s):
@@ -482,14 +128,15 @@ class PartitionFlush:
                 self._partition.write_again(stem, last)
         return last != FlushOutcome.ENDED
 
-    def is_due(self) -> bool:
-        """True if the flush policy requires a flush now; reads the page only."""
+    def is_flush_due(self) -> bool:
+        """True if the flush policy requires a flush now; takes no lock, and opens no segment."""
         partition, unflushed = self._partition, self._unflushed()
         return unflushed is not None and is_flush_due(
             unflushed, partition.snapshots.snapshot.config, partition.handle.clock
         )
 
     def has_unflushed(self) -> bool:
+        """True if some records are not flushed; takes no lock, and opens no segment."""
         unflushed = self._unflushed()
         return unflushed is not None and unflushed.messages > 0
 
@@ -500,7 +147,13 @@ class PartitionFlush:
             return None
         return Unflushed.of(record.state.numbers())
 
-    def close(self, *, flushed: bool, timeout_s: float | None = None) -> None:
+    def close(self, *, flushed: bool = True, timeout_s: float | None = None) -> None:
+        """Close the files without a flush; the active segment stays active for the next process.
+
+        Unless the caller has `flushed` everything, the last sync is marked as unknown, since the kernel may forget
+        the errors of a file that no process has open. The mark needs the flush lock: after LockHeldError nothing was
+        closed.
+        """
         if not flushed:
             with self._lock.held(timeout_s) as page:
                 # the active segment, by the page alone, if it has unflushed records
@@ -513,6 +166,7 @@ class PartitionFlush:
         with self._lock.alone():
             self._use(None)
             self._lock.forget()
+        self._partition.close()
 
     def _all(self, timeout_s: float | None) -> Appended | None:
         with self._partition.held(timeout_s):
@@ -630,6 +284,332 @@ class PartitionFlush:
                 ends = [segment.next_offset for segment in added if segment.stem == appended.stem]
                 return ends[0] if ends else appended.first_offset
         raise StorageError("a segment ended in no commit: verify the topic", stem=appended.stem)
+
+
+class PartitionLog(PartitionFlush):
+    """The log of one partition of a topic on a local disk; for the threads of one process.
+
+    Each append holds the partition's lock. It does not sync: the caller must if `Appended.flush_due`. A wait of more
+    than `timeout_s` for a lock raises LockHeldError. `first` may refuse the first batch of a producer.
+    """
+
+    def __init__(
+        self,
+        handle: TopicHandle,
+        partition: int,
+        snapshots: CurrentSnapshot,
+        *,
+        calls: FileCalls = os,
+        timeout_s: float = TIMEOUT_S,
+        first: FirstBatch = any_first,
+    ) -> None:
+        super().__init__(ActivePartition(handle, partition, snapshots, calls=calls, timeout_s=timeout_s), timeout_s)
+        self.partition, self._snapshots, self._clock = partition, snapshots, handle.clock
+        self._handle, self._first = handle, first
+
+    @cached_property
+    def _producers(self) -> PartitionProducers:
+        # most appends have no producer
+        return PartitionProducers(self._handle, self.partition, self._snapshots, self._first)
+
+    def append_runs(
+        self,
+        runs: Iterable[BatchRun],
+        fence: Callable[[Snapshot], None] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> Generator[Appended, None, None]:
+        """Append runs, with no other records between them; yields the offsets of each after it is written.
+
+        Base offsets, and LogAppendTime, are written into the batches. A producer's batches that the log already has
+        are not appended again: the result is the earlier one. After an error nothing of its run was appended. Holds
+        the lock until it is exhausted or closed. `fence` gets the newest snapshot first, and may raise.
+        """
+        asked_ns = perf_counter_ns()
+        with self._partition.held(timeout_s):
+            if fence is not None:
+                fence(self._snapshots.refresh())
+            for run in runs:
+                yield self._append(asked_ns, run)
+                asked_ns = perf_counter_ns()
+
+    def end_transaction(
+        self,
+        marker: BatchRun,
+        fence: Callable[[Snapshot], None],
+        start_offset: int | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> Appended | None:
+        """Append the end marker of a transaction if it is open here, and started at `start_offset`; else None."""
+        asked_ns = perf_counter_ns()
+        with self._partition.held(timeout_s):
+            fence(self._snapshots.refresh())
+            segment = self._partition.active_segment() or begin_segments([self._partition])[0]
+            producer, epoch = marker.rows[0][["producer_id", "producer_epoch"]].item()
+            is_open = self._producers.has_open(producer, epoch, segment, start_offset)
+            return self._append(asked_ns, marker) if is_open else None
+
+    def _append(self, asked_ns: int, run: BatchRun, *, may_wait: bool = True) -> Appended:
+        try:
+            appended = self._put(run, may_wait=may_wait)
+        except StorageFullError:
+            if not may_wait:
+                # a seal takes syncs and a commit
+                raise WouldWaitError from None
+            # without space for that either, the segment stays active
+            with suppress(DistlogError):
+                self._partition.seal()
+            raise
+        # appends, append_bytes, append_ns
+        self._partition.lock.page.add(1, run.data.nbytes, perf_counter_ns() - asked_ns)
+        return appended
+
+    def _put(self, run: BatchRun, *, may_wait: bool) -> Appended:
+        """Check the batches, append them, and count them in the page; needs the lock."""
+        data, rows, newest_offsets, min_timestamps, in_transaction = run
+        active, snapshots = self._partition, self._snapshots
+        offset_count, newest, has_producers = check_headers(
+            rows, snapshots.snapshot.config, data.nbytes, in_transaction=in_transaction
+        )
+        segment = (active.active_segment() or begin_segments([active])[0]) if may_wait else active.ready_segment()
+        batches = batch_fields(rows) if has_producers else []
+        if segment is None or (not may_wait and batches and not self._producers.is_next(batches[-1], segment)):
+            raise WouldWaitError
+        if batches and (earlier := self._producers.check(batches, segment)):
+            # a producer appends these batches again
+            known_end, version = earlier.last_offset + 1, snapshots.snapshot.version
+            is_active = earlier.last_offset >= segment.base_offset
+            is_due = is_active and is_flush_due(segment.unflushed, segment.config, self._clock)
+            by_log = segment.config.message_timestamp_type == "LogAppendTime"
+            time_ms = earlier.timestamp if by_log else NO_TIMESTAMP
+            stem = segment.stem if is_active else SEALED
+            return Appended(known_end - offset_count, known_end, stem, version, is_due, time_ms)
+        time_ms = NO_TIMESTAMP
+        if segment.config.message_timestamp_type == "LogAppendTime":
+            state = snapshots.snapshot.partitions[active.partition]
+            time_ms = append_time(state, segment, self._clock())
+            rows, newest_offsets, min_timestamps = stamped(data, rows, time_ms)
+            newest = time_ms
+        if segment.next_offset + offset_count > MAX_LONG:
+            raise InvalidRecordError(
+                "nothing was appended: the partition has no offsets left for these records; append to another one",
+                partition=self.partition,
+            )
+        if segment.should_roll(data.nbytes, newest, segment.next_offset + offset_count - 1):
+            if not may_wait:
+                raise WouldWaitError
+            segment = roll(active)
+            if has_producers:
+                self._producers.catch_up(segment)
+        first = segment.next_offset
+        # writes the base offsets into `data`; `moved` gets the new headers
+        moved = np.empty(len(rows), rows.dtype)
+        move_batches(data, rows, first, moved)
+        if len(newest_offsets):
+            newest_offsets = newest_offsets + first
+        effect = self._producers.effect_of(data, moved) if in_transaction else NO_EFFECT
+        self._write(segment, BatchRun(data, moved, newest_offsets, min_timestamps), effect)
+        if has_producers:
+            self._producers.appended(data, moved, segment)
+        due = is_flush_due(segment.unflushed, segment.config, self._clock)
+        return Appended(first, first + offset_count, segment.stem, snapshots.snapshot.version, due, time_ms)
+
+    def _write(self, segment: LogSegment, run: BatchRun, effect: TransactionEffect) -> None:
+        try:
+            segment.append(
+                run.data.data,
+                run.rows,
+                newest_offsets=run.newest_offsets,
+                min_timestamps=run.min_timestamps,
+                aborted=effect.aborted,
+                first_unstable_offset=effect.first_unstable_offset,
+            )
+            self._partition.publish_state()
+        except BaseException:
+            self._partition.forget_segment()
+            raise
+
+    def append_batches(
+        self,
+        data: Buffer,
+        fence: Callable[[Snapshot], None] | None = None,
+        *,
+        timeout_s: float | None = None,
+        may_wait: bool = True,
+    ) -> AppendInfo:
+        """Append a Kafka producer's batch after the checks of `validate`; after an error nothing was appended.
+
+        `fence` is the same as in `append_runs`; without it a batch of a transaction is refused. After LockHeldError
+        try again when `is_free`. With `may_wait` False it waits for nothing: LockHeldError if the lock is held,
+        WouldWaitError if a commit or a read is needed, as for a batch that is not its producer's next.
+        """
+        snapshot = self._snapshots.snapshot
+        valid = validate(data, snapshot.config, self._clock())
+        run = BatchRun(
+            valid.data,
+            valid.rows,
+            np.array([valid.newest_offset]),
+            np.array([valid.min_timestamp]),
+            in_transaction=fence is not None,
+        )
+        asked_ns = perf_counter_ns()
+        with self._partition.held(timeout_s if may_wait else 0):
+            if fence is not None:
+                fence(self._snapshots.refresh())
+            appended = self._append(asked_ns, run, may_wait=may_wait)
+        return AppendInfo(appended, snapshot.partitions[self.partition].log_start_offset)
+
+    @property
+    def flushes_by_time(self) -> bool:
+        return self._snapshots.snapshot.config.flush_ms < MAX_LONG
+
+    def roll(self) -> None:
+        """End the active segment, unless it is empty, and begin the next one."""
+        with self._partition.held():
+            if (segment := self._partition.active_segment()) and segment.size:
+                roll(self._partition)
+
+    def is_free(self, *, flush: bool) -> bool:
+        """True if the lock of an append, or of a flush, was free a moment ago."""
+        return self._partition.lock.is_free() and (not flush or self._lock.is_free())
+
+    def flush_if_due(self) -> bool:
+        """Flush all records if the flush policy requires it now; returns True if so."""
+        is_due = self.is_flush_due()
+        if is_due:
+            self.flush()
+        return is_due
+
+    def end(self) -> LogEnd:
+        """The log's end and its durable end; recovers the log if needed."""
+        with self._partition.held():
+            segment = self._partition.active_segment()
+            if segment is None:
+                end = self._snapshots.snapshot.partitions[self.partition].log_end_offset
+                return LogEnd(end, end)
+            return LogEnd(segment.next_offset, segment.state.flushed_offset)
+
+    def producers(self, *, timeout_s: float | None = None) -> npt.NDArray[np.void]:
+        """The state of each producer (ENTRY rows of a producer snapshot), by producer id."""
+        with self._partition.held(timeout_s):
+            return self._producers.entries(self._partition.active_segment())
+
+
+_WRONG_RUN = {
+    NOT_ALL: "the batches do not fill their bytes without gaps",
+    BAD_FORMAT: "direct appends take batches of format 2, without transactions",
+}
+
+_BAD_OFFSETS = "batches must have the offsets from 0 on, without a gap"
+
+
+class BatchRun(NamedTuple):
+    """Batches from offset 0 on: the bytes, all their headers (BATCH rows), and values that headers may lack.
+
+    `newest_offsets` has, for each batch, the offset of its first record with the largest timestamp, -1 without
+    timestamps; `min_timestamps` its smallest timestamp. BY_HEADERS (empty): the headers' values count.
+
+    `in_transaction`: the batches belong to an open transaction, which cannot end before the append returns, or are
+    its end marker. The caller makes sure by `fence`, or by the transaction's own lock.
+    """
+
+    data: npt.NDArray[np.uint8]
+    rows: npt.NDArray[Any]
+    newest_offsets: Longs = BY_HEADERS
+    min_timestamps: Longs = BY_HEADERS
+    in_transaction: bool = False
+
+
+def check_headers(
+    rows: npt.NDArray[Any], config: TopicConfig, size: int, *, in_transaction: bool = False
+) -> tuple[int, int, bool]:
+    """Check batches; returns the number of offsets, the largest timestamp, and whether any batch has a producer."""
+    if not len(rows):
+        raise InvalidRecordError("no batch to append: give at least one")
+    verdict, largest, offset_count, newest, has_producers = inspect_batches(
+        rows, size, 0 if in_transaction else TRANSACTIONAL | CONTROL
+    )
+    check_batch_size(largest, config)
+    if size > config.segment_size:
+        raise RecordTooLargeError(
+            "the batches are larger than segment.bytes: append fewer at once", size=size, limit=config.segment_size
+        )
+    if verdict != ALL_FINE:
+        raise InvalidRecordError(_WRONG_RUN.get(verdict, _BAD_OFFSETS))
+    return offset_count, newest, has_producers
+
+
+def append_time(state: PartitionState, segment: LogSegment, now_ms: int) -> int:
+    """The LogAppendTime in ms of an append to the active `segment`; it never decreases."""
+    earlier_times = [sealed.max_timestamp for sealed in state.segments[-1:]]
+    time_ms: int = max(now_ms, segment.max_timestamp, *earlier_times)
+    return time_ms
+
+
+def stamped(
+    data: npt.NDArray[np.uint8], rows: npt.NDArray[Any], time_ms: int
+) -> tuple[npt.NDArray[Any], Longs, Longs]:
+    """Write the time into the batches of `data`; returns their new rows, `newest_offsets` and `min_timestamps`."""
+    times, rows = np.full(len(rows), time_ms, np.int64), rows.copy()
+    set_append_times(rows, times)
+    write_append_times(data, rows)
+    return rows, rows["base_offset"].copy(), times
+
+
+class WouldWaitError(Exception):
+    """An append that may not wait would have to; nothing was appended."""
+
+
+def open_together(logs: Sequence[PartitionLog]) -> None:
+    """Open logs of one topic for appends; missing active segments begin in one commit."""
+    open_segments([log._partition for log in logs])
+
+
+#: The stem in an Appended whose records are in a sealed segment, and so durable.
+SEALED = ""
+
+
+class Appended(NamedTuple):
+    """Where records were appended: their offsets, the stem of their segment, and the topic's version at the append.
+
+    `flush_due`: the flush policy requires an fsync before the records are acknowledged. `append_time_ms` is their
+    LogAppendTime, or -1.
+    """
+
+    first_offset: int
+    end_offset: int
+    stem: str
+    version: int
+    flush_due: bool = False
+    append_time_ms: int = NO_TIMESTAMP
+
+
+class LogEnd(NamedTuple):
+    """The offset after the last record, and after the last durable one (Kafka's recovery point)."""
+
+    end_offset: int
+    flushed_offset: int
+
+
+class AppendInfo(NamedTuple):
+    """The result of a producer's batch, with the newest known log start offset (Kafka's LogAppendInfo)."""
+
+    appended: Appended
+    log_start_offset: int
+
+
+class LostRecordsError(StorageError):
+    """A sync failed, so appended records are lost: no later sync can save them."""
+
+
+def lost_records(appended: Appended) -> LostRecordsError:
+    return LostRecordsError(
+        "the appended records are lost, since an fsync failed: append them again",
+        stem=appended.stem,
+        first_offset=appended.first_offset,
+        end_offset=appended.end_offset,
+    )
 
 
 #: How long work that may also be done later waits for a lock: it must not delay other work.

@@ -47,8 +47,7 @@ class LogTasks:
         for topic in self._directory.topics_until_stop():
             with self._directory.failures_noted(run, topic):
                 deleted = topic.retention().to_dict()
-                run.add(deleted_segments=deleted["segments"])
-                run.add(deleted_bytes=deleted["bytes"], deleted_records=deleted["records"])
+                run.add(**{f"deleted_{name}": deleted[name] for name in ("segments", "bytes", "records")})
 
     def delete_logs(self, run: TaskRun) -> None:
         """`delete-logs`: vacuum each topic when its `file.delete.delay.ms` has passed since the last time."""
@@ -304,15 +303,14 @@ class LogCleaner:
         """`segment-merge`: merge small segments, in topics that are not compacted."""
         for topic in self._directory.topics_until_stop():
             with self._directory.failures_noted(run, topic):
-                if not plan_merge(topic.refresh().snapshot):
-                    continue
-                report, after = merge(topic.handle, topic.snapshot)
-                topic.advance(after)
-                if not report.ok:
-                    run.failed(topic.url, str(report))
-                summary = report.to_dict()
-                run.add(merged_segments=summary["segments_before"], segments_made=summary["segments_after"])
-                run.add(merged_bytes=summary["bytes"])
+                if plan_merge(topic.refresh().snapshot):
+                    report, after = merge(topic.handle, topic.snapshot)
+                    topic.advance(after)
+                    if not report.ok:
+                        run.failed(topic.url, str(report))
+                    summary = report.to_dict()
+                    run.add(merged_segments=summary["segments_before"], segments_made=summary["segments_after"])
+                    run.add(merged_bytes=summary["bytes"])
 
     def _clean_pass(self, run: TaskRun) -> bool:
         """Compact each due partition once; returns whether any is clean now."""
@@ -328,11 +326,8 @@ class LogCleaner:
         for topic in self._compacted():
             with self._directory.failures_noted(run, topic):
                 dirty = plan_compaction(topic.refresh().snapshot, self._directory.clock())
-                due += [
-                    _DirtyLog(log.dirty_ratio, topic, log.partition)
-                    for log in dirty
-                    if (topic.url, log.partition) not in self._paused
-                ]
+                logs = (log for log in dirty if (topic.url, log.partition) not in self._paused)
+                due += [_DirtyLog(log.dirty_ratio, topic, log.partition) for log in logs]
         return sorted(due, key=lambda log: -log.dirty_ratio)
 
     def _clean(self, run: TaskRun, log: _DirtyLog) -> bool:

@@ -469,8 +469,8 @@ def _refuse_link(name: str, folder: int, path: str) -> None:
 def _linked_ms(temporary: str) -> int:
     """Return the time of the file's hard link, by its disk's clock; 0 without the link."""
     with suppress(OSError):
-        status = os.stat(temporary)
-        return status.st_ctime_ns // 1_000_000 if status.st_nlink == 2 else 0
+        if (status := os.stat(temporary)).st_nlink == 2:
+            return status.st_ctime_ns // 1_000_000
     return 0
 
 
@@ -516,23 +516,20 @@ class LocalErrors(ErrorClassifier):
 
     def failure(self, action: str, path: str, error: Exception) -> DistlogError:
         failure = super().failure(action, path, error)
-        if isinstance(error, OSError) and error.errno in _FULL:
-            message = f"{failure.message}: vacuum, or make room"
-            return StorageFullError(message, **failure.details, free_bytes=_free_bytes(path))
-        return failure
+        if not isinstance(error, OSError) or error.errno not in _FULL:
+            return failure
+        # a quota may leave fewer
+        free_bytes = None
+        with suppress(OSError):
+            status = os.statvfs(os.path.dirname(path))
+            free_bytes = status.f_bavail * status.f_frsize
+        message = f"{failure.message}: vacuum, or make room"
+        return StorageFullError(message, **failure.details, free_bytes=free_bytes)
 
     def describe(self, error: Exception) -> str:
         words = (isinstance(error, OSError) and error.strerror) or type(error).__name__
         hint = _HINTS.get(error.errno) if isinstance(error, OSError) and error.errno else None
         return f"{words}: {hint}" if hint else words
-
-
-def _free_bytes(path: str) -> int | None:
-    """The free bytes of the file system, or None if unknown; a quota may leave fewer."""
-    with suppress(OSError):
-        status = os.statvfs(os.path.dirname(path))
-        return status.f_bavail * status.f_frsize
-    return None
 
 
 LOCAL_ERRORS = LocalErrors()

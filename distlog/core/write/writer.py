@@ -412,7 +412,11 @@ class Accumulator:
     def _wait_while(self, is_waited: Callable[[], bool]) -> None:
         """Wait while `is_waited`; without a sending thread, send the records here."""
         while self._lacks_thread(is_waited):
-            self._send_here()
+            with self._lock:
+                if self._thread is not None:
+                    continue
+                self._thread = threading.current_thread()
+            self._run(lingers=False)
 
     def _lacks_thread(self, is_waited: Callable[[], bool]) -> bool:
         with self._lock:
@@ -436,13 +440,6 @@ class Accumulator:
                 return False
             self._thread = thread
         return True
-
-    def _send_here(self) -> None:
-        with self._lock:
-            if self._thread is not None:
-                return
-            self._thread = threading.current_thread()
-        self._run(lingers=False)
 
     def _run(self, *, lingers: bool = True) -> None:
         try:
