@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from kafka.partitioner.default import murmur2
 
-from distlog.core.write.rows import StickyState, assign_partitions, group_by_partition
+from distlog.core.write.rows import Partitioner, group_by_partition
 
 ROWS = 2_000_000
 ROUNDS = 7
@@ -38,7 +38,7 @@ def _keys(rows: int, size: int) -> dict[str, Any]:
     few = keys[: rows // 500].to_pylist()
     return _row(
         f"partition by key of {size} bytes",
-        rows / _seconds(lambda: assign_partitions(keys, keys, PARTITIONS, StickyState(0, 0), 131_072)),
+        rows / _seconds(lambda: Partitioner(PARTITIONS, 0).assign(keys, keys)),
         len(few) / _seconds(lambda: [(murmur2(key) & 0x7FFFFFFF) % PARTITIONS for key in few]),
         "kafka-python's murmur2",
     )

@@ -37,7 +37,7 @@ from distlog.core.write.append import (
     commit_append,
     replayed,
 )
-from distlog.core.write.rows import STICKY_BYTES, StickyState, assign_partitions
+from distlog.core.write.rows import Partitioner
 from distlog.spark.batch_source import KNOWN_TOPICS, RECENT_MS, check_writable
 from distlog.spark.options import Options, exclude_from_gc, storage_of, works_for
 from distlog.spark.versions import HAS_ARROW_FUNCTIONS, DataSourceStreamArrowWriter, check_pyspark
@@ -84,12 +84,10 @@ class PlannedTopic:
 def partition_column(rows: DataFrame, partitions: int) -> Column:
     """Return a row's `partition`, else the partition of its key; adjacent rows without keys share a partition."""
     check_pyspark(HAS_ARROW_FUNCTIONS, "an append with a shuffle", "4.1")
-    sticky = StickyState(0, 0)
+    partitioner = Partitioner(partitions, 0)
 
     def route(keys: pa.Array, values: pa.Array) -> pa.Array:
-        nonlocal sticky
-        assigned, sticky = assign_partitions(keys, values, partitions, sticky, STICKY_BYTES)
-        return integers(assigned, pa.int32())
+        return integers(partitioner.assign(keys, values), pa.int32())
 
     key = F.col("key") if "key" in rows.columns else F.lit(None)
     router: Callable[[Column, Column], Column] = F.arrow_udf(route, "int")  # type: ignore[attr-defined]

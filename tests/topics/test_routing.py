@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from distlog.core.format.kernels import record_write as routing
 from distlog.core.format.kernels.record_write import first_out_of_range
-from distlog.core.write.rows import StickyState, assign_partitions, group_by_partition
+from distlog.core.write.rows import Partitioner, group_by_partition
 
-FIRST = StickyState(0, 0)
 KEYS = st.lists(st.one_of(st.none(), st.binary(max_size=40)), max_size=40)
 
 
@@ -26,9 +25,9 @@ def murmur2(key: bytes) -> int:
     return int(np.uint32(hash_of(data, 1, 1 + len(key))).astype(np.int32))
 
 
-def model(keys: list[bytes | None], sizes: list[int], count: int, state: StickyState, run: int) -> list[int]:
+def model(keys: list[bytes | None], sizes: list[int], count: int, partition: int, run: int) -> list[int]:
     """Return the partition of each record, in plain Python."""
-    partition, used = state
+    used = 0
     result = []
     for key, size in zip(keys, sizes, strict=True):
         if key is not None:
@@ -71,9 +70,9 @@ def test_records_go_by_key_or_by_sticky_runs(
 ) -> None:
     values = data.draw(st.lists(st.one_of(st.none(), st.binary(max_size=30)), min_size=len(keys), max_size=len(keys)))
     cut = data.draw(st.integers(0, len(keys)))
-    state = StickyState(data.draw(st.integers(0, count - 1)), data.draw(st.integers(0, 70)))
-    expected = model(keys[cut:], [len(value or b"") for value in values[cut:]], count, state, run)
-    assigned, _ = assign_partitions(pa.array(keys, kind)[cut:], pa.array(values, kind)[cut:], count, state, run)
+    first = data.draw(st.integers(0, count - 1))
+    expected = model(keys[cut:], [len(value or b"") for value in values[cut:]], count, first, run)
+    assigned = Partitioner(count, first, run).assign(pa.array(keys, kind)[cut:], pa.array(values, kind)[cut:])
     assert assigned.dtype == np.int32
     assert assigned.tolist() == expected
 
@@ -82,24 +81,20 @@ def test_records_go_by_key_or_by_sticky_runs(
 @given(KEYS, st.integers(0, 40), st.integers(1, 5), st.integers(1, 60))
 def test_the_state_carries_over_from_batch_to_batch(keys: list[bytes | None], cut: int, count: int, run: int) -> None:
     column, values = pa.array(keys, pa.binary()), pa.array([b"value"] * len(keys), pa.binary())
-    all_partitions, end = assign_partitions(column, values, count, FIRST, run)
-    first, state = assign_partitions(column[:cut], values[:cut], count, FIRST, run)
-    second, state = assign_partitions(column[cut:], values[cut:], count, state, run)
-    assert [*first, *second] == all_partitions.tolist()
-    assert state == end
+    all_partitions = Partitioner(count, 0, run).assign(column, values)
+    partitioner = Partitioner(count, 0, run)
+    parts = [partitioner.assign(column[:cut], values[:cut]), partitioner.assign(column[cut:], values[cut:])]
+    assert [number for part in parts for number in part] == all_partitions.tolist()
 
 
 def test_a_run_ends_when_it_has_its_bytes() -> None:
     keys, values = pa.nulls(7, pa.binary()), pa.array([b"x" * 92] * 7, pa.binary())
-    assigned, state = assign_partitions(keys, values, 3, StickyState(2, 0), 200)
-    assert assigned.tolist() == [2, 2, 0, 0, 1, 1, 2]
-    assert state == (2, 100)
+    assert Partitioner(3, 2, 200).assign(keys, values).tolist() == [2, 2, 0, 0, 1, 1, 2]
 
 
 def test_empty_records_end_runs() -> None:
     keys = pa.nulls(6, pa.binary())
-    assigned, _ = assign_partitions(keys, keys, 2, FIRST, 2 * routing.RECORD_OVERHEAD)
-    assert assigned.tolist() == [0, 0, 1, 1, 0, 0]
+    assert Partitioner(2, 0, 2 * routing.RECORD_OVERHEAD).assign(keys, keys).tolist() == [0, 0, 1, 1, 0, 0]
 
 
 @pytest.mark.parametrize(("offsets", "row"), [([0, 9, 3], 0), ([0, -1, 3], 1), ([0, 3, 2, 3], 1)])
@@ -108,7 +103,7 @@ def test_offsets_outside_the_data_are_refused(offsets: list[int], row: int) -> N
     keys = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, buffer, pa.py_buffer(b"abc")])
     keys = keys[row : row + 1]
     with pytest.raises(ValueError, match="do not fit its data"):
-        assign_partitions(keys, pa.array([b"v"] * len(keys), pa.binary()), 3, FIRST, 100)
+        Partitioner(3, 0).assign(keys, pa.array([b"v"] * len(keys), pa.binary()))
 
 
 @settings(deadline=None)

@@ -548,28 +548,6 @@ Longs = npt.NDArray[np.int64]
 _BYTE = np.dtype(np.uint8)
 
 
-class StickyState(NamedTuple):
-    """The partition of the current run of records without a key, and the bytes that it got."""
-
-    partition: int
-    used_bytes: int
-
-
-def assign_partitions(
-    keys: pa.Array[Any], values: pa.Array[Any], partitions: int, sticky: StickyState, run_bytes: int
-) -> tuple[Ints, StickyState]:
-    """The partition of each record, by its key or by sticky runs of about `run_bytes`, and the next state."""
-    key_offsets, key_data, valid = _buffers(keys)
-    value_offsets, _, _ = _buffers(values)
-    assigned = np.empty(len(keys), np.int32)
-    partition, used_bytes = fill_partitions(
-        key_offsets, key_data, valid, keys.offset, value_offsets, partitions, *sticky, run_bytes, assigned
-    )
-    if partition < 0:
-        raise ValueError("the offsets of the key column do not fit its data")
-    return assigned, StickyState(partition, used_bytes)
-
-
 def group_by_partition(partitions: Ints, count: int) -> tuple[Longs, Longs]:
     """(the row numbers, grouped by partition and in order within each; the number of rows of each partition)."""
     order = np.empty(len(partitions), np.int64)
@@ -602,12 +580,24 @@ class Partitioner:
     for a run of bytes, from `first` on, then to the next. The state stays from batch to batch.
     """
 
-    def __init__(self, partitions: int, first: int) -> None:
-        self._partitions = partitions
-        self._sticky = StickyState(first % partitions, 0)
+    def __init__(self, partitions: int, first: int, run_bytes: int = STICKY_BYTES) -> None:
+        self._partitions, self._run_bytes = partitions, run_bytes
+        # the partition of the current run, and its bytes so far
+        self._sticky = first % partitions, 0
 
     def group(self, records: pa.RecordBatch, first_row: int = 0) -> tuple[Longs, Longs]:
-        return group_by_partition(self._assign(records, first_row), self._partitions)
+        return group_by_partition(self._partitions_of(records, first_row), self._partitions)
+
+    def assign(self, keys: pa.Array[Any], values: pa.Array[Any]) -> Ints:
+        """The partition of each record, by its key or by sticky runs."""
+        key_offsets, key_data, valid = _buffers(keys)
+        value_offsets, _, _ = _buffers(values)
+        assigned = np.empty(len(keys), np.int32)
+        columns = key_offsets, key_data, valid, keys.offset, value_offsets
+        self._sticky = fill_partitions(*columns, self._partitions, *self._sticky, self._run_bytes, assigned)
+        if self._sticky[0] < 0:
+            raise ValueError("the offsets of the key column do not fit its data")
+        return assigned
 
     def split(
         self, records: pa.RecordBatch, partition: int | None = None, first_row: int = 0
@@ -620,10 +610,8 @@ class Partitioner:
         elif records.num_rows:
             yield from parts_of(*self.group(records, first_row))
 
-    def _assign(self, records: pa.RecordBatch, first_row: int) -> npt.NDArray[np.int32]:
-        assigned, self._sticky = assign_partitions(
-            records.column("key"), records.column("value"), self._partitions, self._sticky, STICKY_BYTES
-        )
+    def _partitions_of(self, records: pa.RecordBatch, first_row: int) -> Ints:
+        assigned = self.assign(records.column("key"), records.column("value"))
         if "partition" not in records.schema.names:
             return assigned
         column = records.column("partition")
