@@ -40,7 +40,7 @@ from distlog.core.integers import MAX_LONG
 from distlog.core.log.active_partition import ActivePartition, begin_segments, open_segments, roll
 from distlog.core.log.log_segment import LogSegment, Unflushed, is_flush_due
 from distlog.core.log.partition_lock import FlushOutcome, PageStatus, PartitionCounters, mark, marked
-from distlog.core.log.producers import NO_EFFECT, PartitionProducers, TransactionEffect, check_batch_size, validate
+from distlog.core.log.producers import NO_EFFECT, PartitionProducers, check_batch_size, validate
 from distlog.core.log.segment_files import ActiveFile, DamagedLogError, FileCalls, SegmentFiles
 from distlog.core.segments.producer_states import FirstBatch, any_first
 from distlog.core.segments.segment_reader import TopicHandle
@@ -409,26 +409,23 @@ class PartitionLog(PartitionFlush):
         if len(newest_offsets):
             newest_offsets = newest_offsets + first
         effect = self._producers.effect_of(data, moved) if in_transaction else NO_EFFECT
-        self._write(segment, BatchRun(data, moved, newest_offsets, min_timestamps), effect)
+        try:
+            segment.append(
+                data.data,
+                moved,
+                newest_offsets=newest_offsets,
+                min_timestamps=min_timestamps,
+                aborted=effect.aborted,
+                first_unstable_offset=effect.first_unstable_offset,
+            )
+            active.publish_state()
+        except BaseException:
+            active.forget_segment()
+            raise
         if has_producers:
             self._producers.appended(data, moved, segment)
         due = is_flush_due(segment.unflushed, segment.config, self._clock)
         return Appended(first, first + offset_count, segment.stem, snapshots.snapshot.version, due, time_ms)
-
-    def _write(self, segment: LogSegment, run: BatchRun, effect: TransactionEffect) -> None:
-        try:
-            segment.append(
-                run.data.data,
-                run.rows,
-                newest_offsets=run.newest_offsets,
-                min_timestamps=run.min_timestamps,
-                aborted=effect.aborted,
-                first_unstable_offset=effect.first_unstable_offset,
-            )
-            self._partition.publish_state()
-        except BaseException:
-            self._partition.forget_segment()
-            raise
 
     def append_batches(
         self,

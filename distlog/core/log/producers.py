@@ -170,11 +170,13 @@ class ProducerSnapshots:
     def __init__(self, handle: TopicHandle) -> None:
         # only a disk of this machine has producers
         self._handle, self._is_needed = handle, handle.storage.is_local_disk
+        # (partition, the offset at which its log will begin) of the stored states
         self._stored_states: set[tuple[int, int]] = set()
 
     def store(self, snapshot: Snapshot, counts: Mapping[int, int]) -> None:
         """Store the states after the first `counts[partition]` segments, without producers of a damaged segment."""
-        missing, without = self._missing(snapshot, counts), []
+        begins = {(number, _begin(snapshot.partitions[number], count)) for number, count in counts.items()}
+        missing, without = begins - self._stored_states if self._is_needed else set(), []
         for partition, offset in sorted(missing):
             states = self._states(snapshot, partition, counts[partition])
             name = f"{paths.partition_dir(snapshot.name, partition)}/{offset:020d}{paths.SNAPSHOT_SUFFIX}"
@@ -185,11 +187,6 @@ class ProducerSnapshots:
         # files may remain of an earlier topic at this address
         self._handle.storage.delete(without)
         self._stored_states |= missing
-
-    def _missing(self, snapshot: Snapshot, counts: Mapping[int, int]) -> set[tuple[int, int]]:
-        """(partition, the offset at which its log will begin) of producers that are not stored."""
-        begins = {(number, _begin(snapshot.partitions[number], count)) for number, count in counts.items()}
-        return begins - self._stored_states if self._is_needed else set()
 
     def _states(self, snapshot: Snapshot, partition: int, count: int) -> ProducerStates:
         stored = StoredProducers(self._handle.storage, snapshot.name, partition)

@@ -155,8 +155,7 @@ class Appender:
         if self._small is not None:
             small, self._small = self._small, None
             parts = list(parts_of(small.order, small.counts))
-            for number, _ in parts:
-                self._open(number)
+            self._open(parts)
             write = self._task(small.source, parts)
             # their rows were counted before
             yield lambda: 0 * write()
@@ -171,9 +170,7 @@ class Appender:
             source = RecordInput.from_arrow(records)
             parts = list(self._partitioner.split(records, partition, rows))
             rows += records.num_rows
-            # all first: a segment that shares a bundle is held longer
-            for number, _ in parts:
-                self._open(number)
+            self._open(parts)
             if self._workers > 1 and records.nbytes >= _SHARED_BYTES:
                 yield from (self._task(source, [part]) for part in parts)
             else:
@@ -214,25 +211,25 @@ class Appender:
         writes = [self._queues[number].put(source, rows) for number, rows in parts]
         return partial(_write, writes, sum(len(rows) for _, rows in parts))
 
-    def _open(self, partition: int) -> None:
-        if partition not in self._queues:
-            self._bundles.join(partition)
-            self._queues[partition] = PartitionQueue(self._writer(partition))
-
-    def _writer(self, partition: int) -> SegmentWriter:
-        return SegmentWriter(
-            self._storage,
-            self._topic,
-            partition,
-            self._read_version,
-            self.config,
-            codec=self._codec,
-            clock=self._clock,
-            new_id=self._new_id,
-            random=self._random,
-            bundles=self._bundles,
-            gather_bytes=self._gather_bytes,
-        )
+    def _open(self, parts: Sequence[tuple[int, Longs]]) -> None:
+        """Open the queues of all partitions before a write: a segment that shares a bundle is held longer."""
+        for partition, _ in parts:
+            if partition not in self._queues:
+                self._bundles.join(partition)
+                writer = SegmentWriter(
+                    self._storage,
+                    self._topic,
+                    partition,
+                    self._read_version,
+                    self.config,
+                    codec=self._codec,
+                    clock=self._clock,
+                    new_id=self._new_id,
+                    random=self._random,
+                    bundles=self._bundles,
+                    gather_bytes=self._gather_bytes,
+                )
+                self._queues[partition] = PartitionQueue(writer)
 
     def close(self) -> Sequence[SegmentInfo]:
         """Make all files durable; returns the segments, by partition. An error leaves nothing open."""
