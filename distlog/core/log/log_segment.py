@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from distlog.core.arrays import numbers_of
 from distlog.core.config import TopicConfig
-from distlog.core.errors import CorruptRecordError, StorageError
+from distlog.core.errors import CorruptRecordError, RecordTooLargeError, StorageError
 from distlog.core.format.indexes import OFFSET_ENTRY, TIME_ENTRY, AbortedTransaction
 from distlog.core.format.kernels.segments import (
     BASE_OFFSET,
@@ -548,6 +548,16 @@ def is_flush_due(unflushed: Unflushed, config: TopicConfig, clock: Callable[[], 
         return unflushed.messages > 0
     # abs: after a clock was set back, the true time is unknown
     return config.flush_ms < MAX_LONG and abs(clock() - unflushed.flushed_ms) >= config.flush_ms
+
+
+def check_batch_size(largest: int, config: TopicConfig) -> None:
+    """Raise RecordTooLargeError if the largest batch has more bytes than `max.message.bytes`."""
+    if largest > config.max_message_bytes:
+        raise RecordTooLargeError(
+            "a batch is larger than max.message.bytes: make smaller batches",
+            size=largest,
+            limit=config.max_message_bytes,
+        )
 
 
 #: Bytes read to find a batch by its header, and to look for a time.

@@ -38,9 +38,9 @@ from distlog.core.format.record_batch import (
 )
 from distlog.core.integers import MAX_LONG
 from distlog.core.log.active_partition import ActivePartition, begin_segments, open_segments, roll
-from distlog.core.log.log_segment import LogSegment, Unflushed, is_flush_due
+from distlog.core.log.log_segment import LogSegment, Unflushed, check_batch_size, is_flush_due
 from distlog.core.log.partition_lock import FlushOutcome, PageStatus, PartitionCounters, mark, marked
-from distlog.core.log.producers import NO_EFFECT, PartitionProducers, check_batch_size, validate
+from distlog.core.log.producers import NO_EFFECT, PartitionProducers, validate
 from distlog.core.log.segment_files import ActiveFile, DamagedLogError, FileCalls, SegmentFiles
 from distlog.core.segments.producer_states import FirstBatch, any_first
 from distlog.core.segments.segment_reader import TopicHandle

@@ -60,7 +60,7 @@ from distlog.core.format.record_encoder import (
     write_headers,
 )
 from distlog.core.integers import MAX_LONG, MIN_LONG
-from distlog.core.log.log_segment import LogSegment
+from distlog.core.log.log_segment import LogSegment, check_batch_size
 from distlog.core.log.segment_files import WALK_BYTES, ActiveFile, batches_from
 from distlog.core.segments.producer_states import (
     EXPIRATION_CHECK_MS,
@@ -429,16 +429,6 @@ def _check_batch(data: Buffer, batch: BatchFields, config: TopicConfig) -> None:
         raise InvalidRecordError("a client cannot append control batches")
     if batch.producer_id >= 0 and batch.base_sequence < 0:
         raise InvalidRecordError("a producer id needs a sequence number", producer_id=batch.producer_id)
-
-
-def check_batch_size(largest: int, config: TopicConfig) -> None:
-    """Raise RecordTooLargeError if the largest batch has more bytes than `max.message.bytes`."""
-    if largest > config.max_message_bytes:
-        raise RecordTooLargeError(
-            "a batch is larger than max.message.bytes: make smaller batches",
-            size=largest,
-            limit=config.max_message_bytes,
-        )
 
 
 def _records(data: Buffer, batch: BatchFields, config: TopicConfig) -> _Records:
