@@ -265,11 +265,8 @@ def open_or_create(
             return create(url, 1 if partitions is None else partitions, config, storage_options)
         topic = _open(storage)
     if partitions not in (None, topic.partitions):
-        raise InvalidConfigError(
-            "the topic exists with another number of partitions: do not give one, or give this",
-            partitions=topic.partitions,
-            requested=partitions,
-        )
+        text = "the topic exists with another number of partitions: do not give one, or give this"
+        raise InvalidConfigError(text, partitions=topic.partitions, requested=partitions)
     return topic
 
 

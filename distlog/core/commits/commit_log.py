@@ -654,8 +654,5 @@ def trusted_ms(now_ms: int, storage: Storage, passed_ms: int = 0) -> int:
 def check_read_version(head: Snapshot, read_version: int | None) -> None:
     """Raise TransactionTooOldError if the files were started below `gc_floor`."""
     if read_version is not None and read_version < head.gc_floor:
-        raise TransactionTooOldError(
-            "the data files are too old to be committed: write them again",
-            read_version=read_version,
-            gc_floor=head.gc_floor,
-        )
+        text = "the data files are too old to be committed: write them again"
+        raise TransactionTooOldError(text, read_version=read_version, gc_floor=head.gc_floor)

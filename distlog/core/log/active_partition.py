@@ -403,12 +403,8 @@ class SealedSegment(NamedTuple):
 def check_exists(path: str, active: Active) -> None:
     """Raise DamagedLogError if the `active` segment has no log: it was durable before the commit that names it."""
     if not os.path.exists(path):
-        raise DamagedLogError(
-            "the log file of the active segment is missing: restore it, or run `distlog repair`",
-            file=path,
-            position=0,
-            offset=active.base_offset,
-        )
+        text = "the log file of the active segment is missing: restore it, or run `distlog repair`"
+        raise DamagedLogError(text, file=path, position=0, offset=active.base_offset)
 
 
 # The commit log lists the segments. The page in the lock's file has the end of the active one, and is written after

@@ -553,11 +553,8 @@ def is_flush_due(unflushed: Unflushed, config: TopicConfig, clock: Callable[[], 
 def check_batch_size(largest: int, config: TopicConfig) -> None:
     """Raise RecordTooLargeError if the largest batch has more bytes than `max.message.bytes`."""
     if largest > config.max_message_bytes:
-        raise RecordTooLargeError(
-            "a batch is larger than max.message.bytes: make smaller batches",
-            size=largest,
-            limit=config.max_message_bytes,
-        )
+        text = "a batch is larger than max.message.bytes: make smaller batches"
+        raise RecordTooLargeError(text, size=largest, limit=config.max_message_bytes)
 
 
 #: Bytes read to find a batch by its header, and to look for a time.

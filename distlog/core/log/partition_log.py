@@ -190,12 +190,8 @@ class PartitionFlush:
         # a failed open is not a failed sync
         files.open() if with_indexes else files.log.open()
         if files.log.size() < state.position:
-            raise DamagedLogError(
-                "the active log was cut or deleted, so appended records cannot be flushed: run `distlog repair`",
-                file=files.log.path,
-                position=files.log.size(),
-                end_offset=state.next_offset,
-            )
+            text = "the active log was cut or deleted, so appended records cannot be flushed: run `distlog repair`"
+            raise DamagedLogError(text, file=files.log.path, position=files.log.size(), end_offset=state.next_offset)
         since_ms, began_ns = self._partition.handle.clock(), perf_counter_ns()
         self._lock.page.write(mark(FlushOutcome.STARTED, state.stem))
         try:

@@ -422,11 +422,8 @@ def _chunks(records: Iterator[Any]) -> Iterator[list[Mapping[str, Any]]]:
     size = 0
     for number, record in enumerate(records):
         if type(record) is not dict and not isinstance(record, Mapping):
-            raise InvalidRecordError(
-                "a record must be a dict with a value; key, timestamp, partition and headers are optional",
-                row=number,
-                got=type(record).__name__,
-            )
+            text = "a record must be a dict with a value; key, timestamp, partition and headers are optional"
+            raise InvalidRecordError(text, row=number, got=type(record).__name__)
         if "value" not in record:
             _check_names(record.keys())
             raise InvalidRecordError(
