@@ -65,11 +65,7 @@ FREE_BYTES = 16 << 20
 BYTES_PER_BYTE = 32
 MAX_STATE_BYTES = 2 << 30
 
-_SCHEMAS = {
-    "segments": segment_table.SCHEMA,
-    "transactions": BATCH_SCHEMA,
-    "producers": PRODUCER_SCHEMA,
-}
+_SCHEMAS = {"segments": segment_table.SCHEMA, "transactions": BATCH_SCHEMA, "producers": PRODUCER_SCHEMA}
 #: The columns that identify a row of each table, in the order of the rows.
 _KEYS: Mapping[str, tuple[str, str | None]] = {
     "segments": ("partition", "base_offset"),

@@ -267,12 +267,7 @@ class AppendTicket:
     """
 
     def __init__(
-        self,
-        queue: PendingAppendQueue,
-        append: Commit,
-        base: Snapshot,
-        history: CommitHistory,
-        next_stem: str | None,
+        self, queue: PendingAppendQueue, append: Commit, base: Snapshot, history: CommitHistory, next_stem: str | None
     ) -> None:
         self.queue, self._storage, self._append = queue, queue.storage, append
         self._stem, self._stems = first_stem(append.actions), _added_stems(append)

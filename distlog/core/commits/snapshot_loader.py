@@ -447,12 +447,7 @@ class CommitFiles:
         return commit
 
     def follow(
-        self,
-        start: int,
-        *,
-        end: int = MAX_LONG,
-        existing: int = -1,
-        group: int = 1,
+        self, start: int, *, end: int = MAX_LONG, existing: int = -1, group: int = 1
     ) -> Iterator[list[Commit]]:
         """The commits from `start` (in) to `end` (out) or to the head, in groups that grow from `group` on.
 

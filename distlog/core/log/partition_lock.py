@@ -18,14 +18,7 @@ from distlog.core.errors import StorageError
 from distlog.core.log.segment_files import DurableEnd
 from distlog.core.segments.segment_state import STATE_BYTES, SegmentState, packed_flushed, packed_position
 from distlog.core.storage.local_files import failing_as
-from distlog.core.storage.locks_and_pages import (
-    PAGE_BYTES,
-    FileLock,
-    boot_id,
-    counters_of,
-    open_page,
-    read_newest,
-)
+from distlog.core.storage.locks_and_pages import PAGE_BYTES, FileLock, boot_id, counters_of, open_page, read_newest
 
 
 class PartitionLock(FileLock):

@@ -53,12 +53,7 @@ from distlog.core.format.record_batch import (
     increment_sequence,
     read_headers,
 )
-from distlog.core.format.record_encoder import (
-    ValidBatch,
-    codec_of,
-    compression_level,
-    write_headers,
-)
+from distlog.core.format.record_encoder import ValidBatch, codec_of, compression_level, write_headers
 from distlog.core.integers import MAX_LONG, MIN_LONG
 from distlog.core.log.log_segment import LogSegment, check_batch_size
 from distlog.core.log.segment_files import WALK_BYTES, ActiveFile, batches_from

@@ -28,13 +28,7 @@ from distlog.core.format.record_batch import (
     size_of_first,
 )
 from distlog.core.integers import MAX_INT
-from distlog.core.segments.segment_state import (
-    OFFSET_INDEX,
-    TIME_INDEX,
-    TXN_INDEX,
-    IndexEntries,
-    Numbers,
-)
+from distlog.core.segments.segment_state import OFFSET_INDEX, TIME_INDEX, TXN_INDEX, IndexEntries, Numbers
 from distlog.core.storage.local_files import LOCAL_ERRORS, failing_as, make_folders, removed_on_error, sync_folder
 from distlog.core.storage.parallel import process_lock
 

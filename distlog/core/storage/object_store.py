@@ -244,9 +244,7 @@ class ObjectStore:
                 raise StorageError("nothing was written: the storage did not answer another writer", folder=folder)
             path = f"{folder}/{paths.probe_file(uuid.uuid4().hex)}"
             check_one_wins(
-                lambda data: self._put_if_absent(path, data, left_s, PutTime()),
-                lambda: self.delete([path]),
-                folder,
+                lambda data: self._put_if_absent(path, data, left_s, PutTime()), lambda: self.delete([path]), folder
             )
             proof.is_held = True
 

@@ -53,14 +53,7 @@ from distlog.core.format.record_encoder import (
     time_span,
 )
 from distlog.core.log.active_partition import ActiveSeals
-from distlog.core.log.partition_log import (
-    Appended,
-    BatchRun,
-    LostRecordsError,
-    OpenLogs,
-    PartitionLog,
-    open_together,
-)
+from distlog.core.log.partition_log import Appended, BatchRun, LostRecordsError, OpenLogs, PartitionLog, open_together
 from distlog.core.segments.producer_states import (
     FirstBatch,
     OpenTransactions,

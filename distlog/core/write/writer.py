@@ -572,10 +572,7 @@ class RecordSender:
 
 
 def engine_of(
-    handle: TopicHandle,
-    current: CurrentSnapshot,
-    on_append: Callable[[], None],
-    lock_timeout_s: float | None = None,
+    handle: TopicHandle, current: CurrentSnapshot, on_append: Callable[[], None], lock_timeout_s: float | None = None
 ) -> Engine:
     """The engine for a topic: direct on a local disk, else commits."""
     if handle.storage.is_local_disk:
