@@ -223,12 +223,12 @@ class GatewayLease:
 @lru_cache(maxsize=256)
 def shares(topic_id: str, partitions: int, ids: tuple[int, ...]) -> Sequence[int]:
     """Return the gateway of each partition by rendezvous hashing: few move, and no gateway exceeds an equal share."""
-    least, more = divmod(partitions, len(ids))
+    least, larger_shares = divmod(partitions, len(ids))
     leaders, counts = list[int](), dict.fromkeys(ids, 0)
     for number in range(partitions):
-        free = [id_ for id_ in ids if counts[id_] < least + (more > 0)]
+        free = [id_ for id_ in ids if counts[id_] < least + (larger_shares > 0)]
         best = max(free, key=partial(_weight, topic_id, number)) if len(free) > 1 else free[0]
-        more -= counts[best] == least
+        larger_shares -= counts[best] == least
         counts[best] += 1
         leaders.append(best)
     return leaders

@@ -11,10 +11,7 @@ from distlog.core.config import TopicConfig, settings
 from distlog.core.errors import InvalidConfigError
 from distlog.gateway.config import ShownSetting, gateway_settings, setting_text, topic_default_settings
 from distlog.gateway.kafka_apis import Api, Broker, Handlers
-from distlog.gateway.protocol.error_codes import (
-    RefusedError,
-    attempted,
-)
+from distlog.gateway.protocol.error_codes import RefusedError, attempted
 from distlog.gateway.protocol.messages import ErrorCode, Fields
 from distlog.gateway.root_records import check_change
 from distlog.gateway.security.acls import CLUSTER_NAME, Operation, ResourceType
@@ -120,8 +117,8 @@ _RESOURCE = attrgetter("resource_type", "resource_name")
 
 def describe_configs(request: Request, broker: Broker) -> Fields:
     results = [
-        attempted(partial(_described, request, broker, same), **_resource_fields(same[0]))
-        for same in grouped(request.body.resources, _RESOURCE).values()
+        attempted(partial(_described, request, broker, resources), **_resource_fields(resources[0]))
+        for resources in grouped(request.body.resources, _RESOURCE).values()
     ]
     return {"results": results}
 
@@ -207,19 +204,11 @@ class _Current(NamedTuple):
     lists: Mapping[str, Sequence[str]] = {}
 
 
-def incremental_alter_configs(request: Request, broker: Broker) -> Fields:
-    return _alter_each(request, broker, _changed)
-
-
-def alter_configs(request: Request, broker: Broker) -> Fields:
-    return _alter_each(request, broker, _replaced)
-
-
 #: Returns the new values of a resource's settings by name, None for the default, from the current ones and a request.
 _ChangesOf = Callable[[_Current, Any], dict[str, str | None]]
 
 
-def _alter_each(request: Request, broker: Broker, changes_of: _ChangesOf) -> Fields:
+def alter_configs(changes_of: _ChangesOf, request: Request, broker: Broker) -> Fields:
     alter = partial(_alter, request, broker, changes_of, validate_only=request.body.validate_only)
     return {"responses": attempted_once(alter, request.body.resources, _RESOURCE, _resource_fields)}
 
@@ -377,8 +366,8 @@ def _alter_quotas(request: Request, broker: Broker, entry: Any, *, validate_only
 _DESCRIBES = "DESCRIBE_CONFIGS of the topic or the group, or of the cluster"
 _ALTERS = "ALTER_CONFIGS of the topic or the group, or of the cluster"
 APIS = (
-    Api(44, "IncrementalAlterConfigs", 0, 1, incremental_alter_configs, _ALTERS, Handlers.TOPICS),
-    Api(33, "AlterConfigs", 0, 2, alter_configs, _ALTERS, Handlers.TOPICS),
+    Api(44, "IncrementalAlterConfigs", 0, 1, partial(alter_configs, _changed), _ALTERS, Handlers.TOPICS),
+    Api(33, "AlterConfigs", 0, 2, partial(alter_configs, _replaced), _ALTERS, Handlers.TOPICS),
     Api(32, "DescribeConfigs", 1, 4, describe_configs, _DESCRIBES),
     Api(74, "ListConfigResources", 0, 1, list_config_resources, "DESCRIBE_CONFIGS of the cluster"),
     Api(48, "DescribeClientQuotas", 0, 1, describe_client_quotas, "DESCRIBE_CONFIGS of the cluster"),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from distlog.core.read.fetch import FetchedBatches
 from distlog.core.read.lookup import EARLIEST, LATEST, MAX_TIMESTAMP, offset_for_time
 from distlog.core.segments.chunks import StoredBatches
 from distlog.core.storage.parallel import in_parallel
@@ -137,14 +138,13 @@ def _fetched_fields(read: _FetchedPartition, committed: bool) -> Fields:
         ]
         if committed
         else None,
-        "records": _records(read),
+        "records": _records(read.data.batches) if read.data and read.data.batches is not None else b"",
     }
 
 
-def _records(read: _FetchedPartition) -> ResponseChunk:
-    batches = read.data.batches if read.data else None
-    if batches is None or isinstance(batches, StoredBatches):
-        return batches or b""
+def _records(batches: FetchedBatches | StoredBatches) -> ResponseChunk:
+    if isinstance(batches, StoredBatches):
+        return batches
     # a commit has moved the offsets: they are written into a copy
     return bytes(batches) if batches.moved else batches.data
 
@@ -191,19 +191,19 @@ def _list_topic(
 
 
 def _listed_offset(hosted: HostedTopic, requested: Any, committed: bool) -> Fields:
-    """The offset for a time or a name of Kafka's, with its time and epoch; nothing if there is none."""
+    """The offset for a time in ms, or for one of Kafka's special times, with its timestamp and epoch."""
     partition = hosted.partition(requested.partition_index)
-    state, time = partition.state(), requested.timestamp
+    state, time_ms = partition.state(), requested.timestamp
     epochs = partition.leader_epochs(state)
     end = partition.offsets(state).last_stable_offset if committed else state.log_end_offset
-    if time == LATEST:
+    if time_ms == LATEST:
         return {"offset": end, "leader_epoch": epochs.latest}
-    if time in (EARLIEST, _EARLIEST_LOCAL):
+    if time_ms in (EARLIEST, _EARLIEST_LOCAL):
         start = state.log_start_offset
         return {"offset": start, "leader_epoch": epochs.epoch_of(state, start)}
-    if time == _LATEST_TIERED or (time < 0 and time != MAX_TIMESTAMP):
+    if time_ms == _LATEST_TIERED or (time_ms < 0 and time_ms != MAX_TIMESTAMP):
         return {}
-    offset_and_time = offset_for_time(hosted.topic.reader, state, time)
+    offset_and_time = offset_for_time(hosted.topic.reader, state, time_ms)
     # a reader of committed records gets no unstable offset
     if offset_and_time is None or offset_and_time[0] >= end:
         return {}

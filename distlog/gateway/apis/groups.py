@@ -255,9 +255,9 @@ def offset_fetch(request: Request, broker: Broker) -> Fields:
     answers = [
         {
             "group_id": name,
-            **_group_offsets(request, broker, name, [group.topics for group in several], stable, several[-1]),
+            **_group_offsets(request, broker, name, [group.topics for group in same], stable, same[-1]),
         }
-        for name, several in grouped(groups, attrgetter("group_id")).items()
+        for name, same in grouped(groups, attrgetter("group_id")).items()
     ]
     return {"groups": answers}
 
@@ -287,17 +287,13 @@ def _group_offsets(
     positions = dict[TopicPartition, PositionOrCode]()
     for partition, position in committed.items():
         if requested is not None:
-            positions[partition] = _of_this_topic(broker, partition[0], position)
+            # an offset of a dropped topic of this name does not count
+            is_old = isinstance(position, Position) and position.commit_ms < _replaced_ms(broker, partition[0])
+            positions[partition] = None if is_old else position
         elif rights.describes(partition[0]):
             positions[partition] = position
     positions |= {partition: codes[partition[0]] for partition in requested or () if codes[partition[0]]}
     return {"error_code": ErrorCode.none, "topics": _offset_topics(positions)}
-
-
-def _of_this_topic(broker: Broker, topic: str, position: PositionOrCode) -> PositionOrCode:
-    """The offset; None if it belongs to a dropped topic of this name."""
-    is_old = isinstance(position, Position) and position.commit_ms < _replaced_ms(broker, topic)
-    return None if is_old else position
 
 
 def _offset_topics(positions: Mapping[TopicPartition, PositionOrCode]) -> list[Fields]:
@@ -363,7 +359,7 @@ def consumer_group_heartbeat(request: Request, broker: Broker) -> None:
     interval_ms = broker.groups.configs.of(body.group_id).consumer_heartbeat_interval_ms
 
     def respond(reply: HeartbeatReply) -> None:
-        assigned = None if reply.assigned is None else {"topic_partitions": _assigned_topics(reply.assigned)}
+        assigned = None if reply.assigned is None else {"topic_partitions": by_topic(sorted(reply.assigned))}
         request.respond(
             {
                 "error_code": reply.error,
@@ -395,10 +391,6 @@ def _check_heartbeat(request: Request, broker: Broker) -> None:
             names |= matches(pattern, broker.metadata.clients_topics())
     for name in names:
         rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
-
-
-def _assigned_topics(partitions: Iterable[TopicIdPartition]) -> list[Fields]:
-    return by_topic(sorted(partitions))
 
 
 #: The type of a member by the newer protocol, in ConsumerGroupDescribe.
@@ -457,7 +449,7 @@ def _named_topics(partitions: Iterable[TopicIdPartition], names: Mapping[UUID, s
     # a topic that was just dropped has no name
     return [
         {**topic, "topic_name": names[topic["topic_id"]]}
-        for topic in _assigned_topics(partitions)
+        for topic in by_topic(sorted(partitions))
         if topic["topic_id"] in names
     ]
 

@@ -323,9 +323,9 @@ def _is_only_written(request: Request, broker: Broker) -> bool:
 
 def _parts(body: Any) -> Iterator[ProducedPart]:
     batches = [(topic_key(topic, "name"), data) for topic in body.topic_data for data in topic.partition_data]
-    for (topic, number), same in grouped(batches, lambda batch: (batch[0], batch[1].index)).items():
-        error = RefusedError("a request has a partition twice") if len(same) > 1 else None
-        yield ProducedPart(topic, number, same[0][1].records, error=error)
+    for (topic, number), same_part in grouped(batches, lambda batch: (batch[0], batch[1].index)).items():
+        error = RefusedError("a request has a partition twice") if len(same_part) > 1 else None
+        yield ProducedPart(topic, number, same_part[0][1].records, error=error)
 
 
 def _warn_of_early_times(part: ProducedPart, partition: Partition) -> None:

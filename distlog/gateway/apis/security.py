@@ -129,22 +129,21 @@ def alter_users(request: Request, broker: Broker) -> Fields:
         return {"results": [{"user": name, **_DISABLED} for name in changes]}
     if denied := _denied(request):
         return {"results": [{"user": name, **denied} for name in changes]}
-    outcome = attempted(users.refresh)
-    results, good = dict[str, Fields](), list[tuple[Credential, ScramSecret | None]]()
-    sasl = request.session.sasl
-    for name, several in changes.items():
+    outcome, sasl = attempted(users.refresh), request.session.sasl
+    good = list[tuple[Credential, ScramSecret | None]]()
+
+    def add(name: str, requested_changes: list[Any]) -> None:
         is_local = sasl is not None and sasl.is_of_file(name)
-        try:
-            change, *duplicates = (_change(request_change, users, is_local=is_local) for request_change in several)
-            if duplicates:
-                message = "A user credential cannot be altered twice in the same request"
-                raise RefusedError(message, code=ErrorCode.duplicate_resource)
-            good.append(change)
-        except RefusedError as refused:
-            results[name] = {"error_code": refused.code, "error_message": refused.message}
+        change, *duplicates = (_change(requested, users, is_local=is_local) for requested in requested_changes)
+        if duplicates:
+            message = "A user credential cannot be altered twice in the same request"
+            raise RefusedError(message, code=ErrorCode.duplicate_resource)
+        good.append(change)
+
+    results = [attempted(partial(add, name, same_user), user=name) for name, same_user in changes.items()]
     if outcome["error_code"] is ErrorCode.none:
         outcome = attempted(lambda: users.alter(good))
-    return {"results": [{"user": name, **results.get(name, outcome)} for name in changes]}
+    return {"results": _with(results, outcome)}
 
 
 def _change(requested: Any, users: RootUsers, *, is_local: bool) -> tuple[Credential, ScramSecret | None]:
@@ -237,8 +236,9 @@ def describe_acls(request: Request, broker: Broker) -> Fields:
         request.rights.check_cluster(Operation.DESCRIBE)
         acl_filter = _requested(_filter, request.body)
         acls.refresh()
-        resources = grouped(filter(acl_filter.matches, acls.acls), lambda acl: acl[:3]).values()
-        return {"resources": [{**_resource_fields(of[0]), "acls": [*map(_entry_fields, of)]} for of in resources]}
+        by_resource = grouped(filter(acl_filter.matches, acls.acls), lambda acl: acl[:3]).values()
+        resources = [{**_resource_fields(same[0]), "acls": [*map(_entry_fields, same)]} for same in by_resource]
+        return {"resources": resources}
 
     return attempted(described)
 
@@ -255,12 +255,12 @@ def create_acls(request: Request, broker: Broker) -> Fields:
     if denied := _denied(request):
         return {"results": [denied] * len(creations)}
     new = list[Acl]()
-    results = [attempted(partial(_add_acl, new, creation)) for creation in creations]
+
+    def add(creation: Any) -> None:
+        new.append(_requested(_parsed_acl, creation))
+
+    results = [attempted(partial(add, creation)) for creation in creations]
     return {"results": _with(results, attempted(lambda: acls.create(new)))}
-
-
-def _add_acl(new: list[Acl], fields: Any) -> None:
-    new.append(_requested(_parsed_acl, fields))
 
 
 def _with(results: Iterable[Fields], outcome: Fields) -> list[Fields]:

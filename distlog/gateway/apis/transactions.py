@@ -172,13 +172,16 @@ _MARKER = attrgetter("producer_id", "producer_epoch", "coordinator_epoch", "tran
 
 
 def write_txn_markers(request: Request, broker: Broker) -> Fields:
-    groups = grouped(request.body.markers, _MARKER).values()
-    return {"markers": [{"producer_id": of[0].producer_id, "topics": _written(request, broker, of)} for of in groups]}
+    markers = [
+        {"producer_id": same_marker[0].producer_id, "topics": _written(request, broker, same_marker)}
+        for same_marker in grouped(request.body.markers, _MARKER).values()
+    ]
+    return {"markers": markers}
 
 
 def _written(request: Request, broker: Broker, markers: Sequence[Any]) -> list[Fields]:
     partitions = dict.fromkeys(
-        (topic.name, number) for marker in markers for topic in marker.topics for number in topic.partition_indexes
+        (topic.name, number) for part in markers for topic in part.topics for number in topic.partition_indexes
     )
     return by_topic(
         (name, attempted(partial(_write_marker, request, broker, markers[0], name, number), partition_index=number))

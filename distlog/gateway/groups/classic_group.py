@@ -139,7 +139,7 @@ class ClassicGroup:
         if self.phase is GroupPhase.EMPTY:
             self._rebalance = Rebalance.first(now, self._settings.initial_rebalance_delay_ms, timeout_ms)
         else:
-            self._rebalance = Rebalance.again(now, timeout_ms)
+            self._rebalance = Rebalance.later(now, timeout_ms)
         self._enter(GroupPhase.PREPARING)
 
     def _complete_if_all_joined(self) -> None:
@@ -154,7 +154,7 @@ class ClassicGroup:
             if member.join is None and member.instance_id is None:
                 self.members.remove(member)
         if self.members and not self.members.elect_joined_leader():
-            self._rebalance = Rebalance.again(self._clock(), self.members.rebalance_timeout_ms)
+            self._rebalance = Rebalance.later(self._clock(), self.members.rebalance_timeout_ms)
             return
         self._rebalance = None
         self.generation += 1
@@ -600,7 +600,7 @@ class Rebalance:
         return cls(now + delay_ms, True, delay_ms, max(0, timeout_ms - delay_ms))
 
     @classmethod
-    def again(cls, now: float, timeout_ms: int) -> Rebalance:
+    def later(cls, now: float, timeout_ms: int) -> Rebalance:
         """The rebalance of a group with members, which ends when all members have joined."""
         return cls(now + max(timeout_ms, SHORTEST_MS))
 
@@ -609,7 +609,7 @@ class Rebalance:
         if now < self.deadline:
             return False
         if self.has_newcomers and self.left_ms > 0:
-            more = min(self.delay_ms, self.left_ms)
-            self.deadline, self.left_ms, self.has_newcomers = now + more, self.left_ms - more, False
-            return more == 0
+            delay_ms = min(self.delay_ms, self.left_ms)
+            self.deadline, self.left_ms, self.has_newcomers = now + delay_ms, self.left_ms - delay_ms, False
+            return delay_ms == 0
         return True

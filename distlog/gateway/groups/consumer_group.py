@@ -269,13 +269,13 @@ class ConsumerGroup:
         retained, returned = current.assigned & target, current.assigned - target
         if returned and (owned is None or owned & returned):
             unrevoked = MemberState.UNREVOKED_PARTITIONS
-            after = CurrentAssignment(current.epoch, current.previous_epoch, unrevoked, retained, returned)
+            next_step = CurrentAssignment(current.epoch, current.previous_epoch, unrevoked, retained, returned)
         else:
             free = self._free(member, target - retained)
             state = MemberState.STABLE if free == target - retained else MemberState.UNRELEASED_PARTITIONS
             previous = current.epoch if current.epoch != self.target_epoch else current.previous_epoch
-            after = CurrentAssignment(self.target_epoch, previous, state, retained | free, frozenset())
-        self._move(member, after)
+            next_step = CurrentAssignment(self.target_epoch, previous, state, retained | free, frozenset())
+        self._move(member, next_step)
 
     def _free(self, member: ConsumerMember, partitions: frozenset[TopicIdPartition]) -> frozenset[TopicIdPartition]:
         if not partitions:
@@ -283,13 +283,13 @@ class ConsumerGroup:
         assignments = (other.current for other in self.members.values() if other is not member)
         return partitions.difference(*(owned for other in assignments for owned in (other.assigned, other.revoking)))
 
-    def _move(self, member: ConsumerMember, after: CurrentAssignment) -> None:
-        if after == member.current:
+    def _move(self, member: ConsumerMember, next_step: CurrentAssignment) -> None:
+        if next_step == member.current:
             return
-        waits = after.state is MemberState.UNREVOKED_PARTITIONS
+        waits = next_step.state is MemberState.UNREVOKED_PARTITIONS
         member.revoke_by = self.clock() + member.metadata.rebalance_timeout_ms if waits else inf
-        member.current = after
-        self._change(RecordKind.CURRENT, after, member.id)
+        member.current = next_step
+        self._change(RecordKind.CURRENT, next_step, member.id)
 
     def _change(self, kind: RecordKind, value: ConsumerValue | None, member: str = "") -> None:
         self._changes[ConsumerKey(self.id, kind, member)] = value
@@ -536,8 +536,8 @@ class _Sharing:
     def keep(self) -> None:
         """Let each member keep its former partitions, up to an equal part."""
         total = sum(count for topic, count in self._topics.items() if self._readers[topic])
-        least, more = divmod(total, len(self.partitions) or 1)
-        had = {
+        least, larger_parts = divmod(total, len(self.partitions) or 1)
+        former_partitions = {
             name: {
                 partition
                 for partition in member.previous
@@ -545,10 +545,10 @@ class _Sharing:
             }
             for name, member in self._members.items()
         }
-        for name in sorted(self.partitions, key=lambda name: -len(had[name])):
-            size = least + (more > 0)
-            retained = sorted(had[name] & self._unassigned)[:size]
-            more -= len(retained) > least
+        for name in sorted(self.partitions, key=lambda name: -len(former_partitions[name])):
+            size = least + (larger_parts > 0)
+            retained = sorted(former_partitions[name] & self._unassigned)[:size]
+            larger_parts -= len(retained) > least
             self.partitions[name].update(retained)
             self._unassigned.difference_update(retained)
 
@@ -616,19 +616,19 @@ class SubscribedTopics:
             work()
             return
 
-        def later() -> None:
+        def read_and_work() -> None:
             self._read([*names], [*patterns], is_new=True)
             try:
                 work()
             except Exception:
                 _log.exception("a heartbeat failed whose topics had to be read first")
 
-        self._thread.put(later)
+        self._thread.put(read_and_work)
 
     def refresh(self, names: Collection[str], patterns: Collection[str]) -> None:
         """Read these topics again in a thread, and forget all others; at most one refresh is queued."""
 
-        def again() -> None:
+        def read_again() -> None:
             self._is_refreshing = False
             self._read([*names], [*patterns], is_new=False)
             used = {*names, *(name for pattern in patterns for name in self.matching(pattern))}
@@ -637,7 +637,7 @@ class SubscribedTopics:
 
         if (names or patterns or self._summaries or self._matching) and not self._is_refreshing:
             self._is_refreshing = True
-            self._thread.put(again)
+            self._thread.put(read_again)
 
     def _read(self, names: Collection[str], patterns: Collection[str], *, is_new: bool) -> None:
         """Read topics; one that cannot be read keeps its former summary."""

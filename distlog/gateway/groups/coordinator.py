@@ -470,8 +470,8 @@ class Coordination:
         lost_partitions = self._store.lost_partitions() if self._loaded else ()
         old = {
             number
-            for number, of in self._loaded.items()
-            if number not in held or of != term or number in lost_partitions
+            for number, loaded_term in self._loaded.items()
+            if number not in held or loaded_term != term or number in lost_partitions
         }
         if old:
             self._unload(old, registry)

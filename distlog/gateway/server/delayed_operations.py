@@ -52,8 +52,10 @@ Delayed = TypeVar("Delayed", bound="DelayedOperation")
 class _Purgatory(ABC, Generic[Delayed]):
     """Requests that wait for one kind of event; a thread checks them, with pauses of `shortest_s` to `longest_s`."""
 
-    def __init__(self, name: str, again: Callable[[Request], None], shortest_s: float, longest_s: float) -> None:
-        self._name, self._again, self._shortest_s, self._longest_s = name, again, shortest_s, longest_s
+    def __init__(
+        self, name: str, handle_again: Callable[[Request], None], shortest_s: float, longest_s: float
+    ) -> None:
+        self._name, self._handle_again, self._shortest_s, self._longest_s = name, handle_again, shortest_s, longest_s
         self._lock = threading.Lock()
         self._waiting: dict[Delayed, None] = {}
         self._changed, self.is_stopped = threading.Event(), False
@@ -88,7 +90,7 @@ class _Purgatory(ABC, Generic[Delayed]):
         """Have requests handled again, unless another thread has done so."""
         for delayed in waiting:
             if self._has_claimed(delayed):
-                self._again(delayed.request)
+                self._handle_again(delayed.request)
 
     def _has_claimed(self, delayed: Delayed) -> bool:
         with self._lock:
@@ -103,7 +105,6 @@ class _Purgatory(ABC, Generic[Delayed]):
     def _watch(self, delayed: Delayed) -> None:
         """Note what a request waits for; the lock is held."""
 
-    @abstractmethod
     def _unwatch(self, delayed: Delayed) -> None:
         """Forget what a request waited for; the lock is held."""
 
@@ -192,8 +193,8 @@ class Ends:
 class DelayedFetches(_Purgatory[DelayedFetch]):
     """The fetches that wait. An append wakes a few itself; the thread finds appends of other processes."""
 
-    def __init__(self, again: Callable[[Request], None], refresh_ms: int) -> None:
-        super().__init__("delayed-fetches", again, _CHECK_S, _LONGEST_PAUSE_S)
+    def __init__(self, handle_again: Callable[[Request], None], refresh_ms: int) -> None:
+        super().__init__("delayed-fetches", handle_again, _CHECK_S, _LONGEST_PAUSE_S)
         self._refresh_ms = refresh_ms
         self._by_partition: defaultdict[Partition, dict[DelayedFetch, None]] = defaultdict(dict)
         self._watched = Counter[CpuUse]()
@@ -241,9 +242,6 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
         for partition in delayed.watched:
             self._by_partition[partition][delayed] = None
 
-    def _unwatch(self, delayed: DelayedFetch) -> None:
-        """Do nothing: the handler calls `forget` when it reads again."""
-
     def _check(self) -> None:
         with self._lock:
             waiting, partitions = list(self._waiting), list(self._by_partition)
@@ -288,8 +286,8 @@ class DelayedAppend(DelayedOperation):
 
 
 class DelayedAppends(_Purgatory[DelayedAppend]):
-    def __init__(self, again: Callable[[Request], None]) -> None:
-        super().__init__("delayed-appends", again, _APPEND_CHECK_S, _LONGEST_APPEND_PAUSE_S)
+    def __init__(self, handle_again: Callable[[Request], None]) -> None:
+        super().__init__("delayed-appends", handle_again, _APPEND_CHECK_S, _LONGEST_APPEND_PAUSE_S)
         self._wait_counts = Counter[Partition]()
 
     def max_wait_s(self, partition: Partition) -> float:

@@ -343,15 +343,16 @@ class RequestMemory:
         return not size or is_small or self._fits(share, size)
 
     def _fits(self, share: MemoryShare, size: int) -> bool:
-        itself = share.will_release and not share.passed
-        if self._used_by[share.owner] + size > self._most and self._releasing[share.owner] > itself:
+        # the share counts among the releasing ones, but releases nothing while it waits
+        counts_itself = share.will_release and not share.passed
+        if self._used_by[share.owner] + size > self._most and self._releasing[share.owner] > counts_itself:
             return False
-        return self.used + size <= self._limit or self._releasing.total() <= itself
+        return self.used + size <= self._limit or self._releasing.total() <= counts_itself
 
     def resize(self, share: MemoryShare, size: int) -> None:
         self.used += size - share.size
-        if more := max(size - _ALWAYS_TAKEN, 0) - max(share.size - _ALWAYS_TAKEN, 0):
-            self._used_by[share.owner] += more
+        if change := max(size - _ALWAYS_TAKEN, 0) - max(share.size - _ALWAYS_TAKEN, 0):
+            self._used_by[share.owner] += change
             if not self._used_by[share.owner]:
                 del self._used_by[share.owner]
         share.size = size

@@ -216,12 +216,12 @@ class GatheredAppends:
         configs = [batch.config for batches in accepted.values() for batch in batches]
         # the least strict config of all batches: one that demands no keys
         config = next((config for config in configs if "compact" not in config.cleanup_policy), configs[0])
-        result, after = commit_batches(check, parts, config, partial(refuse_fenced, accepted))
-        self._hosted.topic.advance(after)
+        result, snapshot = commit_batches(check, parts, config, partial(refuse_fenced, accepted))
+        self._hosted.topic.advance(snapshot)
         for number, batches in accepted.items():
             first = result.offsets[number][0]
             for batch in batches:
-                batch.outcome = _info(after, number, first, first + batch.valid.offset_count)
+                batch.outcome = _info(snapshot, number, first, first + batch.valid.offset_count)
                 first += batch.valid.offset_count
 
     def _is_next(self, check: ProducerCheck, batch: GatheredBatch) -> bool:

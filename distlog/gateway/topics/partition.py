@@ -371,7 +371,7 @@ class RefreshingTopic:
         snapshot = self.snapshot
         if cached is not snapshot:
             newest, following = (
-                self.topic.storage.local_path(paths.commit_file(snapshot.version + more)) for more in (0, 1)
+                self.topic.storage.local_path(paths.commit_file(snapshot.version + step)) for step in (0, 1)
             )
             self._commit_paths = snapshot, newest, following
         return os.path.exists(following) or not os.path.exists(newest)

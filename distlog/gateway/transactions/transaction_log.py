@@ -49,8 +49,8 @@ class TransactionLog:
         self._lock = threading.Lock()
         self._state_topic: _StateTopic | None = None
         self._has_failed, self._compaction = False, OwnCompaction()
-        #: Appends in flight for which no call waits.
-        self._later = set[Future[AppendInfo]]()
+        #: Appends for which no call waits.
+        self._in_flight = set[Future[AppendInfo]]()
 
     def read_partition_count(self) -> int:
         """Return the topic's number of partitions, or `partitions` if it is missing. Raises DistlogError."""
@@ -92,8 +92,8 @@ class TransactionLog:
     def drain(self) -> None:
         """Return when all appends in flight are stored, or were refused."""
         with self._lock:
-            later = list(self._later)
-        wait(later)
+            in_flight = list(self._in_flight)
+        wait(in_flight)
 
     def load(self, partitions: Collection[int]) -> Iterator[TransactionState]:
         """Sync these partitions, and return the newest states. A corrupt record is logged. Raises DistlogError."""
@@ -150,13 +150,13 @@ class TransactionLog:
     ) -> Future[AppendInfo]:
         result = state_topic.hosted.append_run_later(*self._record(state_topic, transactional_id, value))
         with self._lock:
-            self._later.add(result)
+            self._in_flight.add(result)
         result.add_done_callback(self._end_later)
         return result
 
     def _end_later(self, result: Future[AppendInfo]) -> None:
         with self._lock:
-            self._later.discard(result)
+            self._in_flight.discard(result)
         error = result.exception()
         if isinstance(error, (LeaderFencedError, TopicNotFoundError)):
             self._has_failed = True
