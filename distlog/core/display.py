@@ -91,14 +91,14 @@ def short_text(value: object) -> str:
 
 def html(table: pa.Table, columns: Sequence[str] | None = None, most: int = HTML_ROWS) -> str:
     """Write the table as HTML, some columns or all, at most `most` rows: both ends of a longer table."""
-    titles, rows, _ = _laid_out(table, columns, most)
+    titles, rows, _ = _layout_of(table, columns, most)
     head = "".join(f"<th>{escape(title)}</th>" for title in titles)
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f'<table class="dataframe"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
 
 def lines(table: pa.Table, columns: Sequence[str] | None = None, most: int = TEXT_ROWS) -> str:
-    titles, rows, right = _laid_out(table, columns, most)
+    titles, rows, right = _layout_of(table, columns, most)
     widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
     return "\n".join(
         "  ".join(
@@ -109,7 +109,7 @@ def lines(table: pa.Table, columns: Sequence[str] | None = None, most: int = TEX
     )
 
 
-def _laid_out(
+def _layout_of(
     table: pa.Table, columns: Sequence[str] | None, most: int
 ) -> tuple[list[str], list[list[str]], list[bool]]:
     """Return the titles, the rows with a row of dots for omitted rows, and which columns are numbers."""

@@ -240,7 +240,7 @@ class RunReading:
                     raise InvalidRecordError(f"{faults[row]} ({_SKIP_HINT})", **location)
                 table = table.take(integers(np.delete(np.arange(table.num_rows), [*faults])))
             origin = Origin(0, split.file, first_row, None)
-            yield Part(_finished(table, reader.options), unreported_bytes, len(faults), b"", None, [origin])
+            yield Part(_with_options(table, reader.options), unreported_bytes, len(faults), b"", None, [origin])
             records, skipped, unreported_bytes = records + table.num_rows, skipped + len(faults), 0
         self.report.splits.append(SplitReport(split.start, split.end, records, skipped))
 
@@ -383,10 +383,13 @@ class LineReading:
             self.end = origin.position + parsed.consumed
             lines = None if origin.lines is None else origin.lines + line_at(text + b"\n", parsed.consumed)
             self._origin = Origin(0, origin.file, self.end, lines)
-        bad = None if self._reader.options.skips_bad_lines else next(iter(parsed.bad), None)
-        records = parsed.records if bad is None else parsed.records.slice(0, bad.records_before)
+        options = self._reader.options
+        bad = None if options.skips_bad_lines else next(iter(parsed.bad), None)
+        records = _with_options(
+            parsed.records if bad is None else parsed.records.slice(0, bad.records_before), options
+        )
         skipped = len(parsed.bad) if bad is None else 0
-        yield Part(_finished(records, self._reader.options), parsed.consumed, skipped, text, parsed.starts, origins)
+        yield Part(records, parsed.consumed, skipped, text, parsed.starts, origins)
         if bad is not None:
             raise self._error(bad, text, origins)
 
@@ -398,7 +401,7 @@ class LineReading:
         return InvalidRecordError(f"{bad.reason} ({_SKIP_HINT})", **location)
 
 
-def _finished(records: pa.Table, options: ReadOptions) -> pa.Table:
+def _with_options(records: pa.Table, options: ReadOptions) -> pa.Table:
     if options.headers and records.num_rows:
         added = [{"key": name, "value": value.encode()} for name, value in options.headers]
         if (index := records.schema.get_field_index("headers")) < 0:
@@ -553,11 +556,11 @@ def split_blocks(storage: InputStorage, split: FileSplit) -> Iterator[Block]:
     """Yield the lines that start in a split. Raises InvalidRecordError for a changed or bad file, or a long line."""
     file = split.file
     if file.kind.compression:
-        yield from _whole_lines(file, _decompressed(storage, file), 0)
+        yield from _whole_lines(file, _decompressed_bytes(storage, file), 0)
         return
     # a line that starts at the first byte has a newline before it
     begin = max(split.start - 1, 0)
-    chunks = _stored(storage, file, begin, split.end)
+    chunks = _stored_bytes(storage, file, begin, split.end)
     position = begin
     if split.start:
         skipped = 0
@@ -575,10 +578,10 @@ def split_blocks(storage: InputStorage, split: FileSplit) -> Iterator[Block]:
 
 def lines_after(storage: InputStorage, file: InputFile, position: int) -> Iterator[Block]:
     """Yield the lines from `position`, the start of a line, to the end of the file, in small blocks."""
-    return _whole_lines(file, _growing(storage, file, position), position)
+    return _whole_lines(file, _growing_chunks(storage, file, position), position)
 
 
-def _stored(storage: InputStorage, file: InputFile, start: int, end: int) -> Iterator[bytes]:
+def _stored_bytes(storage: InputStorage, file: InputFile, start: int, end: int) -> Iterator[bytes]:
     """Yield the bytes of a file from `start` to `end`, or to the end of the line at `end`."""
     position = start
     last = b""
@@ -590,7 +593,7 @@ def _stored(storage: InputStorage, file: InputFile, start: int, end: int) -> Ite
             raise shorter(file, position)
         if end == file.size or last == b"\n":
             return
-        for chunk in _growing(storage, file, end):
+        for chunk in _growing_chunks(storage, file, end):
             newline = chunk.find(b"\n")
             yield chunk if newline < 0 else chunk[: newline + 1]
             if newline >= 0:
@@ -599,7 +602,7 @@ def _stored(storage: InputStorage, file: InputFile, start: int, end: int) -> Ite
         raise vanished(file.url) from None
 
 
-def _growing(storage: InputStorage, file: InputFile, position: int) -> Iterator[bytes]:
+def _growing_chunks(storage: InputStorage, file: InputFile, position: int) -> Iterator[bytes]:
     """Yield the bytes from `position` on, in chunks that grow from a small one, since most lines are short."""
     size = _TAIL_BYTES
     while position < file.size:
@@ -635,8 +638,8 @@ def _block(position: int, fragments: list[bytes]) -> Block:
     return Block(position, text)
 
 
-def _decompressed(storage: InputStorage, file: InputFile) -> Iterator[bytes]:
-    stored = _Chunks(_stored(storage, file, 0, file.size))
+def _decompressed_bytes(storage: InputStorage, file: InputFile) -> Iterator[bytes]:
+    stored = _Chunks(_stored_bytes(storage, file, 0, file.size))
     try:
         with pa.CompressedInputStream(pa.PythonFile(stored, "r"), file.kind.compression) as stream:
             is_first = True

@@ -121,10 +121,10 @@ def list_files(inputs: Sequence[str], storage: InputStorage, requested_format: s
     groups = [matches[index : index + _HEADS_PER_TASK] for index in range(0, len(matches), _HEADS_PER_TASK)]
     if matches and not storage.is_local(matches[0][0]):
         groups = [[file] for file in matches]
-    return [file for group in in_parallel(partial(_described, storage, requested_format), groups) for file in group]
+    return [file for group in in_parallel(partial(_describe, storage, requested_format), groups) for file in group]
 
 
-def _described(
+def _describe(
     storage: InputStorage, requested_format: str | None, files: Sequence[tuple[str, int]]
 ) -> list[InputFile]:
     described = list[InputFile]()
@@ -163,7 +163,7 @@ def _files_of(storage: InputStorage, address: str) -> list[tuple[str, int]]:
         return [(address, storage.size(address))]
     entries, (folder, _, name) = storage.entries(address), address.rpartition("/")
     if entries or (storage.is_local(address) and name in storage.entries(folder or "/")):
-        files = sorted(_below(storage, address, entries))
+        files = sorted(_files_below(storage, address, entries))
     elif _MAGIC.search(address):
         matches = {match for pattern in _alternatives(address) for match in _matches(storage, pattern)}
         files = sorted(matches)
@@ -174,7 +174,7 @@ def _files_of(storage: InputStorage, address: str) -> list[tuple[str, int]]:
     return files
 
 
-def _below(storage: InputStorage, folder: str, entries: Sequence[FileInfo | str]) -> Iterator[tuple[str, int]]:
+def _files_below(storage: InputStorage, folder: str, entries: Sequence[FileInfo | str]) -> Iterator[tuple[str, int]]:
     for entry in entries:
         name = entry.name if isinstance(entry, FileInfo) else entry
         if name.startswith(_HIDDEN):
@@ -183,7 +183,7 @@ def _below(storage: InputStorage, folder: str, entries: Sequence[FileInfo | str]
         if isinstance(entry, FileInfo):
             yield path, entry.size
         else:
-            yield from _below(storage, path, storage.entries(path))
+            yield from _files_below(storage, path, storage.entries(path))
 
 
 def _matches(storage: InputStorage, pattern: str) -> Iterator[tuple[str, int]]:
@@ -195,7 +195,7 @@ def _matches(storage: InputStorage, pattern: str) -> Iterator[tuple[str, int]]:
         try:
             yield pattern, storage.size(pattern)
         except FileNotFoundError:
-            yield from _below(storage, pattern, storage.entries(pattern))
+            yield from _files_below(storage, pattern, storage.entries(pattern))
         return
     folders = ["/".join(segments[:first])]
     for number, segment in enumerate(segments[first:], first):
@@ -218,7 +218,7 @@ def _matches(storage: InputStorage, pattern: str) -> Iterator[tuple[str, int]]:
                     yield f"{folder}/{name}", entry.size
         folders = next_folders
     for folder in folders:
-        yield from _below(storage, folder, storage.entries(folder))
+        yield from _files_below(storage, folder, storage.entries(folder))
 
 
 def _folders_below(storage: InputStorage, folder: str) -> Iterator[str]:

@@ -101,7 +101,7 @@ class JsonFields:
             python_values = {row: line_fields.get(name) for row, line_fields in slow.items() if line_fields}
             columns[role] = scanned.column(scanned.names.index(name), rows, python_values)
         if "value" not in columns:
-            columns["value"] = _gathered(scanned.data, scanned.lines[rows], scanned.line_sizes[rows], valid=None)
+            columns["value"] = _gather_column(scanned.data, scanned.lines[rows], scanned.line_sizes[rows], valid=None)
         if "timestamp" in columns:
             times = self.times.of_column(columns["timestamp"])
             columns["timestamp"] = times.column
@@ -160,7 +160,7 @@ class JsonRecords:
     def _by_line(self, text: bytes) -> Parsed:
         rows, bad, starts = list[dict[str, Any]](), list[BadLine](), list[int]()
         # `json.loads` with hooks makes a decoder for each line
-        decoder, position = json.JSONDecoder(object_pairs_hook=_named_once), 0
+        decoder, position = json.JSONDecoder(object_pairs_hook=_object_of), 0
         for line in text.split(b"\n"):
             if line.strip():
                 try:
@@ -256,7 +256,7 @@ class _Scanned:
         is_found = (self.kinds[rows, number] > NULL) & (self.states[rows] == OBJECT)
         starts = np.where(is_found, self.starts[rows, number], 0)
         sizes = np.where(is_found, self.sizes[rows, number], 0)
-        column = _gathered(self.data, starts, sizes, None if is_found.all() else is_found)
+        column = _gather_column(self.data, starts, sizes, None if is_found.all() else is_found)
         if not python_values:
             return column
         indexes = np.searchsorted(rows, [*python_values])
@@ -265,7 +265,7 @@ class _Scanned:
         return pa.concat_arrays([column, column_of([*python_values.values()], pa.binary())]).take(integers(order))
 
 
-def _gathered(data: Bytes, starts: Longs, sizes: Longs, valid: Flags | None) -> pa.Array:
+def _gather_column(data: Bytes, starts: Longs, sizes: Longs, valid: Flags | None) -> pa.Array:
     ends = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=ends[1:])
     out = new_array(int(ends[-1]), np.uint8)
@@ -317,7 +317,7 @@ def _are_plain(fields: pa.RecordBatch) -> bool:
     return are_complete and (low is None or (low >= -1 and high <= MAX_INT))
 
 
-def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the object. Raises ValueError for a duplicate name, of which a value would be lost."""
     fields: dict[str, Any] = {}
     for name, value in pairs:

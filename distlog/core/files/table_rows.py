@@ -95,15 +95,15 @@ class CsvRows:
                     break
                 bad[position] = _fault(text, position, is_open=is_open)
                 position = text.index(b"\n", position) + 1
-        return self._parsed(text, spans, bad, position)
+        return self._parse_spans(text, spans, bad, position)
 
-    def _parsed(self, text: bytes, spans: list[tuple[int, int]], bad: dict[int, str], consumed: int) -> Parsed:
+    def _parse_spans(self, text: bytes, spans: list[tuple[int, int]], bad: dict[int, str], consumed: int) -> Parsed:
         """Return the records of the rows in `spans` of a text, and the bad lines."""
         good = b"".join(text[start:end] for start, end in spans)
         try:
             table, refused = _read_rows(good, self.names), dict[int, str]()
         except pa.ArrowInvalid:
-            refused = _refused(good, self.names)
+            refused = _find_bad_rows(good, self.names)
             rows = [row[0] for number, row in enumerate(_ROW.finditer(good)) if number not in refused]
             table = _read_rows(b"".join(rows), self.names)
         columns, bad_times = self._columns(table)
@@ -187,7 +187,7 @@ def _has_plain_quotes(text: bytes) -> bool:
     return len(positions) % 2 == 0 and bool(is_begin.all() and is_end.all())
 
 
-def _refused(rows: bytes, names: Sequence[str]) -> dict[int, str]:
+def _find_bad_rows(rows: bytes, names: Sequence[str]) -> dict[int, str]:
     """Return the faults of rows whose number of fields is wrong, by row."""
     bad_rows: dict[int, str] = {}
 

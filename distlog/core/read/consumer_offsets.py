@@ -248,7 +248,7 @@ def offsets_records(
     slices, visible = plan_slices(reader, snapshot, ends, "read_uncommitted")
     for batch in segment_reader.read_slices(reader, slices, _COLUMNS, visible, cores()):
         yield from _records(batch, prefixes)
-    for group in _read_together(mixed):
+    for group in _groups_to_read(mixed):
         yield from _with_transactions(reader, group, prefixes)
 
 
@@ -263,7 +263,7 @@ def _records(batch: pa.RecordBatch, prefixes: Sequence[bytes]) -> Iterator[Offse
         yield OffsetsRecord(row["partition"], row["offset"], row["key"] or b"", row["value"])
 
 
-def _read_together(states: Mapping[int, PartitionState]) -> Iterator[dict[int, PartitionState]]:
+def _groups_to_read(states: Mapping[int, PartitionState]) -> Iterator[dict[int, PartitionState]]:
     group, size = dict[int, PartitionState](), 0
     for number, state in states.items():
         log_bytes = int(state.segments.log_bytes.sum())

@@ -185,7 +185,9 @@ def _source_of(source: Any, context: str) -> _Server | _SchemaDict | _Topic:
 
 class _SchemaDict:
     def __init__(self, schemas: Mapping[int, Any]) -> None:
-        self._schemas = {whole_number("a schema's id", number): _parsed(schema) for number, schema in schemas.items()}
+        self._schemas = {
+            whole_number("a schema's id", number): _schema_of(schema) for number, schema in schemas.items()
+        }
 
     def by_id(self, schema_id: int) -> _Registered:
         if schema_id not in self._schemas:
@@ -201,7 +203,7 @@ class _SchemaDict:
         return f"{len(self._schemas)} schemas"
 
 
-def _parsed(schema: Any) -> _Registered:
+def _schema_of(schema: Any) -> _Registered:
     if isinstance(schema, Schema) and schema.imports:
         raise InvalidConfigError("a schema with imports needs its registry: use the registry's address")
     if isinstance(schema, Schema):
@@ -253,7 +255,7 @@ class _Server:
                 return _Registered.parse(json.loads(self._read(answer)))
         except HTTPError as error:
             with error:
-                raise self._refused(error.code, subject_text) from None
+                raise self._error_of(error.code, subject_text) from None
         except (URLError, OSError, HTTPException) as error:
             reason = getattr(error, "reason", None) or error or type(error).__name__
             raise StorageError(
@@ -274,7 +276,7 @@ class _Server:
                 raise TimeoutError(f"the answer takes longer than {ANSWER_SECONDS:g} s")
         return b"".join(parts)
 
-    def _refused(self, code: int, subject_text: str) -> Exception:
+    def _error_of(self, code: int, subject_text: str) -> Exception:
         if code == HTTPStatus.NOT_FOUND:
             return SchemaNotFoundError(f"the registry at {self._url} has no {subject_text}")
         if code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):

@@ -252,15 +252,15 @@ class ChunkReader:
     def read(self, ranges: Sequence[ChunkedRange]) -> list[memoryview]:
         """Read ranges; fetches missing chunks together. Raises CorruptRecordError for a bad chunk."""
         requested = {key: chunked for chunked in ranges for key in chunked.keys}
-        chunks, tasks, mine = self._start(requested)
+        chunks, tasks, mine = self._start_fetch(requested)
         try:
             for task in tasks:
                 chunks |= task.wait()
         finally:
-            self._keep(ranges, chunks, mine)
+            self._finish_fetch(ranges, chunks, mine)
         return [_joined([chunked.cut(key, chunks[key]) for key in chunked.keys]) for chunked in ranges]
 
-    def _start(self, requested: dict[Key, ChunkedRange]) -> tuple[Chunks, list[Task[Chunks]], list[Key]]:
+    def _start_fetch(self, requested: dict[Key, ChunkedRange]) -> tuple[Chunks, list[Task[Chunks]], list[Key]]:
         with self._lock:
             if self._process != os.getpid():
                 # the fetches of the parent's threads do not finish in this process
@@ -269,12 +269,12 @@ class ChunkReader:
             tasks = {id(task): task for key in requested if (task := self._fetches.get(key))}
             mine = [key for key in requested if key not in chunks and key not in self._fetches]
             if mine:
-                task = Task(partial(self._fetched, [(key, requested[key].chunks) for key in mine]))
+                task = Task(partial(self._fetch, [(key, requested[key].chunks) for key in mine]))
                 self._fetches |= dict.fromkeys(mine, task)
                 tasks[id(task)] = task
             return chunks, list(tasks.values()), mine
 
-    def _keep(self, ranges: Iterable[ChunkedRange], chunks: Chunks, mine: Iterable[Key]) -> None:
+    def _finish_fetch(self, ranges: Iterable[ChunkedRange], chunks: Chunks, mine: Iterable[Key]) -> None:
         with self._lock:
             for key in mine:
                 self._fetches.pop(key, None)
@@ -286,7 +286,7 @@ class ChunkReader:
             while len(self._cache) > CACHE_CHUNKS and sum(map(len, self._cache.values())) > CACHE_BYTES:
                 self._cache.popitem(last=False)
 
-    def _fetched(self, requested: Sequence[tuple[Key, ChunkIndex]]) -> Chunks:
+    def _fetch(self, requested: Sequence[tuple[Key, ChunkIndex]]) -> Chunks:
         ranges = [(name, chunks.end(number - 1), chunks.end(number)) for (name, number), chunks in requested]
         stored = self._bucket.read_ranges(ranges)
         return {
@@ -377,12 +377,12 @@ class TieredFiles:
         stored: dict[int, tuple[str, int, int]] = {}
         chunked: dict[int, ChunkedRange] = {}
         for number, (path, start, end) in enumerate(ranges):
-            segment, suffix = self._located(path)
+            segment, suffix = self._segment_of(path)
             if suffix == LOG and segment.chunks.ends is not None:
                 cut = min(end, segment.chunks.log_bytes)
                 chunked[number] = ChunkedRange(self._object(segment, LOG), segment.chunks, start, cut)
             else:
-                stored[number] = self._stored(segment, suffix, start, end)
+                stored[number] = self._stored_range(segment, suffix, start, end)
         try:
             results = dict(zip(stored, self._topic.bucket.read_ranges(list(stored.values())), strict=True))
             results |= dict(zip(chunked, self._chunks.read(list(chunked.values())), strict=True))
@@ -395,10 +395,10 @@ class TieredFiles:
         return [results[number] for number in range(len(ranges))]
 
     def size(self, path: str) -> int:
-        segment, suffix = self._located(path)
+        segment, suffix = self._segment_of(path)
         return segment.chunks.log_bytes if suffix == LOG else segment.index_bytes(suffix)
 
-    def _stored(self, segment: RemoteSegment, suffix: str, start: int, end: int) -> tuple[str, int, int]:
+    def _stored_range(self, segment: RemoteSegment, suffix: str, start: int, end: int) -> tuple[str, int, int]:
         if suffix == LOG:
             return self._object(segment, LOG), start, min(end, segment.chunks.log_bytes)
         low, high = segment.indexes[suffix]
@@ -407,16 +407,16 @@ class TieredFiles:
     def _object(self, segment: RemoteSegment, suffix: str) -> str:
         return self._topic.file(segment.partition, segment.stem, suffix)
 
-    def _located(self, path: str) -> tuple[RemoteSegment, str]:
+    def _segment_of(self, path: str) -> tuple[RemoteSegment, str]:
         match = _NAME.fullmatch(path.removeprefix(self._prefix))
         if match is None:
             raise FileNotFoundError(path)
-        segment = self.segments.get(match["stem"]) or self._fetched(int(match["partition"]), match["stem"])
+        segment = self.segments.get(match["stem"]) or self._read_segment(int(match["partition"]), match["stem"])
         if match["suffix"] != LOG and match["suffix"] not in segment.indexes:
             raise FileNotFoundError(path)
         return segment, match["suffix"]
 
-    def _fetched(self, partition: int, stem: str) -> RemoteSegment:
+    def _read_segment(self, partition: int, stem: str) -> RemoteSegment:
         manifest = self._topic.bucket.read(self._topic.file(partition, stem, MANIFEST), 0, MAX_MANIFEST_BYTES)
         segment = self._topic.parse(partition, stem, manifest)
         self.segments[stem] = segment
@@ -446,11 +446,11 @@ def find_topic(
     paths.check_topic_name(topic)
     if topic_id is not None and not _TOPIC_ID.fullmatch(topic_id):
         raise InvalidConfigError("a topic id has 22 of the characters A-Z a-z 0-9 _ -", topic_id=repr(topic_id))
-    topics = list(_named(Storage(url, storage_options), "", topic))
+    topics = list(_find_by_name(Storage(url, storage_options), "", topic))
     if not topics and not url.endswith("/"):
         parent, _, prefix = url.rpartition("/")
         if parent and not parent.endswith(("/", ":")):
-            topics = list(_named(Storage(parent, storage_options), prefix, topic))
+            topics = list(_find_by_name(Storage(parent, storage_options), prefix, topic))
     candidates = [remote for remote in topics if topic_id in (None, remote.topic_id)]
     if len(candidates) > 1:
         ids = ", ".join(remote.topic_id for remote in candidates)
@@ -463,7 +463,7 @@ def find_topic(
     return candidates[0]
 
 
-def _named(bucket: Storage, prefix: str, topic: str) -> Iterator[RemoteTopic]:
+def _find_by_name(bucket: Storage, prefix: str, topic: str) -> Iterator[RemoteTopic]:
     for folder in sorted(bucket.list_folders()):
         name, dash, topic_id = folder[:-23], folder[-23:-22], folder[-22:]
         if (name, dash) == (prefix + topic, "-") and _TOPIC_ID.fullmatch(topic_id):
@@ -522,11 +522,11 @@ def list_segments(topic: RemoteTopic) -> list[ListedSegment]:
     """List the uploaded segments that have a manifest and a log, with one listing per partition, and one more."""
     names = (paths.last_part(folder) for folder in topic.bucket.list_folders(topic.folder))
     numbers = sorted(int(name) for name in names if _PARTITION.fullmatch(name) and int(name) < MAX_PARTITIONS)
-    listings = in_parallel(lambda number: list(_listed(topic, number)), numbers)
+    listings = in_parallel(lambda number: list(_list_partition(topic, number)), numbers)
     return [segment for segments in listings for segment in segments]
 
 
-def _listed(topic: RemoteTopic, partition: int) -> Iterator[ListedSegment]:
+def _list_partition(topic: RemoteTopic, partition: int) -> Iterator[ListedSegment]:
     objects: dict[str, dict[str, int]] = {}
     for file in topic.bucket.list(f"{topic.folder}/{partition}"):
         if match := _OBJECT.fullmatch(paths.last_part(file.name)):
