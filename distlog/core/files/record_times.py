@@ -37,14 +37,11 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class TimeReader:
-    """Reads times of one unit or format. A time without a zone is in UTC.
-
-    `time_format` is one of Python's `strptime`. Without a year in it, a time is in the latest year that does not put
-    it more than a day after `now_ms`; so 29 February is in the last leap year.
-    """
+    """Reads times of one unit, or of a format of Python's `strptime`. A time without a zone is in UTC."""
 
     unit: str = "ms"
     time_format: str | None = None
+    #: A time without a year is in the latest year that does not put it more than a day after this time.
     now_ms: int = 0
 
     def check(self) -> None:

@@ -74,10 +74,7 @@ class PartitionFolder:
     def walk(
         self, name: str, *, checked: bool, start: int = 0, end: int = MAX_LONG, offset_index: bytes | None = None
     ) -> BatchWalk:
-        """Walk over the bytes [start, end) of a log, up to damage; `checked` compares checksums.
-
-        Without `checked`, an `offset_index` shows where headers probably are; it may be bad.
-        """
+        """Walk over the bytes [start, end) of a log, up to damage; an `offset_index` shows where headers may be."""
         log = self.log(name) if checked or offset_index is None else self.headers(name, offset_index)
         step = _WINDOW_BYTES if self._storage.is_local and not checked else _READ_BYTES
         # the log may have become shorter

@@ -412,10 +412,7 @@ _MARKER_KEY, _MARKER_VALUE, _MARKER_VERSION = struct.Struct(">hh"), struct.Struc
 def marker(
     producer_id: int, producer_epoch: int, now_ms: int, *, is_committed: bool, coordinator_epoch: int = 0
 ) -> BatchRun:
-    """The end marker of a transaction.
-
-    `coordinator_epoch` fences a replaced coordinator in Kafka; here a lock does, or the commit before the marker.
-    """
+    """Return the end marker of a transaction; only Kafka fences a replaced coordinator by `coordinator_epoch`."""
     record = pa.record_batch(
         {
             "timestamp": integers([now_ms]),

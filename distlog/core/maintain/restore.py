@@ -1,12 +1,8 @@
 """Restores the segments of an older version that vacuum has not deleted, and keeps the later ones.
 
-Retention, delete-records and compaction only change metadata. Vacuum keeps the files of all versions from the vacuum
-horizon on.
-
-Where compaction or merging replaced segments, whole groups of old segments replace the new ones again. The new
-segment stays if an old one of its group was deleted, or if it also has later records, or earlier ones that a restore
-brought back. In a compacted topic no earlier segment comes back then, since deleted keys would come back. The same
-applies where later segments were compacted twice, because their tombstones may have been dropped. Segments that were
+Where compaction or merging replaced segments, a whole group of old segments replaces the new one again, unless an old
+one was deleted, or the new one also has other records. In a compacted topic no earlier segment comes back then, and
+none before segments that were compacted twice: keys could come back whose tombstones were dropped. Segments that were
 both added and removed since the version come back as well, to leave no gap in the log.
 """
 

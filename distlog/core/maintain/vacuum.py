@@ -88,11 +88,7 @@ def removed_files_held(storage: Storage) -> AbstractContextManager[object]:
 
 
 class Referenced:
-    """The segments and bundles that a version of the topic from the vacuum horizon `floor` to `head` references.
-
-    In the `restored` versions a log may begin earlier than in the previous version. Commits from the version `oldest`
-    on exist, unless another vacuum deletes them concurrently.
-    """
+    """The segments and bundles that a version of the topic from the vacuum horizon `floor` to `head` references."""
 
     def __init__(self, storage: Storage, log: CommitLog, head: Snapshot, floor: int, oldest: int = MAX_LONG) -> None:
         if floor + 1 < head.log_floor:
@@ -103,7 +99,9 @@ class Referenced:
         removed.add_snapshot(head)
         for version in removed.before_drops:
             removed.add_snapshot(log.load(version=version, include_dropped=True))
-        self.topic, self.stems, self.restored = head.name, removed.stems, tuple(removed.restored)
+        self.topic, self.stems = head.name, removed.stems
+        #: Versions in which a log may begin earlier than in the previous version.
+        self.restored = tuple(removed.restored)
         self._storage, self._log, self._head, self._oldest = storage, log, head, min(oldest, head.log_floor)
         #: The segments that existing commits removed; None before they are read.
         self._removed: set[FoundStem] | None = None

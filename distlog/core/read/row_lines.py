@@ -133,14 +133,12 @@ def iso_times(column: pa.Array) -> pa.Array:
 
 
 class Style(NamedTuple):
-    """The forms of null, bytes, times, and lists of headers.
-
-    `header` has the texts before the key and the value of a header, after the value, and between two headers.
-    """
+    """The forms of null, bytes, times, and lists of headers."""
 
     null: str
     of_bytes: Callable[[pa.Array], pa.Array]
     of_times: Callable[[pa.Array], pa.Array]
+    #: The texts before the key and the value of a header, after the value, and between two headers.
     header: tuple[str, str, str, str]
     of_lists: Callable[[pa.Array], pa.Array] = raw
 

@@ -185,9 +185,7 @@ def _source_of(source: Any, context: str) -> _Server | _SchemaDict | _Topic:
 
 class _SchemaDict:
     def __init__(self, schemas: Mapping[int, Any]) -> None:
-        self._schemas = {
-            whole_number("a schema's id", number): _schema_of(schema) for number, schema in schemas.items()
-        }
+        self._schemas = {whole_number("a schema's id", number): _parse(schema) for number, schema in schemas.items()}
 
     def by_id(self, schema_id: int) -> _Registered:
         if schema_id not in self._schemas:
@@ -203,7 +201,7 @@ class _SchemaDict:
         return f"{len(self._schemas)} schemas"
 
 
-def _schema_of(schema: Any) -> _Registered:
+def _parse(schema: Any) -> _Registered:
     if isinstance(schema, Schema) and schema.imports:
         raise InvalidConfigError("a schema with imports needs its registry: use the registry's address")
     if isinstance(schema, Schema):

@@ -522,21 +522,20 @@ def list_segments(topic: RemoteTopic) -> list[ListedSegment]:
     """List the uploaded segments that have a manifest and a log, with one listing per partition, and one more."""
     names = (paths.last_part(folder) for folder in topic.bucket.list_folders(topic.folder))
     numbers = sorted(int(name) for name in names if _PARTITION.fullmatch(name) and int(name) < MAX_PARTITIONS)
-    listings = in_parallel(lambda number: list(_list_partition(topic, number)), numbers)
+    listings = in_parallel(partial(_list_partition, topic), numbers)
     return [segment for segments in listings for segment in segments]
 
 
-def _list_partition(topic: RemoteTopic, partition: int) -> Iterator[ListedSegment]:
+def _list_partition(topic: RemoteTopic, partition: int) -> list[ListedSegment]:
     objects: dict[str, dict[str, int]] = {}
     for file in topic.bucket.list(f"{topic.folder}/{partition}"):
         if match := _OBJECT.fullmatch(paths.last_part(file.name)):
             objects.setdefault(match["stem"], {})[match["suffix"]] = file.size
-    for stem, sizes in sorted(objects.items()):
-        if MANIFEST in sizes and LOG in sizes:
-            yield ListedSegment(partition, stem, sizes)
-        elif MANIFEST in sizes:
-            file_name = topic.file(partition, stem, MANIFEST)
-            _log.warning("skipped a remote segment that is being deleted (file=%s)", file_name)
+    uploaded = {stem: objects[stem] for stem in sorted(objects) if MANIFEST in objects[stem]}
+    for stem in (stem for stem, sizes in uploaded.items() if LOG not in sizes):
+        file_name = topic.file(partition, stem, MANIFEST)
+        _log.warning("skipped a remote segment that is being deleted (file=%s)", file_name)
+    return [ListedSegment(partition, stem, sizes) for stem, sizes in uploaded.items() if LOG in sizes]
 
 
 def read_manifests(topic: RemoteTopic, listed: Iterable[ListedSegment]) -> list[RemoteSegment]:
