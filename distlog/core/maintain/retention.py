@@ -129,18 +129,10 @@ class RetentionReport(Shown):
         return {"version": self.version, "dry_run": self.dry_run, **sums, "config": limits, "partitions": rows}
 
     def _rows(self) -> list[dict[str, int]]:
+        names = ("records", "below_log_start", "above_size", "too_old", "newest_ms", "log_start_offset")
         return [
-            {
-                "partition": plan.partition,
-                "segments": len(plan.segments),
-                "bytes": plan.log_bytes,
-                "records": plan.records,
-                "below_log_start": plan.below_log_start,
-                "above_size": plan.above_size,
-                "too_old": plan.too_old,
-                "newest_ms": plan.newest_ms,
-                "log_start_offset": plan.log_start_offset,
-            }
+            {"partition": plan.partition, "segments": len(plan.segments), "bytes": plan.log_bytes}
+            | {name: getattr(plan, name) for name in names}
             for plan in self.partitions
         ]
 
@@ -317,8 +309,8 @@ class DeleteRecordsReport(Shown):
         return {"version": self.version, "partitions": self._rows()}
 
     def _rows(self) -> list[dict[str, int]]:
-        starts = self.log_start_offsets.items()
-        return [{"partition": number, "log_start_offset": offset} for number, offset in starts]
+        starts = self.log_start_offsets
+        return [{"partition": number, "log_start_offset": starts[number]} for number in starts]
 
 
 def _resolved(snapshot: Snapshot, offsets: Mapping[int, int]) -> dict[int, int]:

@@ -355,22 +355,18 @@ def group_table(storage: Storage, snapshot: Snapshot) -> Listing:
     return Listing(table_of_rows(rows, _TABLE), "groups and partitions")
 
 
-def _rows(state: GroupState, snapshot: Snapshot) -> list[dict[str, object]]:
-    rows = []
+def _rows(state: GroupState, snapshot: Snapshot) -> Iterator[dict[str, object]]:
     for number, partition in enumerate(snapshot.partitions):
         position, owner = state.positions.get(number), state.member(state.owners.get(number, ""))
-        rows.append(
-            {
-                "group": state.group,
-                "partition": number,
-                "position": position,
-                "log_end_offset": partition.log_end_offset,
-                "lag": None if position is None else max(0, partition.log_end_offset - position),
-                "member": owner.id if owner else None,
-                "name": owner.name if owner else None,
-            }
-        )
-    return rows
+        yield {
+            "group": state.group,
+            "partition": number,
+            "position": position,
+            "log_end_offset": partition.log_end_offset,
+            "lag": None if position is None else max(0, partition.log_end_offset - position),
+            "member": owner.id if owner else None,
+            "name": owner.name if owner else None,
+        }
 
 
 def reset_positions(
