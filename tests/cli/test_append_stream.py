@@ -134,7 +134,7 @@ def test_a_refused_record_is_named_by_its_line(cli: CommandLine, topic: distlog.
 def test_a_record_with_a_field_twice_is_a_bad_line(cli: CommandLine, topic: distlog.Topic) -> None:
     text = b'{"value": "a", "value": "b"}\n{"value": "c", "headers": [{"key": "h", "key": "i", "value": "1"}]}'
     command = ("append", "--format", "records")
-    assert "not a record: it has the field value twice" in cli(*command, stdin=text).err
+    assert "not a record: the line has the field value twice" in cli(*command, stdin=text).err
     assert cli.ok(*command, "--bad-lines", "skip", "--json", stdin=text).json["skipped"] == 2
 
 

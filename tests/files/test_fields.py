@@ -49,7 +49,7 @@ def test_lines_without_an_object_and_invalid_times_are_named() -> None:
     block = b'[1]\n{"at": 1}\n{"at": "soon"}\n{no'
     parsed_block = parsed(objects(timestamp="at"), block)
     assert bad_lines(parsed_block, block) == [(1, 0), (3, 1), (4, 1)]
-    assert "it must be an object" in parsed_block.bad[0].reason
+    assert "the line must be an object" in parsed_block.bad[0].reason
     (true,) = parsed(objects(timestamp="at"), b'{"at": true}').bad
     assert "not a time" in true.reason
 

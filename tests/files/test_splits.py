@@ -102,7 +102,7 @@ def test_a_reader_its_splits_and_its_reports_pickle_small(tmp_path: Path) -> Non
 def test_a_bad_line_is_named_by_its_file_and_number(tmp_path: Path, size: int | None) -> None:
     lines = [*(f'{{"n": {number}}}' for number in range(50)), "[7]", '{"n": 1}']
     (path,) = written(tmp_path, a__jsonl="\n".join(lines))
-    with pytest.raises(InvalidRecordError, match="it must be an object") as raised:
+    with pytest.raises(InvalidRecordError, match="the line must be an object") as raised:
         values([path], size)
     assert (raised.value.details["file"], raised.value.details["line"]) == (str(path), 51)
 

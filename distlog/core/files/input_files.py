@@ -170,7 +170,7 @@ def _files_of(storage: InputStorage, address: str) -> list[tuple[str, int]]:
     else:
         raise StorageError("the file or folder does not exist", file=shown(address))
     if not files:
-        raise StorageError("it has no files, or only hidden ones (_name, .name)", file=shown(address))
+        raise StorageError("the input has no files, or only hidden files (_name, .name)", file=shown(address))
     return files
 
 
@@ -370,9 +370,9 @@ class ReadOptions:
         """Raise InvalidConfigError for what cannot be meant, before anything is read."""
         check_unit(self.timestamp_unit)
         if self.format not in (None, *FORMATS):
-            raise InvalidConfigError(f"a format is one of {', '.join(FORMATS)}", format=self.format)
+            raise InvalidConfigError(f"format must be one of {', '.join(FORMATS)}", format=self.format)
         if self.bad_lines not in (FAIL, SKIP):
-            raise InvalidConfigError(f"bad lines are to {FAIL} or to {SKIP}", bad_lines=self.bad_lines)
+            raise InvalidConfigError(f"bad_lines must be {FAIL} or {SKIP}", bad_lines=self.bad_lines)
         is_text = self.format in (None, TEXT)
         if self.key_separator is not None and (not is_text or not self.key_separator):
             raise InvalidConfigError("--key-separator needs at least one character, and --format text")

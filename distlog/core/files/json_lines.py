@@ -186,7 +186,7 @@ class JsonRecords:
 
     def _record(self, record: Any) -> dict[str, Any]:
         if not isinstance(record, dict) or "value" not in record:
-            raise ValueError('it must be an object with at least a "value", as `distlog read --json` prints it')
+            raise ValueError('the line must be an object with at least a "value", as `distlog read --json` prints it')
         unknown = sorted(record.keys() - set(ACCEPTED) - set(IGNORED))
         if unknown:
             raise ValueError(f"unknown field {unknown[0]}; known are {', '.join(ACCEPTED)}")
@@ -203,7 +203,7 @@ def written_fields(line: str, names: Sequence[str]) -> dict[str, bytes | None]:
     """Return the fields among `names` as text or JSON. Raises ValueError for a line that is not an object."""
     value = json.loads(line)
     if not isinstance(value, dict):
-        raise ValueError("it must be an object")
+        raise ValueError("the line must be an object")
     fields_by_name = dict[str, bytes | None]()
     decoder, position = json.JSONDecoder(), line.index("{") + 1
     while (position := _after_spaces(line, position, ",")) < len(line) and line[position] == '"':
@@ -322,7 +322,7 @@ def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name, value in pairs:
         if name in fields:
-            raise ValueError(f"it has the field {name} twice")
+            raise ValueError(f"the line has the field {name} twice")
         fields[name] = value
     return fields
 

@@ -145,7 +145,7 @@ class TimeReader:
 def _checked(time: datetime, text: str) -> int:
     ms = to_ms(time)
     if ms < 0:
-        raise ValueError(f"it is before 1970: {text!r}")
+        raise ValueError(f"the time is before 1970: {text!r}")
     return ms
 
 

@@ -342,7 +342,7 @@ class _Image:
         self._count += 1
         self._bytes += size
         if self._count > _MOST_VALUES or self._bytes > _MOST_VALUE_BYTES:
-            text = f"{CLUSTER_METADATA} has more topics and settings than can be"
+            text = f"{CLUSTER_METADATA} has too many topics and settings"
             raise CorruptRecordError(text, most=_MOST_VALUES)
 
     def add_batches(self, batches: Batches, file: str) -> None:
@@ -359,9 +359,7 @@ class _Image:
         if (rows["attributes"] & CODEC_MASK).any():
             raise CorruptRecordError("a batch is compressed, and batches of metadata never are", file=file)
         if (rows["size"] > _MOST_BATCH_BYTES).any():
-            raise CorruptRecordError(
-                "a batch is larger than one of metadata can be", file=file, most=_MOST_BATCH_BYTES
-            )
+            raise CorruptRecordError("a batch of metadata is too large", file=file, most=_MOST_BATCH_BYTES)
         for value in _relevant_records(batches.data, rows, file, self.end_offset):
             self.add(value)
         self.end_offset = int(ends[-1])
@@ -377,7 +375,7 @@ def _relevant_records(data: Any, rows: np.ndarray, file: str, start_offset: int)
         raise CorruptRecordError(f"not a record of {CLUSTER_METADATA}: it has no known frame", file=file)
     relevant = values.filter(pc.is_in(pc.binary_slice(values, 0, 2), value_set=pa.array(_HEADS)))
     if (pc.max(pc.binary_length(relevant)).as_py() or 0) > _MOST_RECORD_BYTES:
-        raise CorruptRecordError("a record is larger than one of metadata can be", file=file, most=_MOST_RECORD_BYTES)
+        raise CorruptRecordError("a record of metadata is too large", file=file, most=_MOST_RECORD_BYTES)
     yield from relevant.to_pylist()
 
 
@@ -428,7 +426,7 @@ def read_cluster_metadata(folder: PartitionFolder, cluster_id: str | None, *, is
         folder.check_files(names)
         size = sum(map(folder.size, names))
         if size > _MOST_BYTES:
-            raise CorruptRecordError("the files are larger than metadata can be", bytes=size, most=_MOST_BYTES)
+            raise CorruptRecordError("the files of metadata are too large", bytes=size, most=_MOST_BYTES)
         image, epoch = _snapshot(folder, notes)
         epoch = max(epoch, _apply_log(folder, image, notes, is_clean=is_clean))
         # a snapshot, even an incomplete one, may have later records than were read
@@ -437,7 +435,7 @@ def read_cluster_metadata(folder: PartitionFolder, cluster_id: str | None, *, is
                 raise _missing(folder.path(file), image.end_offset)
         for name, settings_of_topic in image.settings.items():
             if sum(map(len, itertools.chain(*settings_of_topic.items()))) > _MOST_TOPIC_BYTES:
-                text = "a topic has larger settings than can be"
+                text = "the settings of a topic are too large"
                 raise CorruptRecordError(text, topic=short_text(name), most=_MOST_TOPIC_BYTES)
     except Exception as error:
         # the topics are imported even if these files are damaged
@@ -480,7 +478,7 @@ def _apply_log(folder: PartitionFolder, image: _Image, notes: list[str], *, is_c
     segments, epoch = folder.loaded.segments, -1
     if not segments:
         # a broker always has a log, which may be empty after its snapshot
-        raise CorruptRecordError("its log is missing", file=folder.path(""))
+        raise CorruptRecordError("the log of metadata is missing", file=folder.path(""))
     for base, following in zip(segments, [*list(segments)[1:], None], strict=True):
         if following is not None and following <= image.end_offset:
             continue

@@ -246,7 +246,7 @@ class GroupState:
         try:
             body = fields.parse(data)
             if not isinstance(body, dict):
-                raise ValueError("it must be an object")
+                raise ValueError("the state must be an object")
             if fields.LONG(body.pop("format", None)) > FORMAT:
                 raise UnsupportedVersionError("a newer distlog wrote this group: upgrade", file=file)
             fields.check_checksum(data)

@@ -114,7 +114,7 @@ class RemoteTopic:
         try:
             value = fields.parse(data)
             if not isinstance(value, dict):
-                raise ValueError("it must be an object")
+                raise ValueError("the manifest must be an object")
             if value.get("version") != _VERSION:
                 text = "a remote segment has a manifest of an unknown version: upgrade"
                 raise UnsupportedVersionError(text, file=file, version=repr(value.get("version"))[:40])
