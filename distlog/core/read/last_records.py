@@ -13,6 +13,7 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.format.kernels.record_write import fill_partitions
 from distlog.core.format.key_index import KeyBatches, Longs, hashes_of
 from distlog.core.format.record_batch import COLUMNS
+from distlog.core.read.lookup import last_with_key
 from distlog.core.read.scan import Record, plan_slices, to_records
 from distlog.core.segments.chunks import Isolation, IsolationLevel, SegmentSlice
 from distlog.core.segments.segment_reader import SegmentReader, read_slices
@@ -91,8 +92,12 @@ class _PartitionSearch:
         """Read the last batch of each key; for a key that is not visible there, the one before it, and so on."""
         positions, rows = batches
         while len(self.keys) and len(positions):
-            is_missing = np.isin(rows, np.searchsorted(hashes, hashes_of(self.keys)))
-            positions, rows = positions[is_missing], rows[is_missing]
+            if len(hashes) > 1:
+                is_missing = np.isin(rows, np.searchsorted(hashes, hashes_of(self.keys)))
+                positions, rows = positions[is_missing], rows[is_missing]
+            if len(self.keys) == 1 and len(positions) and self._read_point(part, int(positions[-1])):
+                positions, rows = positions[:-1], rows[:-1]
+                continue
             # of each row the last position
             last = len(rows) - 1 - np.unique(rows[::-1], return_index=True)[1]
             self._read(
@@ -102,6 +107,17 @@ class _PartitionSearch:
                 ]
             )
             positions, rows = np.delete(positions, last), np.delete(rows, last)
+
+    def _read_point(self, part: SegmentSlice, position: int) -> bool:
+        """Take the last record of the only missing key in a batch, if it has one; False if a scan must read it."""
+        partition, (key,) = part.segment.partition, self.keys.to_pylist()
+        if partition in self._isolation.aborted:
+            return False
+        records = last_with_key(self._reader, part, position, key)
+        for record in records or ():
+            self.records[key] = Record(partition, *record)
+            self.keys = self.keys.slice(1)
+        return records is not None
 
     def _read(self, slices: Sequence[SegmentSlice]) -> None:
         """Take the last record of each missing key in the slices."""

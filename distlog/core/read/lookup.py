@@ -19,7 +19,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,7 @@ from distlog.core.format.kernels.record_scan import (
     HEADER_LOCATION,
     LOCATION,
     NOT_APPEND_TIME,
+    SMALLEST_RECORD,
     find_batch,
     find_headers,
     find_records,
@@ -331,18 +332,62 @@ def _checked(segment: SegmentInfo, log: OpenLog, position: int) -> PointBatch:
     )
 
 
+def last_with_key(reader: SegmentReader, part: SegmentSlice, position: int, key: bytes) -> list[PointRecord] | None:
+    """The last record of the key in the batch at `position`, if it has one; None if a scan must read the batch."""
+    if not reader.storage.is_local:
+        return None
+    segment = part.segment
+    with suppress(CorruptionError, OSError):
+        for log in reader.logs.around(segment, position):
+            with suppress(_NeedsScanError):
+                return _last_with_key(part, log, position - log.start, key)
+    return None
+
+
+def _last_with_key(part: SegmentSlice, log: OpenLog, position: int, key: bytes) -> list[PointRecord]:
+    segment = part.segment
+    end = min(segment.log_bytes - log.start, log.data.size)
+    base_offset = int.from_bytes(log.view[position : position + 8], "big", signed=True)
+    end_offset = segment.next_offset - segment.shift
+    if find_batch(log.data, position, end, -1, segment.dense, end_offset, base_offset) != position:
+        raise _NeedsScanError
+    batch = _checked(segment, log, position)
+    records = _located(log, batch, batch.record_count, base_offset, MIN_LONG)
+    rows = np.flatnonzero(records.locations["key_size"] == len(key))
+    keys = records.data[records.locations["key_at"][rows, None] + np.arange(len(key))]
+    rows = rows[(keys == np.frombuffer(key, np.uint8)).all(axis=1)]
+    for row in rows[::-1].tolist():
+        record = _record(segment, batch, records, records.locations[row].item())
+        if part.start_offset <= record.offset < part.end_offset:
+            return [record]
+    return []
+
+
+class _Located(NamedTuple):
+    """The LOCATION rows of records in `view`; its bytes are also `data`."""
+
+    view: memoryview
+    data: npt.NDArray[np.uint8]
+    locations: npt.NDArray[Any]
+
+
 def _records(
     segment: SegmentInfo, log: OpenLog, batch: PointBatch, room: int, stored_offset: int, oldest: int
 ) -> Iterator[PointRecord]:
-    if batch.attributes & CONTROL:
-        return
+    if not batch.attributes & CONTROL:
+        records = _located(log, batch, room, stored_offset, oldest)
+        for location in records.locations.tolist():
+            yield _record(segment, batch, records, location)
+
+
+def _located(log: OpenLog, batch: PointBatch, room: int, stored_offset: int, oldest: int) -> _Located:
+    """The first records, at most `room`, from the offset and the time on."""
     view, data, start, end = log.view, log.data, batch.position + HEADER_SIZE, batch.position + batch.size
     if codec := batch.attributes & CODEC_MASK:
         view = decompress(codec, view[start:end])
         data, start, end = byte_array(view), 0, len(view)
-    by_append_time = batch.attributes & APPEND_TIME != 0
-    append_time = batch.max_timestamp if by_append_time else NOT_APPEND_TIME
-    locations = np.empty(room, LOCATION)
+    append_time = batch.max_timestamp if batch.attributes & APPEND_TIME else NOT_APPEND_TIME
+    locations = np.empty(min(room, (end - start) // SMALLEST_RECORD), LOCATION)
     first = max(stored_offset - batch.base_offset, 0)
     times = batch.base_timestamp, append_time
     count = find_records(
@@ -350,16 +395,19 @@ def _records(
     )
     if count < 0:
         raise _NeedsScanError
-    base_offset, kind = batch.base_offset + segment.shift, LOG_APPEND_TIME if by_append_time else CREATE_TIME
-    for delta, timestamp, key_at, key_size, value_at, value_size, headers_at, headers in locations[:count].tolist():
-        yield PointRecord(
-            base_offset + delta,
-            timestamp,
-            kind,
-            _bytes(view, key_at, key_size),
-            _bytes(view, value_at, value_size),
-            _headers(view, data, headers_at, headers) if headers else [],
-        )
+    return _Located(view, data, locations[:count])
+
+
+def _record(segment: SegmentInfo, batch: PointBatch, records: _Located, location: tuple[int, ...]) -> PointRecord:
+    delta, timestamp, key_at, key_size, value_at, value_size, headers_at, headers = location
+    return PointRecord(
+        batch.base_offset + segment.shift + delta,
+        timestamp,
+        LOG_APPEND_TIME if batch.attributes & APPEND_TIME else CREATE_TIME,
+        _bytes(records.view, key_at, key_size),
+        _bytes(records.view, value_at, value_size),
+        _headers(records.view, records.data, headers_at, headers) if headers else [],
+    )
 
 
 def _headers(view: memoryview, data: npt.NDArray[np.uint8], position: int, count: int) -> Headers:
