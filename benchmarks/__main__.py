@@ -18,6 +18,7 @@ from distlog import RetentionWarning
 NAMES = (
     "index",
     "points",
+    "keys",
     "routing",
     "codec",
     "topics",

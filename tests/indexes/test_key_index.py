@@ -59,6 +59,9 @@ def blocks(table: bytes, item_bytes: int) -> Iterator[bytes]:
 
 def decoded(index: bytes, entry_count: int) -> dict[int, list[int]]:
     """The positions of each hash, by plain Python."""
+    if entry_count == 0:
+        assert index == bytes(4)
+        return {}
     table_bytes = 12 * entry_count + 4 * -(-entry_count // 341)
     entries = list(struct.iter_unpack(">qi", b"".join(blocks(index[:table_bytes], 12))))
     postings = [number for (number,) in struct.iter_unpack(">i", b"".join(blocks(index[table_bytes:], 4)))]

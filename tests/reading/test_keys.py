@@ -281,6 +281,15 @@ def test_the_command_line_prints_the_records_of_keys(tmp_path: Path, cli: Comman
     assert "cannot be combined" in outcome.err
 
 
+def test_a_segment_without_keys_is_not_read(tmp_path: Path) -> None:
+    topic = topic_on(Storage(str(tmp_path / "t")), 1, CONFIG)
+    topic.append([{"value": b"%1000d" % number, "timestamp": NOW} for number in range(400)])
+    assert [segment.key_count for segment in segments(topic)] == [0]
+    assert topic.scan(keys="k").slices == []
+    assert topic.verify().ok
+    assert not topic.rebuild_indexes().rebuilt
+
+
 def test_a_get_asks_the_partition_of_the_default_partitioner_first(tmp_path: Path) -> None:
     topic = topic_on(Storage(str(tmp_path / "t")), 3, CONFIG)
     names = [b"k%d" % number for number in range(30)]

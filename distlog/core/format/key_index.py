@@ -5,7 +5,7 @@ Kafka has no key index. Its layout is in docs/formats.md.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from math import isqrt
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from distlog.core.format.kernels.key_entries import (
     collect_pairs,
     count_items,
     find_entries,
+    find_in_each,
     finish_sort,
     first_bad_block,
     hash_keys,
@@ -95,12 +96,17 @@ class KeyBatches(NamedTuple):
         return cls(all_positions[order], all_rows[order])
 
 
+#: The index of a log without keys.
+NO_ENTRIES = bytes(CRC_BYTES)
+NO_BATCHES, _FIRST_ROW = KeyBatches(_NONE, _NONE), np.zeros(1, np.int64)
 #: Yields ranges of bytes of an index, and gets their bytes.
 KeySearch = Generator[Ranges, Sequence[Any], KeyBatches]
 
 
 def search(entries: int, size: int, hashes: Longs) -> KeySearch:
     """Search an index of `size` bytes for sorted, distinct hashes. Raises CorruptIndexError, without a file."""
+    if size == len(NO_ENTRIES):
+        return NO_BATCHES
     entry_table = _Table(0, entries, ENTRY_BYTES)
     posting_table = _Table(entry_table.end, _items(size - entry_table.end, POSTING_BYTES), POSTING_BYTES)
     if entry_table.end > size or posting_table.end != size:
@@ -121,7 +127,7 @@ def search(entries: int, size: int, hashes: Longs) -> KeySearch:
             values[rows[window.rows]] = results
         reach *= _DEVIATIONS
     if values.min(initial=ABSENT) == ABSENT:
-        return KeyBatches(_NONE, _NONE)
+        return NO_BATCHES
     has_one = np.flatnonzero((values >= 0) & (values < ABSENT))
     positions, rows_of_positions = [values[has_one]], [has_one]
     # the number of a list ascends with its hash
@@ -144,6 +150,38 @@ def search(entries: int, size: int, hashes: Longs) -> KeySearch:
     return KeyBatches.of(positions, rows_of_positions)
 
 
+def search_each(
+    entries: Longs, sizes: Longs, key_hash: int, read: Callable[[Longs, Longs], Any]
+) -> dict[int, KeyBatches]:
+    """Search several indexes for one hash by one read of each; returns the results by index that this is enough for.
+
+    `read` returns bytes [starts[i], ends[i]) of each index i, back to back.
+    """
+    reach, block_items = (
+        _DEVIATIONS * (np.sqrt(entries).astype(np.int64) // 2 + 1),
+        _Table(0, 0, ENTRY_BYTES).block_items,
+    )
+    last = -(-entries // block_items)
+    expected = (key_hash * (entries / 2**63)).astype(np.int64)
+    firsts = np.minimum(np.maximum((expected - reach) // block_items, 0), last - 1)
+    ends = np.minimum((expected + reach) // block_items + 1, last)
+    ends_of_tables = entries * ENTRY_BYTES + last * CRC_BYTES
+    starts, stops = firsts * BLOCK_BYTES, np.minimum(ends * BLOCK_BYTES, ends_of_tables)
+    if (ends_of_tables > sizes).any():
+        return {}
+    blocks = byte_array(read(starts, stops))
+    stops_in_blocks = np.cumsum(stops - starts)
+    counts = np.minimum(ends * block_items, entries) - firsts * block_items
+    values = np.empty(len(entries), np.int64)
+    find_in_each(blocks, stops_in_blocks - (stops - starts), stops_in_blocks, counts, key_hash, values)
+    values[(values == IN_EARLIER_BLOCK) & (firsts == 0)] = ABSENT
+    values[(values == IN_LATER_BLOCK) & (ends == last)] = ABSENT
+    results = dict.fromkeys(np.flatnonzero(values == ABSENT).tolist(), NO_BATCHES)
+    for row in np.flatnonzero((values >= 0) & (values < ABSENT)).tolist():
+        results[row] = KeyBatches(values[row : row + 1], _FIRST_ROW)
+    return results
+
+
 class _Window(NamedTuple):
     """The items [start, end) of a table, in whole blocks, that are read for some rows of the targets."""
 
@@ -163,15 +201,16 @@ class _Table(NamedTuple):
     @property
     def end(self) -> int:
         """The position of the byte after the table."""
-        return self.begin + self.items * self.item_bytes + -(-self.items // self._block_items) * CRC_BYTES
+        return self.begin + self.items * self.item_bytes + -(-self.items // self.block_items) * CRC_BYTES
 
     @property
-    def _block_items(self) -> int:
+    def block_items(self) -> int:
+        """The number of items in a block."""
         return (BLOCK_BYTES - CRC_BYTES) // self.item_bytes
 
     def windows(self, starts: Longs, ends: Longs) -> list[_Window]:
         """The windows with the items [start, end) of each row; both ascend."""
-        per_block, last = self._block_items, -(-self.items // self._block_items)
+        per_block, last = self.block_items, -(-self.items // self.block_items)
         firsts = np.minimum(np.maximum(starts // per_block, 0), last - 1)
         lasts = np.minimum(np.maximum(-(-ends // per_block), firsts + 1), last)
         is_next = firsts[1:] > lasts[:-1] + _GAP_BLOCKS
@@ -184,7 +223,7 @@ class _Table(NamedTuple):
     def _window(self, first: int, end: int, rows: slice) -> _Window:
         """The window of the blocks [first, end)."""
         span = self.begin + first * BLOCK_BYTES, min(self.begin + end * BLOCK_BYTES, self.end)
-        per_block = self._block_items
+        per_block = self.block_items
         return _Window(span, first * per_block, min(end * per_block, self.items), rows)
 
 
@@ -248,8 +287,8 @@ class KeyIndexBuilder:
 
     def finish(self) -> tuple[bytes, int]:
         """The bytes of the index, and its number of entries."""
-        if not self._hashes:
-            return b"", 0
+        if not self.pairs:
+            return NO_ENTRIES, 0
         hashes, positions = sorted_pairs(np.concatenate(self._hashes), np.concatenate(self._positions))
         self._hashes, self._positions = [], []
         count, posting_count = count_items(hashes, positions)

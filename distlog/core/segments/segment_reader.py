@@ -40,7 +40,15 @@ from distlog.core.format.indexes import (
     TimestampOffset,
 )
 from distlog.core.format.kernels.batch_scan import WINDOW_BYTES, find_batches
-from distlog.core.format.key_index import KeyBatches, KeyIndexBuilder, KeySearch, Longs, Ranges, search
+from distlog.core.format.key_index import (
+    KeyBatches,
+    KeyIndexBuilder,
+    KeySearch,
+    Longs,
+    Ranges,
+    search,
+    search_each,
+)
 from distlog.core.format.record_batch import BatchWalk, Headers, headers_before_damage
 from distlog.core.segments.chunks import (
     Chunk,
@@ -277,6 +285,11 @@ class SegmentReader:
                 results[row] = self._tails.find(self, segment, hashes)
             elif segment.key_index_bytes:
                 searches[row] = search(segment.key_count, segment.key_index_bytes, hashes)
+        if len(hashes) == 1 and searches:
+            with_keys = [row for row in searches if segments[row].key_count]
+            for row, batches in self._key_in_each(segments, with_keys, int(hashes[0])).items():
+                results[row] = batches
+                del searches[row]
         blocks: dict[int, list[memoryview] | None] = dict.fromkeys(searches)
         while blocks:
             ranges = dict[int, Ranges]()
@@ -288,6 +301,24 @@ class SegmentReader:
                     results[row] = step
             blocks = self._key_blocks(segments, ranges)
         return results
+
+    def _key_in_each(
+        self, segments: Sequence[SegmentInfo], rows: Sequence[int], key_hash: int
+    ) -> dict[int, KeyBatches]:
+        """Search the indexes of the segments `rows` for one hash by one read of each, as far as this is enough."""
+        parts = [self.part(segments[row], ".keyindex") for row in rows]
+
+        def read(starts: Longs, ends: Longs) -> memoryview:
+            ranges = zip(parts, starts.tolist(), ends.tolist(), strict=True)
+            return self.storage.read_joined([part.range(start, end) for part, start, end in ranges])
+
+        entries, sizes = (
+            np.array([getattr(segments[row], name) for row in rows]) for name in ("key_count", "key_index_bytes")
+        )
+        # a search by itself reports which index is bad
+        with suppress(FileNotFoundError, StorageError):
+            return {rows[n]: batches for n, batches in search_each(entries, sizes, key_hash, read).items()}
+        return {}
 
     def _step(self, segment: SegmentInfo, search: KeySearch, blocks: Any) -> Ranges | KeyBatches | None:
         """The next ranges that a search needs, or its result, or None if the index is damaged."""

@@ -417,9 +417,10 @@ def _key_indexes(data: Any, batches: Batches, counts: Longs) -> tuple[list[bytes
     for count in counts.tolist():
         start, end = end, end + count
         rows, keys = batches[start:end], KeyIndexBuilder()
+        file, entry_count = b"", 0
         if rows["size"].sum() > LEAST_LOG_BYTES:
             keys.add(data, rows, -int(rows["position"][0]))
-        file, entry_count = keys.finish()
+            file, entry_count = keys.finish()
         files.append(file)
         entries.append(entry_count)
     return files, entries

@@ -15,7 +15,7 @@ ENTRY_BYTES, POSTING_BYTES = 12, 4
 BLOCK_ENTRIES = (BLOCK_BYTES - CRC_BYTES) // ENTRY_BYTES
 BLOCK_POSTINGS = (BLOCK_BYTES - CRC_BYTES) // POSTING_BYTES
 #: Results of a search that are not entries: the hash has none, or its entry lies before or after the given blocks.
-ABSENT, IN_EARLIER_BLOCK, IN_LATER_BLOCK = 1 << 40, (1 << 40) + 1, (1 << 40) + 2
+ABSENT, IN_EARLIER_BLOCK, IN_LATER_BLOCK, BAD_BLOCK = (result + (1 << 40) for result in range(4))
 
 
 @inlined
@@ -173,32 +173,57 @@ def _write_crcs(table: np.ndarray) -> None:
         put_int_at(table, end, 4, crc32c_of(NO_BYTES, table, start, end))
 
 
+@inlined
+def _bad_block(blocks: np.ndarray, start: int, end: int) -> int:
+    for block in range(start, end, BLOCK_BYTES):
+        crc_at = min(block + BLOCK_BYTES, end) - CRC_BYTES
+        if crc32c_of(NO_BYTES, blocks, block, crc_at) != int_at(blocks, crc_at, 4) & 0xFFFFFFFF:
+            return block
+    return -1
+
+
 @fill_kernel
 def first_bad_block(blocks: np.ndarray) -> int:
     """The position of the first block with another checksum than its content has; -1 if there is none."""
-    for start in range(0, blocks.size, BLOCK_BYTES):
-        end = min(start + BLOCK_BYTES, blocks.size) - CRC_BYTES
-        if crc32c_of(NO_BYTES, blocks, start, end) != int_at(blocks, end, 4) & 0xFFFFFFFF:
-            return start
-    return -1
+    return _bad_block(blocks, 0, blocks.size)
+
+
+@inlined
+def _find(blocks: np.ndarray, start: int, count: int, key_hash: int) -> int:
+    """The value of the hash's entry, or another result, by the `count` entries in the blocks from `start` on."""
+    low = 0
+    high = count
+    while low < high:
+        middle = (low + high) // 2
+        if int_at(blocks, start + _entry_at(middle), 8) < key_hash:
+            low = middle + 1
+        else:
+            high = middle
+    if low < count and int_at(blocks, start + _entry_at(low), 8) == key_hash:
+        value: int = int_at(blocks, start + _entry_at(low) + 8, 4)
+        return value
+    return IN_EARLIER_BLOCK if low == 0 else IN_LATER_BLOCK if low == count else ABSENT
 
 
 @fill_kernel
 def find_entries(blocks: np.ndarray, count: int, hashes: np.ndarray, values: np.ndarray) -> None:
     """Write the value of each hash's entry, or another result, by the `count` entries in `blocks`."""
     for row in range(hashes.size):
-        low = 0
-        high = count
-        while low < high:
-            middle = (low + high) // 2
-            if int_at(blocks, _entry_at(middle), 8) < hashes[row]:
-                low = middle + 1
-            else:
-                high = middle
-        if low < count and int_at(blocks, _entry_at(low), 8) == hashes[row]:
-            values[row] = int_at(blocks, _entry_at(low) + 8, 4)
-        else:
-            values[row] = IN_EARLIER_BLOCK if low == 0 else IN_LATER_BLOCK if low == count else ABSENT
+        values[row] = _find(blocks, 0, count, hashes[row])
+
+
+@fill_kernel
+def find_in_each(
+    blocks: np.ndarray, starts: np.ndarray, ends: np.ndarray, counts: np.ndarray, key_hash: int, values: np.ndarray
+) -> None:
+    """Write the value of the hash's entry in each of several indexes, or another result.
+
+    Bytes [starts[i], ends[i]) of `blocks` are some blocks of index i, with counts[i] entries.
+    """
+    for row in range(starts.size):
+        values[row] = BAD_BLOCK
+        if _bad_block(blocks, starts[row], ends[row]) < 0:
+            values[row] = _find(blocks, starts[row], counts[row], key_hash)
 
 
 @fill_kernel
