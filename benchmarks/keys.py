@@ -35,12 +35,12 @@ def run(rows: int = ROWS, s3_rows: int = S3_ROWS) -> list[dict[str, Any]]:
     """One dict per case: milliseconds, bytes and requests of reads by key."""
     with tempfile.TemporaryDirectory() as folder:
         topic = _topic(f"{folder}/topic", rows)
-        found = list(_local(topic, rows, folder))
+        measured = list(_local(topic, rows, folder))
     with S3Server() as server:
         topic = _topic(f"{server.url}/topic", s3_rows, server.options)
         server.delay_s = DELAY_S
-        found += _on_s3(topic, s3_rows, server)
-    return found
+        measured += _on_s3(topic, s3_rows, server)
+    return measured
 
 
 def _tables(rows: int) -> Iterator[pa.Table]:

@@ -178,6 +178,18 @@ FEATURES = (
         r"^spark:",
     ),
     Feature(
+        "reads by key",
+        (
+            "distlog/core/format/key_index.py",
+            "distlog/core/format/kernels/key_entries.py",
+            "distlog/core/read/keys.py",
+            "distlog/core/read/last_records.py",
+        ),
+        r"reading/test_keys|indexes/test_key_index",
+        "a GET a segment, and one a batch that has the key",
+        r"key\.index\.",
+    ),
+    Feature(
         "datasets and SQL",
         (
             "distlog/core/read/conditions.py",

@@ -26,7 +26,7 @@ PAGES = {path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8") for
 
 
 #: Pages with commands that the runner below runs; other pages have their own tests.
-NEEDS = ("tutorial.md", "python.md", "maintenance.md")
+NEEDS = ("tutorial.md", "python.md", "find.md", "maintenance.md")
 
 
 def run(command: str, folder: Path, cli: CommandLine) -> str:
