@@ -37,11 +37,11 @@ from distlog.core.kafka.adopt import AdoptedTopic, Replicas, adopt_topic, by_top
 from distlog.core.kafka.log_dir import (
     ClusterMetadata,
     ImportedSettings,
-    LeftStates,
     LogDir,
+    StoredTransactions,
     imported_settings,
-    joined_states,
-    most_complete,
+    merged_transactions,
+    newest_metadata,
     read_log_dir,
 )
 from distlog.core.kafka.partition_folder import PartitionName, without_broker
@@ -417,12 +417,12 @@ class AdoptReport(Shown):
         """A line for each part that was cut, left out or rebuilt, and for each topic that was not adopted."""
         folders = [f"{folder}: {reason}; it was left out" for folder, reason in self.left_out.items()]
         topics = [f"{topic.name}: {note}" for topic in self.adopted for note in topic.notes]
-        present = [f"{topic.name}: was adopted before" for topic in self.adopted if topic.was_there]
+        present = [f"{topic.name}: was adopted before" for topic in self.adopted if topic.existed]
         errors = [f"{topic.name}: not adopted: {topic.error}" for topic in self.adopted if topic.error]
         return (*folders, *topics, *present, *errors)
 
     def __str__(self) -> str:
-        adopted = [topic for topic in self.adopted if not topic.error and (topic.partitions or not topic.was_there)]
+        adopted = [topic for topic in self.adopted if not topic.error and (topic.partitions or not topic.existed)]
         verb = "would adopt" if self.dry_run else "adopted"
         size = sum(partition.log_bytes for topic in adopted for partition in topic.partitions)
         failed = f"; {counted(sum(bool(topic.error) for topic in self.adopted), 'topic')} failed"
@@ -546,8 +546,8 @@ def adopt(
     if len(log_dirs) > 1 and url is None:
         text = "several directories cannot be adopted by hard links: give the address where the topics will be"
         raise InvalidTopicError(text, directories=len(log_dirs))
-    states = joined_states([log_dir.left_states for log_dir in log_dirs])
-    clusters = most_complete(log_dir.metadata for log_dir in log_dirs if log_dir.metadata is not None)
+    states = merged_transactions([log_dir.stored_transactions for log_dir in log_dirs])
+    clusters = newest_metadata(log_dir.metadata for log_dir in log_dirs if log_dir.metadata is not None)
     replicas_by_topic = by_topic(log_dirs, _chosen_names(log_dirs, topics))
     if is_folder and len(replicas_by_topic) > 1:
         raise InvalidTopicError(
@@ -625,7 +625,7 @@ def _adopt(
     replicas: Replicas,
     target: Storage,
     settings: ImportedSettings,
-    states: LeftStates,
+    states: StoredTransactions,
     *,
     by_links: bool,
     dry_run: bool,
@@ -633,7 +633,7 @@ def _adopt(
     adopted, log, snapshot = adopt_topic(
         replicas, target, settings.config, states, by_links=by_links, dry_run=dry_run
     )
-    if not adopted.was_there:
+    if not adopted.existed:
         notes = (*adopted.notes, *settings.notes)
         adopted = dataclasses.replace(adopted, settings=settings.values, notes=notes)
     if snapshot is None:

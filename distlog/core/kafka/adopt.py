@@ -43,7 +43,7 @@ from distlog.core.errors import (
 from distlog.core.format.indexes import encode_transactions
 from distlog.core.format.record_batch import read_headers
 from distlog.core.kafka.adopted_segment import AdoptedPartition, AdoptedSegment, read_partition
-from distlog.core.kafka.log_dir import LeftStates, LogDir
+from distlog.core.kafka.log_dir import LogDir, StoredTransactions
 from distlog.core.kafka.partition_folder import (
     Epochs,
     PartitionFolder,
@@ -71,13 +71,13 @@ Replicas = Mapping[PartitionName, Sequence[LogDir]]
 
 @dataclass(frozen=True, slots=True)
 class AdoptedTopic:
-    """The outcome for a topic of the log directories, at `url`; `was_there`: an earlier import made it."""
+    """The outcome for a topic of the log directories, at `url`; `existed`: an earlier import made it."""
 
     name: str
     url: str
     partitions: tuple[AdoptedPartition, ...] = ()
     notes: tuple[str, ...] = ()
-    was_there: bool = False
+    existed: bool = False
     states: tuple[PartitionState, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     error: DistlogError | None = None
@@ -87,7 +87,7 @@ class AdoptedTopic:
         """The outcome in a word; the topic of an earlier import is extended, or unchanged."""
         if self.error is not None:
             return "failed"
-        if self.was_there:
+        if self.existed:
             return "extended" if self.partitions else "unchanged"
         return "adopted"
 
@@ -96,7 +96,13 @@ _Adoption = tuple[AdoptedTopic, CommitLog, Snapshot | None]
 
 
 def adopt_topic(
-    replicas: Replicas, topic: Storage, config: TopicConfig, states: LeftStates, *, by_links: bool, dry_run: bool
+    replicas: Replicas,
+    topic: Storage,
+    config: TopicConfig,
+    states: StoredTransactions,
+    *,
+    by_links: bool,
+    dry_run: bool,
 ) -> _Adoption:
     """Import the partitions `replicas` as the topic in the folder `topic`, and return its snapshot, too.
 
@@ -149,7 +155,7 @@ def adopt_topic(
     return adopt_topic(replicas, topic, config, states, by_links=by_links, dry_run=dry_run)
 
 
-def with_end_markers(partition: AdoptedPartition, states: LeftStates) -> AdoptedPartition:
+def with_end_markers(partition: AdoptedPartition, states: StoredTransactions) -> AdoptedPartition:
     """Return the partition with the end markers of decided open transactions, and notes on all open transactions."""
     # a coordinator decides in `__transaction_state`, and then has a marker written to every partition; a broker that
     # was killed before the last marker writes the missing ones at startup, and so does an import of its logs
@@ -430,7 +436,7 @@ class _Growth:
             added = ", without records" if first == end_offset else f" the offsets from {first} to {end_offset}"
             notes.append(f"partition {part.name.partition}: added{added}")
         notes += _notes(self._new, len(existing.partitions))
-        adopted = AdoptedTopic(existing.name, topic.url, tuple(self._new), tuple(notes), was_there=True)
+        adopted = AdoptedTopic(existing.name, topic.url, tuple(self._new), tuple(notes), existed=True)
         if dry_run or not self._new:
             if not dry_run:
                 remove_mark(topic)

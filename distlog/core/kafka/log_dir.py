@@ -73,7 +73,7 @@ class LogDir:
     left_out: Mapping[str, str]
     #: By name of the checkpoint file, the offsets of partitions.
     checkpoints: Mapping[str, Mapping[PartitionName, int]]
-    left_states: LeftStates
+    stored_transactions: StoredTransactions
     metadata: ClusterMetadata | None
 
     def folder(self, name: PartitionName) -> PartitionFolder:
@@ -87,7 +87,7 @@ class LogDir:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftStates:
+class StoredTransactions:
     """The newest state per transactional id in the partitions of `__transaction_state` of a log directory."""
 
     by_id: Mapping[str, TransactionState] = field(default_factory=dict)
@@ -102,15 +102,15 @@ class LeftStates:
         return None
 
 
-def joined_states(of_directories: Sequence[LeftStates]) -> LeftStates:
+def merged_transactions(of_directories: Sequence[StoredTransactions]) -> StoredTransactions:
     """Merge the states of several log directories; the newest state of an id applies."""
     states = [state for directory in of_directories for state in directory.by_id.values()]
     states.sort(key=lambda state: (state.updated_ms, state.status.value))
     notes = dict.fromkeys(note for directory in of_directories for note in directory.notes)
-    return LeftStates({state.transactional_id: state for state in states}, tuple(notes))
+    return StoredTransactions({state.transactional_id: state for state in states}, tuple(notes))
 
 
-def left_states(folders: Iterable[PartitionFolder]) -> LeftStates:
+def read_transactions(folders: Iterable[PartitionFolder]) -> StoredTransactions:
     """Read the states in `__transaction_state`; a partition that cannot be read is noted."""
     states, notes = dict[str, TransactionState](), list[str]()
     for folder in folders:
@@ -120,7 +120,7 @@ def left_states(folders: Iterable[PartitionFolder]) -> LeftStates:
                 notes.append(f"{name}: transactions that were decided later are not known: {damage}")
         except DistlogError as error:
             notes.append(f"{name}: which transactions were decided is not known: {error}")
-    return LeftStates(states, tuple(notes))
+    return StoredTransactions(states, tuple(notes))
 
 
 def _read_states(folder: PartitionFolder, states: dict[str, TransactionState]) -> CorruptRecordError | None:
@@ -202,7 +202,7 @@ def _read(storage: Storage, folders: Sequence[str], siblings: Iterable[str], lin
         tuple(sorted((files.keys() | linked) - {*metadata})),
         left_out,
         checkpoints,
-        left_states(_folders(storage, files, names_around, TRANSACTIONS_TOPIC)),
+        read_transactions(_folders(storage, files, names_around, TRANSACTIONS_TOPIC)),
         next(clusters, None),
     )
 
@@ -387,7 +387,7 @@ _MAGIC, _MAGIC_AT = 2, 16
 _SEARCHED_BYTES, _MOST_COMPARED_BYTES = 4 << 20, 64 << 20
 
 
-def most_complete(replicas: Iterable[ClusterMetadata]) -> list[ClusterMetadata]:
+def newest_metadata(replicas: Iterable[ClusterMetadata]) -> list[ClusterMetadata]:
     """Return the most complete metadata per cluster, with the notes on all of its replicas."""
     clusters = dict[str | None, list[ClusterMetadata]]()
     for replica in replicas:

@@ -94,7 +94,7 @@ class PartitionFolder:
             return self.log(name)
         with failing_as("open the log", self.path(name)):
             file = SparseMap(self.open_file(name))
-        sample = positions[:: -(-len(positions) // _SAMPLED)]
+        sample = positions[:: -(-len(positions) // _SAMPLE_SIZE)]
         if file.is_in_memory(sample.tolist(), HEADER_SIZE) or not _are_batches(file, sample, positions):
             return SourceLog(lambda start, end: file.data[start:end], len(file.data))
         file.read_nothing_ahead()
@@ -378,7 +378,7 @@ _WINDOW_BYTES, _READ_BYTES = 64 << 20, 4 << 20
 #: pages a second, or 440 MB sequentially.
 _WORTH_BYTES = 12 << 10
 #: The number of sampled positions, and the share that must be right: other headers are fetched one by one.
-_SAMPLED, _MOST = 64, 0.95
+_SAMPLE_SIZE, _LEAST_SHARE = 64, 0.95
 _NONE: Positions = np.zeros(0, np.int64)
 
 
@@ -419,4 +419,4 @@ def _are_batches(log: SparseMap, sample: Positions, positions: Positions) -> boo
     log.announce(sample.tolist(), HEADER_SIZE)
     ends = np.append(positions[1:], len(log.data))[np.searchsorted(positions, sample)]
     sizes = [size_of_first(log.data[position : position + HEADER_SIZE]) for position in sample]
-    return bool((sample + sizes == ends).mean() >= _MOST)
+    return bool((sample + sizes == ends).mean() >= _LEAST_SHARE)

@@ -64,7 +64,7 @@ _BUNDLE = -1
 _log = logging.getLogger(__name__)
 
 #: (partition, stem): together they name a segment's files; (None, stem) names the bundle that it may be in.
-FoundStem = tuple[int | None, str]
+FileStem = tuple[int | None, str]
 Numbers = npt.NDArray[np.int64]
 
 
@@ -104,10 +104,10 @@ class Referenced:
         self.restored = tuple(removed.restored)
         self._storage, self._log, self._head, self._oldest = storage, log, head, min(oldest, head.log_floor)
         #: The segments that existing commits removed; None before they are read.
-        self._removed: set[FoundStem] | None = None
+        self._removed: set[FileStem] | None = None
 
     def unreferenced(
-        self, files: Sequence[FileInfo], floor: int, removed: Set[FoundStem] = frozenset()
+        self, files: Sequence[FileInfo], floor: int, removed: Set[FileStem] = frozenset()
     ) -> list[FileInfo]:
         """Return the segment files and bundles among `files` that no version references, or will reference."""
         stemmed = [(file, stem) for file in files if (stem := stem_of(file.name, self.topic))]
@@ -118,29 +118,29 @@ class Referenced:
             if not held and (is_below(stem, floor) or stem in removed or self._is_removed(stem))
         ]
 
-    def _is_removed(self, stem: FoundStem) -> bool:
+    def _is_removed(self, stem: FileStem) -> bool:
         """Return whether a commit has removed a broker's segment: the names of other segments have a version."""
         if paths.is_own_stem(stem[1]):
             return False
         if self._removed is None:
             end, log_floor = self._head.version + 1, self._head.log_floor
             try:
-                self._removed = removed_exactly(self._storage, self._log, max(self._oldest, 1), end)
+                self._removed = exact_removals(self._storage, self._log, max(self._oldest, 1), end)
             except (CorruptMetadataError, OffsetOutOfRangeError):
                 # of a topic that was dropped below the horizon, or deleted concurrently by another run
                 if self._oldest >= log_floor:
                     raise
-                self._removed = removed_exactly(self._storage, self._log, log_floor + 1, end)
+                self._removed = exact_removals(self._storage, self._log, log_floor + 1, end)
         return stem in self._removed
 
 
-def stem_of(name: str, topic: str) -> FoundStem | None:
+def stem_of(name: str, topic: str) -> FileStem | None:
     """Parse the stem in the relative name of a segment's file or a bundle; None for any other file."""
     bundle = paths.parse_bundle_file(name)
     return (None, bundle) if bundle else paths.parse_segment_file(name, topic)
 
 
-def is_below(stem: FoundStem, version: int) -> bool:
+def is_below(stem: FileStem, version: int) -> bool:
     """Return whether the file's writer read a version below `version`; False for a broker's file, which has none."""
     read_version = paths.stem_read_version(stem[1])
     return read_version is not None and read_version < version
@@ -362,7 +362,7 @@ def _commit_floors(log: CommitLog, snapshot: Snapshot, floor: int, log_floor: in
 def _free(storage: Storage, log: CommitLog, head: Snapshot, floor: int, folders: Sequence[str]) -> list[FileInfo]:
     """Delete and return the files that need no new horizon, the logs first."""
     referenced = Referenced(storage, log, head, floor)
-    removed = removals(storage, head.gc_floor + 1, floor + 1, exactly=True).exactly or set()
+    removed = removals(storage, head.gc_floor + 1, floor + 1, exact=True).exact_stems or set()
     chunks = _chunks_of(storage, folders)
     freed = [file for chunk in chunks for file in referenced.unreferenced(chunk, head.gc_floor, removed)]
     for is_log in (True, False):
@@ -527,7 +527,7 @@ def obsolete_checkpoints(
 
 
 class StemSet:
-    """A set of FoundStem of eight bytes each, with false positives."""
+    """A set of FileStem of eight bytes each, with false positives."""
 
     def __init__(self) -> None:
         self._runs: list[npt.NDArray[np.uint64]] = []
@@ -539,7 +539,7 @@ class StemSet:
     def __bool__(self) -> bool:
         return bool(self._runs or self._new)
 
-    def __contains__(self, stem: FoundStem) -> bool:
+    def __contains__(self, stem: FileStem) -> bool:
         return bool(self.has([stem])[0])
 
     def add(self, partitions: Numbers, stems: Sequence[str], rows: Numbers) -> None:
@@ -554,7 +554,7 @@ class StemSet:
         if self._count >= _RUN:
             self._sort()
 
-    def has(self, stems: Sequence[FoundStem]) -> npt.NDArray[np.bool_]:
+    def has(self, stems: Sequence[FileStem]) -> npt.NDArray[np.bool_]:
         """Flag the `stems` in the set."""
         self._sort()
         partitions = np.array([_BUNDLE if number is None else number for number, _ in stems], np.int64)
@@ -583,10 +583,11 @@ def _hashes(partitions: Numbers, numbers: npt.NDArray[np.uint64]) -> npt.NDArray
 
 @dataclass(slots=True)
 class Removals:
-    """The segments that the commits of some versions removed: `stems`, and, if needed, the same ones `exactly`."""
+    """The segments that the commits of some versions removed."""
 
     stems: StemSet = field(default_factory=StemSet)
-    exactly: set[FoundStem] | None = None
+    #: The same stems without false positives, if they are needed.
+    exact_stems: set[FileStem] | None = None
     #: The versions of restores, and the versions right before drops, which name no segments.
     restored: list[int] = field(default_factory=list)
     before_drops: list[int] = field(default_factory=list)
@@ -594,9 +595,9 @@ class Removals:
     def remove(self, partitions: Numbers, stems: Sequence[str], stem_rows: Numbers) -> None:
         """Note the segments (partition, `stems[row]`)."""
         self.stems.add(partitions, stems, stem_rows)
-        if self.exactly is not None:
+        if self.exact_stems is not None:
             rows = zip(partitions.tolist(), (stems[number] for number in stem_rows.tolist()), strict=True)
-            self.exactly.update(stem for number, name in rows for stem in ((number, name), (None, name)))
+            self.exact_stems.update(stem for number, name in rows for stem in ((number, name), (None, name)))
 
     def add_snapshot(self, snapshot: Snapshot) -> None:
         """Note the segments of a snapshot, with the active ones."""
@@ -606,9 +607,9 @@ class Removals:
             self.remove(np.full(len(stems), number), stems, np.arange(len(stems)))
 
 
-def removals(storage: Storage, start: int, end: int, *, exactly: bool = False) -> Removals:
+def removals(storage: Storage, start: int, end: int, *, exact: bool = False) -> Removals:
     """Read the removals of the commits of versions [start, end), which must exist."""
-    removed = Removals(exactly=set() if exactly else None)
+    removed = Removals(exact_stems=set() if exact else None)
     previous_id: str | None = None
     for file, data in _files(storage, start, end):
         try:
@@ -625,12 +626,12 @@ def removals(storage: Storage, start: int, end: int, *, exactly: bool = False) -
     return removed
 
 
-def removed_exactly(storage: Storage, log: CommitLog, start: int, end: int) -> set[FoundStem]:
+def exact_removals(storage: Storage, log: CommitLog, start: int, end: int) -> set[FileStem]:
     """Return the segments that these commits removed, also by a drop, exactly."""
-    removed = removals(storage, start, end, exactly=True)
+    removed = removals(storage, start, end, exact=True)
     for version in removed.before_drops:
         removed.add_snapshot(log.load(version=version, include_dropped=True))
-    return removed.exactly or set()
+    return removed.exact_stems or set()
 
 
 def _files(storage: Storage, start: int, end: int) -> Iterator[tuple[str, bytes]]:

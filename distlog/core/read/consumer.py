@@ -78,7 +78,7 @@ class Consumer:
         self._window: Window | None = None
         #: The offsets at which partitions were cut off, if these are below their positions.
         self._cuts: dict[int, int] = {}
-        self._use, self._gate, self._is_closed = threading.Lock(), threading.Lock(), False
+        self._use_lock, self._gate, self._is_closed = threading.Lock(), threading.Lock(), False
         self._is_entered, self._commits_at_end, self._process = False, True, os.getpid()
         # a plain lock, not an Event: a signal handler may interrupt the thread that waits, and end its pause
         self._gate.acquire()
@@ -135,11 +135,11 @@ class Consumer:
         self._is_closed = True
         with suppress(RuntimeError):
             self._gate.release()
-        if not self._is_entered and self._use.acquire(blocking=False):
+        if not self._is_entered and self._use_lock.acquire(blocking=False):
             try:
                 self._assignment.leave()
             finally:
-                self._use.release()
+                self._use_lock.release()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Consumer cannot be pickled: pickle its topic, and call consume() in the other process")
@@ -265,9 +265,9 @@ class Consumer:
         """Return the free lock, for a `with` block. Raises RuntimeError if another thread holds it."""
         if self._is_inherited:
             raise RuntimeError("a forked child cannot use the consumer of its parent: make one in the child")
-        if self._use.locked():
+        if self._use_lock.locked():
             raise RuntimeError("another thread uses this consumer: make a consumer for each thread")
-        return self._use
+        return self._use_lock
 
     @property
     def _is_inherited(self) -> bool:

@@ -39,7 +39,7 @@ class FieldReader:
     """Fields of Kafka's own records; `noun` and `topic` name the record in a CorruptRecordError."""
 
     def __init__(self, data: bytes, noun: str, topic: str) -> None:
-        self._data, self._at, self._noun, self._topic = data, 0, noun, topic
+        self._data, self._position, self._noun, self._topic = data, 0, noun, topic
         self.is_flexible = False
 
     def number(self, form: str) -> int:
@@ -84,16 +84,15 @@ class FieldReader:
         return self.read(self.number(">i"))
 
     def read(self, size: int) -> bytes:
-        if not 0 <= size <= len(self._data) - self._at:
-            raise self._corrupt(
-                f"a field at position {self._at} needs {size} bytes, and {len(self._data) - self._at} are left"
-            )
-        self._at += size
-        return self._data[self._at - size : self._at]
+        room = len(self._data) - self._position
+        if not 0 <= size <= room:
+            raise self._corrupt(f"a field at position {self._position} needs {size} bytes, and {room} are left")
+        self._position += size
+        return self._data[self._position - size : self._position]
 
     def finish(self) -> None:
-        if self._at < len(self._data):
-            raise self._corrupt(f"{len(self._data) - self._at} bytes follow its fields")
+        if self._position < len(self._data):
+            raise self._corrupt(f"{len(self._data) - self._position} bytes follow its fields")
 
     def _corrupt(self, reason: str) -> CorruptRecordError:
         return CorruptRecordError(
