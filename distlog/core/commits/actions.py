@@ -194,10 +194,7 @@ class SetTransaction:
 
 @dataclass(frozen=True, slots=True)
 class ProducerBatches:
-    """The batches of producers that a commit adds, by partition, in offset order.
-
-    The first commit that names producers of a partition also lists batches of its earlier segments.
-    """
+    """The batches of producers that a commit adds, by partition, in offset order; the first also has earlier ones."""
 
     batches: Mapping[int, tuple[ProducerBatch, ...]]
 
@@ -275,10 +272,7 @@ def each_action(actions: Iterable[Action]) -> Iterator[Action]:
 
 
 def first_old_stem(actions: Sequence[Action], gc_floor: int) -> str | None:
-    """The stem of a file that the actions add, and that was started below `gc_floor`; None without one.
-
-    Files that the same actions remove, seal or restore were added before.
-    """
+    """The stem of a file that the actions add, and that was started below `gc_floor`; None without one."""
     stems = {stem for _, stem in _files(actions, Add | Active)}
     for action in actions:
         if isinstance(action, AddTable):
@@ -286,6 +280,7 @@ def first_old_stem(actions: Sequence[Action], gc_floor: int) -> str | None:
     old_stems = {stem for stem in stems if (version := stem_read_version(stem)) is not None and version < gc_floor}
     if not old_stems:
         return None
+    # files that the same actions remove, seal or restore were added before
     replaced_files = set(_files(actions, Remove | RemoveTable | Seal))
     restored = {action.partition for action in actions if isinstance(action, Restore)}
     added = (file for file in _files(actions, Add | AddTable | Active) if file[0] not in restored)

@@ -104,10 +104,7 @@ def row_count(snapshot: Snapshot) -> int:
 
 
 def write(storage: Storage, snapshot: Snapshot, *, is_newest: bool = True) -> str:
-    """Write a full checkpoint of `snapshot` and, if it `is_newest`, the hint; returns its name.
-
-    Raises ValueError or CorruptMetadataError when readers would refuse the checkpoint.
-    """
+    """Write a full checkpoint of `snapshot` and, if it `is_newest`, the hint; returns its name."""
     data = encode(snapshot)
     name = paths.checkpoint_file(snapshot.version, _digest(data))
     decode(data, name)
@@ -154,11 +151,7 @@ def _put(storage: Storage, name: str, data: bytes, *, is_newest: bool) -> None:
 
 
 def read(storage: Storage, name: str) -> Snapshot:
-    """The state that the checkpoint `name` holds, with the full one that it may need.
-
-    Raises CorruptMetadataError, or FileNotFoundError if the file is missing; then use another checkpoint. Raises
-    UnsupportedVersionError when only a newer library may read the topic.
-    """
+    """The state in the checkpoint `name`; raises CorruptMetadataError, FileNotFoundError, UnsupportedVersionError."""
     full = paths.base_of_checkpoint(name)
     names = [name] if full is None else [full, name]
     read_one = partial(_read_file, storage)

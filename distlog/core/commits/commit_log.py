@@ -214,10 +214,7 @@ class CommitLog:
         return snapshot
 
     def refresh(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot at the head, from an older one of the same topic; one request if there are no new commits.
-
-        Raises TopicNotFoundError when the topic was dropped, even if it was created again.
-        """
+        """The snapshot at the head, from an older one; TopicNotFoundError when the topic was dropped since."""
         try:
             head = self.still_exists(self.loader.follow(snapshot))
         except BehindFloorError:
@@ -582,10 +579,7 @@ def check_partition_count(count: int) -> None:
 
 
 class CurrentSnapshot:
-    """Holds the newest snapshot that one object has seen; safe between threads.
-
-    A pinned snapshot never changes; errors show the `pin_reason`.
-    """
+    """Holds the newest snapshot that one object has seen, or a pinned one; safe between threads."""
 
     def __init__(
         self, log: CommitLog, snapshot: Snapshot, *, pinned: bool = False, pin_reason: str = AT_A_VERSION

@@ -137,10 +137,7 @@ class TransactionTable:
         return recent or _find(self._columns, app_id, batch_id) or _find(self._silent, app_id, batch_id)
 
     def newest(self, app_id: str) -> int | None:
-        """Return the number of the application's batch that was committed last; None if no batch has a number.
-
-        If the application has committed in order, and a greater number then, it is that number.
-        """
+        """The number of the application's last batch, or the greatest one in order; None if no batch has a number."""
         ordered = self._ordered.newest(app_id)
         recent = (batch_id for app, batch_id in reversed(self._tail) if app == app_id)
         stored = (batch_id for part in (self._columns, self._silent) for _, batch_id in _ids_of(part, app_id))
@@ -174,10 +171,7 @@ class TransactionTable:
         return sum(int(part.nbytes) for part in (self._columns, self._silent) if len(part))
 
     def recorded(self, batch: Batch, info: TransactionInfo, former_ms: int) -> TransactionTable:
-        """This table with a batch of the next commit, which follows one of the time `former_ms`.
-
-        Raises ValueError if the batch was committed before, in the last thirty days.
-        """
+        """This table with a batch of the next commit, after one of `former_ms`; ValueError for a repeated batch."""
         app_id, batch_id = batch
         earlier = self.get(app_id, batch_id)
         if earlier and earlier.timestamp_ms >= info.timestamp_ms - KEPT_MS:
@@ -253,10 +247,7 @@ class TransactionTable:
 
 @dataclass(frozen=True, slots=True)
 class TransactionInfo:
-    """The time of the commit of an application's batch, and its `(start_offset, end_offset)` by partition.
-
-    `in_order` is the same as in SetTransaction.
-    """
+    """The commit of an application's batch, and its `(start_offset, end_offset)` by partition."""
 
     version: int
     timestamp_ms: int
@@ -309,10 +300,7 @@ def _ids_of(columns: pa.RecordBatch, app_id: str) -> Iterator[tuple[int, int | s
 
 
 class OrderedBatches:
-    """By application, the batches that it committed in order with its last KEPT_NUMBERS numbers; immutable.
-
-    They do not expire, and there are at most KEPT_NUMBERS of an application whose numbers grow.
-    """
+    """By application, the batches that it committed in order with its last KEPT_NUMBERS numbers; immutable."""
 
     __slots__ = ("_batches",)
 
@@ -321,10 +309,7 @@ class OrderedBatches:
 
     @classmethod
     def of(cls, columns: pa.RecordBatch) -> OrderedBatches:
-        """The batches in `columns`, in the order of their commits, without those that later ones make forgotten.
-
-        Raises ValueError for a batch without a number.
-        """
+        """The batches in `columns`, in the order of their commits; ValueError for a batch without a number."""
         newest, rows = dict[str, int](), list[tuple[int, Batch]]()
         names = zip(columns["app_id"].to_pylist(), columns["batch_id"].to_pylist(), strict=True)
         for row, (app_id, text) in reversed(list(enumerate(names))):
@@ -478,10 +463,7 @@ class ProducerTable:
 
 
 class ProducerBatch(NamedTuple):
-    """One batch of a producer; `timestamp` is the largest.
-
-    `coordinator_epoch` is of a marker. `last_sequence` is NONE for markers, and for data that is not numbered.
-    """
+    """One batch of a producer; `timestamp` is the largest. `last_sequence` is NONE for a marker."""
 
     producer_id: int
     producer_epoch: int
@@ -503,10 +485,7 @@ class ProducerBatch(NamedTuple):
 
 
 def sufficient_batches(batches: Iterable[ProducerBatch]) -> list[ProducerBatch]:
-    """Return the batches of a partition, in their order, that give the same states as `batches`.
-
-    These are the last KEPT_BATCHES of data, the markers, and the first batch of an open transaction of each producer.
-    """
+    """The batches of a partition, in their order, that give the same states as `batches`."""
     all_batches = list(batches)
     keeps, following = [False] * len(all_batches), dict[int, int]()
     first, ended_producers = dict[int, int](), set[int]()
@@ -655,10 +634,7 @@ def producer_columns(tables: Mapping[int, ProducerTable]) -> pa.RecordBatch:
 def producer_tables(
     columns: pa.RecordBatch, log_ends: npt.NDArray[np.int64], passed_ms: int
 ) -> dict[int, ProducerTable]:
-    """The table of each partition with producers, from columns of PRODUCER_SCHEMA; ValueError for wrong ones.
-
-    The logs end at `log_ends`. `passed_ms` is the snapshot's.
-    """
+    """The table of each partition with producers, from columns of PRODUCER_SCHEMA; ValueError for wrong ones."""
     columns = columns.select(PRODUCER_SCHEMA.names)
     if columns.schema.types != PRODUCER_SCHEMA.types or any(column.null_count for column in columns):
         raise ValueError("its producers are malformed")

@@ -130,10 +130,7 @@ def _defaults(kind: Any) -> Mapping[str, Any]:
 
 
 def check_column(name: str, column: pa.Array, check: Check) -> None:
-    """Raise ValueError unless `check` accepts each value of an Arrow column.
-
-    Only Integer and Text are checked: Arrow's type suffices for others.
-    """
+    """Raise ValueError unless an Integer or Text accepts each value; Arrow's type suffices for other checks."""
     if isinstance(check, Integer) and len(column):
         if len(column) <= _FEW:
             numbers = column.to_pylist()

@@ -251,10 +251,7 @@ class PartitionTable(Sequence[PartitionState]):
         )
 
     def changed(self, added: pa.RecordBatch, removed: pa.RecordBatch) -> PartitionTable:
-        """This table after a commit that adds and removes these segments, none of a partition with its own state.
-
-        Raises ValueError as `PartitionDraft` does.
-        """
+        """This table after a commit with these segments, none of a partition with its own state; or ValueError."""
         owners = numbers_of(added["partition"])
         if (owners[1:] < owners[:-1]).any():
             # the segments of a partition stay in the order in which the commit adds them

@@ -109,10 +109,7 @@ class PendingAppendQueue:
         read_version: int | None,
         is_keyed: bool,
     ) -> CommitRace:
-        """The race of an append, which other writers may commit unless it is too large or has Kafka transactions.
-
-        `batch` is the application's, if any. `is_keyed` says that all records have keys.
-        """
+        """The race of an append, which other writers may commit unless it is too large or has Kafka transactions."""
         append = pending_append(snapshot, segments, batch, is_keyed=is_keyed) if self._is_usable else None
         if append is None:
             return CommitRace(self.log, snapshot, "append", read_version=read_version)
@@ -135,10 +132,7 @@ class PendingAppendQueue:
 
 
 class AppendRace(CommitRace):
-    """The race of an append that other writers may commit, and whose writer may commit theirs.
-
-    If another writer commits the append, `commit` is that writer's, and the loop ends.
-    """
+    """The race of an append that another writer's commit may end, and whose writer may commit other appends."""
 
     def __init__(self, ticket: AppendTicket, snapshot: Snapshot, read_version: int | None) -> None:
         self._queue, self._ticket = ticket.queue, ticket
@@ -553,10 +547,7 @@ def _placed(appends: Iterable[Commit], head: Snapshot, ends: dict[int, int]) -> 
 def pending_append(
     snapshot: Snapshot, segments: Sequence[SegmentInfo], batch: SetTransaction | None, *, is_keyed: bool
 ) -> Commit | None:
-    """Return an append that other writers may commit; None for one of many segments, or one that depends on commits.
-
-    `batch` is the application's, if any. `is_keyed` says that all records have keys.
-    """
+    """An append that other writers may commit; None for many segments, or one that depends on commits."""
     is_small = not isinstance(segments, SegmentTable) and len(segments) > 0
     if not is_small or not paths.is_own_stem(segments[0].stem) or not all(map(is_plain, segments)):
         return None
@@ -596,10 +587,7 @@ def pending_file(append: Commit, data: bytes, storage: Storage, *, by_name: bool
 
 
 def read_pending(storage: Storage, file: str, topic_id: str) -> Commit | None:
-    """The append in this file, or without a request in its name; None if this library cannot commit it.
-
-    If its file was deleted since it was listed, the append was committed.
-    """
+    """The append in this file or its name; None if this library cannot commit it, or the file was deleted."""
     stem, text = paths.parse_pending_file(file) or "", paths.actions_in_pending_name(file)
     try:
         if text is None:

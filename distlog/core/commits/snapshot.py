@@ -129,10 +129,7 @@ class Snapshot:
 
 
 class PartitionDraft:
-    """A private, mutable copy of a PartitionState; every method raises ValueError when an invariant breaks.
-
-    Segments change in `end_commit`, which knows all holes to fill; offsets change with each action.
-    """
+    """A private, mutable copy of a PartitionState; every method raises ValueError when an invariant breaks."""
 
     def __init__(self, state: PartitionState) -> None:
         self._log_start_offset = state.log_start_offset
@@ -259,11 +256,7 @@ def apply(snapshot: Snapshot | None, commit: Commit) -> Snapshot:
 
 
 def fold(snapshot: Snapshot | None, commits: Iterable[Commit]) -> Snapshot:
-    """The state after `commits`, which follow `snapshot` without a gap; each container is copied once.
-
-    Raises CorruptMetadataError, with the commit's file, when a commit breaks an invariant, and
-    UnsupportedVersionError when a newer library set a config that this one cannot keep.
-    """
+    """The state after `commits`, which follow `snapshot` without a gap; CorruptMetadataError if one is invalid."""
     draft = _Draft(snapshot)
     version = -1
     try:
@@ -311,10 +304,7 @@ class _Draft:
         self._head = head
 
     def _starts_after_tables(self, actions: Sequence[Action]) -> list[SetLogStartOffset] | None:
-        """Return the new log starts of a commit with tables; None if it must be applied action by action.
-
-        The order of actions on one partition matters: only new log starts, within the log, may follow tables.
-        """
+        """The new log starts of a commit with tables; None if it must be applied action by action."""
         starts = [action for action in actions if isinstance(action, SetLogStartOffset)]
         if len(starts) < sum(isinstance(action, _OnPartition | ProducerBatches) for action in actions):
             return None

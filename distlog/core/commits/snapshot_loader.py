@@ -52,14 +52,12 @@ class BehindFloorError(Exception):
 
 
 class SnapshotLoader:
-    """Loads snapshots of the topic in `storage`, also of a dropped topic; `defaults` are for its config.
-
-    `listed_ms` is a time of the store's clock before the last listing.
-    """
+    """Loads snapshots of the topic in `storage`, also of a dropped topic; `defaults` are for its config."""
 
     def __init__(self, storage: Storage, defaults: Mapping[str, object] = NO_DEFAULTS) -> None:
         self._storage, self.defaults = storage, defaults
         self._files = CommitFiles(storage)
+        # a time of the store's clock before the last listing
         self.listed_ms = self._first_listed = 0
         #: The newest full checkpoint that this process has read at the head or written; the next ones add to it.
         self.full_checkpoint: str | None = None
@@ -353,10 +351,7 @@ class SnapshotLoader:
 
 
 class CheckpointWriter:
-    """Writes checkpoints of the topic in `storage`, one every `commits` commits; a failure only logs a warning.
-
-    `loader` has the full checkpoint on which incremental ones are based. Large ones may be written by a thread.
-    """
+    """Writes a checkpoint every `commits` commits, large ones in a thread; a failure only logs a warning."""
 
     def __init__(self, storage: Storage, commits: int, loader: SnapshotLoader) -> None:
         self._storage, self._commits, self._loader = storage, commits, loader

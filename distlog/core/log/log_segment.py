@@ -169,10 +169,7 @@ class ReadableSegment:
     def damage(
         self, durable: DurableEnd, numbers: Numbers | None = None, *, is_end_known: bool = False
     ) -> DamagedLogError | None:
-        """Return the error of a log that lost records before `durable`, or has sound batches past its end.
-
-        The end is the one in `numbers`, by default the state's.
-        """
+        """The error of a log that lost records before `durable`, or has sound batches past the end in `numbers`."""
         numbers, trailing = self._numbers if numbers is None else numbers, self.trailing(numbers)
         offset, position = int(numbers[NEXT_OFFSET]), int(numbers[POSITION])
         location = {"file": self.file, "position": position, "offset": offset}
@@ -279,10 +276,7 @@ class ReadableSegment:
 
 
 class LogSegment(ReadableSegment):
-    """A segment that takes appends, under the partition's lock; several processes may have it open.
-
-    After an error that leaves the files' content uncertain, every change is refused until `recover`.
-    """
+    """A segment that takes appends, under the partition's lock; after an uncertain change none until `recover`."""
 
     def __init__(
         self,
@@ -445,10 +439,7 @@ class LogSegment(ReadableSegment):
             )
 
     def recover(self, transactions: OpenTransactions, durable: DurableEnd = NOTHING_DURABLE) -> None:
-        """Walk the whole log, rebuild its indexes, and cut off a torn write.
-
-        `transactions` were open before the segment. Raises DamagedLogError for a cut below `durable`.
-        """
+        """Walk the whole log, rebuild its indexes, and cut off a torn write; DamagedLogError below `durable`."""
         self._recover(emptied(self.stem, self._numbers), transactions, durable)
 
     def drop_unflushed(self, transactions: OpenTransactions) -> None:

@@ -150,10 +150,7 @@ class FileCalls(Protocol):
 
 
 class ActiveFile:
-    """A file with one writer at a time, opened at first use; every OSError becomes a StorageError.
-
-    It has no position, so threads, and processes after a fork, may read while one writes.
-    """
+    """A file with one writer at a time, opened at first use; every OSError becomes a StorageError."""
 
     def __init__(self, path: str, calls: FileCalls = os, *, writable: bool = True) -> None:
         self.path = path

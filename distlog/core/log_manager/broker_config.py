@@ -87,10 +87,7 @@ class BrokerSetting(NamedTuple):
 def broker_setting(
     names: str, default: Any, meaning: str = "", *, least: int = 0, most: int = MAX_LONG, unit: int = 1
 ) -> Any:
-    """A field for a setting: a number, true or false, or text; the first of `names`, parted by spaces, applies.
-
-    -1 means None if the default is None.
-    """
+    """A field for a setting; the first of `names`, parted by spaces, applies. -1 is None if the default is None."""
     return field(
         default=default, metadata={_SETTING: BrokerSetting(tuple(names.split()), meaning, least, most, unit)}
     )

@@ -82,11 +82,7 @@ class LogTasks:
                             run.add(flushes=1, flush_seconds=(monotonic_ms() - started_ms) / 1000)
 
     def checkpoint_recovery_points(self, run: TaskRun) -> None:
-        """`recovery-point-offset-checkpoint`: write the durable end of each partition.
-
-        When the manager stops, all logs are flushed, so that a restart of the machine reads no log (Kafka's clean
-        shutdown).
-        """
+        """`recovery-point-offset-checkpoint`: write the durable end of each partition; at the stop, flush all."""
         self._checkpoint(run, RECOVERY_POINTS, _recovery_points)
         if self._directory.is_stopping():
             # after the file, since this may take longer than the manager waits
@@ -274,10 +270,7 @@ class _PausedPartition(NamedTuple):
 
 
 class LogCleaner:
-    """Compacts the partitions of one root, the dirtiest first (Kafka's `LogCleaner`), and merges small segments.
-
-    A partition that fails is retried after `retry_ms`; Kafka retries it after a restart of the broker.
-    """
+    """Compacts the partitions of one root, the dirtiest first; a partition that fails is retried after `retry_ms`."""
 
     def __init__(self, directory: LogDirectory, retry_ms: int) -> None:
         self._directory, self._retry_ms = directory, retry_ms

@@ -731,10 +731,7 @@ class FileMap:
 
 
 def map_sealed(file: int, start: int = 0, end: int | None = None) -> memoryview:
-    """Map bytes [start, end) of a descriptor's file, fewer if it is shorter, read-only; outlives the descriptor.
-
-    Raises OSError, also if the file is truncated during the call.
-    """
+    """Map bytes [start, end) of a descriptor's file, fewer if it is shorter, read-only; raises OSError."""
     length = os.fstat(file).st_size
     end = length if end is None else min(end, length)
     if start >= end:

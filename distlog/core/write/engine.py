@@ -74,10 +74,7 @@ DELIVERY_TIMEOUT_S = 120.0
 
 
 class Engine(ABC):
-    """Appends batches to one topic, one append at a time.
-
-    A producer's batches are appended once, and retried for DELIVERY_TIMEOUT_S after errors of the storage.
-    """
+    """Appends batches to one topic; a producer's are retried for DELIVERY_TIMEOUT_S after errors of the storage."""
 
     #: True if everything appended is known to be durable.
     is_flushed = True
@@ -524,11 +521,7 @@ def valid_batches(encoded: EncodedBatches) -> list[ValidBatch]:
 def commit_batches(
     checked: ProducerCheck, parts: Parts, written_by: TopicConfig, fence: Callable[[Snapshot], None] | None = None
 ) -> tuple[AppendResult, Snapshot]:
-    """Commit the `checked` batches of `parts`, all or none.
-
-    `fence` may raise for a head after which they would be committed. Raises ConcurrentAppendError if the batches no
-    longer come next.
-    """
+    """Commit the `checked` batches of `parts`, all or none; ConcurrentAppendError if they no longer come next."""
     handle, snapshot = checked.handle, checked.snapshot
     numbered = [number for number, batches in parts.items() if any(batch.has_producer for batch in batches)]
     open_transactions = {number: checked.producers_of(number)[0].open_transactions for number in numbered}

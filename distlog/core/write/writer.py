@@ -369,10 +369,7 @@ class Accumulator:
         return self._thread is threading.current_thread()
 
     def advance(self, begin: Callable[[], None]) -> None:
-        """Schedule the buffer: now if it is full, else when it has lingered. Calls `begin` if it was empty.
-
-        Waits while it is full and the earlier buffer is being sent, unless in the sending thread.
-        """
+        """Schedule the buffer, and wait while two are full; calls `begin` if it was empty."""
         with self._lock:
             if self.fields and self.limit == 0:
                 begin()
