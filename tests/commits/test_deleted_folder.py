@@ -13,8 +13,7 @@ from addresses import Address
 from commits import put_commit
 
 import distlog
-from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.snapshot_loader import CHECK_S
+from distlog.core.commits.commit_log import CHECK_S, CommitLog
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitConflictError, TopicNotFoundError
 from distlog.core.storage.storage import Storage

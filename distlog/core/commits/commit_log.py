@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import logging
 import math
+import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,7 +43,6 @@ from distlog.core.commits.snapshot_loader import (
     CheckpointWriter,
     CommitFiles,
     SnapshotLoader,
-    TopicExistence,
 )
 from distlog.core.config import LEAST_COMMIT_RETENTION_MS, TopicConfig
 from distlog.core.errors import (
@@ -73,6 +73,10 @@ TIMEOUT_S = 600.0
 _RECENT_CROWD_S = 1.0
 #: A clock is trusted up to this far ahead of a time that has passed, or of the store's time, in ms.
 AHEAD_MS = 5 * 60_000
+#: How often a process checks on an object store that the commit before its own exists, in seconds.
+CHECK_S = 60.0
+#: The first bytes of a commit file, which have the commit's id, as this library writes them.
+_HEAD_BYTES = 256
 #: Why a pinned topic is read-only.
 AT_A_VERSION = (
     "opened at a version or time, where nothing new comes, so read-only; "
@@ -123,7 +127,8 @@ class CommitLog:
         self.storage, self._clock, self._writer, self.defaults = storage, clock, writer, defaults
         self.random, self.pause, self.monotonic = random, sleep, monotonic
         self.files, self.loader = CommitFiles(storage), SnapshotLoader(storage, defaults)
-        self._existence = TopicExistence(storage, monotonic)
+        # on an object store: the time of the last check, and the version and id of the commit to check next
+        self._last_check: tuple[float, int, str] | None = None
         self._checkpoint_commits, self._commit_count = checkpoint_commits, 0
         #: When the last append was one of a group commit, in seconds of `monotonic`.
         self.crowd_s = -math.inf
@@ -220,7 +225,7 @@ class CommitLog:
         except BehindFloorError:
             head = self.reload(snapshot)
         except CorruptMetadataError:
-            if self._existence.check(snapshot):
+            if self._exists(snapshot):
                 raise
             # the commits may belong to a topic that was created again
             head = self.reload(snapshot)
@@ -271,11 +276,7 @@ class CommitLog:
         waited_ms: int = 0,
         next_append: str | None = None,
     ) -> PreparedCommit:
-        """Make the commit of `actions` after `head`; `next_append` is the queued append whose writer commits next.
-
-        `topic_id` is the head's by default. Raises CommitConflictError when readers would refuse it,
-        TransactionTooOldError when files are too old.
-        """
+        """Make the commit of `actions` after `head`; raises CommitConflictError, TransactionTooOldError."""
         passed_ms = head.timestamp_ms if head else 0
         timestamp_ms = max(trusted_ms(self._clock(), self.storage, passed_ms), passed_ms + 1)
         actions = tuple(with_commit_time(action, timestamp_ms) for action in in_tables(actions))
@@ -354,15 +355,48 @@ class CommitLog:
 
     def still_exists(self, head: Snapshot) -> Snapshot:
         """Return `head`, or the newest one if its commit may be deleted; TopicNotFoundError if none exists."""
-        if self._existence.check(head):
+        if self._exists(head):
             return head
         try:
             newest = self.reload(head)
         except CorruptMetadataError:
             raise self._deleted() from None
         if newest.topic_id == head.topic_id:
-            self._existence.forget()
+            # the version of the last check may be below the log retention horizon
+            self._last_check = None
         return newest
+
+    # A commit in a folder that was deleted, or in a topic that was created again, would make that topic unreadable.
+    # So a writer checks that the commit before its own exists and is the same one: on a local disk always, on an
+    # object store once in CHECK_S, for a commit that existed at the last check: the process may have put later ones.
+    def _exists(self, head: Snapshot) -> bool:
+        """True if the commit of `head`, or one before it, still exists, as far as this checks."""
+        if self.storage.is_local:
+            try:
+                with self.storage.opened_file(paths.commit_file(head.version)) as file:
+                    first_bytes = os.pread(file, _HEAD_BYTES, 0)
+            except OSError:
+                return False
+            return self._is_of(first_bytes, head.version, head.commit_id)
+        now_s = self.monotonic()
+        checked_s, version, commit_id = self._last_check or (now_s, head.version, head.commit_id)
+        if now_s - checked_s >= CHECK_S:
+            try:
+                first_bytes = self.storage.read(paths.commit_file(version), 0, _HEAD_BYTES)
+            except FileNotFoundError:
+                return False
+            if not self._is_of(first_bytes, version, commit_id):
+                return False
+            checked_s, version, commit_id = now_s, head.version, head.commit_id
+        self._last_check = checked_s, version, commit_id
+        return True
+
+    def _is_of(self, first_bytes: bytes, version: int, commit_id: str) -> bool:
+        """True if the commit of `version`, whose file starts with `first_bytes`, is the one of `commit_id`."""
+        if commit_id.encode() in first_bytes:
+            return True
+        commit = self.files.read(version)
+        return commit is not None and commit.id == commit_id
 
     def reload(self, snapshot: Snapshot) -> Snapshot:
         """Load the head without `snapshot`; raises TopicNotFoundError if the folder was deleted."""

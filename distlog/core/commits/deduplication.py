@@ -204,10 +204,7 @@ class TransactionTable:
         return rows if is_sorted else rows.take(integers(np.argsort(versions, kind="stable")))
 
     def updated(self, added: Mapping[Batch, TransactionInfo], now_ms: int) -> TransactionTable:
-        """This table with the later batches `added`, and without batches older than KEPT_MS at `now_ms`.
-
-        The newest batch of each application stays, at any age: its writer may repeat it after a long pause.
-        """
+        """This table with the later batches `added`, without old ones; the newest of each application stays."""
         ordered = self._ordered.updated({batch: info for batch, info in added.items() if info.in_order})
         added = {batch: info for batch, info in added.items() if not info.in_order}
         # A batch may come again after KEPT_MS; it then goes last, since the columns are in the order of time.

@@ -41,10 +41,6 @@ CHECKPOINTS_TRIED = 2
 FEW_NAMES = 1000
 #: How often a listing is tried that takes longer than commits are kept.
 LISTINGS_TRIED = 3
-#: How often a process checks on an object store that the commit before its own exists, in seconds.
-CHECK_S = 60.0
-#: The first bytes of a commit file, which have the commit's id, as this library writes them.
-_HEAD_BYTES = 256
 
 
 class BehindFloorError(Exception):
@@ -173,10 +169,7 @@ class SnapshotLoader:
         return all((paths.parse_commit_file(file.name) or 0) <= version for file in later)
 
     def _believed(self, base: Snapshot, head: Snapshot, asked_ms: int) -> Snapshot:
-        """`head`, found from `base`, after which a request after `asked_ms` found nothing.
-
-        If the response is late, the next version may have been deleted: BehindFloorError unless `head` is the newest.
-        """
+        """`head`, found from `base` after `asked_ms`; BehindFloorError if later commits may have been deleted."""
         if not base.is_fresh_at(self._storage.replied_ms()) and not self.is_newest(base, head.version):
             raise BehindFloorError
         head.note_seen(asked_ms)
@@ -494,51 +487,3 @@ def _is_below(name: str, end: int) -> bool:
 def _check_belongs(snapshot: Snapshot, commit: Commit) -> None:
     if commit.id != snapshot.commit_id:
         raise CorruptMetadataError("the checkpoint is of another topic", version=snapshot.version)
-
-
-# A commit in a folder that was deleted would be the only one there, and one in a topic that was created again would
-# not follow the commit before it: nobody could read that topic. So a writer checks that the commit before its own
-# exists and is the same one. On a local disk it checks always, on an object store once in CHECK_S, for a commit that
-# existed at the last check, since the process may have put commits since.
-
-
-class TopicExistence:
-    """Checks that the commits in `storage` exist; safe between threads. `monotonic` is in seconds."""
-
-    def __init__(self, storage: Storage, monotonic: Callable[[], float]) -> None:
-        self._storage, self._monotonic = storage, monotonic
-        # on an object store: the time of the last check, and the version and id of the commit to check next
-        self._last_check: tuple[float, int, str] | None = None
-
-    def check(self, head: Snapshot) -> bool:
-        """True if the commit of `head`, or one before it, still exists, as far as this checks."""
-        if self._storage.is_local:
-            try:
-                with self._storage.opened_file(paths.commit_file(head.version)) as file:
-                    first_bytes = os.pread(file, _HEAD_BYTES, 0)
-            except OSError:
-                return False
-            return self._is_of(first_bytes, head.version, head.commit_id)
-        now_s = self._monotonic()
-        checked_s, version, commit_id = self._last_check or (now_s, head.version, head.commit_id)
-        if now_s - checked_s >= CHECK_S:
-            try:
-                first_bytes = self._storage.read(paths.commit_file(version), 0, _HEAD_BYTES)
-            except FileNotFoundError:
-                return False
-            if not self._is_of(first_bytes, version, commit_id):
-                return False
-            checked_s, version, commit_id = now_s, head.version, head.commit_id
-        self._last_check = checked_s, version, commit_id
-        return True
-
-    def _is_of(self, first_bytes: bytes, version: int, commit_id: str) -> bool:
-        """True if the commit of `version`, whose file starts with `first_bytes`, is the one of `commit_id`."""
-        if commit_id.encode() in first_bytes:
-            return True
-        commit = CommitFiles(self._storage).read(version)
-        return commit is not None and commit.id == commit_id
-
-    def forget(self) -> None:
-        """Start again: the version of the last check may be below the log retention horizon."""
-        self._last_check = None

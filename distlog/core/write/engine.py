@@ -584,13 +584,10 @@ REMEMBERED_MS = 15 * 60_000
 def known_producers(
     handle: TopicHandle, state: PartitionState, passed_ms: int = 0
 ) -> tuple[ProducerTable, Sequence[ProducerBatch]]:
-    """The producers that a partition's commits name, and the earlier batches that its next commit must name.
-
-    There are earlier batches only if no commit has named a producer yet: then young segments, and all from the first
-    open transaction on, are read.
-    """
+    """The producers that a partition's commits name, and the earlier batches that its next commit must name."""
     if state.producers or not len(state.segments):
         return state.producers, ()
+    # no commit has named a producer yet: young segments, and all from the first open transaction on, may have some
     young = np.flatnonzero(state.segments.array("created_ms") >= handle.clock() - REMEMBERED_MS)
     # not the last old one: a job may commit a segment long after it wrote it
     first = int(young[0]) if len(young) else len(state.segments)

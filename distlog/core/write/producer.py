@@ -258,11 +258,7 @@ class ProducerSender(RecordSender):
 
 
 class TransactionSender(ProducerSender):
-    """Sends a producer's buffers: within a transaction to segments that no commit names.
-
-    A commit is atomic, so a transaction is one commit of its segments at its end, or none: nothing stays open, and
-    no marker is needed.
-    """
+    """Sends a producer's buffers; within a transaction to segments, which one commit adds at its end, or none."""
 
     _appender: Appender | None = None
     _read_version = _transactions = 0

@@ -191,11 +191,7 @@ def batch_of_fields(fields: Sequence[Any], per_ms: int, now_ms: int) -> pa.Recor
 
 
 def batch_of(columns: Mapping[str, Sequence[Any]], first_row: int = 0, unit: str = "ms") -> pa.RecordBatch:
-    """A batch of `columns` of equal length, some or all of SCHEMA's, with values that `row_of` takes.
-
-    With another `unit` than ms, times are Arrow's timestamps, which have a unit. InvalidRecordError counts rows from
-    `first_row`.
-    """
+    """A batch of `columns`, some or all of SCHEMA's; InvalidRecordError counts rows from `first_row`."""
     fields = [field for field in SCHEMA if field.name in columns]
     arrays = [_array(field, columns[field.name], first_row, unit) for field in fields]
     return pa.RecordBatch.from_arrays(arrays, names=[field.name for field in fields])

@@ -17,7 +17,7 @@ from raw_batches import batch, record
 
 import distlog
 from distlog.core import errors, paths
-from distlog.core.commits import snapshot_loader
+from distlog.core.commits import commit_log
 from distlog.core.storage.storage import Storage
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.event_log import FailureLog
@@ -152,6 +152,6 @@ def test_on_an_object_store_batches_are_refused_after_the_next_refresh(
     with Wire(on_objects) as wire:
         assert producing(wire, DATA).error_code is ErrorCode.none
         topic.delete([file.name for file in topic.list("_commits")])
-        monkeypatch.setattr(snapshot_loader, "CHECK_S", 0.0)
+        monkeypatch.setattr(commit_log, "CHECK_S", 0.0)
         assert producing(wire, DATA).error_code is ErrorCode.unknown_topic_or_partition
         assert not topic.list("_commits")
