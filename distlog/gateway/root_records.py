@@ -51,9 +51,10 @@ Value = TypeVar("Value")
 
 
 class RootRecords(ABC, Generic[Key, Value]):
-    """The newest records of the topic `name`, for many threads."""
+    """The newest records of the topic `name`, which are `subject`; for many threads."""
 
     name: str
+    subject: str
 
     def __init__(self, metadata: MetadataCache, clock: Callable[[], int]) -> None:
         self._metadata, self._clock, self._lock = metadata, clock, threading.Lock()
@@ -95,7 +96,7 @@ class RootRecords(ABC, Generic[Key, Value]):
         try:
             self.refresh()
         except Exception as error:
-            FAILURES.note(f"reading {self.name}", error)
+            FAILURES.note(f"reading {self.subject}", error)
 
     def append(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
         """Store records; they are durable, and apply here, when this returns. Raises DistlogError."""
@@ -186,7 +187,7 @@ def decode_acl(key: bytes, value: bytes | None) -> tuple[bytes, Acl | None]:
 class RootAcls(RootRecords[bytes, Acl]):
     """The ACLs in a root, for many threads. Before the first refresh only super users may do anything."""
 
-    name, parse = ACLS_TOPIC, staticmethod(decode_acl)
+    name, subject, parse = ACLS_TOPIC, "ACLs", staticmethod(decode_acl)
 
     def __init__(
         self,
@@ -265,7 +266,7 @@ def decode_credential(key: bytes, value: bytes | None) -> tuple[Credential, Scra
 class RootUsers(RootRecords[Credential, ScramSecret]):
     """The users in a root, whose names and secrets administrators change by Kafka's API."""
 
-    name, parse = CREDENTIALS_TOPIC, staticmethod(decode_credential)
+    name, subject, parse = CREDENTIALS_TOPIC, "the credentials of users", staticmethod(decode_credential)
     #: The secrets of each user by their mechanisms, as of the last refresh; another object after a change.
     secrets: Mapping[str, Mapping[str, ScramSecret]] = {}
 
@@ -333,7 +334,7 @@ def decode_config(key: bytes, value: bytes | None) -> tuple[_Key, float | None]:
 class DynamicConfigs(RootRecords[_Key, float]):
     """The quotas and settings of groups that administrators change at run time."""
 
-    name, parse = CONFIGS_TOPIC, staticmethod(decode_config)
+    name, subject, parse = CONFIGS_TOPIC, "quotas and settings of groups", staticmethod(decode_config)
 
     def __init__(
         self, metadata: MetadataCache, quotas: Quotas, groups: GroupConfigs, clock: Callable[[], int]

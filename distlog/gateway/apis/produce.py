@@ -36,7 +36,7 @@ from distlog.gateway.server.delayed_operations import DelayedAppend
 from distlog.gateway.server.fairness import PRODUCER_BYTE_RATE
 from distlog.gateway.server.request import Request, by_topic, grouped, topic_key
 from distlog.gateway.topics.metadata_cache import HostedTopic
-from distlog.gateway.topics.partition import Fence, Partition
+from distlog.gateway.topics.partition import Fence, Partition, producer_of
 
 
 def produce(request: Request, broker: Broker) -> None:
@@ -54,8 +54,6 @@ def produce(request: Request, broker: Broker) -> None:
 _log = logging.getLogger("distlog.gateway")
 #: The base offset in the response for a batch that was not appended.
 _NO_OFFSET = -1
-#: The position of a batch's producer id and epoch, and their form.
-_PRODUCER_AT, _PRODUCER = 43, struct.Struct(">qh")
 _ACKS = (-1, 0, 1)
 #: The position of a batch's first and its largest timestamp, and their form.
 _TIMES_AT, _TIMES = 27, struct.Struct(">qq")
@@ -215,7 +213,8 @@ class ProduceRequest(DelayedAppend):
         if id_ is None:
             # no coordinator would ever end the transaction
             raise InvalidRecordError("a batch of a transaction needs the producer's transactional id")
-        producer = ProducerId(*_PRODUCER.unpack_from(records, _PRODUCER_AT))
+        producer_id, epoch, _ = producer_of(records)
+        producer = ProducerId(producer_id, epoch)
         return records, self._broker.transactions.fence(id_, producer, (hosted.name, part.number))
 
     def _on_committed(self, part: ProducedPart, result: Future[AppendInfo]) -> None:

@@ -178,6 +178,11 @@ MOST_FAILED = 10_000
 _PRODUCER, _PRODUCER_AT = struct.Struct(">qhi"), 43
 
 
+def producer_of(records: bytes) -> tuple[int, int, int]:
+    """The producer id, the producer epoch and the first sequence number of a batch of format 2."""
+    return _PRODUCER.unpack_from(records, _PRODUCER_AT)
+
+
 class FailedBatches:
     """The lowest failed sequence numbers by topic name or id, partition and producer; for many threads."""
 
@@ -189,7 +194,7 @@ class FailedBatches:
         """Note a failed batch, which its client will send again."""
         if len(records) < _PRODUCER_AT + _PRODUCER.size:
             return
-        producer, epoch, sequence = _PRODUCER.unpack_from(records, _PRODUCER_AT)
+        producer, epoch, sequence = producer_of(records)
         if producer < 0 or sequence < 0:
             return
         key = topic, partition, producer
@@ -203,7 +208,7 @@ class FailedBatches:
     def remove(self, topic: Hashable, partition: int, records: bytes) -> None:
         """Forget the failed batches of a producer whose batch was appended: the log knows the producer now."""
         if self._lowest:
-            producer, _, _ = _PRODUCER.unpack_from(records, _PRODUCER_AT)
+            producer, _, _ = producer_of(records)
             with self._lock:
                 self._lowest.pop((topic, partition, producer), None)
 
