@@ -101,6 +101,13 @@ def _local(topic: Topic, rows: int, folder: str) -> Iterator[dict[str, Any]]:
     read_bytes = (counters.bytes_read - old_bytes) / len(keys)
     yield _row("bytes for a key", read_bytes / 1e6, log_bytes / 1e6, "MB", "a scan of the log")
     yield _row("bytes of the index", index_bytes / 1e6, log_bytes / 1e6, "MB", "the log")
+    connection.register("records", topic.dataset())
+    count_by_key = "SELECT key, count(*) FROM {} GROUP BY key"
+    by_dataset, by_parquet = (
+        _milliseconds(lambda _, query=count_by_key.format(source): connection.sql(query).fetchall(), keys[:3])
+        for source in ("records", f"'{parquet}/*.parquet'")
+    )
+    yield _row("SQL: count by key", by_dataset, by_parquet, "ms", "DuckDB over Parquet")
     append_ns, plain_ns = (_append_ns(f"{folder}/{name}", name == "keyed") for name in ("keyed", "plain"))
     yield _row("CPU of an append from Arrow, 100 bytes", append_ns, plain_ns, "ns/record", "without key indexes")
 
