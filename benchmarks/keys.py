@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -102,14 +103,17 @@ def _local(topic: Topic, rows: int, folder: str) -> Iterator[dict[str, Any]]:
     yield _row("bytes for a key", read_bytes / 1e6, log_bytes / 1e6, "MB", "a scan of the log")
     yield _row("bytes of the index", index_bytes / 1e6, log_bytes / 1e6, "MB", "the log")
     connection.register("records", topic.dataset())
-    count_by_key = "SELECT key, count(*) FROM {} GROUP BY key"
     by_dataset, by_parquet = (
-        _milliseconds(lambda _, query=count_by_key.format(source): connection.sql(query).fetchall(), keys[:3])
+        _milliseconds(partial(_count_by_key, connection, source), keys[:3])
         for source in ("records", f"'{parquet}/*.parquet'")
     )
     yield _row("SQL: count by key", by_dataset, by_parquet, "ms", "DuckDB over Parquet")
     append_ns, plain_ns = (_append_ns(f"{folder}/{name}", name == "keyed") for name in ("keyed", "plain"))
     yield _row("CPU of an append from Arrow, 100 bytes", append_ns, plain_ns, "ns/record", "without key indexes")
+
+
+def _count_by_key(connection: duckdb.DuckDBPyConnection, source: str, _: bytes) -> list[Any]:
+    return connection.sql(f"SELECT key, count(*) FROM {source} GROUP BY key").fetchall()
 
 
 def _append_ns(url: str, has_keys: bool) -> float:
