@@ -18,6 +18,8 @@ from topics import NOW, topic_on
 
 import distlog
 from distlog.core.errors import InvalidRecordError
+from distlog.core.read.keys import key_array
+from distlog.core.read.last_records import last_records
 from distlog.core.storage.storage import Storage
 
 #: A segment for each partition and append, of about 500 kB, which is worth an index.
@@ -279,6 +281,19 @@ def test_the_command_line_prints_the_records_of_keys(tmp_path: Path, cli: Comman
     outcome = cli.bare("read", topic.url, *keys, "--follow")
     assert outcome.status == 2
     assert "cannot be combined" in outcome.err
+
+
+def test_an_older_snapshot_of_an_active_segment_has_older_records(tmp_path: Path) -> None:
+    topic, snapshots = topic_on(Storage(str(tmp_path / "t")), 1, CONFIG), []
+    with topic.writer() as writer:
+        for number in range(4):
+            writer.append(b"%d" % number, key=b"k")
+            writer.flush()
+            snapshots.append(topic.refresh().live_snapshot)
+            assert [record.offset for record in topic.get(["k"]).values()] == [number]
+    for number, snapshot in enumerate(snapshots):
+        records = last_records(topic.reader, snapshot, key_array("k"), "read_committed")
+        assert [record.offset for record in records.values()] == [number]
 
 
 def test_a_segment_without_keys_is_not_read(tmp_path: Path) -> None:

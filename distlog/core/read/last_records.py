@@ -90,7 +90,9 @@ class _PartitionSearch:
 
     def _read_last(self, part: SegmentSlice, batches: KeyBatches, hashes: Longs) -> None:
         """Read the last batch of each key; for a key that is not visible there, the one before it, and so on."""
-        positions, rows = batches
+        # the keys of an active segment may be known past the end that this snapshot has
+        is_inside = (batches.positions >= part.start_position) & (batches.positions < part.end_position)
+        positions, rows = (column[is_inside] for column in batches)
         while len(self.keys) and len(positions):
             if len(hashes) > 1:
                 is_missing = np.isin(rows, np.searchsorted(hashes, hashes_of(self.keys)))
