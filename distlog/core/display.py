@@ -258,7 +258,7 @@ class Shown:
 
 
 class ShownSettings:
-    """A dataclass of settings under Kafka's names: as text those that were set, in a notebook all."""
+    """A dataclass of settings under Kafka's names; its text has the changed settings, a notebook shows all."""
 
     __slots__ = ()
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]

@@ -427,7 +427,7 @@ class Repeat:
 
 
 def runs_to_repeat(runs: Sequence[Run], reports: Sequence[RunReport]) -> list[Repeat]:
-    """Return the runs to read again, since a split of CSV began within a quoted field. Raises errors of others."""
+    """Return the runs to read again, since a split of CSV began in a quoted field. Raises errors of other runs."""
     # a split assumes that its first line begins a row, which is right if the previous split's last row ended there;
     # if not, its file is read again as one split
     urls_to_repeat = set[str]()

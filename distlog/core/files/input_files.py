@@ -18,7 +18,7 @@ from distlog.core.times import check_unit
 _MAGIC = re.compile(r"[*?\[{]")
 #: Names that folders and patterns skip, as Hadoop and Spark do: logs and unfinished files.
 _HIDDEN = ("_", ".")
-#: Tasks of one thread each, so that a request is not the price of a thread.
+#: The first bytes of this many local files are read by one thread: a thread costs more than a read.
 _HEADS_PER_TASK = 64
 TEXT, JSONL, RECORDS, CSV, PARQUET = "text", "jsonl", "records", "csv", "parquet"
 FORMATS = (TEXT, JSONL, RECORDS, CSV, PARQUET)
@@ -45,7 +45,7 @@ COMPRESSIONS: Mapping[bytes, str] = {
 }
 _BZIP2_BLOCK = re.compile(rb"BZh[1-9](?:\x31\x41\x59\x26\x53\x59|\x17\x72\x45\x38\x50\x90)", re.DOTALL)
 _PARQUET_MAGIC = b"PAR1"
-#: First bytes of what is refused, and its name.
+#: First bytes of unsupported formats, and the names of the formats.
 REFUSED: Mapping[bytes, str] = {
     b"\xfd7zXZ\x00": "xz",
     b"PK\x03\x04": "zip",
@@ -64,7 +64,7 @@ REFUSED: Mapping[bytes, str] = {
     b"PARE": "encrypted Parquet",
     b"SQLite format 3\x00": "SQLite",
 }
-#: Endings of names of what has no first bytes of its own, or would not be read as its owner means; --format decides.
+#: Endings of files without typical first bytes, or that would be misread as lines; --format decides.
 REFUSED_ENDINGS: Mapping[str, str] = {
     ".snappy": "snappy",
     ".deflate": "deflate",
@@ -367,7 +367,7 @@ class ReadOptions:
     now_ms: int = 0
 
     def __post_init__(self) -> None:
-        """Raise InvalidConfigError for what cannot be meant, before anything is read."""
+        """Raise InvalidConfigError for options that do not fit together."""
         check_unit(self.timestamp_unit)
         if self.format not in (None, *FORMATS):
             raise InvalidConfigError(f"format must be one of {', '.join(FORMATS)}", format=self.format)

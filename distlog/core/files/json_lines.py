@@ -79,7 +79,7 @@ class SeenFields:
 
 @dataclass(frozen=True, slots=True)
 class JsonFields:
-    """Parses objects of any kind, one a line, of which some fields are the key, the value and the timestamp.
+    """Parses objects of any kind, one a line; some fields are the key, the value and the timestamp.
 
     The default value is the line. A field that is not a text is its JSON as it was written; a missing field is null.
     """
@@ -318,7 +318,7 @@ def _are_plain(fields: pa.RecordBatch) -> bool:
 
 
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object. Raises ValueError for a duplicate name, of which a value would be lost."""
+    """Return the object. Raises ValueError for a duplicate name, since a value would be lost."""
     fields: dict[str, Any] = {}
     for name, value in pairs:
         if name in fields:

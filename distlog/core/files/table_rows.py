@@ -63,7 +63,7 @@ _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list,
 
 @dataclass(frozen=True, slots=True)
 class CsvRows:
-    """Parses rows of the columns `names`, of which `fields` are the key, the value and the timestamp of a record."""
+    """Parses rows of the columns `names`; `fields` names the columns of the key, the value and the timestamp."""
 
     names: Sequence[str]
     fields: Mapping[str, str]
@@ -344,7 +344,7 @@ def _records(
 
 
 def _bytes(column: pa.Array) -> pa.Array:
-    """Return a column as bytes: text and bytes unchanged, numbers and times as JSON without quotes, others JSON."""
+    """Return a column as bytes: texts and bytes unchanged, numbers and times without quotes, other values as JSON."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     kind = column.type

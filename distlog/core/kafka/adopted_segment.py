@@ -262,7 +262,7 @@ class AdoptedPartition:
             yield Cleaned(self.name.partition, self.first_dirty_offset)
 
     def producers(self, known_end: int, most: int) -> tuple[ProducerBatch, ...]:
-        """Return the states of `most` producers for a commit, without the ones of batches below `known_end`."""
+        """Return the states of `most` producers for a commit, without batches below `known_end`."""
         entries = read_producer_snapshot(self.producer_snapshot)
         # the producers of open transactions, and then the latest, if there are too many
         order = np.lexsort((entries["last_timestamp"], entries["transaction_first_offset"] != NONE))

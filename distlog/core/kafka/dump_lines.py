@@ -266,7 +266,7 @@ class DumpedRecords:
 
     @cached_property
     def checksums(self) -> tuple[Longs, npt.NDArray[np.bool_]]:
-        """The checksums of the messages of formats 0 and 1, and flags of the right ones."""
+        """The checksums of the messages of formats 0 and 1, and flags of right checksums."""
         crcs, valid = np.full(self.size, -1), np.ones(self.size, bool)
         if self.magic < 2:
             data, rows = memoryview(self.data.data), iter(range(self.size))

@@ -80,7 +80,7 @@ def export_topic(
         folders = {n: target.child(paths.partition_dir(handle.storage.name, n)) for n in sorted(set(partitions))}
         committed = without_tails(snapshot)
         for number, folder in folders.items():
-            # readers get the records before the damage, and an earlier export may have later ones
+            # readers get the records before the damage, and an earlier export may have later records
             if (damage := damage_of_tail(handle, committed, number)) is not None:
                 raise damage
             if (last := read_export(folder)) is not None and last[1] != snapshot.topic_id:
@@ -146,7 +146,7 @@ class ExportReport(Shown):
         return [{name: getattr(partition, name) for name in _COLUMNS} for partition in self.partitions]
 
 
-#: The list of an export, which a broker ignores. Before files change, it has all future files and which are complete:
+#: A list of files, which a broker ignores. Before files change, it has all future files, and which are complete:
 #: the next export continues a crashed one. A file of another size than listed has been changed by a broker.
 EXPORT_FILE = ".distlog-export.json"
 _VERSION = 1

@@ -1,4 +1,4 @@
-"""A broker's log directory: its partitions and checkpoints, and what its internal topics hold.
+"""A broker's log directory: its partitions, checkpoints, and internal topics.
 
 An import needs the decided transactions (`__transaction_state`) and the settings of topics (`__cluster_metadata`).
 """
@@ -240,7 +240,7 @@ def _partition_files(
 
 
 def _is_partition(files: Iterable[FileInfo]) -> bool:
-    """Return whether a broker wrote these files: a log, or files next to it, for which it makes an empty log."""
+    """Return whether a broker wrote these files: a log, or files next to a log."""
     names = [file.name for file in files]
     return any(".log" in name or name in (PARTITION_METADATA, LEADER_EPOCHS) or parse_file(name) for name in names)
 
@@ -449,7 +449,7 @@ def read_cluster_metadata(folder: PartitionFolder, cluster_id: str | None, *, is
 
 
 def _snapshots(folder: PartitionFolder) -> list[tuple[int, int, str]]:
-    """Return the offset, leader epoch and name of snapshots, even incomplete ones, the newest first."""
+    """Return the offset, leader epoch and name of snapshots, complete or not, the newest first."""
     matches = (match for name in folder.names if (match := _SNAPSHOT.fullmatch(name)))
     return sorted(((int(m["offset"]), int(m["epoch"]), m[0]) for m in matches), reverse=True)
 

@@ -394,7 +394,7 @@ class SourceLog(NamedTuple):
 
 
 class HeaderScan:
-    """A local log of which only pages with headers are fetched."""
+    """A local log whose pages with headers alone are fetched."""
 
     def __init__(self, log: SparseMap, positions: Positions) -> None:
         self._log, self._positions = log, positions

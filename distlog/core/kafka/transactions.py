@@ -1,4 +1,4 @@
-"""Transactions of Kafka producers: their states in `__transaction_state`, and those that hang."""
+"""Transactions of Kafka producers: their states in `__transaction_state`, and hanging transactions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LAST_EPOCH = (1 << 15) - 2
 # transactional id. A value of version 0 is: version int16, producer id int64, producer epoch int16, timeout in ms
 # int32, status int8, an array of topic and array of partitions (int32), or null (length -1), and the times in ms of
 # the last change and of the start (int64). Texts have an int16 length in front, arrays an int32 one. Version 1, which
-# brokers write from Kafka 4 on, is read too: it has the same fields, flexible.
+# brokers write from Kafka 4 on, is read too: version 1 has the same fields, flexible.
 _VERSION, _FLEXIBLE_VERSION = 0, 1
 _HEAD, _TIMES, _COUNT = struct.Struct(">hqhib"), struct.Struct(">qq"), struct.Struct(">i")
 _log = logging.getLogger("distlog")
@@ -102,7 +102,7 @@ class TransactionState:
 
     def not_after(self, now_ms: int) -> TransactionState:
         """Return a copy; a future start of an open transaction, which would keep it open longer, becomes now."""
-        # a stored decision stays: its time distinguishes it from others
+        # a stored decision stays: its time distinguishes the decision from other decisions
         is_ahead = self.status is TransactionStatus.ONGOING and self.started_ms > now_ms
         return replace(self, started_ms=now_ms) if is_ahead else self
 

@@ -1,4 +1,4 @@
-"""Restores the segments of an older version that vacuum has not deleted, and keeps the later ones.
+"""Restores the segments of an older version that vacuum has not deleted, and keeps later segments.
 
 Where compaction or merging replaced segments, a whole group of old segments replaces the new one again, unless an old
 one was deleted, or the new one also has other records. In a compacted topic no earlier segment comes back then, and
@@ -226,7 +226,7 @@ class RestoreReport(Shown):
 
 @dataclass(frozen=True, slots=True)
 class _Candidates:
-    """The removed segments of a partition that may come back from `start_offset` on, and those that may fill gaps."""
+    """The removed segments of a partition that may come back from `start_offset` on, or may fill gaps."""
 
     segments: list[SegmentInfo]
     filling: list[SegmentInfo]
@@ -262,7 +262,7 @@ def plan_restore(
             removed.added.get((number, segment.stem), segment) for segment in _without(state.segments, live.segments)
         ]
         older = [segment for segment in missing if not _overlaps(segment, later[:1])]
-        # compaction wrote this segment from them and from later ones
+        # compaction wrote this segment from the missing and from later segments
         lost_segments = len(missing) - len(older) if later and later[0].compacted else 0
         ends = [segment.next_offset for segment in recompacted.get(number, [])]
         # up to here compaction may have dropped later tombstones
@@ -369,7 +369,7 @@ def _plan_partition(
     present: set[tuple[int, str]],
     start_offset: int,
 ) -> PartitionRestore:
-    """Plan the restore of a partition, of which nothing below `start_offset` comes back."""
+    """Plan the restore of a partition; nothing below `start_offset` comes back."""
     newer = [
         segment
         for segment in _without(current.segments, old_state.segments)
@@ -380,7 +380,7 @@ def _plan_partition(
     for old, new in _groups(missing, newer):
         if old[0].base_offset < start_offset:
             continue
-        # the new segments must not hold other records: later ones, or earlier ones that a restore brought back
+        # the new segments must not hold other records, later, or earlier and brought back by a restore
         begin, end = old[0].base_offset, old_state.log_end_offset
         is_whole = all(begin <= segment.base_offset and segment.next_offset <= end for segment in new)
         if is_whole and all((number, segment.stem) in present for segment in old):

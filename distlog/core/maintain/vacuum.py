@@ -51,7 +51,7 @@ KEPT_EVERY = 1000
 STEP_PART, LEAST_STEP = 8, 16
 #: Names deleted at once, smaller names first.
 NAMES_AT_ONCE = 1000
-#: Full checkpoints from the log retention horizon on, if it has enough versions: one may be damaged.
+#: Full checkpoints from the log retention horizon on, if there are enough versions: a checkpoint may be damaged.
 FULL_CHECKPOINTS = 2
 #: Commits that are read at the same time.
 _AT_ONCE = 64
@@ -255,7 +255,7 @@ class VacuumReport(Shown):
 
 def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
     folder = CommitsFolder.of(storage.list_after(paths.COMMITS_DIR))
-    # before the head: a group of a topic that is created later must not look like one of a dropped topic
+    # before the head: a group of a topic that is created later must not look like a group of a dropped topic
     groups = group_folders(storage)
     head = log.load(include_dropped=True)
     folder.first = head.log_floor
@@ -464,7 +464,7 @@ def kept_for_time_travel(checkpoints: Iterable[FileInfo]) -> list[str]:
 
 
 def with_bases(names: Iterable[str]) -> set[str]:
-    """Return the checkpoints `names`, and the full checkpoints that incremental ones need."""
+    """Return the checkpoints `names`, and the full checkpoints that the incremental checkpoints need."""
     return {needed for name in names for needed in (name, paths.base_of_checkpoint(name)) if needed is not None}
 
 
@@ -489,7 +489,7 @@ def ensure_checkpoint(storage: Storage, head: Snapshot, folder: CommitsFolder, n
     versions = set(map(_version_of, sound))
     if len(versions) >= FULL_CHECKPOINTS or head.version in versions:
         return True
-    # the listing lacks one of `next_log_floor`, and has ones that other processes deleted
+    # the listing lacks a checkpoint of `next_log_floor`, and has checkpoints that other processes deleted
     try:
         return is_sound(storage, checkpoint.write(storage, head))
     except (CorruptMetadataError, StorageError, ValueError) as error:
@@ -499,7 +499,7 @@ def ensure_checkpoint(storage: Storage, head: Snapshot, folder: CommitsFolder, n
 
 def delete_below(storage: Storage, files: Sequence[FileInfo]) -> None:
     """Delete the files of versions below the log retention horizon, oldest first, so that a disk has no gap."""
-    # a store deletes the names of a request in any order: there a process lists the commits to find later ones
+    # a store deletes the names of a request in any order: there a process lists the commits to find later commits
     # (`SnapshotLoader.is_newest`)
     names = sorted(file.name for file in files)
     for start in range(0, len(names), NAMES_AT_ONCE):
@@ -600,7 +600,7 @@ class Removals:
             self.exact_stems.update(stem for number, name in rows for stem in ((number, name), (None, name)))
 
     def add_snapshot(self, snapshot: Snapshot) -> None:
-        """Note the segments of a snapshot, with the active ones."""
+        """Note the segments of a snapshot, with active segments."""
         for number, state in enumerate(snapshot.partitions):
             stems = state.segments.columns()["stem"].to_pylist()
             stems += [state.active.stem] if state.active else []

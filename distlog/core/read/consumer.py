@@ -305,7 +305,7 @@ class ConsumeOptions:
     sleep: Callable[[float], object] | None = None
 
     def begin(self, handle: TopicHandle, snapshot: Snapshot) -> Consumer:
-        """Return the consumer, with its first positions; in a group, it has joined."""
+        """Return the consumer, with its first positions, as a member of its group."""
         check_choice("isolation", self.isolation, IsolationLevel)
         check_choice("out_of_range", self.out_of_range, OutOfRange)
         _check_seconds("timeout", self.timeout, 0)
@@ -397,7 +397,7 @@ class ConsumedLog:
     def refresh(self, *, forced: bool = False) -> bool:
         """Load the newest snapshot if anything may be new, or if `forced`; returns whether it is another one."""
         self._is_stale, self.cuts = self._is_stale or forced, {}
-        # checked each time: what the watch remembers must be older than the state that is read
+        # the watch is asked each time, since its last value must be older than the state that is read
         if not (self._watch is None or self._watch.changed(self.snapshot) or self._is_stale):
             return False
         self._is_stale = True

@@ -216,7 +216,7 @@ class WaitingChanges(Generic[Key, Value]):
             if not is_committed:
                 del waiting[producer_id]
             while is_committed and producer_id in waiting:
-                # the producer's change is the last: it replaces the earlier ones
+                # the producer's change is the last, and replaces earlier changes
                 changes[key] = waiting.pop(next(iter(waiting)))
             if not waiting:
                 del self._by_key[key]
@@ -239,7 +239,7 @@ class OffsetsRecord(NamedTuple):
 def offsets_records(
     reader: SegmentReader, snapshot: Snapshot, partitions: Iterable[int], prefixes: Sequence[bytes] = (b"",)
 ) -> Iterator[OffsetsRecord]:
-    """Yield the valid records in `snapshot`, by partition: the last record of each key, and some earlier ones."""
+    """Yield the valid records in `snapshot`, by partition: the last record of each key, and some earlier records."""
     # a transaction's records are valid where it ends; records of open transactions are last in their partition
     states = {number: snapshot.partitions[number] for number in partitions}
     mixed = {number: state for number, state in states.items() if state.segments.array("has_transactions").any()}

@@ -270,7 +270,7 @@ class GroupState:
 def assignment(members: Sequence[Member], owners: Mapping[int, str], partitions: int) -> dict[int, str]:
     """Return the member that should own each of the `partitions`: evenly, and with few moves."""
     # all members compute the same assignment from the same state, also while they apply it: an owner keeps its
-    # partitions up to its fair share, and the members with the fewest partitions get the others
+    # partitions up to its fair share, and the members with the fewest partitions get the free partitions
     by_id = {member.id: member for member in sorted(members, key=lambda member: member.id)}
     share, extra = divmod(partitions, len(by_id)) if by_id else (0, 0)
     owned: dict[str, list[int]] = {member: [] for member in by_id}
@@ -481,11 +481,11 @@ class Membership:
     new_id: Callable[[], str]
     #: Whether this member replaces another one, as a new process does.
     replaces: Callable[[Member], bool] = lambda member: False
-    #: The number of times that it has joined: after a join, earlier deliveries cannot be committed.
+    #: The number of joins: after a join, earlier deliveries cannot be committed.
     joins: int = field(default=0, init=False)
     #: The id of this member; empty before it joins, and after it leaves.
     id: str = field(default="", init=False)
-    #: The newest state that it has read.
+    #: The newest state that this member has read.
     state: GroupState | None = field(default=None, init=False)
     #: The partitions that it owns, but must not deliver, since other members wait for them; and since when.
     leaving: dict[int, float] = field(default_factory=dict, init=False)
@@ -676,7 +676,7 @@ class Membership:
             self._lease_end = -math.inf
 
     def _dead(self, state: GroupState) -> set[str]:
-        """Return the members whose leases have lapsed; before this member joins, also those that it replaces."""
+        """Return the members whose leases have lapsed; before a join, also the members that this member replaces."""
         return {
             member.id
             for member in state.members

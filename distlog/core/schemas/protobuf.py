@@ -79,7 +79,7 @@ class Message:
         if _has_doubled_oneof(decoded.to_struct_array(), self._descriptor):
             message_factory = optional("google.protobuf.message_factory", "protobuf()", _EXTRA)
             message_class = message_factory.GetMessageClass(self._descriptor)
-            # Protobuf's own library keeps the last field of each oneof, so decode what it writes
+            # Protobuf's own library keeps the last field of each oneof: decode the messages that it writes
             written = [message_class.FromString(payload).SerializePartialToString() for payload in payloads]
             decoded = self._handler.list_to_record_batch(written)
         return pa.RecordBatch.from_arrays(decoded.columns, schema=self.schema)
