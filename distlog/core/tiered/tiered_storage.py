@@ -52,13 +52,11 @@ from distlog.core.storage.storage import Storage
 
 #: The most chunks that a segment may have.
 MAX_CHUNKS = 1 << 22
-_SIZE = Integer(1, MAX_INT)
-_LOG_BYTES = Integer(0, MAX_INT)
+_NUMBER, _SIZE = Integer(0, MAX_INT), Integer(1, MAX_INT)
+#: The most bytes of a size in `transformedChunks`.
 _MAX_WIDTH = 4
-#: The size of the cache of chunks in which a read started or ended, since adjacent reads need them too; at least
-#: CACHE_CHUNKS.
-CACHE_BYTES = 32 << 20
-CACHE_CHUNKS = 2
+#: The size of the cache of chunks in which reads started or ended, for adjacent reads; and the fewest chunks in it.
+CACHE_BYTES, CACHE_CHUNKS = 32 << 20, 2
 #: A chunk: the name of the object, and its number there.
 Key = tuple[str, int]
 Chunks = dict[Key, memoryview]
@@ -69,8 +67,6 @@ SNAPSHOT = ".snapshot"
 _INDEXES = {".index": "offset", ".timeindex": "timestamp", ".txnindex": "transaction", SNAPSHOT: "producerSnapshot"}
 _VERSION = "1"
 _TIMESTAMP = Integer(-1, MAX_LONG)
-_EPOCH = Integer(0, MAX_INT)
-_BYTES = Integer(0, MAX_INT)
 #: A uuid as Kafka writes it.
 UUID_PATTERN = "[A-Za-z0-9_-]{22}"
 _TOPIC_ID = re.compile(UUID_PATTERN)
@@ -153,7 +149,7 @@ class RemoteTopic:
             next_offset=end + 1,
             max_timestamp=_TIMESTAMP(metadata.get("maxTimestampMs")),
             event_ms=LONG(metadata.get("eventTimestampMs")),
-            leader_epoch=_EPOCH(min(map(int, epochs))),
+            leader_epoch=_NUMBER(min(map(int, epochs))),
             chunks=ChunkIndex.parse(value.get("chunkIndex"), compressed=compressed),
             indexes=_index_ranges(_member(value, "segmentIndexes")),
         )
@@ -187,7 +183,7 @@ class ChunkIndex:
     def parse(cls, value: Any, *, compressed: bool) -> ChunkIndex:
         if not isinstance(value, dict) or value.get("type") not in ("fixed", "variable"):
             raise ValueError("chunkIndex must be an object of type fixed or variable")
-        log_bytes, chunk_bytes = _LOG_BYTES(value.get("originalFileSize")), _SIZE(value.get("originalChunkSize"))
+        log_bytes, chunk_bytes = _NUMBER(value.get("originalFileSize")), _SIZE(value.get("originalChunkSize"))
         if not compressed:
             return cls(log_bytes, chunk_bytes, None)
         count = -(-log_bytes // chunk_bytes)
@@ -347,7 +343,7 @@ def _index_ranges(indexes: dict[str, Any]) -> dict[str, tuple[int, int]]:
             continue
         if not isinstance(location, dict):
             raise ValueError(f"segmentIndexes must have an object {name}")
-        start, size = _BYTES(location.get("position")), _BYTES(location.get("size"))
+        start, size = _NUMBER(location.get("position")), _NUMBER(location.get("size"))
         if size:
             ranges[suffix] = start, start + size
     if any(start < end for (_, end), (start, _) in itertools.pairwise(sorted(ranges.values()))):
