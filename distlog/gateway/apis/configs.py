@@ -117,7 +117,7 @@ _RESOURCE = attrgetter("resource_type", "resource_name")
 
 def describe_configs(request: Request, broker: Broker) -> Fields:
     results = [
-        attempted(partial(_described, request, broker, resources), **_resource_fields(resources[0]))
+        attempted(_described, request, broker, resources, **_resource_fields(resources[0]))
         for resources in grouped(request.body.resources, _RESOURCE).values()
     ]
     return {"results": results}
@@ -285,7 +285,7 @@ _IP = "ip"
 
 
 def describe_client_quotas(request: Request, broker: Broker) -> Fields:
-    return attempted(partial(_described_quotas, request, broker), entries=None)
+    return attempted(_described_quotas, request, broker, entries=None)
 
 
 def _described_quotas(request: Request, broker: Broker) -> Fields:

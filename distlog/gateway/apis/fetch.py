@@ -185,7 +185,7 @@ def _list_topic(
         return [{"partition_index": part.partition_index, "error_code": code} for part in requested]
 
     def listed(part: Any) -> Fields:
-        return attempted(partial(_listed_offset, hosted, part, committed), partition_index=part.partition_index)
+        return attempted(_listed_offset, hosted, part, committed, partition_index=part.partition_index)
 
     return [listed(part) for part in requested] if hosted.is_local else in_parallel(listed, requested)
 
@@ -215,7 +215,7 @@ def _listed_offset(hosted: HostedTopic, requested: Any, committed: bool) -> Fiel
 def offset_for_leader_epoch(request: Request, broker: Broker) -> Fields:
     requested = {(topic.topic, part.partition): part for topic in request.body.topics for part in topic.partitions}
     ends = (
-        (name, attempted(partial(_epoch_end, request, broker, name, part), partition=number))
+        (name, attempted(_epoch_end, request, broker, name, part, partition=number))
         for (name, number), part in requested.items()
     )
     return {"topics": by_topic(ends, name="topic")}
@@ -236,7 +236,7 @@ def delete_records(request: Request, broker: Broker) -> Fields:
         return {"low_watermark": report.log_start_offsets[number]}
 
     topics = by_topic(
-        (name, attempted(partial(delete, name, number, part.offset), partition_index=number, low_watermark=-1))
+        (name, attempted(delete, name, number, part.offset, partition_index=number, low_watermark=-1))
         for (name, number), part in _by_partition(request).items()
     )
     return {"topics": topics}

@@ -35,26 +35,24 @@ _NO_COORDINATOR = {**_NO_NODE, "error_code": ErrorCode.coordinator_not_available
 
 def find_coordinator(request: Request, broker: Broker) -> Fields:
     if request.api_version < _LIST_VERSION:
-        return _coordinator(request, broker, request.body.key)
+        return attempted(_coordinator, request, broker, request.body.key, **_NO_NODE)
     coordinators = [
-        {**_coordinator(request, broker, key), "key": key} for key in dict.fromkeys(request.body.coordinator_keys)
+        attempted(_coordinator, request, broker, key, **_NO_NODE, key=key)
+        for key in dict.fromkeys(request.body.coordinator_keys)
     ]
     return {"coordinators": coordinators}
 
 
 def _coordinator(request: Request, broker: Broker, key: str) -> Fields:
-    def find() -> Fields:
-        is_transaction = request.get("key_type", 0) == _TRANSACTION
-        kind = ResourceType.TRANSACTIONAL_ID if is_transaction else ResourceType.GROUP
-        request.rights.check(Operation.DESCRIBE, kind, key)
-        service = broker.transactions if is_transaction else broker.groups
-        node = broker.cluster.holder(service.partition_of(key))
-        if node is None:
-            return _NO_COORDINATOR
-        host, port = broker.address(request, node)
-        return {"node_id": node.id, "host": host, "port": port}
-
-    return attempted(find, **_NO_NODE)
+    is_transaction = request.get("key_type", 0) == _TRANSACTION
+    kind = ResourceType.TRANSACTIONAL_ID if is_transaction else ResourceType.GROUP
+    request.rights.check(Operation.DESCRIBE, kind, key)
+    service = broker.transactions if is_transaction else broker.groups
+    node = broker.cluster.holder(service.partition_of(key))
+    if node is None:
+        return _NO_COORDINATOR
+    host, port = broker.address(request, node)
+    return {"node_id": node.id, "host": host, "port": port}
 
 
 def _denied(request: Request) -> ErrorCode:
@@ -400,7 +398,7 @@ _CONSUMER = 1
 def consumer_group_describe(request: Request, broker: Broker) -> Fields:
     names: dict[UUID, str] = {}
     groups = [
-        attempted(partial(_described_consumers, request, broker, name, names), group_id=name)
+        attempted(_described_consumers, request, broker, name, names, group_id=name)
         for name in dict.fromkeys(request.body.group_ids)
     ]
     return {"groups": groups}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
-from functools import partial
 from typing import Any, TypeVar
 
 from distlog.core.errors import InvalidConfigError
@@ -102,8 +101,7 @@ def describe_users(request: Request, broker: Broker) -> Fields:
         # as null does, an empty list means all: the Java client sends one
         users_by_name = grouped((user.name for user in requested) if requested else secrets, str)
         results = [
-            attempted(partial(_user_fields, same, secrets.get(name)), user=name)
-            for name, same in users_by_name.items()
+            attempted(_user_fields, same, secrets.get(name), user=name) for name, same in users_by_name.items()
         ]
         return {"results": results}
 
@@ -140,9 +138,9 @@ def alter_users(request: Request, broker: Broker) -> Fields:
             raise RefusedError(message, code=ErrorCode.duplicate_resource)
         good.append(change)
 
-    results = [attempted(partial(add, name, same_user), user=name) for name, same_user in changes.items()]
+    results = [attempted(add, name, same_user, user=name) for name, same_user in changes.items()]
     if outcome["error_code"] is ErrorCode.none:
-        outcome = attempted(lambda: users.alter(good))
+        outcome = attempted(users.alter, good)
     return {"results": _with(results, outcome)}
 
 
@@ -244,7 +242,7 @@ def describe_acls(request: Request, broker: Broker) -> Fields:
 
 
 def _denied(request: Request) -> Fields | None:
-    outcome = attempted(partial(request.rights.check_cluster, Operation.ALTER))
+    outcome = attempted(request.rights.check_cluster, Operation.ALTER)
     return outcome if outcome["error_code"] else None
 
 
@@ -259,8 +257,8 @@ def create_acls(request: Request, broker: Broker) -> Fields:
     def add(creation: Any) -> None:
         new.append(_requested(_parsed_acl, creation))
 
-    results = [attempted(partial(add, creation)) for creation in creations]
-    return {"results": _with(results, attempted(lambda: acls.create(new)))}
+    results = [attempted(add, creation) for creation in creations]
+    return {"results": _with(results, attempted(acls.create, new))}
 
 
 def _with(results: Iterable[Fields], outcome: Fields) -> list[Fields]:
@@ -283,9 +281,9 @@ def delete_acls(request: Request, broker: Broker) -> Fields:
         return {"matching_acls": [{**success, **_resource_fields(acl), **_entry_fields(acl)} for acl in matching]}
 
     outcome = attempted(acls.refresh)
-    results = [attempted(partial(find, acl_filter)) for acl_filter in filters]
+    results = [attempted(find, acl_filter) for acl_filter in filters]
     if outcome["error_code"] is ErrorCode.none:
-        outcome = attempted(lambda: acls.delete(matches))
+        outcome = attempted(acls.delete, matches)
     if outcome["error_code"] is not ErrorCode.none:
         outcome = {**outcome, "matching_acls": ()}
     return {"filter_results": _with(results, outcome)}

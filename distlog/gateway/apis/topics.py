@@ -96,10 +96,10 @@ def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
     names_by_id = cache(broker.metadata.names_by_id)
     for topic in {_key(topic): topic for topic in topics}.values():
         topic_id, requested = getattr(topic, "topic_id", None), requested_name(topic)
-        work = partial(_requested_topic, request, broker, names_by_id, requested, topic_id, may_create=may_create)
+        arguments = request, broker, names_by_id, requested, topic_id, may_create
         # before version 12, a name in a response is not null
         shown = requested if request.api_version >= _NULL_NAME else requested or ""
-        yield attempted(work, name=shown, topic_id=topic_id)
+        yield attempted(_requested_topic, *arguments, name=shown, topic_id=topic_id)
 
 
 def _key(topic: Any) -> object:
@@ -118,7 +118,6 @@ def _requested_topic(
     names_by_id: _NamesById,
     requested: str | None,
     topic_id: uuid.UUID | None,
-    *,
     may_create: bool,
 ) -> Fields:
     name = _name_of(requested, topic_id, names_by_id)
@@ -196,8 +195,7 @@ def describe_topic_partitions(request: Request, broker: Broker) -> Fields:
             next_cursor = {"topic_name": name, "partition_index": 0}
             break
         first = cursor[1] if name == cursor[0] else 0
-        work = partial(_partitions_from, request, broker, name, first, remaining)
-        fields = dict(attempted(work, name=name, partitions=()))
+        fields = dict(attempted(_partitions_from, request, broker, name, first, remaining, name=name, partitions=()))
         is_whole = fields.pop("is_whole", True)
         topics.append(fields)
         remaining -= len(fields["partitions"])
@@ -338,7 +336,7 @@ def delete_topics(request: Request, broker: Broker) -> Fields:
     """Drop each topic by name or, since version 6, by id."""
     if request.api_version < _BY_STATE:
         names = dict.fromkeys(request.body.topic_names)
-        responses = [attempted(partial(_drop, request, broker, name), name=name) for name in names]
+        responses = [attempted(_drop, request, broker, name, name=name) for name in names]
     else:
         names_by_id = cache(broker.metadata.names_by_id)
         responses = [
@@ -355,7 +353,7 @@ def _drop_state(request: Request, broker: Broker, names_by_id: _NamesById, topic
     if topic.name is None:
         # a client that has only the id may not learn the name
         request.rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
-    return attempted(partial(_drop, request, broker, name, topic.topic_id), name=name)
+    return attempted(_drop, request, broker, name, topic.topic_id, name=name)
 
 
 def _drop(request: Request, broker: Broker, name: str, topic_id: uuid.UUID | None = None) -> Fields:
@@ -395,9 +393,7 @@ def elect_leaders(request: Request, broker: Broker) -> Fields:
         return {"error_code": code}
     topics = request.body.topic_partitions or ()
     partitions = dict.fromkeys((topic.topic, number) for topic in topics for number in topic.partitions)
-    results = (
-        (name, attempted(partial(_elected, broker, name, number), partition_id=number)) for name, number in partitions
-    )
+    results = ((name, attempted(_elected, broker, name, number, partition_id=number)) for name, number in partitions)
     return {"replica_election_results": by_topic(results, "partition_result", "topic")}
 
 
@@ -408,7 +404,7 @@ def _elected(broker: Broker, topic: str, number: int) -> Fields:
 
 
 def list_partition_reassignments(request: Request, broker: Broker) -> Fields:
-    return attempted(partial(request.rights.check_cluster, Operation.DESCRIBE))
+    return attempted(request.rights.check_cluster, Operation.DESCRIBE)
 
 
 def describe_quorum(request: Request, broker: Broker) -> Fields:

@@ -184,7 +184,7 @@ def _written(request: Request, broker: Broker, markers: Sequence[Any]) -> list[F
         (topic.name, number) for part in markers for topic in part.topics for number in topic.partition_indexes
     )
     return by_topic(
-        (name, attempted(partial(_write_marker, request, broker, markers[0], name, number), partition_index=number))
+        (name, attempted(_write_marker, request, broker, markers[0], name, number, partition_index=number))
         for name, number in partitions
     )
 
@@ -297,7 +297,7 @@ def describe_producers(request: Request, broker: Broker) -> Fields:
         (topic.name, number) for topic in request.body.topics for number in topic.partition_indexes
     )
     parts = (
-        (name, attempted(partial(_producers, request, broker, name, number), partition_index=number))
+        (name, attempted(_producers, request, broker, name, number, partition_index=number))
         for name, number in partitions
     )
     return {"topics": by_topic(parts)}

@@ -117,10 +117,10 @@ def topic_error_code(error: BaseException, topic: str | uuid.UUID) -> ErrorCode:
     return ErrorCode.unknown_topic_id if is_missing and isinstance(topic, uuid.UUID) else error_code(error)
 
 
-def attempted(work: Callable[[], Fields | None], **fields: Any) -> Fields:
-    """Return `fields` with what `work` returns, or with the code and the text of its error."""
+def attempted(work: Callable[..., Fields | None], *arguments: Any, **fields: Any) -> Fields:
+    """Return `fields` with the result of `work` for the arguments, or with the code and the text of its error."""
     try:
-        result = work()
+        result = work(*arguments)
     except Exception as error:
         return {**fields, "error_code": error_code(error), "error_message": client_text(error)}
     return {**fields, "error_code": ErrorCode.none, "error_message": None, **(result or {})}

@@ -6,7 +6,6 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from math import ceil
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -375,7 +374,7 @@ def attempted_once(
             raise RefusedError("a request names this item twice")
         return work(same[0])
 
-    return [attempted(partial(only, same), **fields_of(same[0])) for same in grouped(items, key).values()]
+    return [attempted(only, same, **fields_of(same[0])) for same in grouped(items, key).values()]
 
 
 def grouped(items: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list[Any]]:
