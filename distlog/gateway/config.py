@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -324,11 +323,6 @@ def _group_number(name: str, value: str) -> int:
     if not (text.isascii() and text.isdecimal() and int(text) <= MAX_INT):
         raise InvalidConfigError(f"Invalid value {text} for configuration {name}: Not a number of type INT")
     return int(text)
-
-
-def encode_setting(group: str, name: str, value: int | None) -> tuple[bytes, bytes | None]:
-    key = json.dumps({"group": group, "setting": name}, sort_keys=True).encode()
-    return key, None if value is None else b"%d" % value
 
 
 def decode_setting(fields: Mapping[str, Any], value: bytes | None) -> tuple[tuple[str, str], int | None]:

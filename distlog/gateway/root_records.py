@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 from distlog.core.config import TopicConfig
 from distlog.core.display import text
 from distlog.core.errors import DistlogError, InvalidConfigError, TopicNotFoundError
-from distlog.gateway.config import GroupConfigs, decode_setting, encode_setting
+from distlog.gateway.config import GroupConfigs, decode_setting
 from distlog.gateway.event_log import FAILURES, EventLog
 from distlog.gateway.security.acls import (
     AccessLists,
@@ -307,11 +307,6 @@ def check_change(entity: Entity, changes: Changes) -> None:
             raise InvalidConfigError("a quota is above 0, and a whole number if it counts bytes", found=str(value))
 
 
-def encode_change(entity: Entity, name: str, value: float | None) -> tuple[bytes, bytes | None]:
-    key = json.dumps({"entity": dict(entity.parts), "quota": name}, sort_keys=True).encode()
-    return key, None if value is None else json.dumps(value).encode()
-
-
 def decode_change(fields: Mapping[str, Any], value: bytes | None) -> tuple[tuple[Entity, str], float | None]:
     entity, name = Entity.of(dict(fields["entity"])), str(fields["quota"])
     changed = None if value is None else float(json.loads(value))
@@ -321,6 +316,12 @@ def decode_change(fields: Mapping[str, Any], value: bytes | None) -> tuple[tuple
 
 #: An entity and the name of a quota, or a group and the name of a setting.
 _Key = tuple[Entity | str, str]
+
+
+def encode_config(subject: Entity | str, name: str, value: float | None) -> tuple[bytes, bytes | None]:
+    quota: dict[str, object] = {"entity": dict(subject.parts), "quota": name} if isinstance(subject, Entity) else {}
+    key = json.dumps(quota or {"group": subject, "setting": name}, sort_keys=True).encode()
+    return key, None if value is None else json.dumps(value).encode()
 
 
 def decode_config(key: bytes, value: bytes | None) -> tuple[_Key, float | None]:
@@ -349,10 +350,10 @@ class DynamicConfigs(RootRecords[_Key, float]):
     def alter_quotas(self, entity: Entity, changes: Changes) -> None:
         """Store quotas; they are durable, and apply here, when this returns. Raises DistlogError."""
         check_change(entity, changes)
-        self.append([encode_change(entity, name, value) for name, value in sorted(changes.items())])
+        self.append([encode_config(entity, name, value) for name, value in sorted(changes.items())])
 
     def alter_group(self, group: str, changes: Mapping[str, int | None]) -> None:
-        self.append([encode_setting(group, name, value) for name, value in sorted(changes.items())])
+        self.append([encode_config(group, name, value) for name, value in sorted(changes.items())])
 
     def on_changed(self, values: Mapping[_Key, float]) -> None:
         limits: dict[Entity, dict[str, float]] = {}
