@@ -213,14 +213,14 @@ def message_reader(message: MessageSchema) -> MessageReader:
     return read
 
 
-def read_text(data: memoryview, position: int) -> tuple[str | None, int]:
-    """A nullable text of a request's head, which has a length of two bytes in all versions."""
+def client_id_and_end(frame: memoryview) -> tuple[str, int]:
+    """The client id in a request's head, and its end; its length has two bytes in all versions."""
     values: list[Any] = []
     try:
-        position = _read_client_id(values, data, position, Items())
+        position = _read_client_id(values, frame, _HEAD.size, Items())
     except (struct.error, UnicodeDecodeError):
-        raise InvalidRequestError("a request has a malformed head", size=len(data)) from None
-    return values[0], position
+        raise InvalidRequestError("a request has a malformed head", size=len(frame)) from None
+    return values[0] or "", position
 
 
 def skip_tags(data: memoryview, position: int, items: Items) -> int:
@@ -674,10 +674,6 @@ def read_head(frame: memoryview) -> RequestHead:
     return RequestHead(*_HEAD.unpack_from(frame))
 
 
-def read_client_id(frame: memoryview) -> str:
-    return read_text(frame, _HEAD.size)[0] or ""
-
-
 def read_request(frame: memoryview, head: RequestHead, most_items: int = MAX_ITEMS) -> ParsedRequest:
     """Parse a request; InvalidRequestError also for more items. As in Kafka, bytes after its end are ignored."""
     if len(frame) > LARGEST_OTHER_BYTES and head.api_key != PRODUCE_KEY:
@@ -685,14 +681,14 @@ def read_request(frame: memoryview, head: RequestHead, most_items: int = MAX_ITE
     is_head_flexible, read_body = _reader(head.api_key, head.api_version)
     items = Items(most_items)
     try:
-        client_id, position = read_text(frame, _HEAD.size)
+        client_id, position = client_id_and_end(frame)
         if is_head_flexible:
             position = skip_tags(frame, position, items)
         body, _ = read_body(frame, position, items)
     except InvalidRequestError as error:
         error.details.update(api_key=head.api_key, version=head.api_version)
         raise
-    return ParsedRequest(client_id or "", body)
+    return ParsedRequest(client_id, body)
 
 
 @cache

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 from distlog.core.errors import DistlogError
@@ -158,7 +159,7 @@ class DelayedFetch(DelayedOperation):
     #: The partitions whose appends wake the fetch: none if too many are watched already.
     watched: tuple[Partition, ...] = ()
 
-    def is_complete(self, ends: Ends, partitions: Iterable[Partition]) -> bool:
+    def is_complete(self, ends: _VisibleEnds, partitions: Iterable[Partition]) -> bool:
         """True if enough records have come in these partitions, or one cannot be read any more."""
         growths = [self._growth(partition, ends) for partition in partitions]
         if None in growths:
@@ -166,9 +167,9 @@ class DelayedFetch(DelayedOperation):
         new_bytes = sum(filter(None, growths))
         return new_bytes > 0 and new_bytes >= self.missing
 
-    def _growth(self, partition: Partition, ends: Ends) -> int | None:
+    def _growth(self, partition: Partition, ends: _VisibleEnds) -> int | None:
         """The bytes of new records; None if the partition cannot be read any more."""
-        now, previous = ends.end(partition, self.committed), self.visible_ends.get(partition)
+        now, previous = ends(partition, self.committed), self.visible_ends.get(partition)
         if previous is None:
             return 0
         if now is None or now.offset < previous.offset:
@@ -177,17 +178,14 @@ class DelayedFetch(DelayedOperation):
         return max(now.log_bytes - previous.log_bytes, 1) if now.offset > previous.offset else 0
 
 
-class Ends:
-    def __init__(self) -> None:
-        self._ends: dict[tuple[Partition, bool], VisibleEnd | None] = {}
+#: Returns the visible end of a partition, for readers of committed records if True; None if it cannot be read.
+_VisibleEnds = Callable[[Partition, bool], VisibleEnd | None]
 
-    def end(self, partition: Partition, committed: bool) -> VisibleEnd | None:
-        key = partition, committed
-        if key not in self._ends:
-            self._ends[key] = None
-            with suppress(DistlogError, OSError):
-                self._ends[key] = partition.visible_end(committed=committed)
-        return self._ends[key]
+
+def _visible_end(partition: Partition, committed: bool) -> VisibleEnd | None:
+    with suppress(DistlogError, OSError):
+        return partition.visible_end(committed=committed)
+    return None
 
 
 class DelayedFetches(_Purgatory[DelayedFetch]):
@@ -204,7 +202,7 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
         if not self._has_added(delayed):
             return False
         # an append between the fetch's read and its wait has not woken it
-        return not (delayed.is_complete(Ends(), delayed.watched) and self._has_claimed(delayed))
+        return not (delayed.is_complete(_visible_end, delayed.watched) and self._has_claimed(delayed))
 
     def forget(self, delayed: DelayedFetch) -> None:
         if not delayed.watched:
@@ -224,7 +222,7 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
     def appended(self, partition: Partition) -> None:
         if partition not in self._by_partition:
             return
-        ends, of_share, waiting = Ends(), Counter[CpuUse](), list[DelayedFetch]()
+        ends, of_share, waiting = cache(_visible_end), Counter[CpuUse](), list[DelayedFetch]()
         with self._lock:
             for delayed in self._by_partition.get(partition, ()):
                 of_share[delayed.request.share] += 1
@@ -249,7 +247,7 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
             # the fetch reads again, and answers with the error
             with suppress(DistlogError, OSError):
                 topic.refresh(self._refresh_ms)
-        ends = Ends()
+        ends = cache(_visible_end)
         self._wake(
             delayed
             for delayed in waiting

@@ -22,7 +22,7 @@ from distlog.gateway.protocol.messages import (
     InvalidRequestError,
     RequestHead,
     ResponseChunk,
-    read_client_id,
+    client_id_and_end,
     read_head,
 )
 from distlog.gateway.security.authentication import Authentication, SaslExchange
@@ -466,7 +466,7 @@ class Connection(asyncio.BufferedProtocol):
             return TokenRequest(TOKEN_HEAD, None, session, share, self._server.quotas, self, body=token)
         head = read_head(frame)
         body = frame if self._server.supports(head, session) else None
-        client_id = "" if body is None else read_client_id(body)
+        client_id = "" if body is None else client_id_and_end(body)[0]
         share = self._server.shares.share(self._owner, client_id)
         return Request(head, body, session, share, self._server.quotas, self, client_id)
 
