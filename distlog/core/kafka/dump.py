@@ -220,7 +220,8 @@ class _LogDump:
                 position = stop
         except CorruptRecordError as error:
             self._output.fail(error)
-        if position < end and not self._options.is_cut:
+        # with `max_bytes` the end of the log may be missing
+        if position < end and self._options.max_bytes == MAX_INT:
             text = f"Found {end - position} invalid bytes at the end of {self._file.name}"
             self._output.say(text, "invalidBytes", count=end - position)
 

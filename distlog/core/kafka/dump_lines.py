@@ -220,11 +220,6 @@ class DumpOptions:
     def is_deep(self) -> bool:
         return self.print_data_log or self.deep_iteration
 
-    @property
-    def is_cut(self) -> bool:
-        """Whether the end of a log may be missing."""
-        return self.max_bytes < MAX_INT
-
 
 @dataclass(frozen=True)
 class DumpedRecords:
