@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ import pyarrow.json
 from distlog.core.arrays import byte_array, column_of, integers, new_array, scalar_of, table_of_rows
 from distlog.core.errors import InvalidRecordError
 from distlog.core.files.record_times import TimeReader
-from distlog.core.files.text_lines import BadLine, Parsed, split_lines
+from distlog.core.files.text_lines import BadLine, Parsed, split_lines, without_bad_rows
 from distlog.core.format.kernels.json_scan import BLANK, ESCAPED, NULL, OBJECT, UNSURE, gather, scan_objects
 from distlog.core.format.record_batch import HEADERS_TYPE
 from distlog.core.integers import MAX_INT
@@ -92,35 +92,34 @@ class JsonFields:
     def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
         """Parse all of `text`; `limit` and `is_last` do not matter, since no object spans lines (`LineParser`)."""
         scanned = _Scanned.of(text, list(dict.fromkeys(self.fields.values())))
-        rows, bad = np.flatnonzero(scanned.states != BLANK), dict[int, str]()
-        unsure = np.flatnonzero(scanned.states == UNSURE).tolist()
-        slow = {row: self._fields_of(text, scanned, row, bad) for row in unsure}
-        self._note(text, scanned, [line_fields for line_fields in slow.values() if line_fields is not None])
+        rows = np.flatnonzero(scanned.states != BLANK)
+        starts, sizes = scanned.lines[rows], scanned.line_sizes[rows]
+        slow, bad = dict[int, dict[str, bytes | None]](), dict[int, str]()
+        for row in np.flatnonzero(scanned.states[rows] == UNSURE).tolist():
+            line = text[starts[row] : starts[row] + sizes[row]]
+            try:
+                slow[row] = written_fields(line.decode(), scanned.names)
+            except (ValueError, RecursionError) as error:
+                hint = _HINT if line.strip() in (b"[", b"]", b"{", b"}") else ""
+                bad[row] = f"not a record: {error}{hint}"
+        self._note(text, scanned, slow.values())
         columns = dict[str, pa.Array]()
         for role, name in self.fields.items():
-            python_values = {row: line_fields.get(name) for row, line_fields in slow.items() if line_fields}
+            python_values = {row: line_fields.get(name) for row, line_fields in slow.items()}
             columns[role] = scanned.column(scanned.names.index(name), rows, python_values)
         if "value" not in columns:
-            columns["value"] = _gather_column(scanned.data, scanned.lines[rows], scanned.line_sizes[rows], valid=None)
+            columns["value"] = _gather_column(scanned.data, starts, sizes, valid=None)
         if "timestamp" in columns:
             times = self.times.of_column(columns["timestamp"])
             columns["timestamp"] = times.column
-            bad |= {int(rows[index]): f"not a record: {fault}" for index, fault in times.faults.items()}
+            bad |= {row: f"not a record: {fault}" for row, fault in times.faults.items()}
         columns = {name: columns.get(name, pa.nulls(len(rows), kind)) for name, kind in _FIELDS_TYPES.items()}
-        starts = scanned.lines[rows]
         if not bad:
             is_dense = len(rows) == len(scanned.states)
             return Parsed(pa.table(columns), bad=(), consumed=len(text) + 1, starts=None if is_dense else starts)
-        is_good = ~np.isin(rows, [*bad])
-        counts_before: Longs = np.cumsum(is_good) - is_good
-        lines = [
-            BadLine(int(starts[index]), int(counts_before[index]), bad[int(rows[index])])
-            for index in np.flatnonzero(~is_good).tolist()
-        ]
-        good = np.flatnonzero(is_good)
-        return Parsed(pa.table(columns).take(integers(good)), lines, len(text) + 1, starts[good])
+        return without_bad_rows(pa.table(columns), starts, bad, len(text) + 1)
 
-    def _note(self, text: bytes, scanned: _Scanned, parsed_lines: Sequence[Mapping[str, Any]]) -> None:
+    def _note(self, text: bytes, scanned: _Scanned, parsed_lines: Iterable[Mapping[str, Any]]) -> None:
         if self.seen_fields.is_complete:
             return
         self.seen_fields.present |= {
@@ -129,19 +128,6 @@ class JsonFields:
         self.seen_fields.present |= {name for line_fields in parsed_lines for name in line_fields}
         if not self.seen_fields.is_complete:
             self.seen_fields.note_names(text)
-
-    def _fields_of(
-        self, text: bytes, scanned: _Scanned, row: int, bad: dict[int, str]
-    ) -> dict[str, bytes | None] | None:
-        """Return the named fields of a line, read by Python; None, and a reason in `bad`, if it is not an object."""
-        start = int(scanned.lines[row])
-        line = text[start : start + int(scanned.line_sizes[row])]
-        try:
-            return written_fields(line.decode(), scanned.names)
-        except (ValueError, RecursionError) as error:
-            hint = _HINT if line.strip() in (b"[", b"]", b"{", b"}") else ""
-            bad[row] = f"not a record: {error}{hint}"
-            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +237,7 @@ class _Scanned:
         return cls(data, names, lines, line_sizes, states, kinds, starts, sizes)
 
     def column(self, number: int, rows: Longs, python_values: Mapping[int, bytes | None]) -> pa.Array:
-        """Return a field of `rows`; `python_values` has the rows that Python read."""
+        """Return a field of the lines `rows`; `python_values` has the fields that Python read, by row."""
         # kinds above NULL have bytes
         is_found = (self.kinds[rows, number] > NULL) & (self.states[rows] == OBJECT)
         starts = np.where(is_found, self.starts[rows, number], 0)
@@ -259,9 +245,8 @@ class _Scanned:
         column = _gather_column(self.data, starts, sizes, None if is_found.all() else is_found)
         if not python_values:
             return column
-        indexes = np.searchsorted(rows, [*python_values])
         order = np.arange(len(rows))
-        order[indexes] = len(rows) + np.arange(len(indexes))
+        order[[*python_values]] = len(rows) + np.arange(len(python_values))
         return pa.concat_arrays([column, column_of([*python_values.values()], pa.binary())]).take(integers(order))
 
 

@@ -129,10 +129,17 @@ class PatternLines:
             reasons[row] = f"the pattern does not match: {shown}"
         if not reasons:
             return Parsed(pa.table(columns), (), len(text) + 1)
-        starts, bad_rows = line_starts(text), sorted(reasons)
-        bad = [BadLine(int(starts[row]), row - count, reasons[row]) for count, row in enumerate(bad_rows)]
-        good = np.delete(np.arange(len(lines)), bad_rows)
-        return Parsed(pa.table(columns).take(integers(good)), bad, len(text) + 1, starts[good])
+        return without_bad_rows(pa.table(columns), line_starts(text), reasons, len(text) + 1)
+
+
+def without_bad_rows(
+    rows: pa.Table, starts: npt.NDArray[np.int64], reasons: Mapping[int, str], consumed: int
+) -> Parsed:
+    """Return the rows, which begin at `starts` in a block, without bad rows, which have `reasons`."""
+    bad_rows = sorted(reasons)
+    bad = [BadLine(int(starts[row]), row - count, reasons[row]) for count, row in enumerate(bad_rows)]
+    good = np.delete(np.arange(len(starts)), bad_rows)
+    return Parsed(rows.take(integers(good)), bad, consumed, starts[good])
 
 
 @dataclass(frozen=True, slots=True)
