@@ -225,11 +225,11 @@ def _open(storage: Storage, version: int | None = None, timestamp: Time | None =
     if version is not None and timestamp is not None:
         raise ValueError("give a version or a timestamp to open a topic at, not both")
     number = None if version is None else whole_number("version", version)
-    log = topic_log(storage)
     timestamp_ms = None if timestamp is None else to_ms(timestamp)
+    log = topic_log(storage)
     snapshot = log.load(version=number, timestamp_ms=timestamp_ms)
-    handle = TopicHandle.of(storage, snapshot.name, log)
-    return Topic(handle, snapshot, pinned=version is not None or timestamp is not None)
+    is_pinned = version is not None or timestamp is not None
+    return Topic(TopicHandle.of(storage, snapshot.name, log), snapshot, pinned=is_pinned)
 
 
 def open_or_create(

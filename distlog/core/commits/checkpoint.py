@@ -431,11 +431,7 @@ class RowChanges:
 
     @classmethod
     def between(cls, base: pa.RecordBatch, rows: pa.RecordBatch, keys: tuple[str, str | None]) -> RowChanges:
-        """The changes that make `rows` of `base`.
-
-        Both are in the order of two columns of integers, which identify a row. Without a second column, rows with the
-        same number are identified by their order. Raises ValueError for other tables.
-        """
+        """The changes that make `rows` of `base`, both in the order of the columns `keys`; ValueError for others."""
         if base.schema != rows.schema:
             raise ValueError("the tables have other columns")
         its, mine = _keys(base, keys), _keys(rows, keys)

@@ -391,11 +391,7 @@ def _restore_transactions(columns: bytes, tail: Mapping[Batch, TransactionInfo])
 
 
 class ProducerTable:
-    """The producers of one partition; immutable.
-
-    `rows` are ordered by producer id. The few that have changed since the rows were made are in `changed`, so that a
-    commit costs as much as the producers that it names.
-    """
+    """The producers of one partition; immutable. The few that changed after `rows` were made are in `changed`."""
 
     __slots__ = ("_changed", "_rows")
 
@@ -521,11 +517,7 @@ class KnownBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """One producer: its newest epoch, and its last batches of that epoch, the oldest first.
-
-    Times are ms, and -1 stands for none: `coordinator_epoch` is of the last end marker,
-    `transaction_first_offset` of the open transaction.
-    """
+    """One producer: its newest epoch, and its last batches of that epoch, the oldest first; -1 stands for none."""
 
     epoch: int = NONE
     batches: tuple[KnownBatch, ...] = ()

@@ -429,11 +429,7 @@ COMMIT_TIMEOUT_S = TIMEOUT_S / 2
 
 @dataclass(frozen=True, slots=True)
 class TruncatedTail:
-    """The `size` bytes of `file` from `position` on that a repair cuts off an active segment.
-
-    They, and bytes that are already missing, held the offsets from `start_offset` on, up to `end_offset` as far as
-    known; the offsets are assigned again.
-    """
+    """The `size` bytes of `file` from `position` on that a repair cuts off, and the offsets that they had."""
 
     partition: int
     file: str

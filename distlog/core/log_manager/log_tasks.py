@@ -127,11 +127,7 @@ class FoundTopic(NamedTuple):
 
 
 class LogDirectory:
-    """A root: its loaded topics, and dropped ones, by the name of their folder. Safe between threads.
-
-    `defaults` are for settings that a topic does not have. Work on many topics ends early when `is_stopping`. A root
-    that does not answer is offline, and is retried.
-    """
+    """A root: its loaded topics, and dropped ones, by the name of their folder. Safe between threads."""
 
     def __init__(
         self,
@@ -411,11 +407,7 @@ class _Task:
 
 
 class Scheduler:
-    """Tasks with their periods, each in its own thread; a task must not raise.
-
-    `clock` returns ms that never decrease. The threads are daemons: a process that ends does not wait for a task that
-    `stop` abandoned. Without threads, `run_due` runs the due tasks.
-    """
+    """Tasks with their periods, each in a daemon thread; a task must not raise. `run_due` needs no threads."""
 
     def __init__(self, clock: Callable[[], int] = monotonic_ms) -> None:
         self._clock = clock

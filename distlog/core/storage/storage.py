@@ -489,11 +489,10 @@ def shown(url: str) -> str:
 def _open_file(path: str) -> Iterator[int]:
     with _local_errors(path):
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        with _local_errors(path):
+        try:
             yield file
-    finally:
-        os.close(file)
+        finally:
+            os.close(file)
 
 
 @contextmanager
@@ -551,7 +550,7 @@ def check_store(
     was_there = storage.is_there()
     folder = storage.child(f".distlog-check-{uuid.uuid4().hex}")
     results: list[StoreCheck] = []
-    checks: dict[str, Callable[[], str]] = {
+    checks: dict[str, Callable[[], str | None]] = {
         "writes and reads": partial(_check_replaced, folder),
         "ranges": partial(_check_ranges, folder),
         "listings": partial(_check_listings, folder),
@@ -566,7 +565,7 @@ def check_store(
                 results.append(StoreCheck(name, None, ""))
                 continue
             try:
-                results.append(StoreCheck(name, True, check()))
+                results.append(StoreCheck(name, True, check() or ""))
             except _WrongError as wrong:
                 results.append(StoreCheck(name, False, str(wrong)))
             except (DistlogError, OSError) as error:
@@ -588,14 +587,13 @@ def _expect(is_right: bool, wrong: str) -> None:
         raise _WrongError(wrong)
 
 
-def _check_replaced(folder: Storage) -> str:
+def _check_replaced(folder: Storage) -> None:
     for data in (b"old", b"newer", b""):
         folder.put("f/a", data)
         _expect(folder.read("f/a") == data, "a read does not return the bytes just written")
-    return ""
 
 
-def _check_ranges(folder: Storage) -> str:
+def _check_ranges(folder: Storage) -> None:
     data = bytes(range(256)) * 4096
     folder.put_many({"f/data": data, "f/empty": b""})
     size = len(data)
@@ -604,10 +602,9 @@ def _check_ranges(folder: Storage) -> str:
     _expect(folder.read("f/empty") == folder.read("f/empty", 0, 10) == b"", "an empty object cannot be read")
     parts = folder.read_ranges([("f/data", 500_000, 500_100), ("f/data", 5, 10)])
     _expect([bytes(part) for part in parts] == [data[500_000:500_100], data[5:10]], "wrong bytes of several ranges")
-    return ""
 
 
-def _check_listings(folder: Storage) -> str:
+def _check_listings(folder: Storage) -> None:
     names = {f"l/{number:03d}": bytes(number) for number in range(1, 6)}
     folder.put_many({**names, "l/below/z": b"1"})
     sizes = {file.name: file.size for file in folder.list("l")}
@@ -616,17 +613,15 @@ def _check_listings(folder: Storage) -> str:
     )
     _expect(folder.list_folders("l") == ["l/below"], "folders are not listed as folders")
     _expect(folder.list("nothing") == [], "a missing folder is not listed as empty")
-    return ""
 
 
-def _check_deletes(folder: Storage) -> str:
+def _check_deletes(folder: Storage) -> None:
     folder.put_many({"d/a": b"1", "d/b": b"2"})
     folder.delete(["d/a", "d/missing"])
     _expect([file.name for file in folder.list("d")] == ["d/b"], "a deleted object is listed")
     with suppress(FileNotFoundError):
         folder.read("d/a")
         raise _WrongError("a deleted object can be read")
-    return ""
 
 
 def _check_clock(folder: Storage, clock: Callable[[], int]) -> str:

@@ -269,11 +269,7 @@ class DirectEngine(Engine):
         return not self._unflushed
 
     def flush(self) -> None:
-        """Return when all appended records are durable.
-
-        Raises LostRecordsError once if a sync failed, now or in the background, and acknowledged records are lost;
-        OffsetOutOfRangeError if they are too old to know. After other errors, the next flush retries.
-        """
+        """Return when all appends are durable; raises LostRecordsError once if acknowledged records are lost."""
         with self._lock:
             failure = self._sync()
             error, self._loss = self._loss or failure, None
