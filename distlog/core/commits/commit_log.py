@@ -451,7 +451,7 @@ class CommitRace:
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._log, self._start, self._read_version = log, snapshot, read_version
-        self._backoff = RaceBackoff(operation, timeout_s, clock=log.monotonic, sleep=log.pause, random=log.random)
+        self.backoff = RaceBackoff(operation, timeout_s, clock=log.monotonic, sleep=log.pause, random=log.random)
         self._operation, self._write_id = operation, write_id
         #: The commit, once it is in the log; None if nothing was committed.
         self.commit: Commit | None = None
@@ -471,7 +471,7 @@ class CommitRace:
         head, log = self.after, self._log
         attempt, put_time = self._prepare(actions), PutTime()
         self.is_in_doubt = True
-        winner = log.put_if_next(attempt, self._backoff.left_s(), put_time)
+        winner = log.put_if_next(attempt, self.backoff.left_s(), put_time)
         newer = log.confirm_put(head, attempt, put_time) if winner is None else None
         if winner is None and newer is None:
             self.commit, self.after = attempt.commit, attempt.after
@@ -489,9 +489,6 @@ class CommitRace:
         """Return the `segments` of the last put as the commit adds them."""
         return segments
 
-    def try_for(self, timeout_s: float) -> None:
-        self._backoff.try_for(timeout_s)
-
     def __enter__(self) -> Self:
         return self
 
@@ -508,20 +505,20 @@ class CommitRace:
             self.after,
             actions,
             write_id=self._write_id,
-            waited_ms=self._backoff.waited_ms(),
+            waited_ms=self.backoff.waited_ms(),
             next_append=next_append,
         )
 
     def _lose_to(self, winner: Commit) -> None:
         """Wait for a turn after a lost race, and follow the log."""
-        self._backoff.note_loss(winner)
-        self._backoff.wait()
+        self.backoff.note_loss(winner)
+        self.backoff.wait()
         self._follow(winner)
 
     def _follow(self, winner: Commit) -> None:
         log, base = self._log, self.after
         try:
-            self.after = log.loader.follow(apply(base, winner), group=self._backoff.probes(), base=base)
+            self.after = log.loader.follow(apply(base, winner), group=self.backoff.probes(), base=base)
         except BehindFloorError:
             self.after = log.reload(base)
 

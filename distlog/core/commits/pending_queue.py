@@ -184,16 +184,16 @@ class AppendRace(CommitRace):
         return super()._prepare(actions)
 
     def _lose_to(self, winner: Commit) -> None:
-        self._backoff.note_loss(winner)
+        self.backoff.note_loss(winner)
         may_wait = self._ticket.may_wait(self._log.monotonic())
         # two writers win alternately, as one writes a file while the other commits: the queue is for more
-        if not may_wait or (winner.next_append is None and self._backoff.probes() == 1):
-            self._backoff.wait()
+        if not may_wait or (winner.next_append is None and self.backoff.probes() == 1):
+            self.backoff.wait()
         self._follow(winner)
         self._joins_queue = self._ticket.is_contended and self._ticket.may_wait(self._log.monotonic())
 
     def _follow(self, winner: Commit) -> None:
-        self._follow_commits(apply(self.after, winner), [winner], self._backoff.probes())
+        self._follow_commits(apply(self.after, winner), [winner], self.backoff.probes())
 
     def _wait_in_queue(self) -> None:
         """Wait until another writer committed the append, or it is this writer's turn."""
@@ -206,7 +206,7 @@ class AppendRace(CommitRace):
             self._follow_commits(head, [], one_request=True)
             polls = polls + 1 if self.after is head else min(polls, 1)
             if ticket.group_commit is None:
-                self._backoff.check_time()
+                self.backoff.check_time()
 
     def _follow_commits(
         self, snapshot: Snapshot, commits: list[Commit], probes: int = 1, *, one_request: bool = False

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from distlog.core import paths
 from distlog.core.arrays import booleans, join, no_rows, numbers_of
@@ -445,8 +444,8 @@ class _Draft:
 
     def _apply_tables(self, tables: Sequence[AddTable | RemoveTable]) -> None:
         """Add and remove segments, one by one for partitions that are not in columns."""
-        added = _joined_rows(tables, AddTable, SCHEMA)
-        removed = _joined_rows(tables, RemoveTable, REMOVED_SCHEMA)
+        added = join([no_rows(SCHEMA), *(table.rows for table in tables if isinstance(table, AddTable))])
+        removed = join([no_rows(REMOVED_SCHEMA), *(table.rows for table in tables if isinstance(table, RemoveTable))])
         owners = np.concatenate([numbers_of(rows["partition"]) for rows in (added, removed)])
         count = len(self._partitions)
         if owners.max() >= count:
@@ -479,12 +478,6 @@ class _Draft:
         info = TransactionInfo(commit.version, commit.timestamp_ms, action.offsets, in_order)
         former_ms = self._head.timestamp_ms if self._head else 0
         self._transactions = self._transactions.recorded((action.app_id, action.batch_id), info, former_ms)
-
-
-def _joined_rows(
-    tables: Sequence[AddTable | RemoveTable], kind: type[AddTable | RemoveTable], schema: pa.Schema
-) -> pa.RecordBatch:
-    return join([no_rows(schema), *(table.rows for table in tables if isinstance(table, kind))])
 
 
 def check_partition(partition: int, count: int) -> None:

@@ -545,7 +545,7 @@ class ActiveSeals:
             # in parallel, since each takes several syncs, and others wait for the locks
             sealed = in_parallel(Task.wait, [seal for _, seal in self._locked.values()])
             self._sealed = dict(zip(self._locked, sealed, strict=True))
-            self._race.try_for(COMMIT_TIMEOUT_S)
+            self._race.backoff.try_for(COMMIT_TIMEOUT_S)
         return self._without_active(head)
 
     def _lock(self, partitions: Iterable[int]) -> Snapshot:

@@ -47,11 +47,10 @@ class LiveSnapshot:
     def refresh(self) -> Snapshot:
         """Load the newest version and the ends of its active segments; one GET if nothing changed."""
         self.invalidate()
-        try:
+        with suppress(SnapshotTooOldError):
             return self._load_view(self._current.refresh()).live
-        except SnapshotTooOldError:
-            # an active segment was sealed, removed and vacuumed after the version was read
-            return self._load_view(self._current.refresh()).live
+        # an active segment was sealed, removed and vacuumed after the version was read
+        return self._load_view(self._current.refresh()).live
 
     def invalidate(self) -> None:
         """Make the next use of the snapshot read the ends of the active segments again."""

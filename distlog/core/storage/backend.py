@@ -126,10 +126,7 @@ def byte_view(data: Buffer) -> memoryview:
 
 
 class Part(NamedTuple):
-    """Bytes [begin, begin + size) of the object `name`; all its bytes if it `is_file`.
-
-    Readers count positions from the part's first byte. Errors have positions in the object.
-    """
+    """Bytes [begin, begin + size) of the object `name`; all its bytes if it `is_file`. Readers count from `begin`."""
 
     name: str
     begin: int

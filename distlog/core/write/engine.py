@@ -117,10 +117,6 @@ class PartitionBatches:
     now_ms: int
 
     @property
-    def record_count(self) -> int:
-        return len(self.rows)
-
-    @property
     def has_producer(self) -> bool:
         return self.form.producer_id >= 0
 
@@ -392,7 +388,7 @@ class _PartAppend:
             self._error = self._error or error
 
     def fail_remaining(self, error: BaseException) -> None:
-        if sum(map(_count, self.acknowledged)) < self.part.record_count:
+        if sum(map(_count, self.acknowledged)) < len(self.part.rows):
             self._error = self._error or error
 
     @property
@@ -415,7 +411,7 @@ class _PartAppend:
         if self._error is None:
             return []
         doubtful = sum(map(_count, self._appended[self._acknowledged :]))
-        missing = self.part.record_count - sum(map(_count, self._appended))
+        missing = len(self.part.rows) - sum(map(_count, self._appended))
         if self._is_rest_in_doubt:
             doubtful, missing = doubtful + missing, 0
         counts = ((doubtful, True), (missing, False))

@@ -248,7 +248,7 @@ class ProducerSender(RecordSender):
         for part in parts:
             if part.partition not in incomplete:
                 sequence = self._next_sequences[part.partition]
-                self._next_sequences[part.partition] = int(increment_sequence(sequence, part.record_count))
+                self._next_sequences[part.partition] = int(increment_sequence(sequence, len(part.rows)))
         return appends
 
     def _form_of(self, partition: int, form: BatchFormat) -> BatchFormat:
