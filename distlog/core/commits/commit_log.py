@@ -231,10 +231,8 @@ class CommitLog:
             head = self.reload(snapshot)
         if not head.continues(snapshot):
             self.sync()
-            raise TopicNotFoundError(
-                "the topic was dropped, or the one at this address has another id: if it exists, open it again",
-                url=self.storage.url,
-            )
+            text = "the topic was dropped, or the one at this address has another id: if it exists, open it again"
+            raise TopicNotFoundError(text, url=self.storage.url)
         return head
 
     def history(self, limit: int | None = None) -> list[Commit]:
@@ -297,10 +295,8 @@ class CommitLog:
             check_read_version(head, paths.stem_read_version(stem))
         data = commit.encode()
         if len(data) > MAX_CONDITIONAL_BYTES:
-            raise CommitConflictError(
-                f"nothing was committed: a commit takes up to {MAX_CONDITIONAL_BYTES} bytes; do it in several",
-                size=len(data),
-            )
+            text = f"nothing was committed: a commit takes up to {MAX_CONDITIONAL_BYTES} bytes; do it in several"
+            raise CommitConflictError(text, size=len(data))
         try:
             commit = Commit.decode(data, paths.commit_file(commit.version))
             return PreparedCommit(commit, data, apply(head, commit))

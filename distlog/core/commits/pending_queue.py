@@ -460,10 +460,8 @@ class AppendTicket:
         is_certain = not self.is_left or self._is_dropped or isinstance(error, TransactionTooOldError)
         if is_certain or not isinstance(error, DistlogError) or isinstance(error, CommitStateUnknownError):
             return
-        raise CommitStateUnknownError(
-            "other writers may commit the append, which was left in the queue: check whether its records exist",
-            file=self._file,
-        ) from error
+        text = "other writers may commit the append, which was left in the queue: check whether its records exist"
+        raise CommitStateUnknownError(text, file=self._file) from error
 
     def _list(self) -> dict[str, str]:
         """The files of other pending appends, in order; not those that this writer could not commit."""

@@ -257,10 +257,8 @@ class SnapshotLoader:
                     if first == self._first_listed:
                         raise
                     first = self._first_listed
-        raise StorageError(
-            "commits vanish while they are read, as vacuum deletes faster than the storage answers: try again",
-            file=paths.COMMITS_DIR,
-        )
+        text = "commits vanish while they are read, as vacuum deletes faster than the storage answers: try again"
+        raise StorageError(text, file=paths.COMMITS_DIR)
 
     def _from_listing(self, end: int, *, few: bool = False) -> Snapshot | None:
         self.listed_ms = listed_ms = self._storage.replied_ms()

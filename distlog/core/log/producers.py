@@ -438,10 +438,8 @@ def _records(data: Buffer, batch: BatchFields, config: TopicConfig) -> _Records:
         except CorruptRecordError as error:
             if "limit" not in error.details:
                 raise
-            raise RecordTooLargeError(
-                f"a batch expands to more than {_MOST_EXPANSION} times max.message.bytes: make smaller batches",
-                limit=limit,
-            ) from None
+            text = f"a batch expands to more than {_MOST_EXPANSION} times max.message.bytes: make smaller batches"
+            raise RecordTooLargeError(text, limit=limit) from None
         records = _Records(byte_array(expander.array), 0, expander.size, section, codec)
     # before an array with an item per record is allocated
     if count * SMALLEST_RECORD > records.end - records.start:

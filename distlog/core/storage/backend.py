@@ -314,10 +314,8 @@ def check_one_wins(
         outcomes.append(put(late))
     except CommitStateUnknownError as error:
         # about the test's object: nothing of the caller was put
-        raise StorageError(
-            f"nothing was written: unknown whether the storage supports conditional puts ({error.message})",
-            folder=folder,
-        ) from None
+        text = f"nothing was written: unknown whether the storage supports conditional puts ({error.message})"
+        raise StorageError(text, folder=folder) from None
     finally:
         try:
             delete()

@@ -358,10 +358,8 @@ class ObjectStore:
 
     def _check_writable(self) -> None:
         if self.protocol not in _WRITABLE:
-            raise StorageError(
-                "cannot write here: distlog writes to local paths, s3://, gs://, abfs:// and memory://",
-                protocol=self.protocol,
-            )
+            text = "cannot write here: distlog writes to local paths, s3://, gs://, abfs:// and memory://"
+            raise StorageError(text, protocol=self.protocol)
 
 
 def modified_ms(entry: Mapping[str, Any]) -> int:

@@ -175,10 +175,8 @@ class ProducerIdentity:
         if self.transactional_id is not None:
             newest = _generation(head, self.app_id)
             if newest is not None and newest > self.generation:
-                raise ProducerFencedError(
-                    "a newer producer with this transactional id has started: close this one",
-                    transactional_id=self.transactional_id,
-                )
+                text = "a newer producer with this transactional id has started: close this one"
+                raise ProducerFencedError(text, transactional_id=self.transactional_id)
 
 
 def begin_producer(

@@ -82,10 +82,8 @@ def _in_ms(column: pa.Array) -> pa.Array:
     if not any(is_kind(column.type) for is_kind in _NUMBERS):
         # as from time.time()
         how = "; multiply seconds by 1000 and cast them" if pa.types.is_floating(column.type) else ""
-        raise InvalidRecordError(
-            f"column timestamp must be a timestamp, a date, int64 milliseconds, or ISO 8601 text{how}",
-            type=column.type,
-        )
+        text = f"column timestamp must be a timestamp, a date, int64 milliseconds, or ISO 8601 text{how}"
+        raise InvalidRecordError(text, type=column.type)
     try:
         if pa.types.is_timestamp(column.type):
             kind = pa.timestamp("ms", column.type.tz)
@@ -232,10 +230,8 @@ def _timestamp(value: Any, unit: str = "ms") -> int | None:
                 "a timestamp must be ms since 1970, a datetime, a date or ISO 8601", got=repr(value)
             ) from error
     elif isinstance(value, (float, np.floating)):
-        raise InvalidRecordError(
-            f"{WHOLE_TIME}: multiply seconds with a fraction by 1000, make them an int, and use the unit ms",
-            got=repr(value),
-        )
+        text = f"{WHOLE_TIME}: multiply seconds with a fraction by 1000, make them an int, and use the unit ms"
+        raise InvalidRecordError(text, got=repr(value))
     else:
         value = _integer("timestamp", value, MIN_LONG, MAX_LONG)
         if value is not None and unit != "ms" and (wrong := wrong_unit(value, unit)):
@@ -390,10 +386,8 @@ def _as_given(data: Appendable, unit: str) -> Iterator[pa.RecordBatch]:
             yield batch_of(columns, first_row, unit)
             first_row += len(chunk)
     else:
-        raise InvalidRecordError(
-            "append takes Arrow (Polars, DuckDB, any Arrow stream), pandas or an iterable of dicts",
-            type=type(data).__name__,
-        )
+        text = "append takes Arrow (Polars, DuckDB, any Arrow stream), pandas or an iterable of dicts"
+        raise InvalidRecordError(text, type=type(data).__name__)
 
 
 def _stream_of(data: Any) -> pa.RecordBatchReader:
