@@ -14,6 +14,7 @@ from distlog.cli.options import AtTime, AtVersion, DryRun, Json, Storage, Url, o
 from distlog.console import arguments, output
 from distlog.console.output import Summary, print_report, status_of
 from distlog.core.display import counted
+from distlog.core.format.key_index import LEAST_LOG_BYTES
 from distlog.core.opening import check_root, copies_in
 from distlog.core.storage.storage import Storage as Folder
 
@@ -62,8 +63,16 @@ def describe(
     ]
     lines = [f"{topic.name} version {topic.version} at {topic.url}"]
     lines += [f"{name}={value}" for name, value in topic.config.overrides().items()]
+    tables = [state.segments for state in topic.live_snapshot.partitions]
+    unindexed = sum(
+        int(((table.log_bytes > LEAST_LOG_BYTES) & (table.array("key_index_bytes") == 0)).sum()) for table in tables
+    )
+    if unindexed:
+        lines.append(
+            f"reads by key scan {counted(unindexed, 'segment')}: set key.index.enable, and rebuild the indexes"
+        )
     fields = {"url": topic.url, "name": topic.name, "topic_id": topic.snapshot.topic_id, "version": topic.version}
-    fields |= {"partitions": partitions, "config": topic.config.all()}
+    fields |= {"partitions": partitions, "config": topic.config.all(), "segments_without_key_index": unindexed}
     print_report(Summary("\n".join(lines), fields, partitions), as_json=as_json)
 
 

@@ -305,6 +305,16 @@ def test_a_segment_without_keys_is_not_read(tmp_path: Path) -> None:
     assert not topic.rebuild_indexes().rebuilt
 
 
+def test_describe_counts_the_segments_that_reads_by_key_scan(tmp_path: Path, cli: CommandLine) -> None:
+    topic = keyed_topic(Storage(str(tmp_path / "t")), {**CONFIG, "key.index.enable": "false"})
+    outcome = cli.bare("describe", topic.url).out
+    assert "reads by key scan 6 segments: set key.index.enable, and rebuild the indexes" in outcome
+    topic.alter_config({"key.index.enable": True})
+    topic.rebuild_indexes()
+    assert "reads by key" not in cli.bare("describe", topic.url).out
+    assert cli.bare("describe", topic.url, "--json").json["segments_without_key_index"] == 0
+
+
 def test_a_get_asks_the_partition_of_the_default_partitioner_first(tmp_path: Path) -> None:
     topic = topic_on(Storage(str(tmp_path / "t")), 3, CONFIG)
     names = [b"k%d" % number for number in range(30)]
