@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -36,12 +37,6 @@ _OPTION_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-_READ_OPTIONS = (
-    *("format", "key", "value", "timestamp", "timestamp_unit", "key_separator", "pattern", "time_format"),
-    *("partition", "bad_lines"),
-)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = job_parser("append.py", __doc__)
     help = "append a file, folder, pattern or URL; may be repeated"
@@ -64,7 +59,8 @@ def _parser() -> argparse.ArgumentParser:
 def append_inputs(spark: SparkSession, options: argparse.Namespace) -> Summary:
     """Append the files in one commit, and create the topic first with --create."""
     started = time.monotonic()
-    chosen_options = {name: getattr(options, name) for name in _READ_OPTIONS}
+    names = {field.name for field in dataclasses.fields(ReadOptions)} & vars(options).keys()
+    chosen_options = {name: getattr(options, name) for name in names}
     reader_options = ReadOptions(**chosen_options, headers=tuple(options.header), now_ms=now_ms())
     if (options.app_id is None) != (options.batch_id is None):
         raise InvalidConfigError("give --app-id and --batch-id together: one alone prevents no duplicates")

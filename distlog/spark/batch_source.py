@@ -49,17 +49,7 @@ from distlog.core.tiered.tiered_storage import TieredStorage
 from distlog.core.tiered.tiered_storage import load as load_tiered
 from distlog.core.write.rows import IGNORED, unknown_columns
 from distlog.spark.options import ReadOptions, exclude_from_gc, read_bounds
-from distlog.spark.versions import (
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    LessThan,
-    LessThanOrEqual,
-    arrow_schema,
-    map_in_arrow,
-)
+from distlog.spark.versions import arrow_schema, map_in_arrow
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 TYPES: Mapping[str, DataType] = {
@@ -379,9 +369,9 @@ class FilteringReader(DistlogReader):
     filters is right for only one action per `load()`.
     """
 
-    _filters: tuple[Filter, ...] = ()
+    _filters: tuple[Any, ...] = ()
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802 - Spark's name
         self._filters = tuple(filters)
         return filters
 
@@ -391,21 +381,20 @@ class FilteringReader(DistlogReader):
     def _conditions(self, partitions: frozenset[int]) -> Conditions:
         conditions = super()._conditions(partitions)
         for pushed in self._filters:
-            operator, attribute = _OPERATORS.get(type(pushed)), getattr(pushed, "attribute", ("",))
-            values = pushed.value if isinstance(pushed, In) else (getattr(pushed, "value", None),)
-            limits = [limit for value in values if (limit := _limit(attribute, value)) is not None]
-            if operator is not None and limits and len(limits) == len(values):
-                conditions = conditions.compared(attribute[0], operator, limits)
+            operator = _OPERATORS.get(type(pushed).__name__)
+            if operator is None:
+                continue
+            values = pushed.value if operator == "in" else (pushed.value,)
+            limits = [limit for value in values if (limit := _limit(pushed.attribute, value)) is not None]
+            if limits and len(limits) == len(values):
+                conditions = conditions.compared(pushed.attribute[0], operator, limits)
         return conditions
 
 
-_OPERATORS: dict[type[Filter], str] = {
-    EqualTo: "=",
-    In: "in",
-    LessThan: "<",
-    LessThanOrEqual: "<=",
-    GreaterThan: ">",
-    GreaterThanOrEqual: ">=",
+#: The operators of conditions by the names of Spark's filters.
+_OPERATORS = {"EqualTo": "=", "In": "in", "LessThan": "<", "LessThanOrEqual": "<="} | {
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
 }
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 

@@ -245,9 +245,10 @@ class _Writer:
         """Refuse a table of another query, whose batches have the same numbers."""
         query = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
         mark = json.dumps({"query": query, "topic": self.topic_id})
-        marks = _texts(spark, f"{self.table}/{_MARK}")
+        mark_rows = _read_if_any(spark.read.text, f"{self.table}/{_MARK}")
+        marks = [row.value for row in mark_rows.collect()] if mark_rows is not None else []
         if not marks:
-            if _has_rows(spark, self.table):
+            if _read_if_any(spark.read.parquet, self.table) is not None:
                 self._refuse("the folder has Parquet files that are not a table of a topic: choose another folder")
             frame = spark.createDataFrame([(mark,)], "value string").coalesce(1)
             frame.write.mode("overwrite").text(f"{self.table}/{_MARK}")
@@ -263,28 +264,15 @@ class _Writer:
         raise self.refused
 
 
-def _named(folder: str) -> str:
-    """Escape a path so that Spark does not read it as a pattern."""
-    return re.sub(r"[\\{}\[\]*?]", r"\\\g<0>", folder)
-
-
-def _texts(spark: SparkSession, folder: str) -> list[str]:
+def _read_if_any(read_folder: Callable[[str], DataFrame], folder: str) -> DataFrame | None:
+    """Read a folder by `spark.read.text` or `parquet`; returns None if the folder is missing or has no such files."""
     try:
-        return [row.value for row in spark.read.text(_named(folder)).collect()]
-    except AnalysisException as error:
-        if error.getCondition() != "PATH_NOT_FOUND":
-            raise
-        return []
-
-
-def _has_rows(spark: SparkSession, folder: str) -> bool:
-    try:
-        spark.read.parquet(_named(folder))
+        # Spark must not read the path as a pattern
+        return read_folder(re.sub(r"[\\{}\[\]*?]", r"\\\g<0>", folder))
     except AnalysisException as error:
         if error.getCondition() not in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
             raise
-        return False
-    return True
+        return None
 
 
 @dataclass(frozen=True, slots=True)

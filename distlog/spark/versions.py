@@ -8,7 +8,7 @@ from inspect import signature
 from typing import Any
 
 import pyspark
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, datasource
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -25,24 +25,8 @@ if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < OLDEST:
         "which has no data sources in Python"
     )
 
-try:
-    from pyspark.sql.datasource import EqualTo as EqualTo
-    from pyspark.sql.datasource import Filter as Filter
-    from pyspark.sql.datasource import GreaterThan as GreaterThan
-    from pyspark.sql.datasource import GreaterThanOrEqual as GreaterThanOrEqual
-    from pyspark.sql.datasource import In as In
-    from pyspark.sql.datasource import LessThan as LessThan
-    from pyspark.sql.datasource import LessThanOrEqual as LessThanOrEqual
-
-    HAS_FILTERS = True
-except ImportError:
-    HAS_FILTERS = False
-
-    class Filter:  # type: ignore[no-redef]
-        """Stands in for a filter, which this version does not give to sources."""
-
-    EqualTo = GreaterThan = GreaterThanOrEqual = In = LessThan = LessThanOrEqual = Filter  # type: ignore[misc,assignment]
-
+#: Whether Spark pushes filters into sources.
+HAS_FILTERS = hasattr(datasource, "Filter")
 
 try:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter as DataSourceStreamArrowWriter
