@@ -11,7 +11,6 @@ import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, BinaryIO, TypeVar
 
@@ -217,15 +216,6 @@ class Source:
 COMMIT_BYTES = 256 << 20
 
 
-@dataclass(slots=True)
-class AppendedInput:
-    version: int | None = None
-    records: int = 0
-    offsets: dict[int, tuple[int, int]] = field(default_factory=dict)
-    replayed: bool = False
-    skipped: int = 0
-
-
 class Appending:
     """Commits the records of a stream each `seconds` and at its end, also after a bad line; records of files once.
 
@@ -245,7 +235,9 @@ class Appending:
         self._seconds, self._clock = seconds, clock
         self._transaction: Transaction | None = None
         self._bytes, self._due = 0, 0.0
-        self.appended = AppendedInput()
+        self.version: int | None = None
+        self.records, self.skipped, self.is_replayed = 0, 0, False
+        self.offsets = dict[int, tuple[int, int]]()
 
     def wait(self) -> float | None:
         """Return the seconds until the next commit, or None without buffered records."""
@@ -256,7 +248,7 @@ class Appending:
     def append(self, part: Part) -> None:
         """Buffer the records of a part. Raises InvalidRecordError with file and line for a refused record."""
         records = part.records
-        self.appended.skipped += part.skipped
+        self.skipped += part.skipped
         if records.num_rows == 0:
             return
         if self._transaction is None:
@@ -282,11 +274,11 @@ class Appending:
             return
         transaction, self._transaction = self._transaction, None
         result = transaction.commit()
-        self.appended.version = result.version
-        self.appended.records += result.record_count
-        self.appended.replayed = result.replayed
+        self.version = result.version
+        self.records += result.record_count
+        self.is_replayed = result.replayed
         for number, (first, end) in result.offsets.items():
-            self.appended.offsets[number] = self.appended.offsets.get(number, (first, end))[0], end
+            self.offsets[number] = self.offsets.get(number, (first, end))[0], end
 
     def abort(self) -> None:
         if self._transaction is not None:
@@ -302,4 +294,4 @@ class Appending:
         else:
             self.abort()
         if isinstance(error, DistlogError):
-            error.details["appended"] = self.appended.records
+            error.details["appended"] = self.records

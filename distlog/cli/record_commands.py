@@ -18,7 +18,7 @@ import typer
 
 import distlog
 from distlog.cli import options
-from distlog.cli.input import STANDARD_INPUT, AppendedInput, Appending, Interrupt, Source, StreamReading
+from distlog.cli.input import STANDARD_INPUT, Appending, Interrupt, Source, StreamReading
 from distlog.cli.options import AtTime, AtVersion, Json, Storage, Url, open_at, settings, usage
 from distlog.console import arguments
 from distlog.console.arguments import FromEnd, registry_at
@@ -134,7 +134,7 @@ def append(
         _append_until_end(source, appending, interrupt)
     if not interrupt.signal and (warning := source.without_records()):
         print(f"distlog: {warning}", file=sys.stderr)
-    _report(appending.appended, interrupt.signal, as_json=as_json)
+    _report(appending, interrupt.signal, as_json=as_json)
     raise typer.Exit(128 + interrupt.signal if interrupt.signal else SUCCESS)
 
 
@@ -149,7 +149,7 @@ def _append_until_end(source: Source, appending: Appending, interrupt: Interrupt
                     progress.add(part.records.num_rows, part.size)
                 appending.commit_if_due()
                 # a stream may have no end
-                if appending.appended.records and not is_reported and (wrong_name := source.seen_fields.error()):
+                if appending.records and not is_reported and (wrong_name := source.seen_fields.error()):
                     print(f"distlog: so far {wrong_name}", file=sys.stderr, flush=True)
                     is_reported = True
             if interrupt.signal and not source.has_stream:
@@ -165,17 +165,17 @@ def _append_until_end(source: Source, appending: Appending, interrupt: Interrupt
         raise wrong_name
 
 
-def _report(appended: AppendedInput, signal_number: int, *, as_json: bool) -> None:
-    ranges = "".join(f", partition {number} [{first}, {end})" for number, (first, end) in appended.offsets.items())
-    verb = "had appended" if appended.replayed else "appended"
-    text = f"{'interrupted: ' if signal_number else ''}{verb} {counted(appended.records, 'record')}{ranges}"
-    text += f"; skipped {counted(appended.skipped, 'bad line')}" if appended.skipped else ""
+def _report(appending: Appending, signal_number: int, *, as_json: bool) -> None:
+    ranges = "".join(f", partition {number} [{first}, {end})" for number, (first, end) in appending.offsets.items())
+    verb = "had appended" if appending.is_replayed else "appended"
+    text = f"{'interrupted: ' if signal_number else ''}{verb} {counted(appending.records, 'record')}{ranges}"
+    text += f"; skipped {counted(appending.skipped, 'bad line')}" if appending.skipped else ""
     fields = {
-        "version": appended.version,
-        "records": appended.records,
-        "offsets": appended.offsets,
-        "replayed": appended.replayed,
-        "skipped": appended.skipped,
+        "version": appending.version,
+        "records": appending.records,
+        "offsets": appending.offsets,
+        "replayed": appending.is_replayed,
+        "skipped": appending.skipped,
         "interrupted": signal_number != 0,
     }
     print_report(Summary(text, fields), as_json=as_json)

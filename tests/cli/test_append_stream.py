@@ -223,16 +223,16 @@ def test_a_stream_is_committed_when_it_is_due_or_large(topic: distlog.Topic, mon
         stream.append(part(b"a"))
         now[0] = 104.0
         stream.commit_if_due()
-        assert (stream.wait(), stream.appended.records) == (1.0, 0)
+        assert (stream.wait(), stream.records) == (1.0, 0)
         now[0] = 106.0
         stream.commit_if_due()
-        assert (stream.wait(), stream.appended.records) == (None, 1)
+        assert (stream.wait(), stream.records) == (None, 1)
         monkeypatch.setattr(input, "COMMIT_BYTES", 10)
         stream.append(part(b"x" * 20))
         stream.commit_if_due()
-        assert stream.appended.records == 2
+        assert stream.records == 2
         stream.append(part(b"c"))
-    assert (stream.appended.offsets, stream.appended.version) == ({0: (0, 3)}, 3)
+    assert (stream.offsets, stream.version) == ({0: (0, 3)}, 3)
 
 
 def test_blocks_of_a_pipe_are_the_available_lines() -> None:
