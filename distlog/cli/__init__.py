@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from distlog.console.streams import escape_what_cannot_be_encoded, open_closed_streams, show_warnings, write_whole
+from distlog.console.streams import buffer_lines, escape_unencodable_text, open_closed_streams, show_warnings
 from distlog.core import extra
 from distlog.core.errors import DistlogError
 
@@ -31,8 +31,8 @@ def load_to_stay() -> Callable[[], None]:
 def load() -> Callable[[], None]:
     """Import this process's command; returns the function that runs its command line and exits with its status."""
     open_closed_streams()
-    write_whole()
-    escape_what_cannot_be_encoded()
+    buffer_lines()
+    escape_unencodable_text()
     try:
         from distlog.cli.app import COMMANDS, app, command
 

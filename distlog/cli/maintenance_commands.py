@@ -41,9 +41,9 @@ from distlog.core.times import now_ms
 
 OK, WARNING, ERROR = "ok", "warning", "error"
 #: The packages of extras that no user of distlog needs.
-_OF_DEVELOPERS = re.compile(r"""extra *== *["'](test|docs|bench)["']""")
+_DEVELOPER_EXTRA = re.compile(r"""extra *== *["'](test|docs|bench)["']""")
 #: The default limit of most systems.
-_USUAL_FILES = 1024
+_DEFAULT_OPEN_FILES = 1024
 #: PySpark 4 runs on no older Java.
 _OLDEST_JAVA = 17
 _OPTIONS_OF_JAVA = ("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS")
@@ -234,7 +234,7 @@ def doctor(
     It checks Python, packages, Java, Spark and limits, and with a URL the store and the topics in it. It deletes what
     it writes to the store. The exit status is 1 if a check fails.
     """
-    findings = [*_findings_here(), *(() if url is None else _findings_at(url, dict(storage)))]
+    findings = [*_machine_findings(), *(() if url is None else _store_findings(url, dict(storage)))]
     counts = {status: sum(finding.status == status for finding in findings) for status in (ERROR, WARNING)}
     problems = [counted(count, status) for status, count in counts.items() if count]
     rows = [finding.row() for finding in findings]
@@ -255,7 +255,7 @@ class Finding:
         return {"check": self.check, "status": self.status, "found": self.result, "advice": self.advice}
 
 
-def _findings_here() -> Iterator[Finding]:
+def _machine_findings() -> Iterator[Finding]:
     yield Finding("Python", OK, f"{sys.version.split()[0]} at {sys.executable}, with distlog {__version__}")
     yield _packages()
     yield _kernels()
@@ -279,7 +279,7 @@ def _packages() -> Finding:
     except metadata.PackageNotFoundError:
         result = "distlog is imported but not installed: its packages are unknown"
         return Finding("packages", WARNING, result, f"pip install {DISTRIBUTION} here, for this check")
-    names = dict.fromkeys(re.split(r"[^\w.-]", line)[0] for line in lines if not _OF_DEVELOPERS.search(line))
+    names = dict.fromkeys(re.split(r"[^\w.-]", line)[0] for line in lines if not _DEVELOPER_EXTRA.search(line))
     versions = []
     for name in names:
         with suppress(metadata.PackageNotFoundError):
@@ -304,11 +304,11 @@ def _kernels() -> Finding:
 
 def _descriptors() -> Finding:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    shown = [("unlimited" if limit == resource.RLIM_INFINITY else f"{limit:,}") for limit in (soft, hard)]
-    result = f"{shown[0]}; distlog serve raises its limit to {shown[1]}"
-    if soft == resource.RLIM_INFINITY or soft >= _USUAL_FILES:
+    limits = [("unlimited" if limit == resource.RLIM_INFINITY else f"{limit:,}") for limit in (soft, hard)]
+    result = f"{limits[0]}; distlog serve raises its limit to {limits[1]}"
+    if soft == resource.RLIM_INFINITY or soft >= _DEFAULT_OPEN_FILES:
         return Finding("open files", OK, result)
-    advice = f"raise the limit: ulimit -n {_USUAL_FILES} or more; half are for logs of partitions"
+    advice = f"raise the limit: ulimit -n {_DEFAULT_OPEN_FILES} or more; half are for logs of partitions"
     return Finding("open files", WARNING, result, advice)
 
 
@@ -322,9 +322,9 @@ def _java(*, is_needed: bool) -> Finding:
     if java is None or not os.access(java, os.X_OK):
         return Finding("Java", fault, f"none in {where}", _JAVA_ADVICE)
     # Java prints these variables, which may hold passwords, next to its version
-    quiet = {name: value for name, value in os.environ.items() if name not in _OPTIONS_OF_JAVA}
-    ran = _output_of([java, "-version"], quiet)
-    printed = ran if isinstance(ran, str) else f"{ran.stdout}{ran.stderr}"
+    environment = {name: value for name, value in os.environ.items() if name not in _OPTIONS_OF_JAVA}
+    outcome = _output_of([java, "-version"], environment)
+    printed = outcome if isinstance(outcome, str) else f"{outcome.stdout}{outcome.stderr}"
     version = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', printed)
     if version is None:
         return Finding("Java", fault, f"{java} does not print its version: {_one_line(printed)[:200]}", _JAVA_ADVICE)
@@ -385,12 +385,13 @@ def _spark_format() -> Finding:
     interpreter = f"{shutil.which(python) or python} (by {source})"
     advice = f"set PYSPARK_PYTHON={sys.executable}, or let distlog.spark.session make the session"
     spec = find_spec("distlog")
-    ran = _output_of([python, "-c", _LIST_FORMATS, sys.prefix, str(spec and spec.origin)], os.environ)
+    outcome = _output_of([python, "-c", _LIST_FORMATS, sys.prefix, str(spec and spec.origin)], os.environ)
     try:
         # modules may print when they are imported, and Python warns on standard error
-        formats, failed, library, module = json.loads("" if isinstance(ran, str) else ran.stdout.splitlines()[-1])
+        last_line = "" if isinstance(outcome, str) else outcome.stdout.splitlines()[-1]
+        formats, failed, library, module = json.loads(last_line)
     except (ValueError, LookupError):
-        reason = ran if isinstance(ran, str) else _one_line(ran.stderr or ran.stdout)
+        reason = outcome if isinstance(outcome, str) else _one_line(outcome.stderr or outcome.stdout)
         return Finding(check, WARNING, f"{interpreter}, which Spark would run, fails: {reason[-200:]}", advice)
     if library is None:
         return Finding(check, WARNING, f"{interpreter}, which Spark would run, has no distlog", advice)
@@ -406,7 +407,7 @@ def _spark_format() -> Finding:
     return Finding(check, OK, f"a plain session finds it in {module} by {interpreter}")
 
 
-def _findings_at(url: str, options: dict[str, Any]) -> Iterator[Finding]:
+def _store_findings(url: str, options: dict[str, Any]) -> Iterator[Finding]:
     try:
         storage = Folder(url, options)
         if storage.is_local:
@@ -445,11 +446,11 @@ def _space(folder: str) -> Iterator[Finding]:
         path = path.parent
     disk = os.statvfs(path)
     # some file systems, as btrfs, count no inodes
-    for name, free, total, shown in (
+    for name, free, total, free_text in (
         ("space", disk.f_bavail, disk.f_blocks, size_text(disk.f_bavail * disk.f_frsize)),
         ("inodes", disk.f_favail, disk.f_files, f"{disk.f_favail:,}"),
     ):
         if total:
             status = ERROR if not free else WARNING if free < _FREE_SHARE * total else OK
             advice = "run distlog vacuum, or free space" if status != OK else ""
-            yield Finding(name, status, f"{shown} free of {path}, {free / total:.0%}", advice)
+            yield Finding(name, status, f"{free_text} free of {path}, {free / total:.0%}", advice)

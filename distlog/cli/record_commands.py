@@ -354,7 +354,7 @@ def _write_result(relation: Any, kind: ResultFormat, output: str | None) -> None
             sys.stdout.writelines(f"{line}\n" for line in batch.column(0).to_pylist())
         else:
             printer.print(batch.to_pylist(), batch.schema.names)
-    if kind is ResultFormat.TABLE and not printer.is_started:
+    if kind is ResultFormat.TABLE and not printer.has_titles:
         printer.print((), texts.schema.names)
 
 

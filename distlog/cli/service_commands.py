@@ -25,7 +25,7 @@ from distlog.cli.input import is_readable
 from distlog.cli.options import Json, Storage, usage
 from distlog.console import output
 from distlog.console.output import FAILED, SUCCESS, StatusLine, Summary, print_report
-from distlog.console.streams import drop_what_cannot_be_written
+from distlog.console.streams import drop_unwritable_output
 from distlog.core import extra, optional
 from distlog.core.display import counted, size_text
 from distlog.core.errors import InvalidConfigError, StorageError
@@ -72,7 +72,7 @@ _REDRAW_S = 1.0
 #: Makes the tasks that maintain the root; its argument is called with their runs.
 MakeTasks = Callable[[Callable[[TaskRun], None]], "Maintenance"]
 #: How long a thread may compute before another thread runs; Python's default is 5 ms.
-_TURN_S = 0.0005
+_SWITCH_INTERVAL_S = 0.0005
 _PARENT_CHECK_S = 0.5
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 
@@ -194,27 +194,27 @@ def serve(
     metrics = None if metrics_port is None else (metrics_host, metrics_port)
     _check_ports(processes, listen, advertised, metrics)
     names = listener.mechanisms(sasl_mechanisms)
-    safe = listener.listener_arguments(listen, tls, sasl_users, names, insecure=insecure)
+    listener_args = listener.listener_arguments(listen, tls, sasl_users, names, insecure=insecure)
     settings = dict(ChainMap(*reversed(config)))
     # before the fork: a wrong setting is reported once, not by each process
-    config_of_options = GatewayConfig(
+    gateway_config = GatewayConfig(
         processes=processes,
         linger_ms=linger_ms,
         auto_create_topics=auto_create,
         acls=AclSettings(authorizer=STANDARD_AUTHORIZER if acls else ""),
-        open_files=raise_open_files(),
+        open_files=raise_open_file_limit(),
     )
-    limits = with_settings(config_of_options, settings)
+    limits = with_settings(gateway_config, settings)
     number = 0
     if processes > 1:
         # the processes share the loaded code
         load_kernels()
-        keep_what_is_loaded()
+        freeze_loaded_objects()
         number = fork_processes(processes)
     _check_root(Folder(root, dict(storage)), is_first=not number)
     limits = replace(limits, process=number, advertised=address_of(number, advertised))
-    safe["port"] = listen[1] and listen[1] + number
-    gateway = GatewayServer(root, config=limits, settings=settings, storage_options=dict(storage), **safe)
+    listener_args["port"] = listen[1] and listen[1] + number
+    gateway = GatewayServer(root, config=limits, settings=settings, storage_options=dict(storage), **listener_args)
     tasks = partial(Maintenance, root, settings, dict(storage)) if maintain and not number else None
     process = number if processes > 1 else None
     serve_until_signal(gateway, tasks, address_of(number, metrics), as_json=as_json, process=process)
@@ -278,7 +278,7 @@ class Service:
         self._on_run = runs.append
         with self._line:
             ok = self._manager.run_once()
-        text = "\n".join([*(str(run) for run in runs if says_something(run)), self._status()])
+        text = "\n".join([*(str(run) for run in runs if is_worth_printing(run)), self._status()])
         fields = {"ok": ok, "runs": [run.to_dict() for run in runs]}
         print_report(Summary(text, fields), as_json=self._as_json)
         return SUCCESS if ok else FAILED
@@ -286,17 +286,17 @@ class Service:
     def run(self, metrics_at: Address) -> int:
         """Run the tasks until SIGTERM or SIGINT, and serve metrics at an address. Returns the exit status."""
         server, roots = metrics_server(metrics_at, self._manager.metrics), self._manager.roots
-        with self._line, server as port, ending_signals() as signalled:
+        with self._line, server as port, ending_signals() as signal_file:
             self._line.event("started", f"running: {', '.join(roots)}", roots=roots, metrics_port=port)
             self._manager.start()
-            _draw_until(self._line, signalled)
+            _draw_until(self._line, signal_file)
             finished = self._manager.stop()
             self._line.clear()
             text = "stopped" if finished else "stopped; a task was abandoned"
             self._line.event("stopped", text, finished=finished)
             if not finished:
                 end(SUCCESS)
-        drop_what_cannot_be_written()
+        drop_unwritable_output()
         return SUCCESS
 
     def _status(self) -> str:
@@ -323,25 +323,25 @@ def serve_until_signal(
     # several processes cannot share the last line of a terminal
     line.is_visible = line.is_visible and process is None
     tasks = make_tasks(partial(_print_run, line)) if make_tasks else None
-    measured = (lambda: [*gateway.metrics(), *tasks.metrics()]) if tasks else gateway.metrics
+    all_metrics = (lambda: [*gateway.metrics(), *tasks.metrics()]) if tasks else gateway.metrics
     identity = {} if process is None else {"process": process, "pid": os.getpid()}
-    with line, metrics_server(metrics_at, measured) as port, ending_signals() as signalled:
+    with line, metrics_server(metrics_at, all_metrics) as port, ending_signals() as signal_file:
         # a thread that computes must not delay each step of another thread by 5 ms
-        sys.setswitchinterval(_TURN_S)
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
         # the start waits for the storage most of the time
-        warming = begin(warm_up)
+        kernels = begin(warm_up)
 
-        def joined() -> None:
-            warming.wait()
-            keep_what_is_loaded()
+        def on_started() -> None:
+            kernels.wait()
+            freeze_loaded_objects()
             fields = {**identity, "root": gateway.root, "listen": gateway.address, "metrics_port": port}
             line.event("started", f"serving {gateway.root} at {gateway.address}", **fields)
 
-        gateway.start(joined, lambda: is_readable(signalled, 0))
+        gateway.start(on_started, lambda: is_readable(signal_file, 0))
         # its tasks print lines, so after this: the first line is the address
         if tasks:
             tasks.start()
-        _draw_until(line, signalled)
+        _draw_until(line, signal_file)
         finished = all([tasks is None or tasks.stop(), gateway.stop()])
         line.clear()
         text = "stopped" if finished else "stopped; a request or a task was abandoned"
@@ -382,7 +382,7 @@ def _password(name: str) -> str:
     return password
 
 
-def raise_open_files() -> int:
+def raise_open_file_limit() -> int:
     """Raise the process's limit of open files (ulimit -n) to the hard limit, as Java does; returns it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
@@ -393,29 +393,29 @@ def raise_open_files() -> int:
 
 def end(status: int) -> NoReturn:
     """Flush the output and exit with `os._exit`: interpreter shutdown takes a second of CPU."""
-    drop_what_cannot_be_written()
+    drop_unwritable_output()
     os._exit(status)
 
 
-def keep_what_is_loaded() -> None:
+def freeze_loaded_objects() -> None:
     """Enable garbage collection, but exclude the objects that a service has loaded."""
     gc.freeze()
     gc.enable()
 
 
-def says_something(run: TaskRun) -> bool:
+def is_worth_printing(run: TaskRun) -> bool:
     """Return whether a run did something, or failed."""
     return bool(run.errors) or any(run.counts.values())
 
 
 def _print_run(line: StatusLine, run: TaskRun) -> None:
-    if says_something(run):
+    if is_worth_printing(run):
         line.event("run", str(run), **run.to_dict())
 
 
-def _draw_until(line: StatusLine, signalled: int) -> None:
+def _draw_until(line: StatusLine, signal_file: int) -> None:
     """Redraw the status line until the file of `ending_signals` can be read."""
-    while not is_readable(signalled, _REDRAW_S if line.is_visible else None):
+    while not is_readable(signal_file, _REDRAW_S if line.is_visible else None):
         line.draw()
 
 
@@ -491,15 +491,15 @@ def fork_processes(count: int) -> int:
                 warnings.simplefilter("ignore", DeprecationWarning)
                 pid = os.fork()
         except OSError:
-            _end(pids)
+            _stop(pids)
             raise
         if not pid:
-            threading.Thread(target=_end_after, args=(parent,), name="parent-watch", daemon=True).start()
+            threading.Thread(target=_stop_after_parent, args=(parent,), name="parent-watch", daemon=True).start()
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             return number
         pids.append(pid)
     status = _wait(pids)
-    _end(pids)
+    _stop(pids)
     os._exit(status)
 
 
@@ -518,14 +518,14 @@ def _wait(pids: list[int]) -> int:
     return SUCCESS
 
 
-def _end(pids: Sequence[int]) -> None:
+def _stop(pids: Sequence[int]) -> None:
     for pid in pids:
         os.kill(pid, signal.SIGTERM)
     for pid in pids:
         os.waitpid(pid, 0)
 
 
-def _end_after(parent: int) -> None:
+def _stop_after_parent(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_PARENT_CHECK_S)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distlog.console.arguments import unescaped
-from distlog.console.streams import drop_what_cannot_be_written
+from distlog.console.streams import drop_unwritable_output
 from distlog.core.arrays import integers
 from distlog.core.display import text as text
 from distlog.core.errors import InvalidConfigError
@@ -29,7 +29,7 @@ from distlog.core.read.row_lines import PLAIN, Texts, bytes_of, joined, json_obj
 from distlog.core.times import iso
 
 Row = Mapping[str, Any]
-#: Rows of one table. More rows make several tables, so the first rows show before the last are laid out.
+#: The most rows of one table. Further rows make further tables, so the first rows are printed early.
 _TABLE_ROWS = 200
 #: Exit status: success, a failure or a problem in a report, and a wrong command line.
 SUCCESS, FAILED, WRONG_USAGE = 0, 1, 2
@@ -88,7 +88,7 @@ class RowPrinter:
     """Prints rows that come batch by batch: one table on a terminal, else a title line and a line each."""
 
     def __init__(self) -> None:
-        self.is_started = False
+        self.has_titles = False
         #: Column widths of a table. They never shrink, so that the rows of all batches are aligned.
         self._widths = dict[str, int]()
 
@@ -97,9 +97,9 @@ class RowPrinter:
             for start in range(0, len(rows), _TABLE_ROWS):
                 self._print_table(rows[start : start + _TABLE_ROWS], names)
             return
-        if not self.is_started and names:
+        if not self.has_titles and names:
             _print_lines(["\t".join(names)])
-        self.is_started = True
+        self.has_titles = True
         _print_lines("\t".join([text(row[name]) for name in names]) for row in rows)
 
     def _print_table(self, rows: Sequence[Row], names: Sequence[str]) -> None:
@@ -108,8 +108,8 @@ class RowPrinter:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, show_header=not self.is_started)
-        self.is_started = True
+        table = Table(box=None, pad_edge=False, show_header=not self.has_titles)
+        self.has_titles = True
         columns = {name: [text(row[name]) for row in rows] for name in names}
         for name, cells in columns.items():
             self._widths[name] = max(self._widths.get(name, cell_len(name)), *map(cell_len, cells))
@@ -117,7 +117,7 @@ class RowPrinter:
         has_room = sum(self._widths.values()) + 2 * len(names) <= console.width
         for name in names:
             numbers = all(isinstance(row[name], int | None) for row in rows)
-            # a number that is cut without a sign would be another number
+            # a number that is cut without an ellipsis would be another number
             overflow: Literal["ellipsis", "fold"] = "ellipsis" if numbers else "fold"
             width = self._widths[name] if has_room else None
             table.add_column(name, min_width=width, overflow=overflow, no_wrap=numbers)
@@ -183,7 +183,7 @@ def fail(program: str, error: Exception, reason: str | None = None, *, as_json: 
         with suppress(OSError):  # standard output itself may have failed
             print_json({"error": reason, "type": type(error).__name__})
             sys.stdout.flush()
-    drop_what_cannot_be_written()
+    drop_unwritable_output()
     return WRONG_USAGE if isinstance(error, InvalidConfigError) else FAILED
 
 
@@ -240,7 +240,7 @@ class StatusLine(logging.Handler):
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        # the service, and the caller that logs, must not fail for a full disk or a reader that has ended
+        # a full disk or a closed pipe must not stop the service
         with suppress(OSError), self._output_lock:
             yield
 

@@ -1,4 +1,4 @@
-"""Makes up for standard streams that are closed or cannot be written; without pyarrow, for `distlog --help`."""
+"""Opens closed standard streams, and handles text that cannot be written; without pyarrow, for `distlog --help`."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ def open_closed_streams() -> None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - for the rest of the process
 
 
-def write_whole() -> None:
-    """Have all text written, line by line, also with PYTHONUNBUFFERED and after a signal."""
+def buffer_lines() -> None:
+    """Write text line by line and completely, also with PYTHONUNBUFFERED and after a signal."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        # a stream that a caller has put there is the caller's, who may close it
+        # a caller that replaces a standard stream may close its own stream
         if stream is getattr(sys, f"__{name}__") and isinstance(getattr(stream, "buffer", None), io.RawIOBase):
             unbuffered = open(stream.fileno(), "w", 1, stream.encoding, stream.errors, closefd=False)  # noqa: SIM115
             setattr(sys, name, unbuffered)
 
 
-def escape_what_cannot_be_encoded() -> None:
+def escape_unencodable_text() -> None:
     """Show characters that the encoding of standard output lacks as \\xNN or \\uNNNN, as standard error does."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def drop_what_cannot_be_written() -> None:
-    """Drop the text that standard output still holds if it cannot be written: Python would try again at its end."""
+def drop_unwritable_output() -> None:
+    """Drop buffered output that cannot be written: Python would try to write it again at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -43,8 +43,8 @@ def drop_what_cannot_be_written() -> None:
 
 
 def show_warnings(program: str) -> None:
-    """Print each warning of distlog as a line of standard error; warnings of others look as usual."""
-    usual = warnings.showwarning
+    """Print each warning of distlog as a line of standard error; other warnings look as usual."""
+    show_as_usual = warnings.showwarning
 
     def show(
         message: Warning | str,
@@ -57,6 +57,6 @@ def show_warnings(program: str) -> None:
         if issubclass(category, (RetentionWarning, TimestampWarning)):
             print(f"{program}: {message}", file=sys.stderr)
         else:
-            usual(message, category, filename, lineno, file, line)
+            show_as_usual(message, category, filename, lineno, file, line)
 
     warnings.showwarning = show

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from distlog.console import arguments
 from distlog.console.output import FAILED, INTERRUPTED, SUCCESS, Summary, fail, print_report
-from distlog.console.streams import escape_what_cannot_be_encoded, open_closed_streams, show_warnings, write_whole
+from distlog.console.streams import buffer_lines, escape_unencodable_text, open_closed_streams, show_warnings
 from distlog.core.errors import InvalidConfigError
 from distlog.spark.spark_session import default_settings, session
 
@@ -28,8 +28,8 @@ from distlog.spark.spark_session import default_settings, session
 class _JvmErrors(io.TextIOBase):
     """The standard error of the JVM: spark-submit sends a Python program's own to standard output."""
 
-    def __init__(self, otherwise: TextIO) -> None:
-        self._otherwise = otherwise
+    def __init__(self, stderr: TextIO) -> None:
+        self._stderr = stderr
 
     def write(self, text: str) -> int:
         try:
@@ -37,7 +37,7 @@ class _JvmErrors(io.TextIOBase):
             jvm: Any = SparkContext._jvm
             jvm.java.lang.System.err.print(text)
         except Exception:  # each way in which a JVM can end raises another error
-            self._otherwise.write(text)
+            self._stderr.write(text)
         return len(text)
 
 
@@ -127,11 +127,11 @@ def run_program(
         gc.freeze()
         argv = sys.argv[1:]
     open_closed_streams()
-    write_whole()
-    escape_what_cannot_be_encoded()
+    buffer_lines()
+    escape_unencodable_text()
     show_warnings(parser.prog)
     # py4j logs a traceback at an interrupt and at a lost JVM, and raises both anyway
-    logging.getLogger().addFilter(_is_news)
+    logging.getLogger().addFilter(_is_unreported)
     try:
         with redirect_stderr(_JvmErrors(sys.stderr) if "PYSPARK_GATEWAY_PORT" in os.environ else sys.stderr):
             try:
@@ -139,7 +139,7 @@ def run_program(
             except Exception as error:
                 if _follows_an_interrupt(error):
                     return INTERRUPTED
-                if isinstance(error, BrokenPipeError) and _nobody_reads():
+                if isinstance(error, BrokenPipeError) and _is_output_closed():
                     return FAILED
                 return fail(parser.prog, error, reason(error), as_json="--json" in argv)
     except KeyboardInterrupt:
@@ -153,11 +153,11 @@ def _follows_an_interrupt(error: BaseException | None) -> bool:
     return error is not None
 
 
-def _is_news(record: logging.LogRecord) -> bool:
+def _is_unreported(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], (KeyboardInterrupt, Py4JNetworkError)))
 
 
-def _nobody_reads() -> bool:
+def _is_output_closed() -> bool:
     """Return whether standard output is closed, and replace it, since Python flushes it at exit."""
     output = select.poll()
     output.register(sys.stdout.fileno(), 0)
@@ -169,7 +169,7 @@ def _nobody_reads() -> bool:
 
 #: Spark's loggers that print the stack of a failed task or query, whose reason the job prints. Other warnings of a
 #: cluster, such as executors that do not start, are still logged.
-_FAILED_WORK = (
+_FAILURE_LOGGERS = (
     "org.apache.spark.api.python",
     "org.apache.spark.executor",
     "org.apache.spark.scheduler.TaskSetManager",
@@ -180,9 +180,9 @@ _FAILED_WORK = (
 
 def job_session(name: str) -> SparkSession:
     """Return the session of a job, without the stacks of failed work unless the user has set a log level."""
-    is_ours = "spark.log.level" in default_settings()
+    has_default_level = "spark.log.level" in default_settings()
     spark = session(name)
-    for logger in _FAILED_WORK if is_ours else ():
+    for logger in _FAILURE_LOGGERS if has_default_level else ():
         jvm: Any = SparkContext._jvm
         log4j = jvm.org.apache.logging.log4j
         # after the session, which loads a configuration

@@ -44,22 +44,22 @@ LakeFormat = Literal["delta", "iceberg"]
 """The format of a table whose own commits hold the offsets."""
 Output = Literal["parquet"] | LakeFormat
 """The format of a table: parquet, delta or iceberg."""
-#: Makes the rows of a table of a topic's records.
+#: Turns records of a topic into rows of a table.
 Shaped = Callable[[DataFrame], DataFrame]
 #: The columns of a table in addition to the value's fields; `batch` is the name of the folder that a row is in.
 COLUMNS = ("partition", "offset", "timestamp", "key")
 BATCH = "batch"
-#: Marks a row of a compacted topic that deletes its key.
+#: The column that marks a change that deletes its key.
 DELETED = "deleted"
-#: Folders of the table that no reader of Parquet looks into: whose table it is, and how far it is.
+#: Folders in the table that readers of Parquet skip: the table's topic and query, and the stream's checkpoint.
 _MARK, _CHECKPOINT = "_distlog", "_checkpoint"
-#: The property of a table that `to_table` made, with the topic's id.
+#: The property of a table with the topic's id.
 TOPIC_PROPERTY = "distlog.topic"
 #: The name of the JSON object that a commit carries.
 _JSON_NAME = "distlog"
-#: Marks, on the way to the table, a record that deletes its key.
+#: A temporary column that marks a record that deletes its key.
 _DELETES = "__distlog_deletes"
-#: Errors of the JVM where classes of a jar and of Spark were made for each other's other releases.
+#: Errors of the JVM if a jar was built for another release of Spark.
 _MISFITS = ("NoSuchMethodError", "NoClassDefFoundError", "IncompatibleClassChangeError", "AbstractMethodError")
 #: The number of newest commits to search before the whole history.
 _COMMITS = 100
@@ -167,7 +167,7 @@ def to_table(
 
 
 def _check_location(spark: SparkSession, topic: Topic, folder: str) -> None:
-    """Raise InvalidConfigError for a folder in which Spark's files and a topic's files would be mixed."""
+    """Raise InvalidConfigError for a folder that would mix Spark's files with a topic's files."""
     context: Any = spark.sparkContext
     make_path = context._jvm.org.apache.hadoop.fs.Path
     files = make_path(folder).getFileSystem(context._jsc.hadoopConfiguration())
@@ -223,7 +223,7 @@ def _to_parquet(
 
 @dataclass(slots=True)
 class _Writer:
-    """Writes the batches of a query, each in place of what the same batch wrote before."""
+    """Writes the batches of a query; a repeated batch replaces its folder."""
 
     table: str
     topic_id: str
@@ -265,7 +265,7 @@ class _Writer:
 
 
 def _read_if_any(read_folder: Callable[[str], DataFrame], folder: str) -> DataFrame | None:
-    """Read a folder by `spark.read.text` or `parquet`; returns None if the folder is missing or has no such files."""
+    """Read a folder by `spark.read.text` or `parquet`; returns None if there are no files."""
     try:
         # Spark must not read the path as a pattern
         return read_folder(re.sub(r"[\\{}\[\]*?]", r"\\\g<0>", folder))
@@ -311,7 +311,7 @@ class LakeTable(ABC):
     #: The tested jar of each PySpark, by its minor version, or by the full version if only that fits.
     jars: ClassVar[Mapping[str, str]]
     #: A class of the jar.
-    known_by: ClassVar[str]
+    main_class: ClassVar[str]
 
     def __post_init__(self) -> None:
         self.name = self._identifier()
@@ -332,7 +332,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def last_number(self) -> int:
-        """Return a number that is not below any mark's."""
+        """Return a number that is not below the number of any mark."""
 
     @abstractmethod
     def options(self, mark: _Mark) -> dict[str, str]:
@@ -341,7 +341,7 @@ class LakeTable(ABC):
     def _check_jar(self) -> None:
         thread = self.spark.sparkContext._jvm.java.lang.Thread.currentThread()  # type: ignore[union-attr]
         try:
-            thread.getContextClassLoader().loadClass(self.known_by)
+            thread.getContextClassLoader().loadClass(self.main_class)
         except Py4JJavaError:
             minor = ".".join(pyspark.__version__.split(".")[:2])
             jar = self.jars.get(pyspark.__version__, self.jars.get(minor))
@@ -407,7 +407,7 @@ class DeltaTable(LakeTable):
         "4.0": "io.delta:delta-spark_2.13:4.0.0",
         "4.1.1": "io.delta:delta-spark_4.1_2.13:4.2.0",
     }
-    known_by = "io.delta.sql.DeltaSparkSessionExtension"
+    main_class = "io.delta.sql.DeltaSparkSessionExtension"
 
     def _identifier(self) -> str:
         if "/" not in self.requested_name:
@@ -421,9 +421,9 @@ class DeltaTable(LakeTable):
     def _check_settings(self) -> None:
         catalog = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
         has_catalog = self.spark.conf.get("spark.sql.catalog.spark_catalog", "") == catalog
-        if self.known_by not in (self.spark.conf.get("spark.sql.extensions", "") or "") or not has_catalog:
+        if self.main_class not in (self.spark.conf.get("spark.sql.extensions", "") or "") or not has_catalog:
             raise InvalidConfigError(
-                f"Delta needs the settings spark.sql.extensions={self.known_by} and "
+                f"Delta needs the settings spark.sql.extensions={self.main_class} and "
                 f"spark.sql.catalog.spark_catalog={catalog}: give them when Spark starts"
             )
 
@@ -460,7 +460,7 @@ class IcebergTable(LakeTable):
         "4.0": "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.1",
         "4.1": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0",
     }
-    known_by = "org.apache.iceberg.spark.SparkCatalog"
+    main_class = "org.apache.iceberg.spark.SparkCatalog"
 
     def _identifier(self) -> str:
         if "/" in self.requested_name or "." not in self.requested_name:
@@ -472,14 +472,14 @@ class IcebergTable(LakeTable):
         catalog = self.requested_name.split(".")[0].strip("`")
         if not self.spark.conf.get(f"spark.sql.catalog.{catalog}", ""):
             raise InvalidConfigError(
-                f"Spark has no catalog of this name: give it spark.sql.catalog.{catalog}={self.known_by}, with its "
+                f"Spark has no catalog of this name: give it spark.sql.catalog.{catalog}={self.main_class}, with its "
                 f"type and its address",
                 table=self.requested_name,
             )
 
     def marks(self) -> Iterator[tuple[_Mark, int]]:
         """Yield the marks of the current snapshot and its ancestors."""
-        # another process may have written; a catalog keeps what it knows for half a minute
+        # a catalog caches a table for half a minute, in which another process may have written
         self.spark.catalog.refreshTable(self.name)
         current = self.spark.sql(f"SELECT snapshot_id FROM {self.name}.refs WHERE name = 'main'").collect()
         columns = f"snapshot_id, parent_id, summary['{_JSON_NAME}'] AS mark, summary['added-records'] AS added"
@@ -535,9 +535,9 @@ class Filling:
         snapshot = self.topic.live_snapshot
         admission = Admission(self.limits, time.monotonic)
         rows = batches = 0
-        self._make()
+        self._create_if_missing()
         while True:
-            mark = self._newest()
+            mark = self._newest_mark()
             starts = {number: _start(mark, number, state) for number, state in enumerate(snapshot.partitions)}
             log_ends = {number: state.log_end_offset for number, state in enumerate(snapshot.partitions)}
             available = {number: (start, log_ends[number]) for number, start in starts.items()}
@@ -551,8 +551,8 @@ class Filling:
             rows += self._merge(frame, after) if self.keyed else self._append(frame, after)
             batches += 1
 
-    def _make(self) -> None:
-        """Make a missing table, with the topic's id for a time without marks."""
+    def _create_if_missing(self) -> None:
+        """Create a missing table, with the topic's id as a property for a time without marks."""
         properties = self.table.properties()
         topic_id = self.topic.snapshot.topic_id
         if properties is None:
@@ -565,10 +565,10 @@ class Filling:
         nothing = self.table.spark.createDataFrame([], schema_of(self.columns, include_headers=False))
         return self._rows(nothing).drop(_DELETES)
 
-    def _newest(self) -> _Mark:
+    def _newest_mark(self) -> _Mark:
         mark, _ = next(self.table.marks(), (None, 0))
         if mark is None:
-            return self._by_rows()
+            return self._mark_by_rows()
         if mark.topic != self.topic.snapshot.topic_id:
             self._refuse()
         if mark.keyed != self.keyed:
@@ -577,7 +577,7 @@ class Filling:
             raise InvalidConfigError(text, table=self.table.requested_name)
         return mark
 
-    def _by_rows(self) -> _Mark:
+    def _mark_by_rows(self) -> _Mark:
         number = self.table.last_number()
         last_offsets = self.table.spark.table(self.table.name).groupBy("partition").agg(F.max("offset").alias("last"))
         offsets = {row.partition: row.last + 1 for row in last_offsets.collect()}
@@ -590,7 +590,7 @@ class Filling:
             raise InvalidConfigError(text, table=self.table.requested_name, topic_id=self.topic.snapshot.topic_id)
         mark = _Mark(self.topic.snapshot.topic_id, self.keyed, number, self.run_id, offsets)
         if self.keyed and not has_topic:
-            # a merge carries no mark: without this one the rows' topic is unknown until the next mark
+            # a merge carries no mark: without this mark, the topic of the rows is unknown until the next mark
             self.table.append(self._no_rows(), mark)
         return mark
 

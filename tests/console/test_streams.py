@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distlog.console.streams import write_whole
+from distlog.console.streams import buffer_lines
 
 
 def test_a_caller_supplied_stream_without_a_buffer_stays_open(
@@ -17,6 +17,6 @@ def test_a_caller_supplied_stream_without_a_buffer_stays_open(
     with open(tmp_path / "out", "wb", buffering=0) as raw:
         stream = io.TextIOWrapper(raw, write_through=True)
         monkeypatch.setattr(sys, "stdout", stream)
-        write_whole()
+        buffer_lines()
         assert sys.stdout is stream
         stream.detach()
