@@ -126,9 +126,11 @@ def _check_location(storage: Storage) -> int | None:
 
 def check_root(root: Storage) -> None:
     """Raise TopicNotFoundError if the folder is a topic itself; not if the storage cannot list."""
-    if _has_commits(root) and _is_open(root):
-        text = f"this is a topic, not a folder of topics: give the one above it, {root.url.rpartition('/')[0]}"
-        raise TopicNotFoundError(text, root=root.url)
+    # wrong options of the storage must fail
+    with suppress(StorageError):
+        if next(iter(root.list_after(paths.COMMITS_DIR)), None) and _is_open(root):
+            text = f"this is a topic, not a folder of topics: give the one above it, {root.url.rpartition('/')[0]}"
+            raise TopicNotFoundError(text, root=root.url)
 
 
 def _folders_in(storage: Storage) -> list[str] | None:
