@@ -652,10 +652,10 @@ def _unpacked(body: Mapping[str, Any], rows: int, schema: pa.Schema) -> tuple[di
     try:
         data = base64.b64decode(body["data"], validate=True)
         if declared_size(data) != size:
-            raise ValueError("its table does not have the size that it declares")
+            raise ValueError("the table does not have its declared size")
         plain = memoryview(pa.Codec("zstd").decompress(data, decompressed_size=size))
     except (binascii.Error, pa.ArrowException, OSError) as error:
-        raise ValueError(f"its table cannot be decompressed: {error}") from None
+        raise ValueError(f"the table cannot be decompressed: {error}") from None
     (text_size,) = _TEXT_SIZE.unpack_from(plain)
     if not 0 <= text_size <= min(size - _TEXT_SIZE.size, most_text):
         raise ValueError("the text of its table is cut off")
@@ -665,9 +665,9 @@ def _unpacked(body: Mapping[str, Any], rows: int, schema: pa.Schema) -> tuple[di
         raise ValueError("the text of its table must be an object")
     lists, widths, same = (text.get(name) for name in ("texts", "columns", "same"))
     if not isinstance(lists, dict) or not isinstance(widths, dict) or not isinstance(same, dict):
-        raise ValueError("its table lacks columns")
+        raise ValueError("the table lacks columns")
     if {*widths, *same} != {*schema.names} or len(widths) + len(same) != len(schema):
-        raise ValueError("its table has other columns than this library knows")
+        raise ValueError("the table has other columns than this library knows")
     number = Integer(-(1 << 63), (1 << 63) - 1)
     columns = {name: np.full(rows, number(value), np.int64) for name, value in same.items()}
     for name, width in widths.items():
@@ -679,7 +679,7 @@ def _unpacked(body: Mapping[str, Any], rows: int, schema: pa.Schema) -> tuple[di
         columns[name] = np.frombuffer(plain[start:end], f"<i{width}").astype(np.int64)
         start = end
     if start != size:
-        raise ValueError("its table has more bytes than columns")
+        raise ValueError("the table has more bytes than columns")
     return _decoded(columns), lists
 
 
@@ -726,5 +726,5 @@ def declared_size(data: bytes) -> int:
     has_window, width = not flags & 32, (flags >> 5 & 1, 2, 4, 8)[flags >> 6]
     start = 5 + has_window + (0, 1, 2, 4)[flags & 3]
     if data[:4] != _FRAME or not width or len(data) < start + width:
-        raise ValueError("it is not a zstd frame that declares its size")
+        raise ValueError("the data is not a zstd frame that declares its size")
     return int.from_bytes(data[start : start + width], "little") + (256 if width == 2 else 0)

@@ -190,7 +190,7 @@ def _partitions(bodies: Any) -> tuple[Longs, ...]:
     if not isinstance(bodies, list) or not all(type(body) is dict for body in bodies):
         raise ValueError("must be a list of objects")
     if len(bodies) > MAX_PARTITIONS:
-        raise ValueError(f"it has more than {MAX_PARTITIONS} partitions")
+        raise ValueError(f"there are more than {MAX_PARTITIONS} partitions")
     columns = []
     for name in _PARTITION:
         values = [body.get(name) for body in bodies]
@@ -263,7 +263,7 @@ def decode(data: bytes, file: str, changes: bytes | None = None) -> Snapshot:
         body, batches = unpack(data)
         if changes is not None:
             if declared_size(data) + declared_size(changes) > MAX_STATE_BYTES:
-                raise ValueError("it and its full one decompress to more than any state may take")
+                raise ValueError("with its full checkpoint the file decompresses to more than any state may take")
             body, changed = unpack(changes, incremental=True)
             batches = {table: _changed(rows, table, changed) for table, rows in batches.items()}
         check_format(body.get("format"), file)
@@ -347,11 +347,11 @@ def unpack(data: bytes, *, incremental: bool = False) -> tuple[dict[str, Any], d
     """The state and the tables in a checkpoint; raises one of _MALFORMED for other bytes."""
     size = declared_size(data)
     if size > _limit(data):
-        raise ValueError(f"it decompresses to {size} bytes, far more than its size allows")
+        raise ValueError(f"the file decompresses to {size} bytes, far more than its size allows")
     plain = pa.BufferReader(pa.Codec("zstd").decompress(data, decompressed_size=size))
     (text_size,) = _TEXT_SIZE.unpack(plain.read(_TEXT_SIZE.size).ljust(_TEXT_SIZE.size, b"\xff"))
     if not 0 <= text_size <= size:
-        raise ValueError("its text is cut off")
+        raise ValueError("the text is cut off")
     state = dict(fields.parse(plain.read(text_size)))
     columns = state.pop("columns")
     names = [*_SCHEMAS]
@@ -359,7 +359,7 @@ def unpack(data: bytes, *, incremental: bool = False) -> tuple[dict[str, Any], d
         names = [name for name in (*_SCHEMAS, *(table + _REMOVED for table in _SCHEMAS)) if name in columns]
     batches = {name: _next_batch(plain, dict(columns[name])) for name in names}
     if plain.read(1):
-        raise ValueError("it has more batches than it declares")
+        raise ValueError("the file has more batches than it declares")
     return state, batches
 
 
@@ -373,14 +373,14 @@ def _next_batch(source: pa.NativeFile, columns: Mapping[str, str]) -> pa.RecordB
     body = message.body
     # Arrow would believe the sizes that compressed columns claim
     if message.metadata_version != pa.ipc.MetadataVersion.V5 or _is_compressed(message.metadata.to_pybytes()):
-        raise ValueError("its columns are compressed")
+        raise ValueError("the columns are compressed")
     if body.address % 8:
-        raise ValueError("its columns are not aligned")
+        raise ValueError("the columns are not aligned")
     batch = pa.ipc.read_record_batch(message, pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()]))
     batch.validate(full=True)
     # columns may share bytes, and a batch without columns has none
     if 8 * len(batch) > body.size or batch.nbytes > body.size:
-        raise ValueError("its columns are larger than the bytes that hold them")
+        raise ValueError("the columns are larger than the bytes that hold them")
     return batch
 
 
@@ -405,15 +405,15 @@ def _unsigned(data: bytes, position: int, size: int) -> int:
 def _check_segments(segments: pa.RecordBatch, log_ends: Longs, counts: Longs) -> None:
     """Raise ValueError unless the rows are segments, in the order of the log, and up to its end."""
     if not segments.schema.equals(segment_table.SCHEMA) or any(column.null_count for column in segments.columns):
-        raise ValueError("its rows are malformed")
+        raise ValueError("the rows are malformed")
     check_rows(segments)
     owners, bases, ends = (numbers_of(segments[name]) for name in ("partition", "base_offset", "next_offset"))
     if not np.array_equal(owners, np.repeat(np.arange(len(counts)), counts)):
-        raise ValueError("its segments are not in the order of their partitions")
+        raise ValueError("the segments are not in the order of their partitions")
     limits = log_ends[owners]
     limits[:-1] = np.where(owners[:-1] == owners[1:], bases[1:], limits[:-1])
     if np.any(ends > limits):
-        raise ValueError("its segments overlap, or end above their log")
+        raise ValueError("the segments overlap, or end above their log")
     check_bundles(segments)
 
 
@@ -451,7 +451,7 @@ class RowChanges:
     def applied(self, base: pa.RecordBatch) -> pa.RecordBatch:
         """The table that these changes make of `base`; raises ValueError if they do not fit."""
         if base.schema != self.added.schema or len(self.added_rows) != len(self.added):
-            raise ValueError("its changes are of other rows")
+            raise ValueError("the changes are of other rows")
         if not len(self.removed_rows) and not len(self.added_rows):
             return base
         _check(self.removed_rows, len(base))
@@ -465,7 +465,7 @@ class RowChanges:
 
 def _check(numbers: Longs, count: int) -> None:
     if (np.diff(numbers) <= 0).any() or not 0 <= numbers[:1].sum() <= numbers[-1:].sum() < max(count, 1):
-        raise ValueError("its changes are of rows that do not exist")
+        raise ValueError("the changes are of rows that do not exist")
 
 
 def _complement(numbers: Longs, count: int) -> Longs:

@@ -156,10 +156,10 @@ class TransactionTable:
     def of_columns(cls, columns: pa.RecordBatch, now_ms: int) -> TransactionTable:
         """The table of rows of BATCH_SCHEMA, none of which is later than `now_ms`; ValueError for other rows."""
         if not columns.schema.equals(BATCH_SCHEMA) or any(column.null_count for column in columns.columns):
-            raise ValueError("its rows are malformed")
+            raise ValueError("the rows are malformed")
         times = numbers_of(columns["timestamp_ms"])
         if np.any(np.diff(times) < 0) or np.any(times > now_ms) or np.any(times < 0):
-            raise ValueError("its transactions are not in the order of time")
+            raise ValueError("the transactions are not in the order of time")
         for column in columns["offsets"].flatten().flatten():
             if column.null_count or np.any(numbers_of(column) < 0):
                 raise ValueError("the offsets of a transaction are malformed")
@@ -626,12 +626,12 @@ def producer_tables(
     """The table of each partition with producers, from columns of PRODUCER_SCHEMA; ValueError for wrong ones."""
     columns = columns.select(PRODUCER_SCHEMA.names)
     if columns.schema.types != PRODUCER_SCHEMA.types or any(column.null_count for column in columns):
-        raise ValueError("its producers are malformed")
+        raise ValueError("the producers are malformed")
     if not len(columns):
         return {}
     partitions = numbers_of(columns["partition"])
     if np.any(partitions < 0) or np.any(partitions >= len(log_ends)) or np.any(np.diff(partitions) < 0):
-        raise ValueError("its producers are not in the order of their partitions")
+        raise ValueError("the producers are not in the order of their partitions")
     rows = np.zeros(len(columns), _ROW)
     for name in ("producer_id", *_FIELDS):
         rows[name] = numbers_of(columns[name])
@@ -642,7 +642,7 @@ def producer_tables(
     structs = lists.flatten()
     flat = [structs.field(number) for number in range(len(_BATCH))]
     if structs.null_count or any(column.null_count for column in flat):
-        raise ValueError("its producers are malformed")
+        raise ValueError("the producers are malformed")
     is_there = np.arange(KEPT_BATCHES) < rows["count"][:, None]
     rows["batches"][is_there] = np.stack([numbers_of(column) for column in flat], axis=1)
     _check_states(partitions, rows, is_there, log_ends[partitions], passed_ms)
@@ -670,7 +670,7 @@ def _check_states(
     wrong += [(deltas < 0) | (deltas > offsets), is_there & (offsets >= ends[:, None])]
     wrong += [is_there[:, 1:] & (offsets[:, 1:] <= offsets[:, :-1])]
     if any(np.any(index) for index in wrong):
-        raise ValueError("its states of producers contradict each other")
+        raise ValueError("the states of producers contradict each other")
 
 
 def _within(values: npt.NDArray[Any], name: str) -> npt.NDArray[np.bool_]:

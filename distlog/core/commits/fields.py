@@ -186,7 +186,7 @@ def check_checksum(data: bytes) -> None:
     """Raise ValueError unless `data` ends with the checksum that `write_text` gives it."""
     checksum = _CHECKSUM.search(data, max(0, len(data) - 32))
     if not checksum or checksum.end() != len(data) or int(checksum[1]) != crc32c(data[: checksum.start()]):
-        raise ValueError("its checksum is wrong")
+        raise ValueError("the checksum is wrong")
 
 
 def parse(data: bytes) -> Any:
@@ -194,5 +194,5 @@ def parse(data: bytes) -> Any:
     # many values take much memory; commas and brackets inside strings count too, but metadata has few
     values = data.count(b",") + data.count(b"[") + data.count(b"{")
     if values > FREE_VALUES + len(data) // BYTES_PER_VALUE:
-        raise ValueError(f"it holds {values} values in {len(data)} bytes, more than metadata does")
+        raise ValueError(f"the text has {values} values in {len(data)} bytes, more than metadata does")
     return json.loads(data)

@@ -394,7 +394,8 @@ def _stream_of(data: Any) -> pa.RecordBatchReader:
     try:
         return pa.RecordBatchReader.from_stream(data)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise InvalidRecordError(f"its Arrow stream has no columns: {error}", type=type(data).__name__) from None
+        text = f"the Arrow stream of the data has no columns: {error}"
+        raise InvalidRecordError(text, type=type(data).__name__) from None
 
 
 def _table_of_pandas(frame: Any) -> pa.Table:
