@@ -18,7 +18,7 @@ from simulation import actors, disk_actors, owner, readers
 from simulation.actors import PASSING, Actor, Memory
 from simulation.disk_actors import DiskStage, lenient, watch_failed_syncs
 from simulation.disk_oracle import THE_END, DiskOracle
-from simulation.history import Drawn, frequent_checkpoints, small_limits
+from simulation.history import Drawn, frequent_checkpoints, key_index, small_limits
 from simulation.local_disk import DiskFaults, LocalDisk
 from simulation.oracle import Rows, rows_of
 from simulation.world import Process, World
@@ -49,6 +49,7 @@ def plan(seed: int) -> DiskPlan:
         "preallocate": random.random() < 0.2,
         "flush.messages": random.choice((1, 1, 3, 10, MAX_LONG)),
     }
+    config |= key_index(seed)
     if random.random() < 0.3:
         config["flush.ms"] = random.choice((10, 500, 5000))
     if is_compacted:

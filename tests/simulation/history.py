@@ -20,8 +20,8 @@ from distlog.core.commits.commit_log import CommitLog
 from distlog.core.integers import MAX_LONG
 from distlog.core.maintain import merge, merge_job, vacuum
 from distlog.core.maintain.vacuum import LONGEST_PUT_MS
-from distlog.core.read import consumer, group_log, lookup, scan
-from distlog.core.segments import chunks, segment_parts, segment_reader, segment_writer
+from distlog.core.read import consumer, group_log, keys, last_records, lookup, scan
+from distlog.core.segments import chunks, segment_parts, segment_reader, segment_state, segment_writer
 from distlog.core.storage.storage import Storage, check_store
 from distlog.core.times import now_ms
 from distlog.core.write import append as append_commit
@@ -139,6 +139,7 @@ def plan(seed: int) -> Plan:
     config |= {"message.timestamp.after.max.ms": MAX_LONG}
     if random.random() < 0.2:
         config |= {"message.timestamp.type": "LogAppendTime"}
+    config |= key_index(seed)
     if seed % 19 == 11:
         config |= {"batch.ids.bytes": Random(f"batch ids/{seed}").choice((0, 300, 1000))}
     writers: list[tuple[str, Actor]] = [
@@ -392,6 +393,8 @@ _SMALL_LIMITS: Mapping[ModuleType, Mapping[str, object]] = {
     chunks: {"OUTPUT_BYTES": 300},
     consumer: {"WINDOW_BYTES": 500},
     engine: {"_SHARED_BYTES": 1},
+    keys: {"LEAST_LOG_BYTES": 0},
+    last_records: {"_FIRST_SEGMENTS": 1},
     lookup: {"FEW": 2, "INDEX_WORTH_BYTES": 100},
     merge: {"LARGEST_PART": 400},
     merge_job: {"LARGEST_PART": 400},
@@ -401,12 +404,22 @@ _SMALL_LIMITS: Mapping[ModuleType, Mapping[str, object]] = {
         **{"FIRST_BYTES": 200, "GROUP_BYTES": 500, "INDEX_WORTH_BYTES": 100, "SMALL_BYTES": 300},
         "_SPARE_BYTES": 100,
     },
-    segment_writer: {"HELD_BYTES": 300, "KEPT_BYTES": 100, "LARGEST_PART": 400, "_PUT_BYTES": 500},
+    segment_state: {"LEAST_LOG_BYTES": 0},
+    segment_writer: {
+        **{"HELD_BYTES": 300, "KEPT_BYTES": 100, "LARGEST_PART": 400, "LEAST_LOG_BYTES": 0},
+        "_PUT_BYTES": 500,
+    },
 }
 
 
 def has_small_limits(seed: int) -> bool:
     return seed % 3 == 2
+
+
+def key_index(seed: int) -> Mapping[str, object]:
+    """Return the setting of key indexes for a half of the histories in which short segments have them."""
+    has_index = has_small_limits(seed) and Random(f"key index/{seed}").random() < 0.5
+    return {"key.index.enable": True} if has_index else {}
 
 
 @contextmanager

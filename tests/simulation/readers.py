@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from kafka.partitioner.default import murmur2
 
 import distlog
 from distlog import CorruptionError, OffsetOutOfRangeError, SnapshotTooOldError
@@ -117,6 +118,7 @@ def wrong_answers(topic: distlog.Topic, rows: Mapping[tuple[int, int], Row], ran
     if answer != {offset: row for offset, row in log.items() if time_ms <= row.timestamp < until_ms}:
         yield f"the records of partition {number} from {time_ms} to {until_ms} are {answer}"
     yield from _wrong_scan(topic, number, log, random)
+    yield from _wrong_keys(topic, rows, Random(f"keys/{number}/{offset}/{time_ms}"))
     yield from _wrong_dataset(topic, rows, Random(f"filter/{number}/{offset}/{time_ms}"))
 
 
@@ -146,6 +148,25 @@ def _wrong_scan(topic: distlog.Topic, number: int, log: Mapping[int, Row], rando
     times = [time for batch in scan.times() for time in batch["timestamp"].cast("int64").to_pylist()]
     if times != [row.timestamp for row in rows.values()]:
         yield f"the times in partition {number} from {first} to {end} are {times}"
+
+
+def _wrong_keys(topic: distlog.Topic, rows: Mapping[tuple[int, int], Row], random: Random) -> Iterator[str]:
+    """Yield wrong results of reads of some keys, one of which may have no record."""
+    names = sorted({row.key for row in rows.values() if row.key is not None} | {b"nobody"})
+    keys = random.sample(names, min(len(names), random.randrange(1, 4)))
+    answer = rows_by_offset(topic.scan(keys=keys, columns=("partition", "offset", *Row._fields)).to_table())
+    if answer != {location: row for location, row in sorted(rows.items()) if row.key in keys}:
+        yield f"the records of {keys} are {answer}"
+    for key in keys:
+        newest = {number: offset for (number, offset), row in sorted(rows.items()) if row.key == key}
+        default = (murmur2(key) & 0x7FFFFFFF) % topic.partitions
+        if default not in newest:
+            # of equal times the first one
+            newest = dict(sorted(newest.items(), key=lambda item: (-rows[item].timestamp, item))[:1])
+        expected = next(((number, newest[number]) for number in (default, *newest) if number in newest), None)
+        record = topic.get(key, "read_uncommitted")
+        if (record and (record.partition, record.offset)) != expected:
+            yield f"the last record of {key!r} is {record}, not {expected}"
 
 
 def _wrong_dataset(topic: distlog.Topic, rows: Mapping[tuple[int, int], Row], random: Random) -> Iterator[str]:

@@ -13,7 +13,7 @@ from random import Random
 from distlog.core.integers import MAX_LONG
 from simulation import actors, gateways, kafka_directories, readers, roots
 from simulation.actors import Actor
-from simulation.history import Plan
+from simulation.history import Plan, key_index
 from simulation.kafka_directories import OnImported
 from simulation.object_store import Faults
 
@@ -111,6 +111,7 @@ def plan(seed: int) -> Plan:
         config |= {"delete.retention.ms": Random(f"tombstones/{seed}").choice((0, 20_000, 20_000, 86_400_000))}
     if random.random() < 0.2:
         config |= {"message.timestamp.type": "LogAppendTime"}
+    config |= key_index(seed)
     if "appender" in names and random.random() < 0.2:
         config |= {"batch.ids.bytes": random.choice((0, 300, 1000))}
     # clocks are wrong
