@@ -337,7 +337,7 @@ def run(world: World, flaws: Flaws, drawn: Plan) -> None:
 
 
 def _stage_of_adopted(stage: Stage, drawn: Plan) -> Stage:
-    url = f"{drawn.protocol}://bucket/adopted"
+    url = f"{drawn.protocol}://bucket/adopted/events"
     oracle = Oracle(stage.oracle.world, stage.oracle.store, url, stage.oracle.delay_s, broken=stage.oracle.broken)
     # a compacted topic takes no more imports
     config = {name: value for name, value in drawn.config.items() if "clean" not in name}

@@ -53,11 +53,16 @@ class Broker:
     _magics: dict[int, int] = field(default_factory=dict)
 
     @property
+    def directory(self) -> str:
+        """The log directory; exports are next to it."""
+        return os.path.join(self.folder, "broker")
+
+    @property
     def partitions(self) -> list[str]:
         return [self._path(number) for number in sorted(self._ends)]
 
     def _path(self, partition: int) -> str:
-        return os.path.join(self.folder, f"events-{partition}")
+        return os.path.join(self.directory, f"events-{partition}")
 
     @property
     def is_stopped(self) -> bool:
@@ -171,7 +176,11 @@ def adopt(stage: Stage, process: Process) -> None:
         return
     with broker.stopped_for(process):
         try:
-            topic = distlog.adopt(broker.partitions, broker.stage.url, config=broker.stage.config).topic
+            url, config = broker.stage.url, broker.stage.config
+            if Random(f"directory/{oracle.world.seed}/{len(batches)}").random() < 0.5:
+                topic = distlog.adopt(broker.partitions, url, config=config).topic
+            else:
+                topic = distlog.adopt(broker.directory, url.rpartition("/")[0], config=config).topic
         except TopicExistsError as error:
             oracle.says(f"new records of a broker are not imported: {error}")
             raise

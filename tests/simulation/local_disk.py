@@ -656,10 +656,11 @@ def _redirect_file(real: Callable[..., Any], method: Callable[..., Any]) -> Call
 def _redirect_target(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     real = _REAL[name]
 
-    def call(source: Any, target: Any) -> None:
+    def call(source: Any, target: Any, **options: Any) -> None:
         disk = _current_disk()
         location = disk.location_of(target) if disk is not None else None
-        return real(source, target) if location is None else method(disk, location, target, source)
+        # the disk has no symbolic links, which the options are about
+        return real(source, target, **options) if location is None else method(disk, location, target, source)
 
     return call
 

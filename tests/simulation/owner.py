@@ -159,7 +159,16 @@ class Owner:
         assert self.owned.exported is not None
         folder, expected = self.owned.exported
         folders = [os.path.join(folder, f"{topic.name}-{partition}") for partition in range(_PARTITIONS)]
-        copy = distlog.adopt(folders, f"{self.root}/{self.owned.new_name('copy')}").topic
+        url = f"{self.root}/{self.owned.new_name('copy')}"
+        match self.random.choice(("folders", "directory", "links")):
+            case "folders":
+                copy = distlog.adopt(folders, url).topic
+            case "directory":
+                copy = distlog.adopt(folder, url).topic
+            case "links":
+                # the folder then has a topic
+                self.owned.exported = None
+                copy = distlog.adopt(folder).topic
         if (rows := rows_of(copy)) != expected:
             self.says(f"an export of {expected} is imported as {rows}")
         copy.drop()
@@ -177,7 +186,7 @@ def values_of(rows: dict[Location, Row]) -> set[bytes]:
 def owns(stage: Stage, process: Process, memory: Memory) -> None:
     """Work on a topic of its own, and compare it with what must be there."""
     oracle = oracle_of(stage)
-    owned = stage_of(stage).owned.setdefault(memory.name, Owned(memory.name))
+    owned = stage_of(stage).owned.setdefault(memory.name, Owned(memory.name.replace("-", "_")))
     owner = Owner(oracle, owned, process.random)
     while stage.goes_on():
         with suppress(*PASSING, SnapshotTooOldError, OffsetOutOfRangeError):
