@@ -34,6 +34,9 @@ def reads_old_versions(stage: Stage, process: Process, memory: Memory) -> None:
             version = process.random.randrange(head.log_floor, head.version + 1)
             _read_version(stage, process, version)
             rows = topic.history().to_table().to_pylist()
+            shown = topic.history()
+            if f"version={topic.version}," not in repr(topic) or f"commits: {shown.num_rows}" not in repr(shown):
+                oracle.says(f"version {topic.version} is shown as {topic!r} and {shown!r}")
             listed = [(row["version"], row["operation"]) for row in rows]
             expected = [(row["version"], oracle.operations[row["version"]]) for row in rows]
             versions = list(range(rows[0]["version"], rows[0]["version"] - len(rows), -1))
