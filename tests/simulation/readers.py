@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import chain
 from random import Random
 from typing import Any
@@ -313,24 +313,45 @@ def anomalies_of(oracle: Oracle, topic: distlog.Topic) -> list[Any]:
 
 
 def check_damage(oracle: Oracle, topic: distlog.Topic, random: Random) -> None:
-    """Flip a bit of the log of a live segment: a reader gets an error that names it, and no other record."""
+    """Flip a bit of an index, and then of the log, of a live segment: `verify` finds it, and no reader gets it."""
     segments = [segment for log in oracle.states[oracle.head].partitions for segment in log.segments]
     segments = [segment for segment in segments if segment["log_bytes"]]
     if not segments:
         return
     segment = random.choice(segments)
-    name = log_file(topic.name, segment)
+    indexes = [name for name in ("offset_index", "time_index", "txn_index") if segment[f"{name}_bytes"]]
+    if indexes:
+        index = random.choice(indexes)
+        name, position = log_file(topic.name, segment), segment.get(f"{index}_position", -1)
+        if position < 0:
+            name, position = name.rpartition(".")[0] + _SUFFIXES[index], 0
+        with _damage(oracle, topic, name, position, segment[f"{index}_bytes"], random), suppress(CorruptionError):
+            # they may refuse to answer
+            for text in wrong_answers(distlog.open(topic.url), oracle.rows_at(oracle.head), random):
+                oracle.says(f"with a damaged {index} of a segment, {text}")
+    name, position = log_file(topic.name, segment), max(segment["log_position"], 0)
+    with _damage(oracle, topic, name, position, segment["log_bytes"], random):
+        try:
+            oracle.check_rows(distlog.open(topic.url))
+        except CorruptionError as error:
+            if error.details.get("partition", segment["partition"]) != segment["partition"]:
+                oracle.says(f"a damaged segment of partition {segment['partition']} has the error {error}")
+
+
+_SUFFIXES = {"offset_index": ".index", "time_index": ".timeindex", "txn_index": ".txnindex"}
+
+
+@contextmanager
+def _damage(oracle: Oracle, topic: distlog.Topic, name: str, begin: int, size: int, random: Random) -> Iterator[None]:
+    """Flip a bit of a part of a file, which `verify` finds."""
     stored = oracle.store.objects[f"{topic.url.partition('://')[2]}/{name}"]
-    original, damaged = stored.data, bytearray(stored.data)
-    position = max(segment["log_position"], 0) + random.randrange(segment["log_bytes"])
+    original, damaged, position = stored.data, bytearray(stored.data), begin + random.randrange(size)
     damaged[position] ^= 1 << random.randrange(8)
     stored.data = bytes(damaged)
     oracle.world.note(f"a bit of {name} flips at {position}")
     try:
-        oracle.check_rows(distlog.open(topic.url))
-    except CorruptionError as error:
-        if error.details.get("partition", segment["partition"]) != segment["partition"]:
-            oracle.says(f"a damaged segment of partition {segment['partition']} has the error {error}")
-    if distlog.open(topic.url).verify().ok:
-        oracle.says(f"verify finds no damage at {position} of {name}")
-    stored.data = original
+        yield
+        if distlog.open(topic.url).verify().ok:
+            oracle.says(f"verify finds no damage at {position} of {name}")
+    finally:
+        stored.data = original
