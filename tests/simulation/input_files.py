@@ -98,8 +98,8 @@ def through_files(table: pa.Table, random: Random) -> pa.Table:
             data, ending, options = form(part, Random(seed))
             if number == 0 and bad_lines:
                 # the first line of CSV has the names
-                first, _, others = data.partition(b"\n")
-                data = b"\n".join([first, *[b'"no record'] * bad_lines, others])
+                first, _, rows = data.partition(b"\n")
+                data = b"\n".join([first, *[b'"no record'] * bad_lines, rows])
             is_packed = random.random() < 0.3 and ending != ".parquet"
             with open(os.path.join(folder, f"{number}{ending}"), "wb") as file:
                 file.write(gzip.compress(data) if is_packed else data)
