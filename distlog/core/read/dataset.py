@@ -69,7 +69,7 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
         columns: Sequence[str] | Mapping[str, pc.Expression] | None = None,
         filter: pc.Expression | None = None,
         **options: Any,
-    ) -> ds.Scanner:
+    ) -> _Scanner:
         """Plan a read, which happens once, when a result is asked for.
 
         Args:
@@ -78,7 +78,7 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
             **options: The other options of `pyarrow.dataset.Scanner.from_batches`, such as the size of batches.
 
         Returns:
-            The scanner.
+            The scanner, with the methods `to_table`, `to_batches`, `to_reader`, `head` and `count_rows` of Arrow's.
 
         Examples:
             >>> import pyarrow.compute as pc
@@ -90,8 +90,7 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
         batches, schema = self._batches(conditions, names), self._schema_of(names)
         if columns is not None and not isinstance(columns, Mapping):
             columns = list(columns)
-        scanner = ds.Scanner.from_batches(batches, schema=schema, columns=columns, filter=condition, **options)
-        return scanner if isinstance(columns, Mapping) else _Scanner(scanner, batches, condition)
+        return _Scanner(batches, schema, columns=columns, filter=condition, **options)
 
     def head(
         self,
@@ -285,28 +284,41 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
 
 
 class _Scanner:
-    """An Arrow scanner whose reader reads a batch when DuckDB asks for it.
+    """Arrow's scanner of batches, which reads a batch only when its rows are needed.
 
-    Arrow's own reader reads 32 batches ahead, in a thread that runs on when DuckDB has the rows of a LIMIT, and ends
-    the process if Python exits.
+    Arrow itself would read 32 batches ahead, in a thread that continues after the rows of a LIMIT, and that ends the
+    process if Python exits.
     """
 
-    def __init__(
-        self, scanner: ds.Scanner, batches: Iterator[pa.RecordBatch], condition: pc.Expression | None
-    ) -> None:
-        self._scanner, self._batches, self._condition = scanner, batches, condition
+    def __init__(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, **options: Any) -> None:
+        self._batches, self.dataset_schema, self._options = batches, schema, options
+        self.projected_schema = ds.Scanner.from_batches(iter(()), schema=schema, **options).projected_schema
+        self._is_unchanged = options["filter"] is None and self.projected_schema.equals(schema)
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            if self._is_unchanged and not isinstance(self._options["columns"], Mapping):
+                yield batch
+            else:
+                yield from ds.dataset(pa.Table.from_batches([batch])).scanner(**self._options).to_batches()
 
     def to_reader(self) -> pa.RecordBatchReader:
-        schema = self._scanner.projected_schema
-        batches = self._batches if self._condition is None else self._filtered(self._condition)
-        return pa.RecordBatchReader.from_batches(schema, (batch.select(schema.names) for batch in batches))
+        return pa.RecordBatchReader.from_batches(self.projected_schema, self.to_batches())
 
-    def _filtered(self, condition: pc.Expression) -> Iterator[pa.RecordBatch]:
-        for batch in self._batches:
-            yield from pa.Table.from_batches([batch]).filter(condition).to_batches()
+    def to_table(self) -> pa.Table:
+        return pa.Table.from_batches(self.to_batches(), self.projected_schema)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._scanner, name)
+    def count_rows(self) -> int:
+        return sum(batch.num_rows for batch in self.to_batches())
+
+    def head(self, num_rows: int) -> pa.Table:
+        parts, missing = list[pa.RecordBatch](), num_rows
+        for batch in self.to_batches() if num_rows > 0 else ():
+            parts.append(batch.slice(0, missing))
+            missing -= batch.num_rows
+            if missing <= 0:
+                break
+        return pa.Table.from_batches(parts, self.projected_schema)
 
 
 def _refers_to(expression: pc.Expression, name: str, schema: pa.Schema) -> bool:
