@@ -78,7 +78,7 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
             **options: The other options of `pyarrow.dataset.Scanner.from_batches`, such as the size of batches.
 
         Returns:
-            The scanner, with the methods `to_table`, `to_batches`, `to_reader`, `head` and `count_rows` of Arrow's.
+            The scanner, with the methods of Arrow's scanners.
 
         Examples:
             >>> import pyarrow.compute as pc
@@ -310,6 +310,12 @@ class _Scanner:
 
     def count_rows(self) -> int:
         return sum(batch.num_rows for batch in self.to_batches())
+
+    def __getattr__(self, name: str) -> Any:
+        """Return another method of Arrow's scanner, which works on a table of all rows."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(ds.dataset(self.to_table()).scanner(), name)
 
     def head(self, num_rows: int) -> pa.Table:
         parts, missing = list[pa.RecordBatch](), num_rows
