@@ -45,6 +45,28 @@ def test_records_deleted_by_retention_return_in_one_commit(storage: Storage) -> 
     assert topic.verify().ok
 
 
+def test_a_merged_segment_returns_as_the_parts_of_an_earlier_restore(storage: Storage) -> None:
+    topic = topic_on(storage, 1, {"retention.ms": DAY})
+
+    def append(size: int, timestamp: int = NOW - 2 * DAY) -> None:
+        topic.append([{"value": b"v" * size, "timestamp": timestamp}])
+
+    for size in (150, 150, 10):
+        append(size)
+    apart = topic.version
+    topic.compact()
+    merged, was = topic.version, contents(topic)
+    topic.restore(apart)
+    append(10)
+    # the first two are too large to be merged with others
+    topic.alter_config({"internal.segment.bytes": 250})
+    topic.compact()
+    append(10, NOW)
+    assert topic.retention().to_dict()["segments"] == 3
+    topic.restore(merged)
+    assert contents(topic)[0][:3] == was[0]
+
+
 @pytest.mark.long
 def test_more_segments_than_a_commit_takes_come_back_by_several(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
