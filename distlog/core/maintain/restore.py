@@ -261,12 +261,12 @@ def plan_restore(
         missing = [
             removed.added.get((number, segment.stem), segment) for segment in _without(state.segments, live.segments)
         ]
-        # compaction wrote the first of these from missing and from later segments
+        # compaction wrote the first later segment from missing segments, too
         older = [segment for segment in missing if not _overlaps(segment, later[:1])]
         merged = [segment for segment in missing if _overlaps(segment, later[:1])]
         lost_segments = len(merged) if later[:1] and later[0].compacted else 0
         if merged and not lost_segments:
-            # a restore may have split a merged segment, and only a part of it was merged again
+            # a restore may have split a merged segment, whose last part was merged again
             later = _removed_after(merged[0].base_offset, removed_at_start.get(number, []), live)
         ends = [segment.next_offset for segment in recompacted.get(number, [])]
         # up to here compaction may have dropped later tombstones
