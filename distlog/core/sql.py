@@ -212,10 +212,13 @@ class _Views:
             return None
         registry = self._folder_registry if schema is None and self._registry is None else self._registry
         decoder: Decoder
-        if value_format == "avro":
-            decoder = avro_decoder(schema, registry, values)
-        else:
-            decoder = protobuf_decoder(schema, None, registry, values)
+        try:
+            if value_format == "avro":
+                decoder = avro_decoder(schema, registry, values)
+            else:
+                decoder = protobuf_decoder(schema, None, registry, values)
+        except InvalidConfigError as error:
+            raise InvalidConfigError(error.message, topic=name, column="value", **error.details) from None
         if not decoder.schema.names:
             text = f"the registry has no schema of the values of {name}: pass their schema in schemas"
             raise SchemaNotFoundError(text, topic=name)

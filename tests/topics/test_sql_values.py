@@ -143,7 +143,7 @@ def test_wrong_options_are_errors(tmp_path: Path) -> None:
         ({"values": {"event": "json"}}, "values names a topic that is not in the folder: it has events"),
         ({"values": {"events": "xml"}}, "one of json, avro, protobuf"),
         ({"schemas": {"events": CLICK}}, "a schema needs the format"),
-        ({"values": {"events": "avro"}}, "Avro needs a schema, a registry, or both"),
+        ({"values": {"events": "avro"}}, r"Avro needs a schema, a registry, or both.*topic=events column=value"),
         ({"values": {"events": "protobuf"}}, "Protobuf needs a schema, a registry, or both"),
         (
             {"values": {"events": "avro"}, "registry": {2: CLICK}},
