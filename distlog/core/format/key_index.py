@@ -277,13 +277,13 @@ class KeyIndexBuilder:
 
     def find(self, hashes: Longs) -> KeyBatches:
         """The collected batches that may hold a key with one of the sorted, distinct hashes."""
-        positions, rows = [_NONE], [_NONE]
-        for part, part_positions in zip(self._hashes, self._positions, strict=True):
-            row = np.searchsorted(hashes, part).clip(max=len(hashes) - 1)
-            is_found = hashes[row] == part
-            positions.append(part_positions[is_found].astype(np.int64))
-            rows.append(row[is_found])
-        return KeyBatches.of(positions, rows)
+        if not self.pairs:
+            return NO_BATCHES
+        # many small reads of a growing segment become one part
+        self._hashes, self._positions = [np.concatenate(self._hashes)], [np.concatenate(self._positions)]
+        rows = np.searchsorted(hashes, self._hashes[0]).clip(max=len(hashes) - 1)
+        is_found = hashes[rows] == self._hashes[0]
+        return KeyBatches.of([self._positions[0][is_found].astype(np.int64)], [rows[is_found]])
 
     def finish(self) -> tuple[bytes, int]:
         """The bytes of the index, and its number of entries."""

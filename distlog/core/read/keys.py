@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 
 from distlog.core.errors import InvalidRecordError
 from distlog.core.format.key_index import LEAST_LOG_BYTES, Longs, hashes_of
+from distlog.core.integers import MAX_LONG
 from distlog.core.segments.chunks import SegmentSlice
 from distlog.core.segments.segment_reader import INDEX_WORTH_BYTES, SegmentReader
 
@@ -24,14 +26,23 @@ _AT_ONCE = 256
 def key_array(keys: Keys | pa.Array) -> pa.Array:
     """The distinct keys as a binary array. Raises InvalidRecordError for other values."""
     if isinstance(keys, pa.Array):
-        return keys.cast(pa.binary()).drop_null().unique()
+        try:
+            return keys.cast(pa.binary()).drop_null().unique()
+        except pa.ArrowNotImplementedError:
+            raise InvalidRecordError("a key must be bytes or str", type=str(keys.type)) from None
     listed = list(keys) if isinstance(keys, Iterable) and not isinstance(keys, bytes | str) else [keys]
-    for key in listed:
-        if not isinstance(key, bytes | str):
-            raise InvalidRecordError("a key must be bytes or str", type=type(key).__name__)
-    return pa.array(
-        dict.fromkeys(key.encode() if isinstance(key, str) else key for key in listed).keys(), pa.binary()
-    )
+    return pa.array(dict.fromkeys(map(_key_bytes, listed)).keys(), pa.binary())
+
+
+def _key_bytes(key: object) -> bytes:
+    if isinstance(key, bytes):
+        return key
+    if not isinstance(key, str):
+        raise InvalidRecordError("a key must be bytes or str", type=type(key).__name__)
+    try:
+        return key.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRecordError(f"a key is not valid Unicode: {error.reason}", key=ascii(key)) from None
 
 
 def located_slices(reader: SegmentReader, slices: Sequence[SegmentSlice], keys: pa.Array) -> Iterator[SegmentSlice]:
@@ -58,6 +69,11 @@ def located_slices(reader: SegmentReader, slices: Sequence[SegmentSlice], keys: 
 def _of_batches(part: SegmentSlice, positions: Longs) -> Iterator[SegmentSlice]:
     """The slices of the batches at ascending `positions`; near batches are one slice."""
     inside = positions[(positions >= part.start_position) & (positions < part.end_position)]
-    runs = np.split(inside, np.flatnonzero(np.diff(inside) > INDEX_WORTH_BYTES) + 1) if len(inside) else []
-    for run in runs:
-        yield part._replace(start_position=int(run[0]), end_position=int(run[-1]) + 1, is_located=True)
+    for run in near_rows(inside):
+        yield part.located(int(inside[run.start]), int(inside[run.stop - 1]))
+
+
+def near_rows(positions: Longs) -> list[slice]:
+    """The runs of ascending positions of batches that one read is best for."""
+    ends = np.flatnonzero(np.diff(positions, append=MAX_LONG) > INDEX_WORTH_BYTES) + 1
+    return [slice(start, end) for start, end in pairwise([0, *ends.tolist()])]

@@ -8,11 +8,12 @@ from itertools import groupby
 import numpy as np
 import pyarrow as pa
 
-from distlog.core.arrays import booleans, byte_array
+from distlog.core.arrays import booleans, byte_array, integers, numbers_of
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.format.kernels.record_write import fill_partitions
 from distlog.core.format.key_index import KeyBatches, Longs, hashes_of
 from distlog.core.format.record_batch import COLUMNS
+from distlog.core.read.keys import near_rows
 from distlog.core.read.lookup import last_with_key
 from distlog.core.read.scan import Record, plan_slices, to_records
 from distlog.core.segments.chunks import Isolation, IsolationLevel, SegmentSlice
@@ -84,7 +85,7 @@ class _PartitionSearch:
         batches = batches or self._reader.find_keys([part.segment for part in slices], hashes)
         for part, of_part in zip(reversed(slices), reversed(batches), strict=True):
             if of_part is None:
-                self._read([part])
+                self._read([part._replace(keys=self.keys)] if len(self.keys) else [])
             else:
                 self._read_last(part, of_part, hashes)
 
@@ -94,40 +95,41 @@ class _PartitionSearch:
         is_inside = (batches.positions >= part.start_position) & (batches.positions < part.end_position)
         positions, rows = (column[is_inside] for column in batches)
         while len(self.keys) and len(positions):
-            if len(hashes) > 1:
-                is_missing = np.isin(rows, np.searchsorted(hashes, hashes_of(self.keys)))
-                positions, rows = positions[is_missing], rows[is_missing]
-            if len(self.keys) == 1 and len(positions) and self._read_point(part, int(positions[-1])):
-                positions, rows = positions[:-1], rows[:-1]
-                continue
-            # of each row the last position
-            last = len(rows) - 1 - np.unique(rows[::-1], return_index=True)[1]
-            self._read(
-                [
-                    part._replace(start_position=position, end_position=position + 1, is_located=True)
-                    for position in np.unique(positions[last]).tolist()
-                ]
-            )
-            positions, rows = np.delete(positions, last), np.delete(rows, last)
+            last = np.full(len(hashes), -1)
+            last[rows] = positions
+            rows_of_keys = np.searchsorted(hashes, hashes_of(self.keys))
+            order = np.argsort(last[rows_of_keys], kind="stable")
+            order = order[last[rows_of_keys[order]] >= 0]
+            firsts, slices = np.zeros(len(hashes), np.int64), list[SegmentSlice]()
+            for run in near_rows(last[rows_of_keys[order]]):
+                keys = order[run]
+                of_keys = last[rows_of_keys[keys]]
+                # of these keys alone: others have later batches that are not read yet
+                located = part.located(int(of_keys[0]), int(of_keys[-1]))._replace(keys=self.keys.take(integers(keys)))
+                firsts[rows_of_keys[keys]] = of_keys[0]
+                if len(keys) > 1 or not self._read_point(located):
+                    slices.append(located)
+            self._read(slices)
+            is_before = positions < firsts[rows]
+            positions, rows = positions[is_before], rows[is_before]
 
-    def _read_point(self, part: SegmentSlice, position: int) -> bool:
-        """Take the last record of the only missing key in a batch, if it has one; False if a scan must read it."""
-        partition, (key,) = part.segment.partition, self.keys.to_pylist()
-        if partition in self._isolation.aborted:
+    def _read_point(self, part: SegmentSlice) -> bool:
+        """Take the last record of the slice's only key in its only batch; False if a scan must read it."""
+        partition = part.segment.partition
+        if partition in self._isolation.aborted or part.keys is None:
             return False
-        records = last_with_key(self._reader, part, position, key)
+        (key,) = part.keys.to_pylist()
+        records = last_with_key(self._reader, part, part.start_position, key)
         for record in records or ():
             self.records[key] = Record(partition, *record)
-            self.keys = self.keys.slice(1)
         return records is not None
 
     def _read(self, slices: Sequence[SegmentSlice]) -> None:
-        """Take the last record of each missing key in the slices."""
-        if not len(self.keys):
-            return
-        with_keys = [part._replace(keys=self.keys) for part in slices]
-        for batch in read_slices(self._reader, with_keys, COLUMNS, self._isolation, max_workers=1):
-            for record in to_records(batch):
+        """Take the last record of each key of the slices, which ascend; keep the keys that are still missing."""
+        for batch in read_slices(self._reader, slices, COLUMNS, self._isolation, max_workers=1):
+            codes = numbers_of(batch["key"].dictionary_encode().indices)[::-1]
+            last = len(codes) - 1 - np.unique(codes, return_index=True)[1]
+            for record in to_records(batch.take(integers(last))):
                 assert record.key is not None
                 self.records[record.key] = record
         self.keys = self.keys.filter(booleans([key not in self.records for key in self.keys.to_pylist()]))

@@ -127,6 +127,10 @@ class SegmentSlice(NamedTuple):
         """The offsets (first, end) of the segment that are read; none if first is not below end."""
         return max(self.start_offset, self.segment.base_offset), min(self.end_offset, self.segment.next_offset)
 
+    def located(self, first: int, last: int) -> SegmentSlice:
+        """The part from the batch at position `first` to the batch at `last`."""
+        return self._replace(start_position=first, end_position=last + 1, is_located=True)
+
     @property
     def estimated_bytes(self) -> int:
         start, end = self.span
@@ -186,12 +190,20 @@ def _partition_slices(state: PartitionState, start: int, end: int, times: TimeRa
 
 
 def windows(slices: Iterable[SegmentSlice], step: int) -> Iterator[list[SegmentSlice]]:
-    """Cut `slices` into runs: the first of `step` offsets (positive), each next one twice as many."""
+    """Cut `slices` into runs: the first of `step` offsets (positive), each next one twice as many.
+
+    A located slice is assumed to have one record.
+    """
     run: list[SegmentSlice] = []
     room = step
     for part in slices:
         if part.is_located:
             run.append(part)
+            room -= 1
+            if room == 0:
+                yield run
+                step, run = 2 * step, []
+                room = step
             continue
         start, end = part.span
         while end - start >= room:
@@ -232,6 +244,11 @@ def windows_from_end(slices: Sequence[SegmentSlice], step: int) -> Iterator[list
     for part in reversed(slices):
         if part.is_located:
             run.insert(0, part)
+            room -= 1
+            if room == 0:
+                yield run
+                step, run = 2 * step, []
+                room = step
             continue
         start, end = part.span
         while end - start >= room:
@@ -521,6 +538,9 @@ class Chunk:
 
 
 def _with_keys(records: pa.RecordBatch, keys: pa.Array, columns: Sequence[str]) -> pa.RecordBatch:
+    if len(keys) > records.num_rows:
+        # each call makes a hash table of its value set
+        keys = keys.filter(pc.is_in(keys, value_set=records["key"]))
     return records.filter(pc.is_in(records["key"], value_set=keys)).select(list(columns))
 
 

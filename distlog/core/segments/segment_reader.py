@@ -285,8 +285,8 @@ class SegmentReader:
                 results[row] = self._tails.find(self, segment, hashes)
             elif segment.key_index_bytes:
                 searches[row] = search(segment.key_count, segment.key_index_bytes, hashes)
-        if len(hashes) == 1 and searches:
-            with_keys = [row for row in searches if segments[row].key_count]
+        with_keys = [row for row in searches if segments[row].key_count]
+        if len(hashes) == 1 and with_keys:
             for row, batches in self._key_in_each(segments, with_keys, int(hashes[0])).items():
                 results[row] = batches
                 del searches[row]
@@ -389,8 +389,8 @@ class SegmentReader:
             raise
 
 
-#: The number of active segments whose keys are known, and the most pairs of a key and a batch of one: 12 bytes each.
-_KNOWN_TAILS, _MOST_PAIRS = 64, 1 << 20
+#: The most pairs of a key and a batch that are known of all active segments but one: 12 bytes each.
+_MOST_PAIRS = 1 << 24
 
 
 class TailKeys:
@@ -403,22 +403,24 @@ class TailKeys:
     def __reduce__(self) -> tuple[Any, ...]:
         return TailKeys, ()
 
-    def find(self, reader: SegmentReader, segment: SegmentInfo, hashes: Longs) -> KeyBatches | None:
-        """The batches of an active segment that may hold a key with one of the hashes; None if it has too many."""
+    def find(self, reader: SegmentReader, segment: SegmentInfo, hashes: Longs) -> KeyBatches:
+        """The batches of an active segment that may hold a key with one of the hashes."""
         with self._lock:
             key = segment.partition, segment.stem
             keys, position = self._tails.get(key, (KeyIndexBuilder(), 0))
-            if keys.pairs > _MOST_PAIRS:
-                return None
             new = SegmentSlice(segment, segment.base_offset, segment.next_offset, position, segment.log_bytes)
             for chunk in reader.chunks(new._replace(is_located=position > 0)) if position < segment.log_bytes else ():
                 chunk.check()
                 keys.add(chunk.data, chunk.batches, position)
                 position += len(chunk.data)
                 self._tails[key] = keys, position
-            if len(self._tails) > _KNOWN_TAILS:
-                self._tails.popitem(last=False)
+                while len(self._tails) > 1 and self._pairs > _MOST_PAIRS:
+                    self._tails.popitem(last=False)
             return keys.find(hashes)
+
+    @property
+    def _pairs(self) -> int:
+        return sum(keys.pairs for keys, _ in self._tails.values())
 
 
 def spare_bytes(segment: SegmentInfo) -> int:
