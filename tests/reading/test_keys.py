@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from addresses import Address
+from adopted import adopt
 from command_line import CommandLine
+from raw_batches import batch, record
 from topics import NOW, topic_on
 
 import distlog
 from distlog.core.errors import InvalidRecordError
+from distlog.core.format.indexes import AbortedTransaction, encode_transactions
+from distlog.core.format.record_batch import ABORT, CONTROL, TRANSACTIONAL
 from distlog.core.read.keys import key_array
 from distlog.core.read.last_records import last_records
+from distlog.core.segments import segment_reader
 from distlog.core.storage.storage import Storage
 
 #: A segment for each partition and append, of about 500 kB, which is worth an index.
@@ -155,8 +161,8 @@ def test_compaction_of_keys_writes_indexes(tmp_path: Path) -> None:
     assert all(segment.key_index_bytes for segment in compacted if segment.log_bytes > 256 << 10)
     check_keys(topic)
     assert topic.verify().ok
-    for key, record in topic.get([b"often", b"key 7"]).items():
-        assert topic.scan(keys=key).to_table()["offset"].to_pylist()[-1] == record.offset
+    for key, last in topic.get([b"often", b"key 7"]).items():
+        assert topic.scan(keys=key).to_table()["offset"].to_pylist()[-1] == last.offset
 
 
 def test_an_active_segment_is_read_once_and_gets_an_index_when_it_rolls(tmp_path: Path) -> None:
@@ -344,8 +350,57 @@ def test_a_get_returns_committed_records_and_tombstones(tmp_path: Path) -> None:
     assert topic.get([b"a", "b", "c"]).keys() == {b"a", b"b"}
 
 
-@pytest.mark.parametrize("keys", [3, [None], [b"k", 3]])
+def test_a_get_of_many_keys_takes_no_older_record_from_the_batch_of_another_key(tmp_path: Path) -> None:
+    def stored(offset: int, *keys: bytes, **fields: Any) -> bytes:
+        records = [record(delta, 0, key, bytes(300_000)) for delta, key in enumerate(keys)]
+        return batch(records, base_offset=offset, **fields)
+
+    producer, marker = (7, 0, 0), record(0, 0, struct.pack(">hh", 0, ABORT), struct.pack(">hi", 0, 0))
+    log = [
+        stored(0, b"a", b"b"),
+        stored(2, b"a"),
+        stored(3, b"a", attributes=TRANSACTIONAL, producer=producer),
+        batch([marker], base_offset=4, attributes=CONTROL | TRANSACTIONAL, producer=(7, 0, -1)),
+    ]
+    aborted = encode_transactions([AbortedTransaction(7, 3, 4, 5)])
+    files = {".log": b"".join(log), ".txnindex": aborted}
+    topic = adopt(str(tmp_path / "t"), [(0, files)], 5, config={"key.index.enable": True})
+    assert topic.rebuild_indexes().rebuilt
+    assert {key: record.offset for key, record in topic.refresh().get(["a", "b"]).items()} == {b"a": 2, b"b": 1}
+    assert {record.offset for record in topic.get(["a"], "read_uncommitted").values()} == {3}
+
+
+def test_a_get_of_many_keys_reads_near_batches_at_once(memory_url: Address) -> None:
+    topic = keyed_topic(Storage(*memory_url))
+    old_gets = topic.storage.counters.gets
+    assert len(topic.get([b"key %d" % number for number in range(1000)])) > 500
+    assert topic.storage.counters.gets - old_gets < 10 * len(segments(topic))
+
+
+def test_a_small_tail_reads_few_batches_of_a_key(memory_url: Address) -> None:
+    topic = keyed_topic(Storage(*memory_url))
+    scan = topic.scan(keys="key 7")
+    old_gets = topic.storage.counters.gets
+    assert scan.tail(1).num_rows == 1
+    assert topic.storage.counters.gets - old_gets <= 2 < len(scan.slices)
+
+
+def test_keys_of_active_segments_are_forgotten_if_they_are_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_reader, "_MOST_PAIRS", 100)
+    topic = topic_on(Storage(str(tmp_path / "t")), 3, CONFIG)
+    with topic.writer() as writer:
+        for row in rows(range(400)):
+            writer.append(**row)
+        writer.flush()
+        check_keys(topic.refresh())
+
+
+@pytest.mark.parametrize("keys", [3, [None], [b"k", 3], pa.array([3])])
 def test_a_key_must_be_bytes_or_text(tmp_path: Path, keys: Any) -> None:
     topic = topic_on(Storage(str(tmp_path / "t")), 1)
     with pytest.raises(InvalidRecordError, match="a key must be bytes or str"):
         topic.get(keys)
+    with pytest.raises(InvalidRecordError, match="a key is not valid Unicode"):
+        topic.get("\ud800")

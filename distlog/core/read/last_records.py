@@ -102,11 +102,10 @@ class _PartitionSearch:
             order = order[last[rows_of_keys[order]] >= 0]
             firsts, slices = np.zeros(len(hashes), np.int64), list[SegmentSlice]()
             for run in near_rows(last[rows_of_keys[order]]):
-                keys = order[run]
-                of_keys = last[rows_of_keys[keys]]
-                # of these keys alone: others have later batches that are not read yet
-                located = part.located(int(of_keys[0]), int(of_keys[-1]))._replace(keys=self.keys.take(integers(keys)))
-                firsts[rows_of_keys[keys]] = of_keys[0]
+                of_run, keys = rows_of_keys[order[run]], self.keys.take(integers(order[run]))
+                firsts[of_run] = last[of_run[0]]
+                # without other keys, whose later batches may not be read yet
+                located = part.located(int(last[of_run[0]]), int(last[of_run[-1]]))._replace(keys=keys)
                 if len(keys) > 1 or not self._read_point(located):
                     slices.append(located)
             self._read(slices)
