@@ -151,9 +151,10 @@ def test_a_filter_reads_only_the_segments_that_may_have_its_records(storage: Sto
 
 def test_duckdb_and_polars_push_their_filters_down(small: distlog.Topic) -> None:
     clicks = small.dataset(text=True)
-    duckdb.register("clicks", clicks)
+    connection = duckdb.connect()
+    connection.register("clicks", clicks)
     query = 'SELECT key, count(*) FROM clicks WHERE "offset" BETWEEN 7 AND 20 AND partition IN (0, 2) GROUP BY key'
-    counts = dict(duckdb.sql(query).fetchall())
+    counts = dict(connection.sql(query).fetchall())
     table = small.scan().to_table()
     rows = table.filter((pc.field("offset") >= 7) & (pc.field("offset") <= 20) & (pc.field("partition") != 1))
     expected = {row["values"].decode(): row["counts"] for row in pc.value_counts(rows["key"]).to_pylist()}
@@ -182,9 +183,10 @@ def test_text_that_is_not_utf8_is_an_error_with_partition_and_offset(storage: St
     ):
         topic.dataset(text=True).to_table()
     clicks = topic.dataset(text=True)
-    duckdb.register("bad", clicks)
+    connection = duckdb.connect()
+    connection.register("bad", clicks)
     with pytest.raises(duckdb.Error, match=r"key of a record of .* is not UTF-8.*partition=2 offset=60"):
-        duckdb.sql("SELECT max(key) FROM bad").fetchall()
+        connection.sql("SELECT max(key) FROM bad").fetchall()
     with pytest.raises(distlog.InvalidConfigError, match="key and value"):
         topic.dataset(text=["headers"])
 
