@@ -229,6 +229,13 @@ def _wrong_consumer(stage: Stage, topic: distlog.Topic, random: Random) -> Itera
             stage.oracle.read(topic_id, batch)
             offsets |= {*batch["offset"].to_pylist()}
         reached = consumer.lag()[number] + consumer.position[number]
+        stage.pause(random)
+        # a consumer that continues gets what was appended since then
+        newest = stage.open().end_offsets()[number]
+        for batch in consumer:
+            stage.oracle.read(topic_id, batch)
+        if consumer.position[number] < newest and stage.oracle.is_live(topic_id) and not stage.offsets_may_go():
+            yield f"a consumer stays at {consumer.position} of partition {number}, which ends at {newest}"
     missing = [offset for offset in stage.oracle.live_between(topic_id, number, first, end) if offset not in offsets]
     if missing or min(offsets, default=first) < first or reached < end:
         yield f"a consumer of partition {number} from {first} on, whose lag reaches {reached}, got {sorted(offsets)}"
