@@ -18,6 +18,7 @@ from distlog.core.errors import CorruptIndexError
 from distlog.core.format.kernels.key_entries import (
     ABSENT,
     BLOCK_BYTES,
+    BLOCK_ENTRIES,
     CRC_BYTES,
     ENTRY_BYTES,
     IN_EARLIER_BLOCK,
@@ -37,6 +38,7 @@ from distlog.core.format.kernels.key_entries import (
 from distlog.core.format.record_decoder import scan_keys
 
 Longs = npt.NDArray[np.int64]
+Ranges = list[tuple[int, int]]
 Ints = npt.NDArray[np.int32]
 
 # An index has two tables. The first has an entry for each distinct hash, in ascending order:
@@ -80,9 +82,6 @@ def hashes_of(keys: pa.Array) -> Longs:
     return hashes
 
 
-Ranges = list[tuple[int, int]]
-
-
 class KeyBatches(NamedTuple):
     """The batches that may hold keys: their positions in the log, ascending, and the row of the hash of each."""
 
@@ -98,7 +97,7 @@ class KeyBatches(NamedTuple):
 
 #: The index of a log without keys.
 NO_ENTRIES = bytes(CRC_BYTES)
-NO_BATCHES, _FIRST_ROW = KeyBatches(_NONE, _NONE), np.zeros(1, np.int64)
+NO_BATCHES = KeyBatches(_NONE, _NONE)
 #: Yields ranges of bytes of an index, and gets their bytes.
 KeySearch = Generator[Ranges, Sequence[Any], KeyBatches]
 
@@ -157,28 +156,25 @@ def search_each(
 
     `read` returns bytes [starts[i], ends[i]) of each index i, back to back.
     """
-    reach, block_items = (
-        _DEVIATIONS * (np.sqrt(entries).astype(np.int64) // 2 + 1),
-        _Table(0, 0, ENTRY_BYTES).block_items,
-    )
-    last = -(-entries // block_items)
+    reach = _DEVIATIONS * (np.sqrt(entries).astype(np.int64) // 2 + 1)
+    last = -(-entries // BLOCK_ENTRIES)
     expected = (key_hash * (entries / 2**63)).astype(np.int64)
-    firsts = np.minimum(np.maximum((expected - reach) // block_items, 0), last - 1)
-    ends = np.minimum((expected + reach) // block_items + 1, last)
+    firsts = np.minimum(np.maximum((expected - reach) // BLOCK_ENTRIES, 0), last - 1)
+    ends = np.minimum((expected + reach) // BLOCK_ENTRIES + 1, last)
     ends_of_tables = entries * ENTRY_BYTES + last * CRC_BYTES
     starts, stops = firsts * BLOCK_BYTES, np.minimum(ends * BLOCK_BYTES, ends_of_tables)
     if (ends_of_tables > sizes).any():
         return {}
     blocks = byte_array(read(starts, stops))
     stops_in_blocks = np.cumsum(stops - starts)
-    counts = np.minimum(ends * block_items, entries) - firsts * block_items
+    counts = np.minimum(ends * BLOCK_ENTRIES, entries) - firsts * BLOCK_ENTRIES
     values = np.empty(len(entries), np.int64)
     find_in_each(blocks, stops_in_blocks - (stops - starts), stops_in_blocks, counts, key_hash, values)
     values[(values == IN_EARLIER_BLOCK) & (firsts == 0)] = ABSENT
     values[(values == IN_LATER_BLOCK) & (ends == last)] = ABSENT
     results = dict.fromkeys(np.flatnonzero(values == ABSENT).tolist(), NO_BATCHES)
     for row in np.flatnonzero((values >= 0) & (values < ABSENT)).tolist():
-        results[row] = KeyBatches(values[row : row + 1], _FIRST_ROW)
+        results[row] = KeyBatches(values[row : row + 1], np.zeros(1, np.int64))
     return results
 
 
