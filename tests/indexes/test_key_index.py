@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -42,29 +43,38 @@ def log_of(batches: Sequence[Sequence[bytes | None]], codec: int = 0) -> tuple[b
     return log, positions
 
 
-def index_of(log: bytes) -> tuple[bytes, int]:
+class Index(NamedTuple):
+    """The bytes of an index, its number of entries, and the checksum of its log's first batch."""
+
+    data: bytes
+    count: int
+    log_crc: int
+
+
+def index_of(log: bytes) -> Index:
     builder = KeyIndexBuilder()
     builder.add(log, read_headers(memoryview(log)), 0)
-    return builder.finish()
+    return Index(*builder.finish(), int.from_bytes(log[17:21], "big"))
 
 
-def blocks(table: bytes, item_bytes: int) -> Iterator[bytes]:
+def blocks(table: bytes, item_bytes: int, log_crc: int) -> Iterator[bytes]:
     """The items of a table, whose checksums are right."""
     for start in range(0, len(table), BLOCK):
         block = table[start : start + BLOCK]
-        assert struct.unpack(">I", block[-4:]) == (crc32c(block[:-4]),)
+        assert struct.unpack(">I", block[-4:]) == (crc32c(block[:-4]) ^ log_crc,)
         assert len(block[:-4]) % item_bytes == 0
         yield block[:-4]
 
 
-def decoded(index: bytes, entry_count: int) -> dict[int, list[int]]:
+def decoded(index: Index) -> dict[int, list[int]]:
     """The positions of each hash, by plain Python."""
+    data, entry_count, log_crc = index
     if entry_count == 0:
-        assert index == bytes(4)
+        assert data == bytes(4)
         return {}
     table_bytes = 12 * entry_count + 4 * -(-entry_count // 341)
-    entries = list(struct.iter_unpack(">qi", b"".join(blocks(index[:table_bytes], 12))))
-    postings = [number for (number,) in struct.iter_unpack(">i", b"".join(blocks(index[table_bytes:], 4)))]
+    entries = list(struct.iter_unpack(">qi", b"".join(blocks(data[:table_bytes], 12, log_crc))))
+    postings = [number for (number,) in struct.iter_unpack(">i", b"".join(blocks(data[table_bytes:], 4, log_crc)))]
     assert [number for number, _ in entries] == sorted({number for number, _ in entries})
     positions = {}
     for number, value in entries:
@@ -76,14 +86,14 @@ def decoded(index: bytes, entry_count: int) -> dict[int, list[int]]:
     return positions
 
 
-def searched(index: bytes, entry_count: int, hashes: np.ndarray) -> tuple[KeyBatches, int]:
+def searched(index: Index, hashes: np.ndarray) -> tuple[KeyBatches, int]:
     """The result of a search, and the bytes that it has read."""
-    steps, size = search(entry_count, len(index), hashes), 0
+    steps, size = search(index.count, len(index.data), index.log_crc, hashes), 0
     try:
         ranges = next(steps)
         while True:
             size += sum(end - start for start, end in ranges)
-            ranges = steps.send([index[start:end] for start, end in ranges])
+            ranges = steps.send([index.data[start:end] for start, end in ranges])
     except StopIteration as end:
         return end.value, size
 
@@ -100,34 +110,34 @@ def test_an_index_has_the_batches_of_each_key(batches: list[list[bytes | None]],
         for key in {*keys} - {None}:
             assert key is not None
             expected.setdefault(key_hash(key), []).append(position)
-    index, count = index_of(log)
-    assert decoded(index, count) == expected
-    assert len(index) <= 12 * sum(map(len, expected.values())) + 8 + len(index) // BLOCK * 4
+    index = index_of(log)
+    assert decoded(index) == expected
+    assert len(index.data) <= 12 * sum(map(len, expected.values())) + 8 + len(index.data) // BLOCK * 4
     for key in {key for keys in batches for key in keys if key is not None} | {b"absent"}:
-        result, _ = searched(index, count, hashes_of(pa.array([key], pa.binary())))
+        result, _ = searched(index, hashes_of(pa.array([key], pa.binary())))
         assert result.positions.tolist() == expected.get(key_hash(key), [])
         assert result.rows.tolist() == [0] * len(result.positions)
 
 
 @pytest.fixture(scope="module")
-def many() -> tuple[bytes, int, dict[int, list[int]]]:
+def many() -> tuple[Index, dict[int, list[int]]]:
     """An index of 20,000 keys of one batch, and of 300 of 40 batches each."""
     often = [b"often %d" % number for number in range(300)]
     log, positions = log_of([[*often, *(b"%d of %d" % (row, batch) for row in range(500))] for batch in range(40)])
-    index, count = index_of(log)
+    index = index_of(log)
     expected = {key_hash(key): positions for key in often}
     expected |= {
         key_hash(b"%d of %d" % (row, batch)): [positions[batch]] for row in range(500) for batch in range(40)
     }
-    return index, count, expected
+    return index, expected
 
 
-def test_a_search_of_many_keys_finds_the_batches_of_each(many: tuple[bytes, int, dict[int, list[int]]]) -> None:
-    index, count, expected = many
-    assert decoded(index, count) == expected
+def test_a_search_of_many_keys_finds_the_batches_of_each(many: tuple[Index, dict[int, list[int]]]) -> None:
+    index, expected = many
+    assert decoded(index) == expected
     keys = [*(b"often %d" % row for row in range(0, 300, 7)), *(b"%d of 7" % row for row in range(0, 600, 5))]
     hashes = np.unique(hashes_of(pa.array(keys, pa.binary())))
-    result, _ = searched(index, count, hashes)
+    result, _ = searched(index, hashes)
     by_hash = dict[int, list[int]]()
     for position, row in zip(*(column.tolist() for column in result), strict=True):
         by_hash.setdefault(int(hashes[row]), []).append(position)
@@ -135,11 +145,11 @@ def test_a_search_of_many_keys_finds_the_batches_of_each(many: tuple[bytes, int,
     assert result.positions.tolist() == sorted(result.positions.tolist())
 
 
-def test_a_search_of_one_key_reads_a_small_part(many: tuple[bytes, int, dict[int, list[int]]]) -> None:
-    index, count, _ = many
+def test_a_search_of_one_key_reads_a_small_part(many: tuple[Index, dict[int, list[int]]]) -> None:
+    index, _ = many
     for key in (b"3 of 5", b"absent", b"often 7"):
-        _, size = searched(index, count, hashes_of(pa.array([key], pa.binary())))
-        assert size <= 8 * BLOCK < len(index) / 5
+        _, size = searched(index, hashes_of(pa.array([key], pa.binary())))
+        assert size <= 8 * BLOCK < len(index.data) / 5
 
 
 def test_hashes_with_the_same_first_bits_are_sorted() -> None:
@@ -151,16 +161,22 @@ def test_hashes_with_the_same_first_bits_are_sorted() -> None:
 
 
 @pytest.mark.parametrize("position", [0, 5, 4090, 4095])
-def test_a_changed_byte_is_noticed(many: tuple[bytes, int, dict[int, list[int]]], position: int) -> None:
-    index, count, expected = many
+def test_a_changed_byte_is_noticed(many: tuple[Index, dict[int, list[int]]], position: int) -> None:
+    index, expected = many
     number = sorted(expected)[3]
-    damaged = bytearray(index)
+    damaged = bytearray(index.data)
     damaged[position] ^= 1
     with pytest.raises(CorruptIndexError, match="checksum of a block"):
-        searched(bytes(damaged), count, np.array([number]))
+        searched(index._replace(data=bytes(damaged)), np.array([number]))
 
 
-def test_more_entries_than_the_file_has_are_noticed(many: tuple[bytes, int, dict[int, list[int]]]) -> None:
-    index, count, expected = many
+def test_more_entries_than_the_file_has_are_noticed(many: tuple[Index, dict[int, list[int]]]) -> None:
+    index, expected = many
     with pytest.raises(CorruptIndexError, match="another size than its entries"):
-        searched(index, 50 * count, np.array([sorted(expected)[-1]]))
+        searched(index._replace(count=50 * index.count), np.array([sorted(expected)[-1]]))
+
+
+def test_the_index_of_another_log_is_noticed(many: tuple[Index, dict[int, list[int]]]) -> None:
+    index, expected = many
+    with pytest.raises(CorruptIndexError, match="of another log"):
+        searched(index._replace(log_crc=index.log_crc ^ 1), np.array([sorted(expected)[3]]))

@@ -102,8 +102,11 @@ NO_BATCHES = KeyBatches(_NONE, _NONE)
 KeySearch = Generator[Ranges, Sequence[Any], KeyBatches]
 
 
-def search(entries: int, size: int, hashes: Longs) -> KeySearch:
-    """Search an index of `size` bytes for sorted, distinct hashes. Raises CorruptIndexError, without a file."""
+def search(entries: int, size: int, log_crc: int, hashes: Longs) -> KeySearch:
+    """Search an index of `size` bytes for sorted, distinct hashes.
+
+    `log_crc` is the checksum of the log's first batch. Raises CorruptIndexError, without a file.
+    """
     if size == len(NO_ENTRIES):
         return NO_BATCHES
     entry_table = _Table(0, entries, ENTRY_BYTES)
@@ -118,7 +121,7 @@ def search(entries: int, size: int, hashes: Longs) -> KeySearch:
         for window, data in zip(windows, (yield [window.bytes for window in windows]), strict=True):
             targets = hashes[rows[window.rows]]
             results = np.empty(len(targets), np.int64)
-            find_entries(_checked(data), window.end - window.start, targets, results)
+            find_entries(_checked(data, log_crc), window.end - window.start, targets, results)
             if window.start == 0:
                 results[results == IN_EARLIER_BLOCK] = ABSENT
             if window.end == entries:
@@ -135,7 +138,7 @@ def search(entries: int, size: int, hashes: Longs) -> KeySearch:
         remaining, starts = [_NONE], ~values[lists]
         windows = posting_table.windows(starts, starts + length)
         for window, data in zip(windows, (yield [window.bytes for window in windows]), strict=True):
-            blocks, count, rows = _checked(data), window.end - window.start, lists[window.rows]
+            blocks, count, rows = _checked(data, log_crc), window.end - window.start, lists[window.rows]
             of_lists, numbers = np.empty(count, np.int64), np.empty(count, np.int64)
             written = read_postings(blocks, count, starts[window.rows] - window.start, of_lists, numbers)
             if written >= 0:
@@ -150,7 +153,7 @@ def search(entries: int, size: int, hashes: Longs) -> KeySearch:
 
 
 def search_each(
-    entries: Longs, sizes: Longs, key_hash: int, read: Callable[[Longs, Longs], Any]
+    entries: Longs, sizes: Longs, log_crcs: Longs, key_hash: int, read: Callable[[Longs, Longs], Any]
 ) -> dict[int, KeyBatches]:
     """Search several indexes for one hash by one read of each; returns the results by index that this is enough for.
 
@@ -169,7 +172,7 @@ def search_each(
     stops_in_blocks = np.cumsum(stops - starts)
     counts = np.minimum(ends * BLOCK_ENTRIES, entries) - firsts * BLOCK_ENTRIES
     values = np.empty(len(entries), np.int64)
-    find_in_each(blocks, stops_in_blocks - (stops - starts), stops_in_blocks, counts, key_hash, values)
+    find_in_each(blocks, stops_in_blocks - (stops - starts), stops_in_blocks, counts, log_crcs, key_hash, values)
     values[(values == IN_EARLIER_BLOCK) & (firsts == 0)] = ABSENT
     values[(values == IN_LATER_BLOCK) & (ends == last)] = ABSENT
     results = dict.fromkeys(np.flatnonzero(values == ABSENT).tolist(), NO_BATCHES)
@@ -227,11 +230,13 @@ def _items(table_bytes: int, item_bytes: int) -> int:
     return (table_bytes - -(-table_bytes // BLOCK_BYTES) * CRC_BYTES) // item_bytes
 
 
-def _checked(data: Any) -> npt.NDArray[np.uint8]:
+def _checked(data: Any, log_crc: int) -> npt.NDArray[np.uint8]:
     blocks = byte_array(data)
-    bad = first_bad_block(blocks)
+    bad = first_bad_block(blocks, log_crc)
     if bad >= 0:
-        raise CorruptIndexError("the checksum of a block of the index is wrong: rebuild the index")
+        raise CorruptIndexError(
+            "the checksum of a block of the index is wrong, or it is of another log: rebuild the index"
+        )
     return blocks
 
 
@@ -242,12 +247,15 @@ class KeyIndexBuilder:
         self._hashes: list[Longs] = []
         self._positions: list[Ints] = []
         self._recent = np.full((_RECENT, 2), -1, np.int64)
+        self._log_crc: int | None = None
 
     def add(self, data: Any, batches: npt.NDArray[Any], position: int) -> None:
         """Add `batches` (BATCH rows, positions in `data`), whose checksums are right; `data` begins at `position`.
 
         Raises CorruptRecordError.
         """
+        if self._log_crc is None:
+            self._log_crc = int(batches["crc"][0])
         for scanned in scan_keys(byte_array(data), batches):
             key, count = scanned.key, int(scanned.counts.sum())
             hashes, positions = new_array(count, np.int64), new_array(count, np.int32)
@@ -283,14 +291,14 @@ class KeyIndexBuilder:
 
     def finish(self) -> tuple[bytes, int]:
         """The bytes of the index, and its number of entries."""
-        if not self.pairs:
+        if not self.pairs or self._log_crc is None:
             return NO_ENTRIES, 0
         hashes, positions = sorted_pairs(np.concatenate(self._hashes), np.concatenate(self._positions))
         self._hashes, self._positions = [], []
         count, posting_count = count_items(hashes, positions)
         entries = _Table(0, count, ENTRY_BYTES)
         index = np.empty(_Table(entries.end, posting_count, POSTING_BYTES).end, np.uint8)
-        write_items(hashes, positions, index[: entries.end], index[entries.end :])
+        write_items(hashes, positions, self._log_crc, index[: entries.end], index[entries.end :])
         return index.tobytes(), count
 
 

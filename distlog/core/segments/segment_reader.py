@@ -284,7 +284,7 @@ class SegmentReader:
             if segment.is_active:
                 results[row] = self._tails.find(self, segment, hashes)
             elif segment.key_index_bytes:
-                searches[row] = search(segment.key_count, segment.key_index_bytes, hashes)
+                searches[row] = search(segment.key_count, segment.key_index_bytes, segment.first_batch_crc, hashes)
         with_keys = [row for row in searches if segments[row].key_count]
         if len(hashes) == 1 and with_keys:
             for row, batches in self._key_in_each(segments, with_keys, int(hashes[0])).items():
@@ -312,12 +312,14 @@ class SegmentReader:
             ranges = zip(parts, starts.tolist(), ends.tolist(), strict=True)
             return self.storage.read_joined([part.range(start, end) for part, start, end in ranges])
 
-        entries, sizes = (
-            np.array([getattr(segments[row], name) for row in rows]) for name in ("key_count", "key_index_bytes")
+        entries, sizes, log_crcs = (
+            np.array([getattr(segments[row], name) for row in rows])
+            for name in ("key_count", "key_index_bytes", "first_batch_crc")
         )
         # a search by itself reports which index is bad
         with suppress(FileNotFoundError, StorageError):
-            return {rows[n]: batches for n, batches in search_each(entries, sizes, key_hash, read).items()}
+            by_number = search_each(entries, sizes, log_crcs, key_hash, read)
+            return {rows[number]: batches for number, batches in by_number.items()}
         return {}
 
     def _step(self, segment: SegmentInfo, search: KeySearch, blocks: Any) -> Ranges | KeyBatches | None:

@@ -9,7 +9,8 @@ from distlog.core.format.kernels.native import fill_kernel, inlined, int_at, ite
 from distlog.core.format.kernels.record_write import siphash
 from distlog.core.integers import MAX_LONG
 
-#: A block ends with the CRC-32C of its items, entries or postings; the last block of a table may have fewer items.
+#: A block ends with the CRC-32C of its items, exclusive or with the checksum of the log's first batch, `log_crc`, so
+#: that the index of another log does not check. The last block of a table may have fewer items.
 BLOCK_BYTES, CRC_BYTES = 4096, 4
 ENTRY_BYTES, POSTING_BYTES = 12, 4
 BLOCK_ENTRIES = (BLOCK_BYTES - CRC_BYTES) // ENTRY_BYTES
@@ -140,7 +141,9 @@ def _posting_at(posting: int) -> int:
 
 
 @fill_kernel
-def write_items(hashes: np.ndarray, positions: np.ndarray, entries: np.ndarray, postings: np.ndarray) -> None:
+def write_items(
+    hashes: np.ndarray, positions: np.ndarray, log_crc: int, entries: np.ndarray, postings: np.ndarray
+) -> None:
     """Write the entries and postings of sorted pairs, as many as `count_items` counts, and their checksums."""
     entry = 0
     posting = 0
@@ -162,30 +165,30 @@ def write_items(hashes: np.ndarray, positions: np.ndarray, entries: np.ndarray, 
         put_int_at(entries, target + 8, 4, ~first if posting > first else last)
         entry += 1
         start = end
-    _write_crcs(entries)
-    _write_crcs(postings)
+    _write_crcs(entries, log_crc)
+    _write_crcs(postings, log_crc)
 
 
 @inlined
-def _write_crcs(table: np.ndarray) -> None:
+def _write_crcs(table: np.ndarray, log_crc: int) -> None:
     for start in range(0, table.size, BLOCK_BYTES):
         end = min(start + BLOCK_BYTES, table.size) - CRC_BYTES
-        put_int_at(table, end, 4, crc32c_of(NO_BYTES, table, start, end))
+        put_int_at(table, end, 4, crc32c_of(NO_BYTES, table, start, end) ^ log_crc)
 
 
 @inlined
-def _bad_block(blocks: np.ndarray, start: int, end: int) -> int:
+def _bad_block(blocks: np.ndarray, start: int, end: int, log_crc: int) -> int:
     for block in range(start, end, BLOCK_BYTES):
         crc_at = min(block + BLOCK_BYTES, end) - CRC_BYTES
-        if crc32c_of(NO_BYTES, blocks, block, crc_at) != int_at(blocks, crc_at, 4) & 0xFFFFFFFF:
+        if crc32c_of(NO_BYTES, blocks, block, crc_at) ^ log_crc != int_at(blocks, crc_at, 4) & 0xFFFFFFFF:
             return block
     return -1
 
 
 @fill_kernel
-def first_bad_block(blocks: np.ndarray) -> int:
+def first_bad_block(blocks: np.ndarray, log_crc: int) -> int:
     """The position of the first block with another checksum than its content has; -1 if there is none."""
-    return _bad_block(blocks, 0, blocks.size)
+    return _bad_block(blocks, 0, blocks.size, log_crc)
 
 
 @inlined
@@ -214,15 +217,21 @@ def find_entries(blocks: np.ndarray, count: int, hashes: np.ndarray, values: np.
 
 @fill_kernel
 def find_in_each(
-    blocks: np.ndarray, starts: np.ndarray, ends: np.ndarray, counts: np.ndarray, key_hash: int, values: np.ndarray
+    blocks: np.ndarray,
+    starts: np.ndarray,
+    ends: np.ndarray,
+    counts: np.ndarray,
+    log_crcs: np.ndarray,
+    key_hash: int,
+    values: np.ndarray,
 ) -> None:
     """Write the value of the hash's entry in each of several indexes, or another result.
 
-    Bytes [starts[i], ends[i]) of `blocks` are some blocks of index i, with counts[i] entries.
+    Bytes [starts[i], ends[i]) of `blocks` are some blocks of index i, with counts[i] entries, of the log log_crcs[i].
     """
     for row in range(starts.size):
         values[row] = BAD_BLOCK
-        if _bad_block(blocks, starts[row], ends[row]) < 0:
+        if _bad_block(blocks, starts[row], ends[row], log_crcs[row]) < 0:
             values[row] = _find(blocks, starts[row], counts[row], key_hash)
 
 
