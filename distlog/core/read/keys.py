@@ -56,7 +56,7 @@ def located_slices(reader: SegmentReader, slices: Sequence[SegmentSlice], keys: 
             if batches is None:
                 unindexed += part.segment.log_bytes > LEAST_LOG_BYTES
                 yield part
-            else:
+            elif len(batches.positions):
                 yield from _of_batches(part, batches.positions)
     if unindexed:
         _log.info(

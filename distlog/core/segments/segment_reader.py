@@ -89,6 +89,8 @@ SMALL_BYTES = 1 << 20
 INDEX_WORTH_BYTES = 256 << 10
 #: The least bytes that are read in addition, since an index leads to a position before the first batch.
 _SPARE_BYTES = 64 << 10
+#: Up to this number, located batches of a disk are read and decoded by one thread.
+_FEW_BATCHES = 64
 #: The requests for single batches that run at once.
 LOCATED_DEPTH = 32
 #: The number of batches of one chunk, of about OUTPUT_BYTES at most, that are decoded ahead.
@@ -481,7 +483,9 @@ def read_slices(
     """
     is_local = reader.storage.is_local
     # requests for remote files take the time: to decode ahead, more would have to be fetched ahead
-    workers = max_workers if is_local else 1
+    # to start a thread takes longer than to read and decode a batch
+    are_few = isinstance(slices, list) and len(slices) <= _FEW_BATCHES and all(part.is_located for part in slices)
+    workers = max_workers if is_local and not are_few else 1
     chunks = _local_chunks(reader, slices) if is_local else _remote_chunks(reader, groups(slices, GROUP_BYTES))
     # the first chunk may be enough: it is decoded before more is read
     for chunk in islice(chunks, 1):
