@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import struct
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from adopted import adopt, with_indexes
 from bundled import changed, rows
 from commits import put_commit
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
+from raw_batches import batch, record
 from searches import examples
 from topics import NOW, contents, topic_on
 
@@ -23,6 +26,7 @@ import distlog
 from distlog.core.commits.actions import SetLogStartOffset
 from distlog.core.commits.segment_table import SegmentInfo, SegmentTable, with_numbers
 from distlog.core.errors import StorageError
+from distlog.core.format.record_batch import COMMIT, CONTROL, TRANSACTIONAL
 from distlog.core.maintain import merge_job
 from distlog.core.maintain.executor import LocalExecutor
 from distlog.core.maintain.merge import job_bytes_of, merge, plan_merge
@@ -235,3 +239,24 @@ def test_a_job_uploads_larger_parts_only_where_it_has_the_memory() -> None:
     assert upload_bytes(JOB_BYTES) is None
     assert upload_bytes(8 * MOST_UPLOAD_BYTES - 1) is None
     assert upload_bytes(8 * MOST_UPLOAD_BYTES) == MOST_UPLOAD_BYTES
+
+
+def test_an_end_marker_with_the_newest_time_names_no_record(tmp_path: Path) -> None:
+    marker = record(0, 0, struct.pack(">hh", 0, COMMIT), struct.pack(">hi", 0, 0))
+
+    def transaction(offset: int, sequence: int) -> bytes:
+        of_producer = {"attributes": TRANSACTIONAL, "producer": (7, 0, sequence)}
+        of_coordinator = {"attributes": CONTROL | TRANSACTIONAL, "producer": (7, 0, -1)}
+        times = {"base_timestamp": 2000 + offset, "max_timestamp": 2000 + offset}
+        data = batch([record(0, 0, b"k", b"v")], base_offset=offset, **of_producer)
+        return data + batch([marker], base_offset=offset + 1, **of_coordinator, **times)
+
+    segments = [(offset, with_indexes(transaction(offset, offset // 2), offset)) for offset in (0, 2)]
+    topic = adopt(f"{tmp_path}/log", segments, 4, config={"retention.ms": -1})
+    assert topic.verify().ok
+    check_the_same(topic)
+    assert topic.compact().ok
+    (merged,) = topic.snapshot.partitions[0].segments
+    assert (merged.max_timestamp, merged.offset_of_max_timestamp) == (2002, -1)
+    assert topic.verify().ok
+    assert topic.offsets_for_times(distlog.MAX_TIMESTAMP)[0] == (0, 1000)

@@ -429,7 +429,12 @@ class _Writing:
             raise UnfitBatchError("a group has more index entries than one segment takes", start)
         stem = paths.new_stem(self.read_version, self.handle.new_id())
         positions = self._stored(stem, data, folded, start)
-        fields = {**folded.fields, **positions, **self._described(start, end), **self._aborted(stem, start, end)}
+        fields = {
+            **folded.fields,
+            **positions,
+            **self._described(start, end, folded.fields["max_timestamp"]),
+            **self._aborted(stem, start, end),
+        }
         return of_numbers(fields, stem, folded.compression)
 
     def _stored(self, stem: str, data: Bytes, folded: FoldedSegments, group: int) -> dict[str, Longs]:
@@ -447,8 +452,11 @@ class _Writing:
         names = ("log_position", "offset_index_position", "time_index_position", "key_index_position")
         return dict(zip(names, positions, strict=True))
 
-    def _described(self, start: int, end: int) -> dict[str, npt.NDArray[np.int64]]:
-        """Return the fields of the segments of groups [start, end) that come from the inputs, not from batches."""
+    def _described(self, start: int, end: int, newest_ms: Longs) -> dict[str, npt.NDArray[np.int64]]:
+        """Return the fields of the segments of groups [start, end) that come from the inputs, not from batches.
+
+        `newest_ms` is the largest timestamp in the batches of each group: an input may not count its end markers.
+        """
         inputs, ends = self.job.inputs, np.cumsum(self.job.counts)
         firsts, lasts = self.job.firsts[start:end], ends[start:end] - 1
         newest = inputs.max_timestamps
@@ -465,7 +473,9 @@ class _Writing:
             "base_offset": inputs.base_offsets[firsts],
             "stored_base_offset": np.zeros(end - start, np.int64),
             "next_offset": inputs.next_offsets[lasts],
-            "offset_of_max_timestamp": inputs.array("offset_of_max_timestamp")[newest_rows],
+            "offset_of_max_timestamp": np.where(
+                newest[newest_rows] == newest_ms, inputs.array("offset_of_max_timestamp")[newest_rows], -1
+            ),
             "created_ms": inputs.array("created_ms")[lasts],
             "compacted": self.job.has_any("compacted")[start:end],
             "has_transactions": has_transactions,
@@ -513,9 +523,11 @@ class BatchJoin:
 
     def described(self, output: SegmentInfo, inputs: SegmentTable) -> SegmentInfo:
         transactional, newest = transactional_of(inputs), int(np.argmax(inputs.max_timestamps))
+        # an input may not count its end markers
+        is_of_input = inputs.max_timestamps[newest] == output.max_timestamp
         return dataclasses.replace(
             output,
-            offset_of_max_timestamp=int(inputs.array("offset_of_max_timestamp")[newest]),
+            offset_of_max_timestamp=int(inputs.array("offset_of_max_timestamp")[newest]) if is_of_input else -1,
             compacted=bool(inputs.array("compacted").any()),
             has_transactions=bool(transactional),
             first_unstable_offset=transactional[-1].first_unstable_offset if transactional else NO_OFFSET,
