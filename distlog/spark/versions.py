@@ -8,7 +8,7 @@ from inspect import signature
 from typing import Any
 
 import pyspark
-from pyspark.sql import DataFrame, datasource
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -25,8 +25,12 @@ if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < OLDEST:
         "which has no data sources in Python"
     )
 
-#: Whether Spark pushes filters into sources.
-HAS_FILTERS = hasattr(datasource, "Filter")
+try:
+    from pyspark.sql.datasource import Filter as Filter
+
+    HAS_FILTERS = True
+except ImportError:
+    HAS_FILTERS = False
 
 try:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter as DataSourceStreamArrowWriter

@@ -88,7 +88,7 @@ class Producing:
         return self
 
     def commit(self) -> AppendResult:
-        return self.sender.commit().result
+        return self.sender.commit()
 
     def abort(self) -> None:
         self.sender.abort()
