@@ -331,7 +331,9 @@ def check_damage(oracle: Oracle, topic: distlog.Topic, random: Random) -> None:
         index = random.choice(indexes)
         name, position = log_file(topic.name, segment), segment.get(f"{index}_position", -1)
         if position < 0:
-            name, position = name.rpartition(".")[0] + _SUFFIXES[index], 0
+            # a rebuilt index of a part of a bundle is a file, too
+            folder = f"{topic.name}-{segment['partition']}"
+            name, position = f"{folder}/{segment['stem']}{_SUFFIXES[index]}", 0
         with _damage(oracle, topic, name, position, segment[f"{index}_bytes"], random), suppress(CorruptionError):
             # they may refuse to answer
             for text in wrong_answers(distlog.open(topic.url), oracle.rows_at(oracle.head), random):
