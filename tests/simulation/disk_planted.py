@@ -111,12 +111,11 @@ def _rolls_let_go_of_the_lock() -> Any:
     real = active_partition.roll
 
     def roll(partition: ActivePartition) -> LogSegment:
-        file = partition.lock._file
-        file.release()
+        partition.lock.release()
         try:
             return real(partition)
         finally:
-            file.acquire(60.0)
+            partition.lock.acquire(60.0)
 
     return mock.patch.object(partition_log, "roll", roll)
 

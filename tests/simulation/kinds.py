@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,9 @@ from simulation.object_store import Flaws
 from simulation.planted import Bug
 from simulation.store_scenarios import STORE_SCENARIOS
 from simulation.world import World
+
+#: The end of a process whose planted bug does not fit the library any more.
+_PLANT_FAILED = re.compile(r" ended with (Attribute|Name|Type)Error: ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ class Kind:
                 # no other history can meet it
                 error = self.history(drawn)[1] if bug.words <= drawn.words else None
                 if error is not None:
+                    assert not _PLANT_FAILED.search(str(error)), f"planted bug {name!r} failed itself: {error}"
                     return drawn.seed, error
         return None, None
 

@@ -84,8 +84,8 @@ def merges_store_offsets_of_the_log() -> Any:
     """A merge writes offsets of the log, not those relative to their segment."""
     real = merge_job._Writing._described
 
-    def described(self: Any, start: int, end: int) -> Any:
-        header = real(self, start, end)
+    def described(self: Any, *arguments: Any) -> Any:
+        header = real(self, *arguments)
         return {**header, "stored_base_offset": header["base_offset"]}
 
     return mock.patch.object(merge_job._Writing, "_described", described)
