@@ -123,6 +123,8 @@ class Plan(Drawn):
             yield "damage"
         if "batch.ids.bytes" in self.config:
             yield "few batch ids"
+        if "min.compaction.lag.ms" in self.config:
+            yield "compaction lag"
         if self.has_holes:
             yield "holes"
 
@@ -135,6 +137,7 @@ def plan(seed: int) -> Plan:
     if is_compacted:
         config |= {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01}
         config |= {"delete.retention.ms": Random(f"tombstones/{seed}").choice((0, 20_000, 20_000, 86_400_000))}
+        config |= compaction_lag(seed, (5_000, 20_000, 60_000))
     # clocks may be wrong
     config |= {"message.timestamp.after.max.ms": MAX_LONG}
     if random.random() < 0.2:
@@ -420,6 +423,11 @@ def key_index(seed: int) -> Mapping[str, object]:
     """Return the setting of key indexes for a half of the histories in which short segments have them."""
     has_index = has_small_limits(seed) and Random(f"key index/{seed}").random() < 0.5
     return {"key.index.enable": True} if has_index else {}
+
+
+def compaction_lag(seed: int, lags_ms: Sequence[int]) -> Mapping[str, object]:
+    """Return the setting that keeps young records, for a quarter of the compacted topics, from their creation on."""
+    return {"min.compaction.lag.ms": Random(f"lag/{seed}").choice(lags_ms)} if seed % 4 == 3 else {}
 
 
 @contextmanager

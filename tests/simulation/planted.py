@@ -512,7 +512,7 @@ def bug(plant: Plant, *words: str) -> Bug:
 #: Each bug, by what is wrong with it.
 BUGS: Mapping[str, Bug] = {
     "tombstones go at once": bug(planted_records.tombstones_go_at_once, "compact"),
-    "young records are compacted": bug(planted_records.young_records_are_compacted, "compact", "config"),
+    "young records are compacted": bug(planted_records.young_records_are_compacted, "compact", "compaction lag"),
     "retention takes too much": bug(planted_records.retention_takes_too_much, "retention"),
     "a time opens the version after": bug(planted_records.a_time_opens_the_version_after, "historian"),
     "a time is passed over": bug(planted_records.a_time_is_passed_over, "searcher"),

@@ -13,7 +13,7 @@ from random import Random
 from distlog.core.integers import MAX_LONG
 from simulation import actors, gateways, kafka_directories, readers, roots
 from simulation.actors import Actor
-from simulation.history import Plan, key_index
+from simulation.history import Plan, compaction_lag, key_index
 from simulation.kafka_directories import OnImported
 from simulation.object_store import Faults
 
@@ -121,6 +121,8 @@ def plan(seed: int) -> Plan:
         least_s = max(least_s, 3.0 * delay_s)
     pause_s = max(random.choice((0.3, 3.0, 20.0)), least_s / 15)
     length_s, commits_s = max(pause_s * random.choice((4, 6, 10)), least_s), 0.0
+    if is_compacted:
+        config |= compaction_lag(seed, [int(pauses * pause_s * 1000) for pauses in (1, 4, 20)])
     if "crowd" in names:
         # they hardly rest, so they wait for each other
         pause_s, length_s = 0.3, 3.0
