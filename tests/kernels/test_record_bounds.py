@@ -139,17 +139,17 @@ from distlog.core.format.record_decoder import BatchSelection
 from distlog.core.format.record_decoder import open_sections
 from distlog.core.format.record_batch import Source
 from distlog.core.arrays import byte_array
-from distlog.core.format.kernels.record_write import count_keys
-from distlog.core.format.kernels.record_write import scatter_keys
+from distlog.core.format.kernels.compaction import count_keys
+from distlog.core.format.kernels.compaction import scatter_keys
 from distlog.core.maintain.record_keys import hash_keys
-from distlog.core.format.kernels.record_write import set_bits
-from distlog.core.format.kernels.record_write import unset_bits
+from distlog.core.format.kernels.compaction import set_bits
+from distlog.core.format.kernels.compaction import unset_bits
 from distlog.core.maintain.record_keys import OffsetMap
-from distlog.core.format.kernels.record_write import RETAINED
-from distlog.core.format.kernels.record_write import RECORD_GROWTH
-from distlog.core.format.kernels.record_write import choose_records
+from distlog.core.format.kernels.compaction import RETAINED
+from distlog.core.format.kernels.compaction import RECORD_GROWTH
+from distlog.core.format.kernels.compaction import choose_records
 from distlog.core.format.kernels.record_write import copy_slices
-from distlog.core.format.kernels.record_write import rewrite_records
+from distlog.core.format.kernels.compaction import rewrite_records
 
 PAGE, TOP = mmap.PAGESIZE, 16 * mmap.PAGESIZE
 mapped = []

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from distlog.core import paths
-from distlog.core.commits import actions, checkpoint, pending_queue
+from distlog.core.commits import actions, checkpoint, group_commit
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.integers import MAX_LONG
 from distlog.core.maintain import merge, merge_job, vacuum
@@ -459,7 +459,7 @@ def frequent_checkpoints(
             mock.patch.multiple(vacuum, KEPT_EVERY=14 if large else 7, LEAST_STEP=2, NAMES_AT_ONCE=3),
             mock.patch.multiple(checkpoint, LARGE_ROWS=rows, write_incremental=incremental),
             # writers queue after the first lost race
-            mock.patch.object(pending_queue, "MANY", 1),
+            mock.patch.object(group_commit, "MANY", 1),
             mock.patch.object(group_log, "_CROWD", 2),
             mock.patch.object(actions, "TABLE_ROWS", 2 if in_tables else actions.TABLE_ROWS),
             mock.patch.object(append_commit, "TABLE_ROWS", 2 if in_tables else append_commit.TABLE_ROWS),

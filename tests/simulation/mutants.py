@@ -38,7 +38,7 @@ MODULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("commits/test_commit_log*.py", "commits/test_*checkpoint*.py", "commits/test_bad_clocks.py"),
     ),
     "group commit": (
-        ("commits.pending_queue",),
+        ("commits.group_commit",),
         ("topics/test_group_commit.py", "commits/test_fairness.py"),
     ),
     "state": (

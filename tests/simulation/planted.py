@@ -17,15 +17,15 @@ from distlog.core import times, topic
 from distlog.core.commits import (
     checkpoint,
     commit_log,
-    pending_queue,
+    group_commit,
     snapshot,
     snapshot_loader,
 )
 from distlog.core.commits.actions import SetLogStartOffset, SetTransaction
 from distlog.core.commits.commit_log import CommitLog, CommitRace
 from distlog.core.commits.deduplication import NO_PRODUCERS, NO_TRANSACTIONS
+from distlog.core.commits.group_commit import AppendRace, AppendTicket
 from distlog.core.commits.partition_table import PartitionTable
-from distlog.core.commits.pending_queue import AppendRace, AppendTicket
 from distlog.core.commits.snapshot import PartitionDraft, Snapshot
 from distlog.core.commits.snapshot_loader import CommitFiles
 from distlog.core.errors import CommitStateUnknownError, StorageError
@@ -487,14 +487,14 @@ def _the_next_commit_is_taken_for_ones_own() -> Any:
 
 def _queued_batches_keep_planned_offsets() -> Any:
     """A group commit records an application's batch at its planned offsets."""
-    real = pending_queue._placed
+    real = group_commit._placed
 
     def placed(appends: Any, head: Any, ends: Any) -> list[Any]:
         appends = list(appends)
         batches = [append.actions[-1] for append in appends if isinstance(append.actions[-1], SetTransaction)]
         return [*(action for action in real(appends, head, ends) if not isinstance(action, SetTransaction)), *batches]
 
-    return mock.patch.object(pending_queue, "_placed", placed)
+    return mock.patch.object(group_commit, "_placed", placed)
 
 
 @dataclasses.dataclass(frozen=True)

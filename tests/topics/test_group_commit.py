@@ -20,7 +20,7 @@ from distlog.core import paths
 from distlog.core.commits.actions import Add, Commit, Drop, SetLogStartOffset, SetTransaction
 from distlog.core.commits.commit_log import CommitRace
 from distlog.core.commits.deduplication import TAIL_LIMIT
-from distlog.core.commits.pending_queue import (
+from distlog.core.commits.group_commit import (
     _ALIKE,
     CROWD,
     LARGEST_PENDING,
@@ -53,7 +53,7 @@ BATCH = SetTransaction("app", 1, {})
 def all_appends_are_committed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commits leave no append in the queue, except in tests of `turns`."""
     if "turns" not in request.fixturenames:
-        monkeypatch.setattr("distlog.core.commits.pending_queue.CROWD", 1000)
+        monkeypatch.setattr("distlog.core.commits.group_commit.CROWD", 1000)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The offset index and the time index of a segment (Kafka's `AbstractIndex`, `OffsetIndex`, `TimeIndex`)."""
+"""The offset index, time index and transaction index of a segment, and their cache (Kafka's `OffsetIndex`, ...)."""
 
 from __future__ import annotations
 

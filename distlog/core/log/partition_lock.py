@@ -1,4 +1,4 @@
-"""A partition's lock, and the page of state that the processes share by it."""
+"""A partition's lock (a `FileLock` of `storage/locks_and_pages.py`), and the page of state that it guards."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from distlog.core.config import TopicConfig
 from distlog.core.display import Shown, counted
 from distlog.core.errors import StorageError
 from distlog.core.format.indexes import AbortedTransaction
-from distlog.core.format.kernels.record_write import RETAINED, choose_records
+from distlog.core.format.kernels.compaction import RETAINED, choose_records
 from distlog.core.format.record_batch import APPEND_TIME, CONTROL, DELETE_HORIZON, HEADER_SIZE, TRANSACTIONAL
 from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.maintain import record_keys

@@ -17,7 +17,7 @@ from distlog.core.commits.deduplication import EXPIRATION_MS
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.errors import InvalidConfigError
 from distlog.core.format.indexes import AbortedTransaction
-from distlog.core.format.kernels import record_write
+from distlog.core.format.kernels import compaction as kernels
 from distlog.core.format.kernels.batch_scan import CODEC_MASK
 from distlog.core.format.record_batch import ABORT, APPEND_TIME, COMMIT, CONTROL, DELETE_HORIZON, TRANSACTIONAL
 from distlog.core.format.record_decoder import (
@@ -49,12 +49,12 @@ def hash_keys(
     if len(secret) != SECRET_BYTES:
         raise ValueError(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
     first, second = np.frombuffer(secret, "<i8").tolist()
-    hashes = np.empty((len(positions), record_write.HASH_WORDS), np.int64)
-    record_write.hash_all(data, positions, offsets, first, second, hashes)
+    hashes = np.empty((len(positions), kernels.HASH_WORDS), np.int64)
+    kernels.hash_all(data, positions, offsets, first, second, hashes)
     return hashes
 
 
-SLOT_BYTES = 8 * record_write.SLOT_WORDS
+SLOT_BYTES = 8 * kernels.SLOT_WORDS
 
 #: Kafka's log.cleaner.io.buffer.load.factor.
 LOAD_FACTOR = 0.9
@@ -76,7 +76,7 @@ class OffsetMap:
                 "compaction has no memory for even one key: raise dedupe_buffer_bytes (--dedupe-buffer-size)",
                 slots=slots,
             )
-        self._table = np.zeros(self.slots * record_write.SLOT_WORDS, np.int64)
+        self._table = np.zeros(self.slots * kernels.SLOT_WORDS, np.int64)
         self.size = 0
         self.latest_offset = -1
 
@@ -91,7 +91,7 @@ class OffsetMap:
         Returns the number of records, fewer if the map gets full. As in Kafka, a full map stops at the next record
         with a key, even if the map has that key.
         """
-        count, self.size, latest = record_write.put_all(
+        count, self.size, latest = kernels.put_all(
             self._table, self.slots, self._limit, self.size, hashes, valid, offsets
         )
         if latest >= 0:
@@ -101,7 +101,7 @@ class OffsetMap:
     def get(self, hashes: Longs) -> Longs:
         """The last offset of each key, or -1."""
         offsets = np.empty(len(hashes), np.int64)
-        record_write.get_all(self._table, self.slots, hashes, offsets)
+        kernels.get_all(self._table, self.slots, hashes, offsets)
         return offsets
 
     def put_rows(self, rows: Longs) -> Longs:
@@ -110,7 +110,7 @@ class OffsetMap:
         Raises InvalidConfigError without room for a key.
         """
         superseded = np.empty(len(rows), np.int64)
-        count, self.size = record_write.put_rows(self._table, self.slots, self._limit, self.size, rows, superseded)
+        count, self.size = kernels.put_rows(self._table, self.slots, self._limit, self.size, rows, superseded)
         if count < 0:
             raise InvalidConfigError(
                 "compaction has no memory for all keys: raise dedupe_buffer_bytes (--dedupe-buffer-size)",
@@ -121,7 +121,7 @@ class OffsetMap:
     def superseded(self, rows: Longs) -> Longs:
         """The offsets of the records in `rows`, as for `put_rows`, whose key has a later record in the map."""
         superseded = np.empty(len(rows), np.int64)
-        return superseded[: record_write.find_superseded(self._table, self.slots, rows, superseded)]
+        return superseded[: kernels.find_superseded(self._table, self.slots, rows, superseded)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +154,11 @@ class ScannedRecords:
         self, sections: np.ndarray, first_records: Longs, base_offsets: Longs, base_timestamps: Longs, keep: Flags
     ) -> tuple[Bytes, Longs]:
         """The records of some `sections` that are kept, relative to other bases, and the end of each section."""
-        growth = record_write.RECORD_GROWTH * sections["record_count"].sum()
+        growth = kernels.RECORD_GROWTH * sections["record_count"].sum()
         room = int((sections["end"] - sections["start"]).sum() + growth)
         target, ends = new_array(room, np.uint8), np.empty(len(sections), np.int64)
         bases = np.ascontiguousarray(base_offsets), np.ascontiguousarray(base_timestamps)
-        record_write.rewrite_records(self.data, sections, first_records, *bases, keep, self.timestamps, target, ends)
+        kernels.rewrite_records(self.data, sections, first_records, *bases, keep, self.timestamps, target, ends)
         return target, ends
 
 
@@ -423,12 +423,12 @@ class OffsetSurvivors:
 
     def supersede(self, offsets: npt.NDArray[np.int64]) -> None:
         """Note that later records have the keys of the records at `offsets`."""
-        record_write.set_bits(self._bits, self._base_offset, offsets)
+        kernels.set_bits(self._bits, self._base_offset, offsets)
 
     def current(self, records: ScannedRecords) -> npt.NDArray[np.bool_]:
         """Per record: true if its offset is not among the superseded ones."""
         current = np.empty(records.count, bool)
-        record_write.unset_bits(self._bits, self._base_offset, records.offsets, current)
+        kernels.unset_bits(self._bits, self._base_offset, records.offsets, current)
         return current
 
 
@@ -539,17 +539,17 @@ def keys_by_bucket(parts: Sequence[KeyedRecords], start_offset: int, buckets: in
     """
     counts = np.zeros(2 * buckets, np.int64)
     for part in parts:
-        record_write.count_keys(part.hashes, part.keyed, part.offsets, start_offset, counts)
+        kernels.count_keys(part.hashes, part.keyed, part.offsets, start_offset, counts)
     ends = np.cumsum(counts)
-    positions, rows = ends - counts, np.empty((int(ends[-1]), record_write.ROW_WORDS), np.int64)
+    positions, rows = ends - counts, np.empty((int(ends[-1]), kernels.ROW_WORDS), np.int64)
     for part in parts:
-        record_write.scatter_keys(part.hashes, part.keyed, part.offsets, start_offset, positions, rows)
+        kernels.scatter_keys(part.hashes, part.keyed, part.offsets, start_offset, positions, rows)
     targets = np.flatnonzero(counts)
-    return Blobs(targets, ends[targets] * record_write.ROW_WORDS, rows.ravel())
+    return Blobs(targets, ends[targets] * kernels.ROW_WORDS, rows.ravel())
 
 
 def key_rows(blob: bytes | memoryview) -> Longs:
-    return np.frombuffer(blob, np.int64).reshape(-1, record_write.ROW_WORDS)
+    return np.frombuffer(blob, np.int64).reshape(-1, kernels.ROW_WORDS)
 
 
 def offsets_by_group(offsets: Longs, base_offsets: Longs) -> Blobs:
@@ -565,7 +565,7 @@ def blob_offsets(blob: bytes | memoryview) -> Longs:
 
 
 def exchanged_bytes(part: KeyedRecords) -> int:
-    return len(part.offsets) * record_write.ROW_BYTES
+    return len(part.offsets) * kernels.ROW_BYTES
 
 
 _COLUMNS = ("offset", "timestamp", "key", "value")

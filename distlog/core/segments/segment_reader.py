@@ -22,7 +22,7 @@ from crc32c import crc32c
 from distlog.core import VERSION, paths
 from distlog.core.commits.commit_log import CommitLog, trusted_ms
 from distlog.core.commits.deduplication import EXPIRATION_MS
-from distlog.core.commits.pending_queue import PendingAppendQueue
+from distlog.core.commits.group_commit import PendingAppendQueue
 from distlog.core.commits.segment_table import UNKNOWN, SegmentInfo
 from distlog.core.commits.snapshot_loader import NO_DEFAULTS
 from distlog.core.errors import (

@@ -1,7 +1,7 @@
 """Appends to a topic on an object store: the batches of all connections are gathered, and committed together.
 
 Each gathering is one bundle and one commit; a batch is acknowledged when its commit is stored. The queue of the
-commit log (`core.commits.pending_queue`) cannot do this: each append joins that queue with objects of its own, which
+commit log (`core.commits.group_commit`) cannot do this: each append joins that queue with objects of its own, which
 cost a put, and without a fence, which transactions and the gateway's own records need.
 """
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from distlog.core.format.kernels.batch_scan import NO_BYTES, crc32c_of
 from distlog.core.format.kernels.native import fill_kernel, inlined, int_at, item_at, put_at, put_int_at
-from distlog.core.format.kernels.record_write import siphash
+from distlog.core.format.kernels.siphash import siphash
 from distlog.core.integers import MAX_LONG
 
 #: A block ends with the CRC-32C of its items, exclusive or with the checksum of the log's first batch, `log_crc`, so

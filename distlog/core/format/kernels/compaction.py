@@ -1,0 +1,292 @@
+"""Compaction: hashes keys, maps each to its last offset, chooses the records that stay, and rewrites them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distlog.core.format.kernels.native import copy_bytes, fill_kernel, inlined, item_at, prefetch, put_at
+from distlog.core.format.kernels.record_scan import VARINT, VARLONG, read_number, varlong_size, write_varlong
+from distlog.core.format.kernels.siphash import siphash
+
+# Compaction compares keys by their SipHash-2-4 of 128 bits. A key belongs to one bucket. One word of its hash selects
+# the bucket, the second word the slot in an offset map: with one word for both, the map would fill in clusters.
+
+#: A hash has two words of 64 bits; a row of a bucket has a hash and an offset; a slot of a map has a hash, and an
+#: offset plus one, or 0 if the slot is empty.
+HASH_WORDS, ROW_WORDS, SLOT_WORDS = 2, 3, 3
+ROW_BYTES = 8 * ROW_WORDS
+
+#: The slots of a map that consecutive rows need are far apart in memory. They are fetched this many rows early: 40
+#: instead of 180 ns a row.
+_PREFETCH_ROWS = 16
+
+
+@fill_kernel
+def hash_all(
+    data: np.ndarray, positions: np.ndarray, offsets: np.ndarray, first: int, second: int, hashes: np.ndarray
+) -> None:
+    """Write the hash of each key under the secret words `first` and `second`; the bounds are not checked."""
+    for row in range(positions.size):
+        size = item_at(offsets, row + 1) - item_at(offsets, row)
+        hashes[row, 0], hashes[row, 1] = siphash(data, item_at(positions, row), size, first, second)
+
+
+@inlined
+def _bucket(second: int, offset: int, start_offset: int, buckets: int) -> int:
+    """The set of rows for a key: its bucket, by the second word of its hash.
+
+    Rows with offsets below `start_offset` are in sets of their own, one for each bucket, numbered from `buckets` on.
+    """
+    number = (second >> 32 & 0xFFFFFFFF) * buckets >> 32
+    return number if offset >= start_offset else number + buckets
+
+
+@fill_kernel
+def count_keys(
+    hashes: np.ndarray, keyed: np.ndarray, offsets: np.ndarray, start_offset: int, counts: np.ndarray
+) -> None:
+    """Add to `counts` the number of records with a key in each set of rows, by `_bucket`: two sets per bucket."""
+    buckets = counts.size // 2
+    for row in range(offsets.size):
+        if keyed[row]:
+            counts[_bucket(hashes[row, 1], offsets[row], start_offset, buckets)] += 1
+
+
+@fill_kernel
+def scatter_keys(
+    hashes: np.ndarray,
+    keyed: np.ndarray,
+    offsets: np.ndarray,
+    start_offset: int,
+    positions: np.ndarray,
+    rows: np.ndarray,
+) -> None:
+    """Write a row for each record with a key at the position of its set, by `_bucket`, and advance the position."""
+    buckets = positions.size // 2
+    for row in range(offsets.size):
+        if keyed[row]:
+            bucket = _bucket(hashes[row, 1], offsets[row], start_offset, buckets)
+            target = positions[bucket]
+            rows[target, 0] = hashes[row, 0]
+            rows[target, 1] = hashes[row, 1]
+            rows[target, 2] = offsets[row]
+            positions[bucket] = target + 1
+
+
+@fill_kernel
+def set_bits(bits: np.ndarray, base_offset: int, offsets: np.ndarray) -> None:
+    """Add `offsets` to the set."""
+    for row in range(offsets.size):
+        bit = offsets[row] - base_offset
+        bits[bit >> 3] |= np.uint8(1 << (bit & 7))
+
+
+@fill_kernel
+def unset_bits(bits: np.ndarray, base_offset: int, offsets: np.ndarray, unset: np.ndarray) -> None:
+    """Write to `unset`, for each of `offsets`, whether it is not in the set."""
+    for row in range(offsets.size):
+        bit = offsets[row] - base_offset
+        unset[row] = bits[bit >> 3] >> (bit & 7) & 1 == 0
+
+
+# An offset map has open addressing with linear probing over one flat array. One slot is always empty.
+
+
+@inlined
+def _home(slots: int, first: int) -> int:
+    """Return the first slot to search for a hash with the first word `first`."""
+    return (first >> 32 & 0xFFFFFFFF) * slots >> 32
+
+
+@inlined
+def _find(table: np.ndarray, slots: int, first: int, second: int) -> int:
+    """Return the position of the slot that holds the hash, else of the empty slot where it belongs."""
+    slot = _home(slots, first)
+    while True:
+        position = slot * SLOT_WORDS
+        if table[position + 2] == 0 or (table[position] == first and table[position + 1] == second):
+            return position
+        slot = slot + 1 if slot + 1 < slots else 0
+
+
+@fill_kernel
+def put_all(
+    table: np.ndarray, slots: int, limit: int, size: int, hashes: np.ndarray, valid: np.ndarray, offsets: np.ndarray
+) -> tuple[int, int, int]:
+    """Add records until the map has `limit` keys: (next row, keys in the map, last offset added or -1)."""
+    latest = -1
+    for row in range(offsets.size):
+        if row + _PREFETCH_ROWS < offsets.size:
+            prefetch(table, _home(slots, hashes[row + _PREFETCH_ROWS, 0]) * SLOT_WORDS)
+        if not valid[row]:
+            continue
+        if size >= limit:
+            return row, size, latest
+        position = _find(table, slots, hashes[row, 0], hashes[row, 1])
+        if table[position + 2] == 0:
+            table[position] = hashes[row, 0]
+            table[position + 1] = hashes[row, 1]
+            size += 1
+        latest = offsets[row]
+        table[position + 2] = latest + 1
+    return offsets.size, size, latest
+
+
+@fill_kernel
+def get_all(table: np.ndarray, slots: int, hashes: np.ndarray, last_offsets: np.ndarray) -> None:
+    """Write the last offset of each key to `last_offsets`, or -1 for a key that is not in the map."""
+    for row in range(last_offsets.size):
+        if row + _PREFETCH_ROWS < last_offsets.size:
+            prefetch(table, _home(slots, hashes[row + _PREFETCH_ROWS, 0]) * SLOT_WORDS)
+        last_offsets[row] = table[_find(table, slots, hashes[row, 0], hashes[row, 1]) + 2] - 1
+
+
+@fill_kernel
+def put_rows(
+    table: np.ndarray, slots: int, limit: int, size: int, rows: np.ndarray, superseded: np.ndarray
+) -> tuple[int, int]:
+    """Add `rows`, and write the lower of a key's two offsets to `superseded`.
+
+    Returns (offsets written, or -1 if the map is full; keys in the map).
+    """
+    count = 0
+    for row in range(superseded.size):
+        if row + _PREFETCH_ROWS < superseded.size:
+            prefetch(table, _home(slots, rows[row + _PREFETCH_ROWS, 0]) * SLOT_WORDS)
+        position = _find(table, slots, rows[row, 0], rows[row, 1])
+        known_offset, offset = table[position + 2] - 1, rows[row, 2]
+        if known_offset < 0:
+            if size >= limit:
+                return -1, size
+            table[position] = rows[row, 0]
+            table[position + 1] = rows[row, 1]
+            size += 1
+        elif known_offset != offset:
+            superseded[count] = min(known_offset, offset)
+            count += 1
+        table[position + 2] = max(known_offset, offset) + 1
+    return count, size
+
+
+@fill_kernel
+def find_superseded(table: np.ndarray, slots: int, rows: np.ndarray, superseded: np.ndarray) -> int:
+    """Write to `superseded` the offsets of `rows` whose key has a later offset in the map; returns their number."""
+    count = 0
+    for row in range(superseded.size):
+        if row + _PREFETCH_ROWS < superseded.size:
+            prefetch(table, _home(slots, rows[row + _PREFETCH_ROWS, 0]) * SLOT_WORDS)
+        if table[_find(table, slots, rows[row, 0], rows[row, 1]) + 2] - 1 > rows[row, 2]:
+            superseded[count] = rows[row, 2]
+            count += 1
+    return count
+
+
+#: The bytes by which a record can grow when the base of its timestamp or offset changes.
+RECORD_GROWTH = 17
+
+
+#: The retained records of a batch: their number, the number of tombstones, the first and the largest timestamp, and
+#: the offset of the first record with the largest one. `first_record` counts the records of earlier batches.
+RETAINED = np.dtype(
+    [
+        ("first_record", np.int64),
+        ("records", np.int64),
+        ("tombstones", np.int64),
+        ("first_timestamp", np.int64),
+        ("max_timestamp", np.int64),
+        ("offset_of_max", np.int64),
+    ]
+)
+
+
+@fill_kernel
+def choose_records(
+    counts: np.ndarray,
+    untouched: np.ndarray,
+    expired: np.ndarray,
+    latest_offset: int,
+    current: np.ndarray,
+    keyed: np.ndarray,
+    valued: np.ndarray,
+    offsets: np.ndarray,
+    timestamps: np.ndarray,
+    keep: np.ndarray,
+    retained: np.ndarray,
+) -> int:
+    """Fill `keep`, per record, and `retained` (RETAINED rows), per batch.
+
+    Returns how many records were dropped because they lack a key.
+
+    `counts` has the number of records per batch, `untouched` whether all stay, `expired` whether the tombstones have
+    expired. In other batches, a record stays if its offset is above `latest_offset`, or if it is `current`, the last
+    of its key, and has a value or is a tombstone that has not expired.
+    """
+    unkeyed = 0
+    record = 0
+    for batch in range(counts.size):
+        row = retained[batch]
+        row["first_record"] = record
+        row["records"] = 0
+        row["tombstones"] = 0
+        for index in range(record, record + counts[batch]):
+            stays = untouched[batch] or offsets[index] > latest_offset
+            if not stays:
+                if not keyed[index]:
+                    unkeyed += 1
+                else:
+                    stays = current[index] and (valued[index] or not expired[batch])
+            keep[index] = stays
+            if not stays:
+                continue
+            if row["records"] == 0:
+                row["first_timestamp"] = timestamps[index]
+            if row["records"] == 0 or timestamps[index] > row["max_timestamp"]:
+                row["max_timestamp"] = timestamps[index]
+                row["offset_of_max"] = offsets[index]
+            row["records"] += 1
+            if not valued[index]:
+                row["tombstones"] += 1
+        record += counts[batch]
+    return unkeyed
+
+
+@fill_kernel
+def rewrite_records(
+    data: np.ndarray,
+    sections: np.ndarray,
+    first_records: np.ndarray,
+    base_offsets: np.ndarray,
+    base_timestamps: np.ndarray,
+    keep: np.ndarray,
+    timestamps: np.ndarray,
+    target: np.ndarray,
+    ends: np.ndarray,
+) -> None:
+    """Write the retained records of `sections` to `target`, section after section, and the section ends to `ends`.
+
+    Times and offsets become relative to the sections' `base_timestamps` and `base_offsets`; other fields are copied.
+    `keep` and `timestamps` are per record; `first_records` has the first record of each section. A scan has checked
+    the bounds of the records.
+    """
+    position = 0
+    for number in range(sections.size):
+        source_position, end = sections[number]["start"], sections[number]["end"]
+        moved = sections[number]["base_offset"] - base_offsets[number]
+        base_timestamp = base_timestamps[number]
+        first = first_records[number]
+        for index in range(first, first + sections[number]["record_count"]):
+            size, body = read_number(data, source_position, end, VARINT, True)
+            source_position = body + size
+            if not keep[index]:
+                continue
+            _, fields = read_number(data, body + 1, end, VARLONG, True)
+            offset_delta, fields = read_number(data, fields, end, VARINT, True)
+            offset_delta += moved
+            delta = timestamps[index] - base_timestamp
+            size = 1 + varlong_size(delta) + varlong_size(offset_delta) + source_position - fields
+            position = write_varlong(target, position, size)
+            put_at(target, position, item_at(data, body))
+            position = write_varlong(target, write_varlong(target, position + 1, delta), offset_delta)
+            copy_bytes(target, position, data, fields, source_position - fields)
+            position += source_position - fields
+        ends[number] = position
