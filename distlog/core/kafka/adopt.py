@@ -60,7 +60,7 @@ from distlog.core.segments.producer_states import OpenTransactions, ProducerStat
 from distlog.core.segments.segment_parts import index_fields_of
 from distlog.core.segments.segment_reader import topic_log
 from distlog.core.segments.segment_state import LogDescription
-from distlog.core.storage.local_files import failing_as, make_folders
+from distlog.core.storage.local_files import closed_after, failing_as, make_folders
 from distlog.core.storage.locks_and_pages import flocked
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
@@ -299,16 +299,13 @@ def _write_segment(
 def _link(folder: PartitionFolder, source: str, target: str) -> None:
     """Make a hard link of a file and sync its bytes, which a killed broker may not have done."""
     try:
-        file = folder.open_file(source)
-        try:
+        with closed_after(folder.open_file(source)) as file:
             os.link(folder.path(source), target, follow_symlinks=False)
             if not os.path.samestat(os.fstat(file), os.stat(target, follow_symlinks=False)):
                 # the file was replaced by a link
                 os.unlink(target)
                 raise StorageError("this file was replaced during the import: adopt again", file=folder.path(source))
             os.fsync(file)
-        finally:
-            os.close(file)
     except StorageError:
         raise
     except OSError as error:

@@ -33,7 +33,7 @@ from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
 from distlog.core.segments.producer_states import ProducerStates, read_producer_snapshot
 from distlog.core.segments.segment_parts import LogFile
 from distlog.core.storage.backend import Part
-from distlog.core.storage.local_files import SparseMap, failing_as, make_folders
+from distlog.core.storage.local_files import SparseMap, closed_after, failing_as, make_folders
 from distlog.core.storage.storage import FileInfo, Storage
 
 
@@ -298,7 +298,7 @@ def without_broker(log_dir: Storage, *, alone: bool = False) -> Iterator[None]:
         with failing_as("open the log directory", folder):
             if alone:
                 make_folders(folder)
-            file = _open_file(folder, stack)
+            file = stack.enter_context(closed_after(os.open(folder, os.O_RDONLY | os.O_CLOEXEC)))
         try:
             fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -309,19 +309,13 @@ def without_broker(log_dir: Storage, *, alone: bool = False) -> Iterator[None]:
             pass
         path = log_dir.local_path(BROKER_LOCK_FILE)
         with suppress(FileNotFoundError):
-            broker_lock = _open_file(path, stack)
+            broker_lock = stack.enter_context(closed_after(os.open(path, os.O_RDONLY | os.O_CLOEXEC)))
             try:
                 fcntl.lockf(broker_lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:
                 text = "a broker is running on this log directory, since it holds the lock: stop it first"
                 raise StorageError(text, file=path) from None
         yield
-
-
-def _open_file(path: str, stack: ExitStack) -> int:
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    stack.callback(os.close, file)
-    return file
 
 
 @dataclass(frozen=True, slots=True)

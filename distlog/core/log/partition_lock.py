@@ -17,7 +17,7 @@ from distlog.core.commits.actions import Active
 from distlog.core.errors import StorageError
 from distlog.core.log.segment_files import DurableEnd
 from distlog.core.segments.segment_state import STATE_BYTES, SegmentState, packed_flushed, packed_position
-from distlog.core.storage.local_files import failing_as
+from distlog.core.storage.local_files import closed_after, failing_as
 from distlog.core.storage.locks_and_pages import PAGE_BYTES, FileLock, boot_id, counters_of, open_page, read_newest
 
 
@@ -151,10 +151,8 @@ def _of_page(path: str, parse: Callable[[Callable[[], bytes]], T]) -> T | None:
             file = open_page(path)
         except FileNotFoundError:
             return None
-        try:
+        with closed_after(file):
             return parse(partial(os.pread, file, PAGE_BYTES, 0))
-        finally:
-            os.close(file)
 
 
 def head(topic_id: str, status: PageStatus) -> bytes:

@@ -298,11 +298,8 @@ class LocalFiles:
 
     def _use_file(self, action: str, path: str, use: Callable[[int], T]) -> T:
         try:
-            file = self.open(path)
-            try:
+            with closed_after(self.open(path)) as file:
                 result = use(file)
-            finally:
-                os.close(file)
         except (FileNotFoundError, StorageError):
             raise
         except OSError as error:
@@ -553,6 +550,15 @@ def failing_as(action: str, path: str) -> Iterator[None]:
         raise LOCAL_ERRORS.failure(action, path, error) from error
 
 
+@contextmanager
+def closed_after(file: int) -> Iterator[int]:
+    """Close a descriptor after the block."""
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
 def create_file(path: str) -> int:
     """Create the file `path` and missing folders above it, durably; returns a descriptor."""
     try:
@@ -603,12 +609,9 @@ def _sync_above(folder: str, device: int) -> None:
 
 
 def _sync_names(folder: str) -> tuple[int, int]:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with closed_after(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
         os.fsync(descriptor)
         return _inode(os.fstat(descriptor))
-    finally:
-        os.close(descriptor)
 
 
 def _inode(status: os.stat_result) -> tuple[int, int]:
@@ -660,13 +663,10 @@ def _temporary(path: str, data: Buffer) -> Iterator[tuple[str, int]]:
     temporary = os.path.join(os.path.dirname(path), paths.temporary_file(uuid.uuid4().hex))
     with failing_as("put", path):
         file = create_file(temporary)
-    with removed_on_error(temporary):
-        try:
-            with failing_as("put", path):
-                write_all(file, byte_view(data))
-            yield temporary, file
-        finally:
-            os.close(file)
+    with removed_on_error(temporary), closed_after(file):
+        with failing_as("put", path):
+            write_all(file, byte_view(data))
+        yield temporary, file
 
 
 _OCTAL = re.compile(r"\\([0-7]{3})")

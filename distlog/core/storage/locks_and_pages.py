@@ -20,7 +20,7 @@ from crc32c import crc32c
 
 from distlog.core import paths
 from distlog.core.errors import LockHeldError, StorageError
-from distlog.core.storage.local_files import failing_as, make_folders, map_shared
+from distlog.core.storage.local_files import closed_after, failing_as, make_folders, map_shared
 
 # A page has two slots. A write fills the older slot, so the newer value survives a process that is killed during a
 # write. The valid slot with the larger number applies, so readers need no lock; writers need a `FileLock`.
@@ -150,14 +150,11 @@ class WatchedPage:
     """The page in the file `path`, to detect changes without the lock."""
 
     def __init__(self, path: str) -> None:
-        file = _open_to_watch(path)
-        try:
+        with closed_after(_open_to_watch(path)) as file:
             if os.fstat(file).st_size != PAGE_BYTES:
                 raise StorageError("the lock file has the wrong size", file=path)
             # without the head and the counters, which are not part of the value
             self._slots = map_shared(file, PAGE_BYTES, writable=False)[_SLOTS_AT[0] : _BOOT_AT]
-        finally:
-            os.close(file)
         self._last = b""
 
     def changed(self) -> bool:
@@ -387,17 +384,13 @@ class FileLock:
     def _mapped(self) -> SharedPage:
         # a separate open file: a map keeps its file open, and a forked child inherits the map, so with a map of the
         # locked file the child would hold the lock
-        mapped = open_lock(self.path)
-        try:
-            copy = os.open(copy_of(self.path), _OPEN | os.O_CREAT, 0o666)
-            try:
-                # all users that may append can write the copy, regardless of its creator's umask
-                _have_mode(copy, _mode_of(copy) | _mode_of(mapped))
-                return SharedPage(mapped, self.path, SharedPage(copy, self.path))
-            finally:
-                os.close(copy)
-        finally:
-            os.close(mapped)
+        with (
+            closed_after(open_lock(self.path)) as mapped,
+            closed_after(os.open(copy_of(self.path), _OPEN | os.O_CREAT, 0o666)) as copy,
+        ):
+            # all users that may append can write the copy, regardless of its creator's umask
+            _have_mode(copy, _mode_of(copy) | _mode_of(mapped))
+            return SharedPage(mapped, self.path, SharedPage(copy, self.path))
 
     def _locked_page(self, end: float, timeout_s: float) -> SharedPage:
         while True:
@@ -559,14 +552,10 @@ def _unlock_lost(file: int) -> int:
     except OSError:
         return 0
     for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):
-            # a copy stays the same open file, even if the descriptor is reused
-            copy = os.dup(int(name))
-            try:
-                if int(name) != file and os.path.samestat(os.fstat(copy), status) and _holds(copy):
-                    count += _unlock_unused(int(name), copy)
-            finally:
-                os.close(copy)
+        # a copy stays the same open file, even if the descriptor is reused
+        with suppress(OSError), closed_after(os.dup(int(name))) as copy:
+            if int(name) != file and os.path.samestat(os.fstat(copy), status) and _holds(copy):
+                count += _unlock_unused(int(name), copy)
     return count
 
 

@@ -9,7 +9,7 @@ import stat
 import statistics
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ from distlog.core.storage.backend import (
     UnfinishedUpload,
     check_one_wins,
 )
-from distlog.core.storage.local_files import LINK, LocalFiles, known_local_disk
+from distlog.core.storage.local_files import LINK, LocalFiles, closed_after, known_local_disk
 from distlog.core.storage.object_client import StorageOptions
 from distlog.core.storage.object_store import ObjectStore
 from distlog.core.storage.parallel import in_order
@@ -208,14 +208,9 @@ class Storage:
         """Open a local file to read; the caller closes the descriptor. Raises OSError."""
         return self._local().open(self._prefix + name)
 
-    @contextmanager
-    def opened_file(self, name: str) -> Iterator[int]:
+    def opened_file(self, name: str) -> AbstractContextManager[int]:
         """Open a local file to read in the block. Raises OSError."""
-        file = self.open_file(name)
-        try:
-            yield file
-        finally:
-            os.close(file)
+        return closed_after(self.open_file(name))
 
     def is_there(self) -> bool:
         """Return whether this folder exists; always True in an object store."""
@@ -487,12 +482,8 @@ def shown(url: str) -> str:
 
 @contextmanager
 def _open_file(path: str) -> Iterator[int]:
-    with _local_errors(path):
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            yield file
-        finally:
-            os.close(file)
+    with _local_errors(path), closed_after(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as file:
+        yield file
 
 
 @contextmanager
