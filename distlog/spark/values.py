@@ -20,6 +20,7 @@ from distlog.core.schemas.decoding import (
     Decoder,
     OnError,
     ValueFormat,
+    check_distinct,
     check_on_error,
     decoded_batches,
     schema_with,
@@ -146,11 +147,7 @@ def _json(df: DataFrame, schema: Any, framed: bool, flatten: bool, on_error: OnE
     if not isinstance(struct, StructType):
         raise InvalidConfigError("a schema of JSON is as 'user string, at timestamp', or a StructType")
     other_columns = [name for name in df.columns if name != "value"]
-    if flatten and (duplicates := sorted(set(other_columns) & set(struct.names))):
-        problem = (
-            f"the column {duplicates[0]} exists already: use flatten=False for one column of the value's fields, "
-        )
-        raise InvalidConfigError(f"{problem}or omit that column from the read", columns=",".join(duplicates))
+    check_distinct(other_columns, struct.names if flatten else [])
     text = F.expr("CAST(substring(value, 6) AS STRING)") if framed else F.col("value").cast("string")
     options = {"columnNameOfCorruptRecord": _BAD}
     is_escaped = text.contains(r"\ud") | text.contains(r"\uD")

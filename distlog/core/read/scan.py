@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
@@ -20,9 +20,16 @@ from distlog.core.format.record_batch import COLUMNS, SCHEMA
 from distlog.core.integers import MAX_LONG, MIN_LONG, count_of, whole_number, whole_numbers
 from distlog.core.read.keys import located_slices
 from distlog.core.read.lookup import EARLIEST, LATEST, first_records, start_by_index
-from distlog.core.schemas.avro import avro_table
-from distlog.core.schemas.decoding import DECODING_COLUMNS, OnError, check_on_error
-from distlog.core.schemas.protobuf import protobuf_table
+from distlog.core.schemas.avro import avro_decoder
+from distlog.core.schemas.decoding import (
+    DECODING_COLUMNS,
+    Decoder,
+    OnError,
+    check_on_error,
+    decoded_batches,
+    schema_with,
+)
+from distlog.core.schemas.protobuf import protobuf_decoder
 from distlog.core.schemas.registry import SchemaRegistry, SchemaTopic, registry_of
 from distlog.core.segments.chunks import (
     ALWAYS,
@@ -182,9 +189,8 @@ class Scan:
             [{'count': 1}]
         """
         check_on_error(on_error)
-        return avro_table(
-            self._batches_to_decode(progress), self.schema, schema, registry_of(registry), on_error, flatten
-        )
+        decoder_of = partial(avro_decoder, schema, registry_of(registry))
+        return self._decoded(decoder_of, schema is None, on_error, flatten, progress)
 
     def protobuf(
         self,
@@ -225,8 +231,8 @@ class Scan:
             [{'count': 1}]
         """
         check_on_error(on_error)
-        batches, source = self._batches_to_decode(progress), registry_of(registry)
-        return protobuf_table(batches, self.schema, schema, message, source, on_error, flatten)
+        decoder_of = partial(protobuf_decoder, schema, message, registry_of(registry))
+        return self._decoded(decoder_of, schema is None, on_error, flatten, progress)
 
     def head(self, limit: int = 10) -> pa.Table:
         """Read the first records; a small limit reads little.
@@ -351,10 +357,25 @@ class Scan:
         """
         return count_records(self.reader, self.slices, self.isolation, self.max_workers)
 
-    def _batches_to_decode(self, progress: bool | None) -> Iterator[pa.RecordBatch]:
-        columns = list(dict.fromkeys((*self.columns, *DECODING_COLUMNS)))
-        batches = read_slices(self.reader, self.slices, columns, self.isolation, self.max_workers)
-        return self._watched(batches, progress)
+    def _decoded(
+        self,
+        decoder_of: Callable[[Iterable[pa.Array]], Decoder],
+        is_newest: bool,
+        on_error: OnError,
+        flatten: bool,
+        progress: bool | None,
+    ) -> pa.Table:
+        """Read all values with a decoder, which `decoder_of` returns for the values if it has their newest schema."""
+        names = list(dict.fromkeys((*self.columns, *DECODING_COLUMNS)))
+        batches: Iterable[pa.RecordBatch] = self._watched(
+            read_slices(self.reader, self.slices, names, self.isolation, self.max_workers), progress
+        )
+        if is_newest:
+            # all batches first, since the newest schema gives the columns
+            batches = list(batches)
+        decoder = decoder_of(batch.column("value") for batch in batches)
+        schema = schema_with(self.schema, decoder, flatten)
+        return pa.Table.from_batches(decoded_batches(batches, schema, decoder, on_error, flatten), schema)
 
     def _watched(self, batches: Iterable[pa.RecordBatch], progress: bool | None) -> Iterator[pa.RecordBatch]:
         return Progress("reading", total_rows=most_records(self.slices), shown=progress).of(batches)

@@ -25,9 +25,8 @@ from distlog.core.errors import InvalidConfigError, SchemaNotFoundError
 from distlog.core.schemas.decoding import (
     Decoded,
     Longs,
-    OnError,
     attempt,
-    decoded_table,
+    decoded_singly,
     in_halves,
     scattered,
     unframed,
@@ -268,13 +267,7 @@ class AvroDecoder:
     def _record_by_record(
         self, writer: AvroSchema, faults: dict[int, str], rows: Longs, payloads: pa.Array
     ) -> tuple[Longs, pa.RecordBatch]:
-        read, values = self._reads(writer), dict[int, Any]()
-        for row, payload in zip(rows.tolist(), payloads.to_pylist(), strict=True):
-            value, fault = attempt(read, payload)
-            if fault:
-                faults[row] = f"the value is not Avro of its schema: {fault}"
-            else:
-                values[row] = value
+        values = decoded_singly(self._reads(writer), "Avro of its schema", faults, rows, payloads.to_pylist())
         return self._columns(writer, values, faults)
 
     def _as_written(self, writer: AvroSchema) -> pa.Schema:
@@ -384,22 +377,6 @@ def _with_units(
     if pa.types.is_map(reader) and pa.types.is_map(writer):
         return pa.map_(pa.string(), _with_units(reader.item_type, writer.item_type, aliases, path + "{}"))
     return reader
-
-
-def avro_table(
-    batches: Iterable[pa.RecordBatch],
-    columns: pa.Schema,
-    schema: Any,
-    registry: SchemaRegistry | None,
-    on_error: OnError,
-    flatten: bool,
-) -> pa.Table:
-    """Return all batches as a table of `columns` and the fields of their values."""
-    if schema is None:
-        # all batches first, since the newest schema gives the columns
-        batches = list(batches)
-    decoder = avro_decoder(schema, registry, (batch.column("value") for batch in batches))
-    return decoded_table(batches, columns, decoder, on_error, flatten)
 
 
 def avro_decoder(schema: Any, registry: SchemaRegistry | None, values: Iterable[pa.Array]) -> AvroDecoder:

@@ -62,22 +62,19 @@ def schema_with(columns: pa.Schema, decoder: Decoder, flatten: bool) -> pa.Schem
     """Return `columns` with the values' columns instead of `value`; without `flatten` with a column of structs."""
     decoded = decoder.schema if flatten else pa.schema([pa.field("value", pa.struct(list(decoder.schema)))])
     fields = [field for field in columns if field.name != "value"]
-    if duplicates := sorted({field.name for field in fields} & set(decoded.names)):
-        raise InvalidConfigError(
-            f"the column {duplicates[0]} exists already: use flatten=False for one column of the value's fields, "
-            "or omit that column from the read",
-            columns=",".join(duplicates),
-        )
+    check_distinct([field.name for field in fields], decoded.names)
     index = columns.get_field_index("value")
     index = len(fields) if index < 0 else index
     return pa.schema([*fields[:index], *decoded, *fields[index:]])
 
 
-def decoded_table(
-    batches: Iterable[pa.RecordBatch], columns: pa.Schema, decoder: Decoder, on_error: OnError, flatten: bool
-) -> pa.Table:
-    schema = schema_with(columns, decoder, flatten)
-    return pa.Table.from_batches(decoded_batches(batches, schema, decoder, on_error, flatten), schema)
+def check_distinct(other_columns: Sequence[str], decoded: Sequence[str]) -> None:
+    if duplicates := sorted(set(other_columns) & set(decoded)):
+        raise InvalidConfigError(
+            f"the column {duplicates[0]} exists already: use flatten=False for one column of the value's fields, "
+            "or omit that column from the read",
+            columns=",".join(duplicates),
+        )
 
 
 def decoded_batches(
@@ -114,6 +111,20 @@ def attempt(function: Callable[[Any], Any], argument: Any) -> tuple[Any, str]:
         return function(argument), ""
     except Exception as error:
         return None, f"{type(error).__name__} {str(error)[:200]}".strip()
+
+
+def decoded_singly(
+    read: Callable[[Any], Any], form: str, faults: dict[int, str], rows: Longs, payloads: Sequence[Any]
+) -> dict[int, Any]:
+    """Return what `read` makes of the payloads, by row; adds to `faults` the others, which are not of the `form`."""
+    values = {}
+    for row, payload in zip(rows.tolist(), payloads, strict=True):
+        value, fault = attempt(read, payload)
+        if fault:
+            faults[row] = f"the value is not {form}: {fault}"
+        else:
+            values[row] = value
+    return values
 
 
 def in_halves(

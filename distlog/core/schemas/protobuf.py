@@ -25,9 +25,8 @@ from distlog.core.schemas.decoding import (
     Decoded,
     Indexes,
     Longs,
-    OnError,
     attempt,
-    decoded_table,
+    decoded_singly,
     in_halves,
     scattered,
     split_messages,
@@ -259,34 +258,11 @@ class ProtobufDecoder:
 def _record_by_record(
     reader: Message, faults: dict[int, str], rows: Longs, payloads: list[bytes]
 ) -> tuple[Longs, pa.RecordBatch]:
-    good, parts = list[int](), [reader.rows([])]
-    for row, payload in zip(rows.tolist(), payloads, strict=True):
-        part, fault = attempt(reader.rows, [payload])
-        if fault:
-            faults[row] = f"the value is not a {reader.name} of Protobuf: {fault}"
-        else:
-            good.append(row)
-            parts.append(part)
+    singles = [[payload] for payload in payloads]
+    parts = decoded_singly(reader.rows, f"a {reader.name} of Protobuf", faults, rows, singles)
     # parts are joined, not decoded again together: one message with a doubled oneof would send all messages through
     # Protobuf's own library, which refuses more
-    return np.array(good, np.int64), join(parts)
-
-
-def protobuf_table(
-    batches: Iterable[pa.RecordBatch],
-    columns: pa.Schema,
-    schema: Any,
-    message: str | None,
-    registry: SchemaRegistry | None,
-    on_error: OnError,
-    flatten: bool,
-) -> pa.Table:
-    """Return all batches as a table of `columns` and the fields of their values."""
-    if schema is None:
-        # all batches first, since the newest message gives the columns
-        batches = list(batches)
-    decoder = protobuf_decoder(schema, message, registry, (batch.column("value") for batch in batches))
-    return decoded_table(batches, columns, decoder, on_error, flatten)
+    return np.array(list(parts), np.int64), join([reader.rows([]), *parts.values()])
 
 
 def protobuf_decoder(
