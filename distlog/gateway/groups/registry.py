@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import struct
 import threading
 import time
 import uuid
@@ -15,8 +14,9 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Generic, Protocol, TypeVar
 
+from distlog.core.errors import CorruptRecordError
 from distlog.core.kafka.transactions import TopicPartition as TopicPartition
-from distlog.core.read.consumer_offsets import OffsetKey, Position, WaitingChanges
+from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, FieldReader, OffsetKey, Position, WaitingChanges
 from distlog.gateway.config import GroupConfigs, GroupSettings
 from distlog.gateway.groups.classic_group import ClassicGroup, GroupPhase, GroupRecord, Stored
 from distlog.gateway.groups.consumer_group import ConsumerGroup
@@ -346,19 +346,12 @@ class GroupRegistry(CoordinatedEntries[Group]):
 
 def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
     """The topics; None if the bytes, which only clients interpret, are not a subscription."""
-    topics, position = [], 6
+    reader = FieldReader(subscription, "a subscription", OFFSETS_TOPIC)
     try:
-        (count,) = struct.unpack_from(">i", subscription, 2)
-        for _ in range(count):
-            (size,) = struct.unpack_from(">h", subscription, position)
-            name = subscription[position + 2 : position + 2 + size]
-            if len(name) != size:
-                return None
-            topics.append(name.decode("utf-8"))
-            position += 2 + size
-    except (struct.error, UnicodeDecodeError):
+        reader.number(">h")
+        return frozenset([reader.text() for _ in range(reader.count())])
+    except CorruptRecordError:
         return None
-    return frozenset(topics)
 
 
 class GroupOffsets:
