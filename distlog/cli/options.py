@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Callable
 from enum import Enum
@@ -17,7 +16,7 @@ from distlog.core.errors import InvalidConfigError
 from distlog.core.paths import COMMITS_DIR
 from distlog.core.read.scan import check_columns
 from distlog.gateway.security.authentication import MECHANISMS, PLAIN, Authentication
-from distlog.gateway.security.tls import CLIENT_AUTH, TlsFiles
+from distlog.gateway.security.tls import CLIENT_AUTH, TlsFiles, is_loopback
 from distlog.gateway.security.users_file import UsersFile
 
 S = TypeVar("S")
@@ -267,11 +266,3 @@ def mechanisms(text: str) -> tuple[str, ...]:
         if name not in MECHANISMS:
             raise InvalidConfigError(f"unknown SASL mechanism: use {', '.join(MECHANISMS)}", mechanism=name)
     return names
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches the address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

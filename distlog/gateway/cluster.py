@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import ipaddress
 import logging
 import math
 import os
@@ -30,6 +29,7 @@ from distlog.core.segments.segment_reader import TopicHandle, topic_log
 from distlog.core.storage.storage import Storage
 from distlog.core.times import elapsed_s
 from distlog.core.topic import Topic
+from distlog.gateway.security.tls import is_loopback
 
 _NAME = re.compile(
     r"gateway (?P<id>[0-9]{1,9}) at (?P<host>\S{1,255}):(?P<port>[0-9]{1,5}) on (?P<machine>\S{1,255})"
@@ -61,7 +61,7 @@ class Node:
 
     def is_reached_from(self, machine: str) -> bool:
         """True if clients of a gateway on `machine` can reach this node: loopback addresses are of one machine."""
-        return self.machine == machine or not _is_loopback(self.host)
+        return self.machine == machine or not is_loopback(self.host)
 
 
 def this_machine() -> str:
@@ -72,13 +72,6 @@ def advertised(host: str, port: int) -> tuple[str, int]:
     """The address of a listener for other machines: the machine's name in place of a `host` for all addresses."""
     is_any = host in {"0.0.0.0", "::", ""}
     return (this_machine() if is_any else host), port
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 # The gateways are a consumer group (distlog.core.read.group_log) in the root's folder, and share the partitions of

@@ -14,11 +14,11 @@ from distlog.core.errors import DistlogError, InvalidConfigError, TopicNotFoundE
 from distlog.core.integers import MAX_LONG
 from distlog.core.log.partition_lock import counters_in
 from distlog.core.log_manager.broker_config import BrokerConfig
-from distlog.core.log_manager.log_tasks import LogCleaner, LogDirectory, LogTasks, Scheduler, TaskRun, monotonic_ms
+from distlog.core.log_manager.log_tasks import LogCleaner, LogDirectory, LogTasks, Scheduler, TaskRun
 from distlog.core.read.fetch import has_late_transaction
 from distlog.core.storage.parallel import process_lock
 from distlog.core.storage.storage import Storage
-from distlog.core.times import now_ms
+from distlog.core.times import monotonic_ms, now_ms
 from distlog.core.topic import Topic
 
 #: How long `stop` waits for tasks; a task that runs longer is abandoned, as in a killed process.

@@ -32,6 +32,7 @@ from distlog.core.opening import copies_in
 from distlog.core.segments.segment_reader import TopicHandle, topic_log
 from distlog.core.storage.parallel import in_parallel, process_lock
 from distlog.core.storage.storage import Storage
+from distlog.core.times import monotonic_ms
 from distlog.core.topic import Topic
 
 
@@ -383,10 +384,6 @@ def _log_start_offsets(topic: Topic) -> dict[int, int]:
 
 #: The longest wait of a thread, within the limit of the system call.
 _LONGEST_WAIT_S = 3600.0
-
-
-def monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
 
 
 @dataclass(slots=True)

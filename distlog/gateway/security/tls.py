@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import re
 import ssl
@@ -183,3 +184,11 @@ def _rule(pattern: str, replacement: str, case: str) -> tuple[re.Pattern[str], s
     if max(map(int, _GROUP.findall(replacement)), default=0) > compiled.groups:
         raise InvalidConfigError("a replacement has a group that its pattern does not", replacement=replacement)
     return compiled, replacement, case
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches the address."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -35,18 +35,13 @@ from distlog.core.segments.producer_states import FirstBatch
 from distlog.core.segments.segment_reader import TopicHandle, topic_log
 from distlog.core.storage.parallel import Task, in_parallel
 from distlog.core.storage.storage import Storage
+from distlog.core.times import monotonic_ms
 from distlog.core.topic import Topic
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.protocol.error_codes import AccessDeniedError, UnknownTopicIdError, error_code
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.topics.gathered_appends import GatheredAppends, RequestedBatches, Results
-from distlog.gateway.topics.partition import (
-    FailedBatches,
-    Fence,
-    Partition,
-    RefreshingTopic,
-    monotonic_ms,
-)
+from distlog.gateway.topics.partition import FailedBatches, Fence, Partition, RefreshingTopic
 from distlog.gateway.topics.topic_index import LOOK_MS, TopicIndex, TopicSummary, client_id
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import struct
 import threading
-import time
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -36,6 +35,7 @@ from distlog.core.read.fetch import FetchedBatches, fetch, fetch_committed, fetc
 from distlog.core.segments.chunks import StoredBatches
 from distlog.core.segments.producer_states import FirstBatch, aborted_between, last_stable_offset
 from distlog.core.storage.locks_and_pages import WatchedPage
+from distlog.core.times import monotonic_ms
 from distlog.core.topic import Topic
 from distlog.core.write.engine import producer_entries
 
@@ -380,7 +380,3 @@ class RefreshingTopic:
             )
             self._commit_paths = snapshot, newest, following
         return os.path.exists(following) or not os.path.exists(newest)
-
-
-def monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000

@@ -18,7 +18,7 @@ from distlog.core.commits.snapshot_loader import CommitFiles, SnapshotLoader
 from distlog.core.errors import StorageError
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
-from distlog.gateway.topics.partition import monotonic_ms
+from distlog.core.times import monotonic_ms
 
 
 class TopicIndex:
