@@ -404,15 +404,17 @@ def held_offset(state: PartitionState, partition: int, offset: int, options: Rea
     """Return `offset`, or the nearest bound of the log; with failOnDataLoss raises OffsetOutOfRangeError instead."""
     low, high = state.log_start_offset, state.log_end_offset
     if options.fail_on_data_loss and not low <= offset <= high:
-        raise OffsetOutOfRangeError(
+        text = (
             "the partition does not hold this offset: ask for one between its bounds, or set "
-            "failOnDataLoss=false to read the records that exist",
-            partition=partition,
-            offset=offset,
-            log_start_offset=low,
-            log_end_offset=high,
+            "failOnDataLoss=false to read the records that exist"
         )
+        raise out_of_range(text, state, partition, offset)
     return min(max(offset, low), high)
+
+
+def out_of_range(text: str, state: PartitionState, partition: int, offset: int) -> OffsetOutOfRangeError:
+    bounds = {"log_start_offset": state.log_start_offset, "log_end_offset": state.log_end_offset}
+    return OffsetOutOfRangeError(text, partition=partition, offset=offset, **bounds)
 
 
 def _range(

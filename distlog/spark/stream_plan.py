@@ -50,6 +50,7 @@ from distlog.spark.options import (
     held_offset,
     is_entry,
     offsets_json,
+    out_of_range,
     start_offset,
 )
 from distlog.spark.versions import (
@@ -477,7 +478,7 @@ class StreamOptions:
             max_offsets=options.integer("maxOffsetsPerTrigger", 1),
             max_bytes=options.integer("maxBytesPerTrigger", 1),
             min_offsets=options.integer("minOffsetsPerTrigger", 1),
-            max_delay_s=_duration_ms("maxTriggerDelay", options.text("maxTriggerDelay") or DEFAULT_DELAY) / 1000,
+            max_delay_s=_duration_ms(options.text("maxTriggerDelay") or DEFAULT_DELAY) / 1000,
         )
         if limits.min_offsets and limits.max_offsets and limits.min_offsets > limits.max_offsets:
             raise InvalidConfigError(
@@ -488,12 +489,12 @@ class StreamOptions:
         return cls(ReadOptions.parse(values, default_start=LATEST), limits)
 
 
-def _duration_ms(name: str, text: str) -> float:
+def _duration_ms(text: str) -> float:
     """Parse a duration as Spark writes it, `90s` or `15m`; a number alone is milliseconds."""
     match = re.fullmatch(r"(\d{1,12})\s*([a-z]*)", text.strip().lower(), re.ASCII)
     unit = _UNITS_MS.get(match[2] or "ms") if match else None
     if match is None or unit is None:
-        raise InvalidConfigError(f"option {name} must be a duration like 500ms, 90s, 15m or 1h", value=text)
+        raise InvalidConfigError("option maxTriggerDelay must be a duration like 500ms, 90s, 15m or 1h", value=text)
     return int(match[1]) * unit
 
 
@@ -636,7 +637,8 @@ class DataLoss:
         """Return the offset from which a stream at `offset` can continue: `offset`, or the nearest bound."""
         low, high = state.log_start_offset, state.log_end_offset
         if offset < low:
-            self.report(_out_of_range("records were deleted before the stream read them", state, partition, offset))
+            text = f"records were deleted before the stream read them: {_ADVICE}"
+            self.report(out_of_range(text, state, partition, offset))
         elif offset > high:
             self.report(_cut_off(state, partition, offset))
         return min(max(offset, low), high)
@@ -665,17 +667,7 @@ class DataLoss:
 
 def _cut_off(state: PartitionState, partition: int, offset: int) -> OffsetOutOfRangeError:
     text = "the log ends before what the stream has read, as after a power loss, which cuts off what was not synced"
-    return _out_of_range(text, state, partition, offset)
-
-
-def _out_of_range(text: str, state: PartitionState, partition: int, offset: int) -> OffsetOutOfRangeError:
-    return OffsetOutOfRangeError(
-        f"{text}: {_ADVICE}",
-        partition=partition,
-        offset=offset,
-        log_start_offset=state.log_start_offset,
-        log_end_offset=state.log_end_offset,
-    )
+    return out_of_range(f"{text}: {_ADVICE}", state, partition, offset)
 
 
 #: The least time between two refreshes of a snapshot of remote storage.

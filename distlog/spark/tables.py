@@ -28,7 +28,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from distlog.core import paths
 from distlog.core.commits.snapshot import PartitionState
-from distlog.core.errors import CommitConflictError, InvalidConfigError, OffsetOutOfRangeError, StorageError
+from distlog.core.errors import CommitConflictError, InvalidConfigError, StorageError
 from distlog.core.opening import open as open_topic
 from distlog.core.read.lookup import EARLIEST
 from distlog.core.schemas.decoding import OnError, ValueFormat
@@ -37,6 +37,7 @@ from distlog.core.storage.storage import parse_url
 from distlog.core.topic import Topic
 from distlog.spark.batch_source import schema_of
 from distlog.spark.frames import read, stream
+from distlog.spark.options import out_of_range
 from distlog.spark.stream_plan import Admission, Ends, Limits
 from distlog.spark.values import decode, quoted
 
@@ -508,13 +509,8 @@ def _start(mark: _Mark, number: int, state: PartitionState) -> int:
     # a partition that was added after the table was made begins at its first record
     offset = mark.offsets.get(number, 0 if mark.offsets else state.log_start_offset)
     if not state.log_start_offset <= offset <= state.log_end_offset:
-        raise OffsetOutOfRangeError(
-            "the records after the table's end were deleted from the topic: make another table",
-            partition=number,
-            offset=offset,
-            log_start_offset=state.log_start_offset,
-            log_end_offset=state.log_end_offset,
-        )
+        text = "the records after the table's end were deleted from the topic: make another table"
+        raise out_of_range(text, state, number, offset)
     return offset
 
 

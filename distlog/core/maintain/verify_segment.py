@@ -206,7 +206,8 @@ class IndexCheck(ABC):
         self._base, self._last = segment.stored_base_offset, segment.next_offset - segment.base_offset - 1
         self._exact = paths.is_own_stem(segment.stem)
         if len(data) % self.ENTRY.itemsize:
-            raise self._error(f"the length of the file is not a multiple of {self.ENTRY.itemsize}", len(data))
+            message = f"the length of the file is not a multiple of {self.ENTRY.itemsize}"
+            raise _error(message, part, segment, len(data))
         self._entries = np.frombuffer(data, self.ENTRY)
         self._next = 0
         self._mismatch: CorruptIndexError | None = None
@@ -253,11 +254,8 @@ class IndexCheck(ABC):
             raise self._wrong_entry("is out of order or range", int(bad.argmax()))
 
     def _wrong_entry(self, complaint: str, slot: int) -> CorruptIndexError:
-        return self._error(f"entry {slot} of the index {complaint}", slot * self.ENTRY.itemsize)
-
-    def _error(self, message: str, position: int) -> CorruptIndexError:
-        message, position = f"{message}: rebuild the index", self._part.begin + position
-        return CorruptIndexError(message, file=self._part.name, position=position, partition=self._segment.partition)
+        message = f"entry {slot} of the index {complaint}"
+        return _error(message, self._part, self._segment, slot * self.ENTRY.itemsize)
 
 
 class OffsetIndexCheck(IndexCheck):
@@ -317,7 +315,8 @@ class TimeIndexCheck(IndexCheck):
         last = int(self._timestamps[-1]) if len(self._timestamps) else NO_TIMESTAMP
         wrong = super().mismatch()
         if wrong is None and self._exact and last != self._newest:
-            return self._error("the index does not end with the largest timestamp", self._entries.nbytes)
+            message = "the index does not end with the largest timestamp"
+            return _error(message, self._part, self._segment, self._entries.nbytes)
         return wrong
 
 
@@ -368,7 +367,7 @@ class KeyIndexCheck:
         """The error if the index does not have the keys of its log; call it after the last batch."""
         if self._keys is None or self._keys.finish() == (self._data, self._segment.key_count):
             return None
-        return _error("the key index does not fit its log", ".keyindex", self._part, self._segment, 0)
+        return _error("the key index does not fit its log", self._part, self._segment, 0)
 
 
 #: The checks of Kafka's indexes.
@@ -416,10 +415,10 @@ def _find(
     try:
         data = reader.storage.read(*part.range(0, end)) if size else b""
     except FileNotFoundError:
-        return IndexFile(suffix, b"", "missing", _error("the index file is missing", suffix, part, segment, 0), None)
+        return IndexFile(suffix, b"", "missing", _error("the index file is missing", part, segment, 0), None)
     if len(data) != size:
         message = "the size of the index file differs from its segment's metadata"
-        error = _error(message, suffix, part, segment, min(len(data), size))
+        error = _error(message, part, segment, min(len(data), size))
         return IndexFile(suffix, data, "truncated" if len(data) < size else "corrupted", error, None)
     wrong_checksum = checksum_error(segment, suffix, part, crc32c(data))
     state: State = "corrupted" if wrong_checksum else "fine"
@@ -429,7 +428,7 @@ def _find(
         return IndexFile(suffix, data, "corrupted", error, None)
 
 
-def _error(message: str, suffix: str, part: Part, segment: SegmentInfo, position: int) -> CorruptIndexError:
+def _error(message: str, part: Part, segment: SegmentInfo, position: int) -> CorruptIndexError:
     message = f"{message}: {remedy(segment)}"
     return CorruptIndexError(message, file=part.name, position=part.begin + position, partition=segment.partition)
 

@@ -7,6 +7,7 @@ import io
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -86,11 +87,9 @@ class SegmentWriter:
         self._is_aborted = False
 
     def append(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> None:
-        try:
+        with self._rows_of_partition():
             for encoded in self._encoder.append(source, rows):
                 self._write(encoded)
-        except InvalidRecordError as error:
-            raise self._in_partition(error) from None
 
     @property
     def is_uploading(self) -> bool:
@@ -101,10 +100,8 @@ class SegmentWriter:
         """Make all durable; returns the segments, each from offset 0 on. The commit sets times of LogAppendTime."""
         if self._is_aborted:
             raise StorageError("cannot close: the segment was aborted", partition=self._partition)
-        try:
+        with self._rows_of_partition():
             self._write(self._encoder.finish())
-        except InvalidRecordError as error:
-            raise self._in_partition(error) from None
         self._seal()
         return self._sealed
 
@@ -114,9 +111,14 @@ class SegmentWriter:
         if self._segment is not None:
             self._segment.abort()
 
-    def _in_partition(self, error: InvalidRecordError) -> InvalidRecordError:
-        row = error.details.pop("row")
-        return InvalidRecordError(error.message, partition=self._partition, row_of_partition=row, **error.details)
+    @contextmanager
+    def _rows_of_partition(self) -> Iterator[None]:
+        try:
+            yield
+        except InvalidRecordError as error:
+            row = error.details.pop("row")
+            details = {"partition": self._partition, "row_of_partition": row, **error.details}
+            raise InvalidRecordError(error.message, **details) from None
 
     def _write(self, encoded: EncodedBatches) -> None:
         batches, data = encoded.batches, np.frombuffer(encoded.data, np.uint8)
@@ -162,9 +164,7 @@ class SegmentWriter:
 
     def _seal(self) -> None:
         if self._segment is not None:
-            sealed = self._segment.seal(self._clock())
-            waits = self._config.message_timestamp_type == "LogAppendTime"
-            self._sealed.append(dataclasses.replace(sealed, append_time_ms=BY_COMMIT) if waits else sealed)
+            self._sealed.append(self._segment.seal_appended(self._clock()))
             self._segment = None
 
 
@@ -403,6 +403,7 @@ class SegmentFile:
         self._storage, self._topic, self._partition, self._stem = storage, topic, partition, stem
         self._part_bytes = part_bytes
         self._segment_bytes = config.segment_size
+        self._has_append_times = config.message_timestamp_type == "LogAppendTime"
         self._log = LogDescription(
             interval_bytes=config.index_interval_bytes,
             index_bytes=config.segment_index_bytes,
@@ -475,7 +476,7 @@ class SegmentFile:
     def _release_held(self) -> list[Buffer]:
         held, self._held = self._held, []
         if self._bundles:
-            self._bundles.hold(-sum(memoryview(buffer).nbytes for buffer in held))
+            self._bundles.hold(-_size(held))
         return held
 
     def seal(self, now_ms: int) -> SegmentInfo:
@@ -490,6 +491,11 @@ class SegmentFile:
             self._stream.close()
         self._storage.put_many({self._name(suffix): data for suffix, data in files.items() if data})
         return dataclasses.replace(described, first_unstable_offset=NO_OFFSET)
+
+    def seal_appended(self, now_ms: int) -> SegmentInfo:
+        """Seal a segment of new records, which get their times of LogAppendTime from the commit."""
+        sealed = self.seal(now_ms)
+        return dataclasses.replace(sealed, append_time_ms=BY_COMMIT) if self._has_append_times else sealed
 
     def abort(self) -> None:
         if self._stream is not None:
@@ -641,7 +647,7 @@ def _segments(
         if segment is not None and not (
             segment.room(valid.rows, np.array([segment.next_offset])) and time.room(valid.rows, now_ms)
         ):
-            yield WrittenSegment(_sealed_info(handle, snapshot, segment), held)
+            yield WrittenSegment(segment.seal_appended(handle.clock()), held)
             segment, held = None, []
         if segment is None:
             stem = paths.new_stem(snapshot.version, handle.new_id())
@@ -652,10 +658,4 @@ def _segments(
         segment.write(valid.data, valid.rows, base, newest, np.array([valid.min_timestamp]))
         held.append(valid)
     if segment is not None:
-        yield WrittenSegment(_sealed_info(handle, snapshot, segment), held)
-
-
-def _sealed_info(handle: TopicHandle, snapshot: Snapshot, segment: SegmentFile) -> SegmentInfo:
-    sealed = segment.seal(handle.clock())
-    waits = snapshot.config.message_timestamp_type == "LogAppendTime"
-    return dataclasses.replace(sealed, append_time_ms=BY_COMMIT) if waits else sealed
+        yield WrittenSegment(segment.seal_appended(handle.clock()), held)
