@@ -90,7 +90,7 @@ class DistlogDataSource(DataSource):
             DistlogStreamReader,
             RefusedStreamReader,
             StreamOptions,
-            WholeStreamReader,
+            UnlimitedStreamReader,
         )
 
         exclude_from_gc()
@@ -106,7 +106,7 @@ class DistlogDataSource(DataSource):
         if HAS_ADMISSION:
             return DistlogStreamReader(options, schema)
         check_pyspark(not options.limits.are_set, "a limit of micro-batches", "4.2", ": leave the option out")
-        return WholeStreamReader(options, schema)
+        return UnlimitedStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from distlog.spark.sink import DistlogWriter, WriteOptions

@@ -344,18 +344,18 @@ def _time(name: str, text: str, *, round_up: bool = True) -> int:
 
 def read_bounds(reader: SegmentReader, snapshot: Snapshot, options: ReadOptions) -> dict[int, tuple[int, int]]:
     """Resolve the options at `snapshot` to offsets (start, end) by partition."""
-    partitions = chosen_partitions(snapshot, options)
+    partitions = selected_partitions(snapshot, options)
     for bound in (options.start, options.end):
         bound.check(options.storage.name, partitions)
-    starts = first_of_times(reader, snapshot, partitions, options.start)
-    ends = first_of_times(reader, snapshot, partitions, options.end)
+    starts = first_records(reader, snapshot, partitions, options.start)
+    ends = first_records(reader, snapshot, partitions, options.end)
     return {
         number: _range(snapshot.partitions[number], number, options, starts.get(number), ends.get(number))
         for number in partitions
     }
 
 
-def chosen_partitions(snapshot: Snapshot, options: ReadOptions) -> list[int]:
+def selected_partitions(snapshot: Snapshot, options: ReadOptions) -> list[int]:
     """Return the selected partitions, ascending. Raises InvalidConfigError if the topic lacks one."""
     name = options.storage.name
     if options.subscribed not in (None, name):
@@ -375,10 +375,10 @@ def chosen_partitions(snapshot: Snapshot, options: ReadOptions) -> list[int]:
     return sorted(assigned)
 
 
-def first_of_times(
+def first_records(
     reader: SegmentReader, snapshot: Snapshot, partitions: Collection[int], bound: Bound
 ) -> Mapping[int, OffsetAndTime | None]:
-    """Return by partition the first record at or after the bound's time; nothing for a bound of offsets."""
+    """Return by partition the first record at or after the bound's time, or {} for a bound of offsets."""
     if bound.kind == "offset":
         return {}
     return offsets_for_times(reader, snapshot.partitions, {number: bound.of(number) for number in partitions})
@@ -400,7 +400,7 @@ def start_offset(
     raise InvalidConfigError(text, partition=partition, timestamp=value)
 
 
-def held_offset(state: PartitionState, partition: int, offset: int, options: ReadOptions) -> int:
+def offset_in_log(state: PartitionState, partition: int, offset: int, options: ReadOptions) -> int:
     """Return `offset`, or the nearest bound of the log; with failOnDataLoss raises OffsetOutOfRangeError instead."""
     low, high = state.log_start_offset, state.log_end_offset
     if options.fail_on_data_loss and not low <= offset <= high:
@@ -408,11 +408,11 @@ def held_offset(state: PartitionState, partition: int, offset: int, options: Rea
             "the partition does not hold this offset: ask for one between its bounds, or set "
             "failOnDataLoss=false to read the records that exist"
         )
-        raise out_of_range(text, state, partition, offset)
+        raise out_of_range_error(text, state, partition, offset)
     return min(max(offset, low), high)
 
 
-def out_of_range(text: str, state: PartitionState, partition: int, offset: int) -> OffsetOutOfRangeError:
+def out_of_range_error(text: str, state: PartitionState, partition: int, offset: int) -> OffsetOutOfRangeError:
     bounds = {"log_start_offset": state.log_start_offset, "log_end_offset": state.log_end_offset}
     return OffsetOutOfRangeError(text, partition=partition, offset=offset, **bounds)
 
@@ -437,4 +437,4 @@ def _range(
         if end == EARLIEST:
             raise InvalidConfigError(f"option {bound.option} cannot be earliest in a batch read", partition=partition)
         end = state.log_end_offset if end == LATEST else end
-    return held_offset(state, partition, start, options), held_offset(state, partition, end, options)
+    return offset_in_log(state, partition, start, options), offset_in_log(state, partition, end, options)

@@ -45,12 +45,12 @@ from distlog.spark.options import (
     STREAM_NAMES,
     Options,
     ReadOptions,
-    chosen_partitions,
-    first_of_times,
-    held_offset,
+    first_records,
     is_entry,
+    offset_in_log,
     offsets_json,
-    out_of_range,
+    out_of_range_error,
+    selected_partitions,
     start_offset,
 )
 from distlog.spark.versions import (
@@ -61,6 +61,13 @@ from distlog.spark.versions import (
     ReadMinRows,
     SupportsTriggerAvailableNow,
 )
+
+_log = logging.getLogger("distlog")
+
+#: An offset of the stream, as Spark passes and stores it.
+Json = Mapping[str, Any]
+
+_CONTINUE_ADVICE = "start again with a new checkpoint, or set failOnDataLoss=false to read the records that exist"
 
 
 class DistlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -77,11 +84,11 @@ class DistlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_plan": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        # a constant: `latestOffset` resolves the options, and stores the start in its result
-        return dict(INITIAL)
+        # a constant: `latestOffset` resolves the start by the options, and its result stores the start
+        return dict(INITIAL_OFFSET)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return one of the limits, which Spark passes to `latestOffset`; there all limits apply."""
+        """Return one of the limits. Spark passes it to `latestOffset`, which applies all limits."""
         limits = self._limits
         if limits.max_offsets is not None:
             return ReadMaxRows(limits.max_offsets)
@@ -90,17 +97,17 @@ class DistlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limits.min_offsets is None else ReadMinRows(limits.min_offsets)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        self._planner.freeze()
+        self._planner.fix_end()
 
-    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the end of the batch from `start` on; `start` without new records."""
-        return dict(self._planner.next_end(start, limited=not isinstance(limit, ReadAllAvailable)))
+    def latestOffset(self, start: Json, limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return the end of the batch from `start` on, or `start` if there are no new records."""
+        return dict(self._planner.next_batch_end(start, limited=not isinstance(limit, ReadAllAvailable)))
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the newest offsets, for the lag in Spark's progress; sends no request."""
-        return dict(self._planner.head())
+        return dict(self._planner.end_and_lag())
 
-    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
+    def partitions(self, start: Json, end: Json) -> list[InputPartition]:
         return list(self._planner.splits(start, end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -130,76 +137,78 @@ class RefusedStreamReader(DistlogStreamReader):
         raise self._error
 
 
-class WholeStreamReader(DistlogStreamReader):
-    """A stream for a Spark before 4.2, which requests the topic's end and does not pass the start of a batch."""
+class UnlimitedStreamReader(DistlogStreamReader):
+    """A stream for Spark before 4.2, which has no limits of batches, and passes no start to `latestOffset`."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Report an impossible start here, since `latestOffset` gets no start."""
+        """Return a constant, or raise if the start is impossible: `latestOffset` doesn't know whether it is used."""
         self._planner.check_start()
         return super().initialOffset()
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 - Spark's name
         """Return the end of the log, where the next batch ends."""
-        return dict(self._planner.whole_end())
+        return dict(self._planner.log_end())
 
-    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
-        self._planner.check_same_topic(start, end)
+    def partitions(self, start: Json, end: Json) -> list[InputPartition]:
+        self._planner.report_recreated_topic(start, end)
         return super().partitions(start, end)
 
 
 class StreamPlan:
-    """The driver's part of one stream: it keeps the topic's snapshot from batch to batch. `clock` gives seconds."""
+    """Plans the batches of one stream, in the driver, with the topic's newest snapshot. `clock` gives seconds."""
 
     def __init__(self, options: StreamOptions, clock: Callable[[], float]) -> None:
         self._options, self._name = options.read, options.read.storage.name
         self._topic = WatchedTopic(options.read.storage, clock)
         self._admission = Admission(options.limits, clock)
         self._loss = DataLoss(options.read.fail_on_data_loss)
-        self._heads: dict[int, tuple[PartitionState, int]] = {}
-        self._first: StreamOffset | None = None
-        self._target: StreamOffset | None = None
-        self._last_end: Json = INITIAL
+        self._stable_ends: dict[int, tuple[PartitionState, int]] = {}
+        self._start_offset: StreamOffset | None = None
+        self._fixed_end: StreamOffset | None = None
+        self._last_batch_end: Json = INITIAL_OFFSET
 
-    def freeze(self) -> None:
-        self._target = self._head(self._topic.refreshed())
+    def fix_end(self) -> None:
+        """Make the current end of the log the end of the stream."""
+        self._fixed_end = self._log_end(self._topic.refreshed())
 
-    def head(self) -> Json:
-        """Return the end of the log as of the last refresh, or the stream's end, and the unread offsets and bytes."""
+    def end_and_lag(self) -> Json:
+        """Return the stream's end if it is fixed, else the log's end at the last refresh, with the unread amounts."""
         snapshot = self._topic.latest
-        head, planned = self._target or self._head(snapshot), StreamOffset.parse(self._last_end)
-        value = head.to_json()
-        if planned is None or not head.topic_id == planned.topic_id == snapshot.topic_id:
+        end, last_batch_end = self._fixed_end or self._log_end(snapshot), StreamOffset.parse(self._last_batch_end)
+        value = end.to_json()
+        if last_batch_end is None or not end.topic_id == last_batch_end.topic_id == snapshot.topic_id:
             return value
         unread = {}
-        for number, end in head.offsets.items():
-            first = snapshot.partitions[number].log_start_offset
-            if (position := max(planned.offsets.get(number, first), first)) < end:
-                unread[number] = position, end
-        records = {number: end - start for number, (start, end) in unread.items()}
+        for number, end_offset in end.offsets.items():
+            log_start = snapshot.partitions[number].log_start_offset
+            if (next_offset := max(last_batch_end.offsets.get(number, log_start), log_start)) < end_offset:
+                unread[number] = next_offset, end_offset
+        counts = {number: end - start for number, (start, end) in unread.items()}
         sizes = {number: log_bytes(snapshot.partitions[number].segments, *span) for number, span in unread.items()}
-        backlogs = {OFFSETS_BEHIND: records, BYTES_BEHIND: sizes}
-        return {**value, **{name: offsets_json(head.topic, ends) for name, ends in backlogs.items()}}
+        lags = {OFFSETS_BEHIND: counts, BYTES_BEHIND: sizes}
+        return {**value, **{name: offsets_json(end.topic, by_partition) for name, by_partition in lags.items()}}
 
-    def next_end(self, start: Json, *, limited: bool) -> Json:
-        """Return the end of the batch from `start` on; `start` if there is nothing to read."""
-        self._last_end = end = self._next_end(start, limited=limited)
+    def next_batch_end(self, start: Json, *, limited: bool) -> Json:
+        """Return the end of the batch from `start` on, or `start` if there is nothing to read."""
+        self._last_batch_end = end = self._plan_batch_end(start, limited=limited)
         return end
 
-    def _next_end(self, start: Json, *, limited: bool) -> Json:
+    def _plan_batch_end(self, start: Json, *, limited: bool) -> Json:
         snapshot = self._topic.refreshed()
-        previous = offset_in(start, self._name, snapshot)
+        previous = parse_offset(start, self._name, snapshot)
         if previous and "version" not in start:
             # the checkpoint of Spark's Kafka source becomes one of this source, even without new records
             start = previous.to_json()
-        position = previous or self._start(snapshot)
-        if _was_deleted(snapshot, position) or self._has_missed_its_end(snapshot):
-            self._loss.report_other_topic(self._name, snapshot, position.topic)
-            if snapshot.dropped or self._has_missed_its_end(snapshot):
+        batch_start = previous or self._resolve_start(snapshot)
+        if _topic_was_deleted(snapshot, batch_start) or self._fixed_end_was_deleted(snapshot):
+            self._loss.report_other_topic(self._name, snapshot, batch_start.topic)
+            if snapshot.dropped or self._fixed_end_was_deleted(snapshot):
                 return start
-            position = StreamOffset(self._name, snapshot.topic_id, {})
-        starts = position.offsets if previous is None else self._starts(snapshot, position, previous)
-        available = self._available(snapshot, {**position.offsets, **starts})
-        if limited and self._target is None and self._admission.waits(available) and previous:
+            batch_start = StreamOffset(self._name, snapshot.topic_id, {})
+        is_same_topic = previous is not None and previous.topic_id == snapshot.topic_id
+        starts = self._new_starts(snapshot, batch_start, is_same_topic) if previous else batch_start.offsets
+        available = self._available(snapshot, {**batch_start.offsets, **starts})
+        if limited and self._fixed_end is None and self._admission.should_wait(available) and previous:
             return start
         ends = {number: end for number, (_, end) in available.items()}
         if limited:
@@ -208,103 +217,109 @@ class StreamPlan:
             return start
         return StreamOffset(self._name, snapshot.topic_id, ends, starts).to_json()
 
-    def whole_end(self) -> Json:
+    def log_end(self) -> Json:
         """Return the end of a batch up to the log's end, for a Spark that does not pass the batch's start."""
         snapshot = self._topic.refreshed()
         if snapshot.dropped:
-            raise TopicNotFoundError(f"the stream's topic was dropped: {_ADVICE}", topic=self._name)
-        if self._first is None:
+            raise TopicNotFoundError(f"the stream's topic was dropped: {_CONTINUE_ADVICE}", topic=self._name)
+        start = self._start_offset
+        if start is None:
             # the stream may continue from its checkpoint, and then needs no start
             with suppress(InvalidConfigError, OffsetOutOfRangeError):
-                self._start(snapshot)
-        first = self._first.offsets if self._first and self._first.topic_id == snapshot.topic_id else {}
-        return dataclasses.replace(self._head(snapshot), first=first).to_json()
+                start = self._resolve_start(snapshot)
+        first = start.offsets if start and start.topic_id == snapshot.topic_id else {}
+        return dataclasses.replace(self._log_end(snapshot), first=first).to_json()
 
-    def check_same_topic(self, start: Json, end: Json) -> None:
-        """Report a topic that was created again between the two offsets; raises as `next_end`."""
+    def report_recreated_topic(self, start: Json, end: Json) -> None:
+        """Report data loss if the topic was created again between the two offsets."""
         snapshot = self._topic.latest
-        previous, last = (offset_in(offset, self._name, snapshot) for offset in (start, end))
-        if previous and last and previous.topic_id != last.topic_id:
-            self._loss.report_other_topic(self._name, snapshot, previous.topic)
+        start_offset, end_offset = (parse_offset(value, self._name, snapshot) for value in (start, end))
+        if start_offset and end_offset and start_offset.topic_id != end_offset.topic_id:
+            self._loss.report_other_topic(self._name, snapshot, start_offset.topic)
 
     def check_start(self) -> None:
         """Raise InvalidConfigError or OffsetOutOfRangeError if the stream cannot begin at its start."""
-        self._start(self._topic.refreshed())
+        self._resolve_start(self._topic.refreshed())
 
     def splits(self, start: Json, end: Json) -> list[StreamSplit]:
-        """Return the splits of the batch from `start` (in) to `end` (out); the same records each time."""
+        """Return the splits of the batch from `start` to `end` (exclusive), with the same records each time."""
         snapshot = self._topic.latest
-        previous, last = (offset_in(offset, self._name, snapshot) for offset in (start, end))
-        if last is None or previous == last:
+        start_offset, end_offset = (parse_offset(value, self._name, snapshot) for value in (start, end))
+        if end_offset is None or start_offset == end_offset:
             return []
-        if _was_deleted(snapshot, last):
-            self._loss.report_other_topic(self._name, snapshot, last.topic)
+        if _topic_was_deleted(snapshot, end_offset):
+            self._loss.report_other_topic(self._name, snapshot, end_offset.topic)
             return []
-        previous_offsets = previous.offsets if previous and previous.topic_id == last.topic_id else {}
-        if previous is None and "version" not in end:
+        if start_offset is None and "version" not in end:
             # Spark's Kafka source stores the start of its first batch in another file
             raise InvalidConfigError(
                 "the first batch of this checkpoint was started by Spark's Kafka source and is not done: finish it "
                 "there, or choose another checkpointLocation",
-                topic=last.topic,
+                topic=end_offset.topic,
             )
-        # a new partition of the batch begins at its first record, as in Spark's Kafka source
-        first_offsets = {} if previous else last.first
-        starts = {**dict.fromkeys(last.offsets, 0), **first_offsets, **previous_offsets, **last.starts}
-        bounds = self._bounds(snapshot, starts, last)
+        # a partition without a start is new, and begins at its first record, as in Spark's Kafka source
+        starts = dict.fromkeys(end_offset.offsets, 0)
+        if start_offset is None:
+            starts |= end_offset.first
+        elif start_offset.topic_id == end_offset.topic_id:
+            starts |= start_offset.offsets
+        bounds = self._bounds(snapshot, {**starts, **end_offset.starts}, end_offset)
         slices, isolation = plan_slices(self._topic.reader, snapshot, bounds, self._options.isolation)
         size = SplitSize(os.cpu_count() or 1, self._options.min_partitions, self._options.max_records)
         return [StreamSplit(snapshot.name, group, isolation) for group in split(slices, size)]
 
-    def _start(self, snapshot: Snapshot) -> StreamOffset:
+    def _resolve_start(self, snapshot: Snapshot) -> StreamOffset:
         """Return the start of the stream by the options, resolved once, since the latest offset changes."""
-        if snapshot.dropped or self._has_missed_its_end(snapshot):
+        if snapshot.dropped or self._fixed_end_was_deleted(snapshot):
             raise TopicNotFoundError("the topic was dropped: start the query when it exists", topic=self._name)
-        if self._first is None or self._first.topic_id != snapshot.topic_id:
-            partitions = chosen_partitions(snapshot, self._options)
+        if self._start_offset is None or self._start_offset.topic_id != snapshot.topic_id:
+            partitions = selected_partitions(snapshot, self._options)
             self._options.start.check(self._name, partitions)
-            records = first_of_times(self._topic.reader, snapshot, partitions, self._options.start)
+            records = first_records(self._topic.reader, snapshot, partitions, self._options.start)
             states = snapshot.partitions
             starts = {
-                number: self._start_offset(states[number], number, records.get(number)) for number in partitions
+                number: self._partition_start(states[number], number, records.get(number)) for number in partitions
             }
-            self._first = StreamOffset(self._name, snapshot.topic_id, starts)
-        return self._first
+            self._start_offset = StreamOffset(self._name, snapshot.topic_id, starts)
+        return self._start_offset
 
-    def _start_offset(self, state: PartitionState, partition: int, first_record: OffsetAndTime | None) -> int:
+    def _partition_start(self, state: PartitionState, partition: int, first_record: OffsetAndTime | None) -> int:
         readable = dataclasses.replace(state, log_end_offset=self._readable_end(state, partition))
         offset = start_offset(readable, partition, self._options, first_record)
-        return held_offset(state, partition, offset, self._options)
+        return offset_in_log(state, partition, offset, self._options)
 
-    def _starts(self, snapshot: Snapshot, position: StreamOffset, previous: StreamOffset) -> dict[int, int]:
-        """Return the log starts of the partitions that are new to the stream."""
+    def _new_starts(self, snapshot: Snapshot, batch_start: StreamOffset, is_same_topic: bool) -> dict[int, int]:
+        """Return the log starts of the partitions that are new to the stream; reports what was deleted from them."""
         states = snapshot.partitions
-        new = [number for number in chosen_partitions(snapshot, self._options) if number not in position.offsets]
-        if position is previous:
-            return {number: self._loss.check_start(states[number], number, 0) for number in new}
+        new = [number for number in selected_partitions(snapshot, self._options) if number not in batch_start.offsets]
+        if is_same_topic:
+            return {number: self._loss.start_in_log(states[number], number, 0) for number in new}
+        # the loss of the former topic, which is reported, includes all its partitions
         return {number: states[number].log_start_offset for number in new}
 
-    def _available(self, snapshot: Snapshot, positions: Mapping[int, int]) -> Ranges:
-        partitions = set(chosen_partitions(snapshot, self._options))
+    def _available(self, snapshot: Snapshot, next_offsets: Mapping[int, int]) -> Ranges:
+        """Return the offsets (next, end) that the stream can read, by partition."""
+        partitions = set(selected_partitions(snapshot, self._options))
         ranges = {}
-        for number, position in positions.items():
+        for number, next_offset in next_offsets.items():
             if number not in partitions:
                 self._loss.report_missing_partition(self._name, number)
                 continue
             state = snapshot.partitions[number]
-            low = self._loss.check_start(state, number, position)
+            start = self._loss.start_in_log(state, number, next_offset)
             end = self._readable_end(state, number)
-            if self._target:
-                end = min(end, self._target.offsets.get(number, 0))
-            ranges[number] = low, max(low, end)
+            if self._fixed_end:
+                end = min(end, self._fixed_end.offsets.get(number, 0))
+            ranges[number] = start, max(start, end)
         return ranges
 
-    def _has_missed_its_end(self, snapshot: Snapshot) -> bool:
-        return self._target is not None and _was_deleted(snapshot, self._target)
+    def _fixed_end_was_deleted(self, snapshot: Snapshot) -> bool:
+        return self._fixed_end is not None and _topic_was_deleted(snapshot, self._fixed_end)
 
-    def _bounds(self, snapshot: Snapshot, starts: Mapping[int, int], last: StreamOffset) -> Ranges:
+    def _bounds(self, snapshot: Snapshot, starts: Mapping[int, int], end_offset: StreamOffset) -> Ranges:
+        """Return the offsets (start, end) of a planned batch that the log still has, by partition."""
         bounds = {}
-        for number, end in last.offsets.items():
+        for number, end in end_offset.offsets.items():
             start = starts.get(number, end)
             if start >= end:
                 continue
@@ -312,36 +327,38 @@ class StreamPlan:
                 self._loss.report_missing_partition(self._name, number)
                 continue
             state = snapshot.partitions[number]
-            low, high = self._loss.check_start(state, number, start), self._loss.check_end(state, number, end)
-            if high > self._readable_end(state, number):
+            start, end = self._loss.start_in_log(state, number, start), self._loss.end_in_log(state, number, end)
+            if end > self._readable_end(state, number):
                 text = (
                     "the unfinished batch reaches into an open transaction: finish it with the option that it "
                     "started with, kafka.isolation.level=read_uncommitted"
                 )
-                raise InvalidConfigError(text, partition=number, offset=high)
-            bounds[number] = low, max(low, high)
+                raise InvalidConfigError(text, partition=number, offset=end)
+            bounds[number] = start, max(start, end)
         return bounds
 
-    def _head(self, snapshot: Snapshot) -> StreamOffset:
+    def _log_end(self, snapshot: Snapshot) -> StreamOffset:
         # a dropped topic has no partitions to choose
-        partitions = [] if snapshot.dropped else chosen_partitions(snapshot, self._options)
+        partitions = [] if snapshot.dropped else selected_partitions(snapshot, self._options)
         ends = {number: self._readable_end(snapshot.partitions[number], number) for number in partitions}
         return StreamOffset(self._name, snapshot.topic_id, ends)
 
     def _readable_end(self, state: PartitionState, partition: int) -> int:
         if self._options.isolation == "read_uncommitted":
             return state.log_end_offset
-        head = self._heads.get(partition)
-        if head is None or head[0] is not state:
-            head = self._heads[partition] = state, last_stable_offset(self._topic.reader, state)
-        return head[1]
+        cached_state, stable_end = self._stable_ends.get(partition, (None, 0))
+        if cached_state is not state:
+            stable_end = last_stable_offset(self._topic.reader, state)
+            self._stable_ends[partition] = state, stable_end
+        return stable_end
 
 
 #: The version of an offset's JSON, which Spark keeps in the checkpoint and compares as text.
 FORMAT = 1
 #: The start of a stream. A constant, since Spark requests the start several times, also after a restart.
-INITIAL: Mapping[str, Any] = {"version": FORMAT, "initial": True}
-#: Spark's progress shows these numbers by partition; named as the metrics of Spark's Kafka source.
+INITIAL_OFFSET: Json = {"version": FORMAT, "initial": True}
+_START_FIELDS = ("starts", "first")
+#: Names of the unread amounts by partition in Spark's progress, as in Spark's Kafka source.
 OFFSETS_BEHIND, BYTES_BEHIND = "offsetsBehindLatest", "bytesBehindLatest"
 
 
@@ -352,9 +369,9 @@ class StreamOffset:
         {"version": 1, "topicId": "...", "offsets": {"clicks": {"0": 23, "1": 7}}, "starts": {"clicks": {"1": 0}}}
 
     `starts` has the starts of partitions that the previous offset lacks: a replayed batch reads the same records,
-    even if its options now mean other offsets. A Spark before 4.2 does not pass the previous offset: there `first`
-    has the starts of a stream that began here instead. A checkpoint of Spark's Kafka source has `offsets` alone, as
-    {"clicks": {"0": 23}}: its topic_id is "", and it is taken to be of the current topic.
+    even if its options now mean other offsets. Spark before 4.2 passes no previous offset: then `first` has the start
+    of the stream instead, in case this offset ends the first batch. An offset of Spark's Kafka source has only
+    {"clicks": {"0": 23}}: its topic_id is "", and distlog assumes the current topic.
     """
 
     topic: str
@@ -366,33 +383,31 @@ class StreamOffset:
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object; equal offsets give equal texts."""
         value = {"version": FORMAT, "topicId": self.topic_id, "offsets": offsets_json(self.topic, self.offsets)}
-        more = {"starts": self.starts, "first": self.first}
-        return value | {
-            name: offsets_json(self.topic, offsets_by_partition)
-            for name, offsets_by_partition in more.items()
-            if offsets_by_partition
-        }
+        starts_by_field = zip(_START_FIELDS, (self.starts, self.first), strict=True)
+        return value | {name: offsets_json(self.topic, starts) for name, starts in starts_by_field if starts}
 
     @classmethod
-    def parse(cls, value: Mapping[str, Any]) -> StreamOffset | None:
-        """Return the offset in a JSON object; None for INITIAL."""
-        if value == INITIAL:
+    def parse(cls, value: Json) -> StreamOffset | None:
+        """Return the offset in a JSON object; None for INITIAL_OFFSET."""
+        if value == INITIAL_OFFSET:
             return None
         version = value.get("version")
         if type(version) is int and version > FORMAT:
             raise UnsupportedVersionError("a newer distlog wrote this checkpoint: upgrade", version=version)
         if "version" not in value:
-            return cls(_topic_of_kafka(value), "", _parsed(value, value)[1])
+            _check_one_topic(value)
+            topic, offsets = _topic_and_offsets(value, value)
+            return cls(topic, "", offsets)
         topic_id = value.get("topicId")
         if version != FORMAT or not isinstance(topic_id, str) or not topic_id:
-            raise _foreign(value)
-        topic, offsets = _parsed(value.get("offsets"), value)
-        more = {name: _parsed(value[name], value)[1] for name in ("starts", "first") if name in value}
-        return cls(topic, topic_id, offsets, **more)
+            raise _foreign_checkpoint_error(value)
+        topic, offsets = _topic_and_offsets(value.get("offsets"), value)
+        starts, first = (_topic_and_offsets(value[name], value)[1] if name in value else {} for name in _START_FIELDS)
+        return cls(topic, topic_id, offsets, starts, first)
 
 
-def offset_in(value: Mapping[str, Any], name: str, snapshot: Snapshot) -> StreamOffset | None:
-    """Return the offset in a JSON object; an offset of Spark's Kafka source becomes one of the current topic."""
+def parse_offset(value: Json, name: str, snapshot: Snapshot) -> StreamOffset | None:
+    """Return the offset in a JSON object; an offset of Spark's Kafka source gets the id of the current topic."""
     offset = StreamOffset.parse(value)
     if offset is None or offset.topic_id:
         return offset
@@ -402,34 +417,34 @@ def offset_in(value: Mapping[str, Any], name: str, snapshot: Snapshot) -> Stream
     return dataclasses.replace(offset, topic_id=snapshot.topic_id)
 
 
-def _topic_of_kafka(value: Mapping[str, Any]) -> str:
-    """Return the topic of an offset of Spark's Kafka source. Raises InvalidConfigError for several topics."""
+def _check_one_topic(value: Json) -> None:
+    """Raise InvalidConfigError for an offset of Spark's Kafka source that has several topics."""
     if len(value) > 1 and all(isinstance(offsets, dict) for offsets in value.values()):
         raise InvalidConfigError(
-            "the checkpoint is of Spark's Kafka source, and about several topics: a stream reads one, so begin a "
-            "query for each, with startingOffsets from this",
+            "the checkpoint is of Spark's Kafka source, and about several topics: start a query for each topic, with "
+            "startingOffsets from this checkpoint's offset",
             offset=str(value)[:200],
         )
-    return next(iter(value), "")
 
 
-def _parsed(stored: Any, value: Mapping[str, Any]) -> tuple[str, dict[int, int]]:
-    if not isinstance(stored, dict) or len(stored) != 1:
-        raise _foreign(value)
-    ((topic, offsets),) = stored.items()
+def _topic_and_offsets(by_topic: Any, value: Json) -> tuple[str, dict[int, int]]:
+    """Return the topic and the offsets in a part of the offset `value`, which an error shows."""
+    if not isinstance(by_topic, dict) or len(by_topic) != 1:
+        raise _foreign_checkpoint_error(value)
+    ((topic, offsets),) = by_topic.items()
     if not isinstance(offsets, dict) or not all(is_entry(*entry) and entry[1] >= 0 for entry in offsets.items()):
-        raise _foreign(value)
+        raise _foreign_checkpoint_error(value)
     return topic, {int(number): offset for number, offset in offsets.items()}
 
 
-def _foreign(value: Mapping[str, Any]) -> InvalidConfigError:
+def _foreign_checkpoint_error(value: Json) -> InvalidConfigError:
     return InvalidConfigError(
         "the checkpoint holds no offset of a distlog stream: choose another checkpointLocation",
         offset=str(value)[:200],
     )
 
 
-#: Options of batch reads that a stream refuses, and advice: a stream has no end, and reads the newest version.
+#: Options of batch reads that a stream refuses, and why.
 BATCH_ONLY = {
     "endingOffsets": "a stream has no end: leave it out, or stop at the end of the log with Trigger.AvailableNow",
     "endingOffsetsByTimestamp": "a stream has no end: leave it out",
@@ -450,7 +465,7 @@ _UNITS_MS = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of one micro-batch; None sets no limit. It waits for `min_offsets` at most `max_delay_s`."""
+    """The limits of one micro-batch; None sets no limit. It waits up to `max_delay_s` for `min_offsets` offsets."""
 
     max_offsets: int | None = None
     max_bytes: int | None = None
@@ -507,17 +522,18 @@ class Admission:
 
     def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
         self._limits, self._clock = limits, clock
-        self._last_batch: float | None = None
+        self._last_batch_s: float | None = None
 
-    def waits(self, available: Ranges) -> bool:
-        """Return whether to wait for records: as in Kafka's source not before the first batch or past the delay."""
-        least, now = self._limits.min_offsets, self._clock()
-        if least is None or sum(end - start for start, end in available.values()) >= least:
-            self._last_batch = now
-            return False
-        if self._last_batch is not None and now - self._last_batch < self._limits.max_delay_s:
+    def should_wait(self, available: Ranges) -> bool:
+        """Return whether to wait for more records; if not, start the delay of the next batch.
+
+        As in Spark's Kafka source, the first batch doesn't wait, and no batch waits longer than `max_delay_s`.
+        """
+        min_offsets, now = self._limits.min_offsets, self._clock()
+        has_few = min_offsets is not None and sum(end - start for start, end in available.values()) < min_offsets
+        if has_few and self._last_batch_s is not None and now - self._last_batch_s < self._limits.max_delay_s:
             return True
-        self._last_batch = now
+        self._last_batch_s = now
         return False
 
     def ends(self, reader: SegmentReader, snapshot: Snapshot, available: Ranges) -> Ends:
@@ -531,59 +547,62 @@ class Admission:
         return ends
 
 
-def ends_by_offsets(available: Ranges, most: int) -> Ends:
-    """Return the ends of about `most` offsets, shared by the partitions; each gets one, as in Kafka's source."""
-    shares = _shares({number: end - start for number, (start, end) in available.items()}, most)
+def ends_by_offsets(available: Ranges, max_offsets: int) -> Ends:
+    """Split about `max_offsets` offsets between the partitions; each gets at least one, as in Kafka's source."""
+    shares = _shares({number: end - start for number, (start, end) in available.items()}, max_offsets)
     return {number: min(end, start + shares.get(number, 0)) for number, (start, end) in available.items()}
 
 
-def ends_by_bytes(reader: SegmentReader, snapshot: Snapshot, available: Ranges, most: int) -> Ends:
-    """Return the ends of about `most` bytes of log, shared by the partitions; each gets at least one batch."""
+def ends_by_bytes(reader: SegmentReader, snapshot: Snapshot, available: Ranges, max_bytes: int) -> Ends:
+    """Split about `max_bytes` bytes of log between the partitions; each gets at least one batch of records."""
     tables = {number: snapshot.partitions[number].segments for number in available}
     sizes = {number: log_bytes(tables[number], *span) for number, span in available.items()}
-    if sum(sizes.values()) <= most:
+    if sum(sizes.values()) <= max_bytes:
         return {number: end for number, (_, end) in available.items()}
-    shares = _shares(sizes, most)
+    shares = _shares(sizes, max_bytes)
     return {
         number: _end_after(reader, tables[number], *span, shares[number]) if number in shares else span[1]
         for number, span in available.items()
     }
 
 
-def _shares(sizes: Mapping[int, int], most: int) -> dict[int, int]:
-    """Share `most` in proportion to the sizes; each size above 0 gets at least 1."""
+def _shares(sizes: Mapping[int, int], amount: int) -> dict[int, int]:
+    """Split `amount` in proportion to the sizes; each size above 0 gets at least 1."""
     total = sum(sizes.values())
-    shares = {number: max(1, most * size // total) for number, size in sizes.items() if size > 0}
-    surplus = max(most - sum(shares.values()), 0)
-    rounded = [number for number in shares if most * sizes[number] >= total]
-    for number in sorted(rounded, key=lambda number: most * sizes[number] % total, reverse=True)[:surplus]:
+    shares = {number: max(1, amount * size // total) for number, size in sizes.items() if size > 0}
+    surplus = max(amount - sum(shares.values()), 0)
+    # shares that were raised to 1 get none of the surplus
+    rounded_down = [number for number in shares if amount * sizes[number] >= total]
+    for number in sorted(rounded_down, key=lambda number: amount * sizes[number] % total, reverse=True)[:surplus]:
         shares[number] += 1
     return shares
 
 
 def log_bytes(segments: SegmentTable, start: int, end: int) -> int:
-    """Estimate the bytes of log between two offsets: at least 1, as if the records of a segment had equal sizes."""
+    """Estimate the bytes of log between two offsets, as if a segment's records had equal sizes; at least 1 if any."""
     if start >= end:
         return 0
     rows = slice(segments.find(start), int(np.searchsorted(segments.base_offsets, end)))
-    first, last = segments.base_offsets[rows], segments.next_offsets[rows]
-    parts = (np.minimum(last, end) - np.maximum(first, start)) / (last - first)
-    return max(1, int((segments.log_bytes[rows] * parts).sum()))
+    base_offsets, next_offsets = segments.base_offsets[rows], segments.next_offsets[rows]
+    fractions = (np.minimum(next_offsets, end) - np.maximum(base_offsets, start)) / (next_offsets - base_offsets)
+    return max(1, int((segments.log_bytes[rows] * fractions).sum()))
 
 
 def _end_after(reader: SegmentReader, segments: SegmentTable, start: int, end: int, max_bytes: int) -> int:
     """Return the offset after `max_bytes` of log from `start` on, and after at least one batch; at most `end`."""
     row = segments.find(start)
-    skipped = _position(reader, segments[row], start) if row < len(segments) else 0
-    sizes = np.cumsum(segments.log_bytes[row:])
-    full_segments = int(sizes.searchsorted(skipped + max_bytes, side="right"))
+    start_position = _position(reader, segments[row], start) if row < len(segments) else 0
+    end_positions = np.cumsum(segments.log_bytes[row:])
+    full_segments = int(end_positions.searchsorted(start_position + max_bytes, side="right"))
     if row + full_segments >= len(segments):
         return end
     segment = segments[row + full_segments]
     if segment.base_offset >= end:
         return end
-    remaining = skipped + max_bytes - (int(sizes[full_segments - 1]) if full_segments else 0)
-    return min(end, _cut(reader, segment, remaining, start if full_segments else max(start, segment.base_offset)))
+    position = start_position + max_bytes - (int(end_positions[full_segments - 1]) if full_segments else 0)
+    # `start` may be in a gap before its segment
+    start = start if full_segments else max(start, segment.base_offset)
+    return min(end, _batch_end_at(reader, segment, position, start))
 
 
 def _position(reader: SegmentReader, segment: SegmentInfo, offset: int) -> int:
@@ -596,10 +615,11 @@ def _position(reader: SegmentReader, segment: SegmentInfo, offset: int) -> int:
         return 0
 
 
-def _cut(reader: SegmentReader, segment: SegmentInfo, position: int, start: int) -> int:
-    """Return the end of the batch at or before `position`; of a later batch if that end is not above `start`."""
+def _batch_end_at(reader: SegmentReader, segment: SegmentInfo, position: int, start: int) -> int:
+    """Return the end of the indexed batch at or before `position`; of a later batch if that is not past `start`."""
     index = reader.offset_index(segment)
     if index is None:
+        # the whole segment, or none of it if the planned batch has records of earlier segments
         return segment.next_offset if segment.base_offset <= start else segment.base_offset
     try:
         entry = index.position_floor(position)
@@ -613,40 +633,36 @@ def _cut(reader: SegmentReader, segment: SegmentInfo, position: int, start: int)
     return min(end, segment.next_offset)
 
 
-_ADVICE = "start again with a new checkpoint, or set failOnDataLoss=false to continue with the records that exist"
-
-_log = logging.getLogger("distlog")
-
-
 class DataLoss:
-    """Reports lost records: raises the error if `fail` (failOnDataLoss), else warns once for each error."""
+    """Reports lost records: raises an error with `raises` (failOnDataLoss), else warns once of each error."""
 
-    def __init__(self, fail: bool) -> None:
-        self._fail = fail
-        self._warned: dict[int | None, str] = {}
+    def __init__(self, raises: bool) -> None:
+        self._raises = raises
+        #: The last warning, by partition.
+        self._warnings: dict[int | None, str] = {}
 
     def report(self, error: DistlogError) -> None:
-        if self._fail:
+        if self._raises:
             raise error
         text, partition = str(error), error.details.get("partition")
-        if self._warned.get(partition) != text:
-            self._warned[partition] = text
+        if self._warnings.get(partition) != text:
+            self._warnings[partition] = text
             _log.warning("the stream continues, since failOnDataLoss is false: %s", text)
 
-    def check_start(self, state: PartitionState, partition: int, offset: int) -> int:
-        """Return the offset from which a stream at `offset` can continue: `offset`, or the nearest bound."""
+    def start_in_log(self, state: PartitionState, partition: int, offset: int) -> int:
+        """Return the offset at which the stream continues: `offset`, or with a report the nearest one in the log."""
         low, high = state.log_start_offset, state.log_end_offset
         if offset < low:
-            text = f"records were deleted before the stream read them: {_ADVICE}"
-            self.report(out_of_range(text, state, partition, offset))
+            text = f"records were deleted before the stream read them: {_CONTINUE_ADVICE}"
+            self.report(out_of_range_error(text, state, partition, offset))
         elif offset > high:
-            self.report(_cut_off(state, partition, offset))
+            self.report(_lost_end_error(state, partition, offset))
         return min(max(offset, low), high)
 
-    def check_end(self, state: PartitionState, partition: int, offset: int) -> int:
-        """Return the end of a batch that was planned up to `offset`: `offset`, or the log's end."""
+    def end_in_log(self, state: PartitionState, partition: int, offset: int) -> int:
+        """Return the end of a batch that was planned up to `offset`: `offset`, or with a report the log's end."""
         if offset > state.log_end_offset:
-            self.report(_cut_off(state, partition, offset))
+            self.report(_lost_end_error(state, partition, offset))
         return min(offset, state.log_end_offset)
 
     def report_other_topic(self, name: str, snapshot: Snapshot, former_name: str) -> None:
@@ -657,34 +673,35 @@ class DataLoss:
             reason = "the stream's topic was dropped and created again, so its offsets changed"
         else:
             reason = f"the checkpoint is of another topic, {former_name}"
-        self.report(TopicNotFoundError(f"{reason}: {_ADVICE}", topic=name))
+        self.report(TopicNotFoundError(f"{reason}: {_CONTINUE_ADVICE}", topic=name))
 
     def report_missing_partition(self, name: str, partition: int) -> None:
         """Report that the options or the topic no longer have a partition that the stream has read."""
-        text = f"the stream has read a partition that it does not have any more: check the option assign; {_ADVICE}"
+        text = f"a partition of the checkpoint is not selected: check the option assign; {_CONTINUE_ADVICE}"
         self.report(TopicNotFoundError(text, topic=name, partition=partition))
 
 
-def _cut_off(state: PartitionState, partition: int, offset: int) -> OffsetOutOfRangeError:
-    text = "the log ends before what the stream has read, as after a power loss, which cuts off what was not synced"
-    return out_of_range(f"{text}: {_ADVICE}", state, partition, offset)
+def _lost_end_error(state: PartitionState, partition: int, offset: int) -> OffsetOutOfRangeError:
+    text = "the log ends before the stream's offset, since a power loss or a failed sync has cut off records"
+    return out_of_range_error(f"{text}: {_CONTINUE_ADVICE}", state, partition, offset)
 
 
-#: The least time between two refreshes of a snapshot of remote storage.
-FRESH_S = 0.5
+#: The time between two refreshes of a snapshot from remote storage.
+REMOTE_REFRESH_S = 0.5
 #: The time after which Spark polls an idle stream again (`spark.sql.streaming.pollingDelay`).
-POLL_S = 0.01
+SPARK_POLL_S = 0.01
 #: The time between two checks that the last commit exists: without a check, a deleted folder looks idle.
-CHECK_S = 10.0
-#: Four times the time of refreshing an active segment; topics with many active segments are refreshed less often.
-TAIL_S = 0.0004
+EXISTENCE_CHECK_S = 10.0
+#: The time between two refreshes on a local disk, for each active segment: four times what the refresh of a segment
+#: takes, so that an idle stream uses at most a fifth of a core.
+REFRESH_S_PER_ACTIVE_SEGMENT = 0.0004
 
 
 class WatchedTopic:
-    """The newest snapshot of the topic in `storage`, also after it was dropped or created again.
+    """Keeps the newest snapshot of the topic in `storage`, also after it was dropped or created again.
 
-    A refresh costs one request if nothing is new. A remote storage has at most one in FRESH_S seconds by `clock`. On
-    a local disk `refreshed` always refreshes, unless an idle stream would need a fifth of a core for it.
+    A refresh costs one request if nothing is new, so remote storage gets one only every REMOTE_REFRESH_S seconds. On
+    a local disk each poll refreshes, unless the topic has many active segments.
     """
 
     #: Reads the topic of the last refresh.
@@ -706,10 +723,15 @@ class WatchedTopic:
         now = self._clock()
         if self._latest is None or now >= self._next_refresh:
             self._latest = self._newest(now)
-            active = sum(state.active is not None for state in self._latest.partitions)
-            fresh_s = min(max(TAIL_S * active - POLL_S, 0.0), FRESH_S) if self._storage.is_local_disk else FRESH_S
-            self._next_refresh = now + fresh_s
+            self._next_refresh = now + self._refresh_interval_s(self._latest)
         return self._latest
+
+    def _refresh_interval_s(self, snapshot: Snapshot) -> float:
+        if not self._storage.is_local_disk:
+            return REMOTE_REFRESH_S
+        active_segments = sum(state.active is not None for state in snapshot.partitions)
+        interval_s = REFRESH_S_PER_ACTIVE_SEGMENT * active_segments - SPARK_POLL_S
+        return min(max(interval_s, 0.0), REMOTE_REFRESH_S)
 
     def _newest(self, now: float) -> Snapshot:
         try:
@@ -719,22 +741,19 @@ class WatchedTopic:
             # the topic was dropped, and perhaps created again: versions continue unless the folder was deleted
             pass
         self._live = None
-        self._next_check = now + CHECK_S
+        self._next_check = now + EXISTENCE_CHECK_S
         snapshot = self._log.load(include_dropped=True)
         handle = TopicHandle.of(self._storage, snapshot.name, self._log)
         self._live, self.reader = LiveSnapshot(handle, CurrentSnapshot(self._log, snapshot)), handle.reader
         return self._live.snapshot
 
     def _exists(self, snapshot: Snapshot, now: float) -> bool:
-        """Return whether the commit of `snapshot` is still in the folder; checked once in CHECK_S seconds."""
+        """Return whether the commit of `snapshot` is still in the folder; reads it each EXISTENCE_CHECK_S s."""
         if now < self._next_check:
             return True
-        self._next_check = now + CHECK_S
+        self._next_check = now + EXISTENCE_CHECK_S
         commit = CommitFiles(self._storage).read(snapshot.version)
         return commit is not None and commit.id == snapshot.commit_id
-
-
-Json = Mapping[str, Any]
 
 
 class StreamSplit(Split):
@@ -745,5 +764,6 @@ class StreamSplit(Split):
         self.prefix = prefix
 
 
-def _was_deleted(snapshot: Snapshot, offset: StreamOffset) -> bool:
+def _topic_was_deleted(snapshot: Snapshot, offset: StreamOffset) -> bool:
+    """Return whether the topic of `offset` was dropped, even if the name has a new topic, that of `snapshot`."""
     return snapshot.dropped or snapshot.topic_id != offset.topic_id

@@ -37,7 +37,7 @@ from distlog.core.storage.storage import parse_url
 from distlog.core.topic import Topic
 from distlog.spark.batch_source import schema_of
 from distlog.spark.frames import read, stream
-from distlog.spark.options import out_of_range
+from distlog.spark.options import out_of_range_error
 from distlog.spark.stream_plan import Admission, Ends, Limits
 from distlog.spark.values import decode, quoted
 
@@ -510,7 +510,7 @@ def _start(mark: _Mark, number: int, state: PartitionState) -> int:
     offset = mark.offsets.get(number, 0 if mark.offsets else state.log_start_offset)
     if not state.log_start_offset <= offset <= state.log_end_offset:
         text = "the records after the table's end were deleted from the topic: make another table"
-        raise out_of_range(text, state, number, offset)
+        raise out_of_range_error(text, state, number, offset)
     return offset
 
 

@@ -16,7 +16,7 @@ import distlog
 from distlog import Topic
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
 from distlog.spark.data_source import DistlogDataSource
-from distlog.spark.stream_plan import StreamOptions, WholeStreamReader
+from distlog.spark.stream_plan import StreamOptions, UnlimitedStreamReader
 from distlog.spark.versions import map_in_arrow
 
 
@@ -25,7 +25,7 @@ class OldStream(Stream):
 
     def restart(self, **options: Any) -> None:
         self.options |= {name: str(value) for name, value in options.items()}
-        self.reader = WholeStreamReader(StreamOptions.parse(self.options), SCHEMA, self.clock)
+        self.reader = UnlimitedStreamReader(StreamOptions.parse(self.options), SCHEMA, self.clock)
 
     def plan(self, *, everything: bool = False) -> bool:
         end = json.dumps(self.reader.latestOffset())  # type: ignore[call-arg]
@@ -128,7 +128,7 @@ def test_missing_features_name_the_required_versions(
     monkeypatch.setattr(f"distlog.spark.data_source.{part}", False)
     options = {"path": topic.url, "pushFilters": "true"} if part == "HAS_FILTERS" else {"path": topic.url}
     if part == "HAS_ADMISSION":
-        assert isinstance(DistlogDataSource(options).streamReader(SCHEMA), WholeStreamReader)
+        assert isinstance(DistlogDataSource(options).streamReader(SCHEMA), UnlimitedStreamReader)
         options["maxBytesPerTrigger"] = "9"
     with pytest.raises(InvalidConfigError, match=message) as raised:
         use(DistlogDataSource(options))

@@ -176,7 +176,7 @@ def test_a_recreated_folder_is_another_topic_to_a_running_stream(topic: Topic, r
     again = distlog.create(topic.url, 2)
     for _ in range(records):
         append(again, 0, 1)
-    stream.clock.now += stream_plan.CHECK_S
+    stream.clock.now += stream_plan.EXISTENCE_CHECK_S
     with pytest.raises(TopicNotFoundError, match="dropped and created again"):
         stream.run()
     stream.restart(failOnDataLoss="false")
@@ -187,7 +187,7 @@ def test_a_deleted_folder_ends_a_running_stream(topic: Topic) -> None:
     stream = Stream(topic.url, startingOffsets="earliest")
     stream.run()
     shutil.rmtree(topic.url)
-    stream.clock.now += stream_plan.CHECK_S
+    stream.clock.now += stream_plan.EXISTENCE_CHECK_S
     for _ in range(2):
         with pytest.raises(TopicNotFoundError, match="there is no topic here"):
             stream.run()

@@ -37,13 +37,13 @@ def test_an_idle_stream_sends_one_request_in_half_a_second(proxied: Any) -> None
     stream.run()
     proxy.reset()
     for step in range(1, 4):
-        stream.clock.now += stream_plan.FRESH_S
+        stream.clock.now += stream_plan.REMOTE_REFRESH_S
         for _ in range(85):
             assert stream.run() is None
         assert len(proxy.requests) == step
     append(topic, 1, 1)
     assert stream.run() is None
-    stream.clock.now += stream_plan.FRESH_S
+    stream.clock.now += stream_plan.REMOTE_REFRESH_S
     assert stream.run() == {1: [0]}
 
 
@@ -87,7 +87,7 @@ def test_a_local_stream_polls_on_each_call(topic: Topic) -> None:
 def test_a_local_stream_with_many_active_segments_polls_less_often(
     topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_plan, "TAIL_S", 0.1)
+    monkeypatch.setattr(stream_plan, "REFRESH_S_PER_ACTIVE_SEGMENT", 0.1)
     clock = Seconds()
     stream = Stream(topic.url, clock)
     with topic.writer() as writer:

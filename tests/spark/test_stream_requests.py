@@ -18,7 +18,7 @@ import distlog
 from distlog.core.commits.commit_log import CommitLog
 from distlog.spark import sink
 from distlog.spark.batch_source import KNOWN_TOPICS, schema_of
-from distlog.spark.stream_plan import FRESH_S, DistlogStreamReader, StreamOptions
+from distlog.spark.stream_plan import REMOTE_REFRESH_S, DistlogStreamReader, StreamOptions
 
 pytestmark = pytest.mark.spark
 
@@ -89,7 +89,7 @@ def test_a_micro_batch_from_topic_to_topic_takes_seven_requests(s3_server: S3Ser
     address = s3_server.address()
     source = distlog.create(address.url, storage_options=address.options)
     settings = {"path": address.url, "startingOffsets": "earliest", **counted.storage}
-    options, clock = StreamOptions.parse(CaseInsensitiveDict(settings)), count(0, FRESH_S)
+    options, clock = StreamOptions.parse(CaseInsensitiveDict(settings)), count(0, REMOTE_REFRESH_S)
     reader = DistlogStreamReader(options, schema_of(["value"], include_headers=False), lambda: next(clock))
     start, counts = reader.initialOffset(), []
     for number in range(10):
