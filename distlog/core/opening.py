@@ -44,7 +44,7 @@ from distlog.core.kafka.log_dir import (
     newest_metadata,
     read_log_dir,
 )
-from distlog.core.kafka.partition_folder import PartitionName, without_broker
+from distlog.core.kafka.partition_folder import PartitionName, locked_log_dir
 from distlog.core.maintain.executor import Executor
 from distlog.core.maintain.verify import VerifyReport
 from distlog.core.segments.segment_reader import TopicHandle, topic_log
@@ -559,7 +559,7 @@ def adopt(
     adopted_topics = dict[str, Topic]()
     with ExitStack() as stack:
         for storage in {log_dir.storage.url: log_dir.storage for log_dir in log_dirs}.values():
-            stack.enter_context(without_broker(storage))
+            stack.enter_context(locked_log_dir(storage))
         adopted = []
         for name, replicas in replicas_by_topic.items():
             target = root if url and is_folder else root.child(name)

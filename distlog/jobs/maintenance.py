@@ -26,8 +26,9 @@ from distlog.core.topic import Topic
 from distlog.jobs.job import JobParser, add_shared_arguments, argument, job_session, reason, run_program
 from distlog.spark.executor import MERGE_MEMORY_BYTES, SparkExecutor
 
-#: Kafka's minimum. With far less, a partition would be shared by more tasks than Spark can plan.
-_LEAST_BUFFER_BYTES = 1 << 20
+#: The minimum of both memory options, as of Kafka's dedupe buffer. With far less, more tasks would share a partition
+#: than Spark can plan.
+_MIN_MEMORY_BYTES = 1 << 20
 
 #: A function that maintains the topic at a URL as the arguments say.
 Work = Callable[[str, argparse.Namespace], Report]
@@ -48,10 +49,13 @@ class MaintenanceJob:
             failed = sum(status != SUCCESS for _, status in results)
             if options.root or options.json:
                 seconds = time.monotonic() - started
-                fields = {"topics": [topic for topic, _ in results], "failed": failed, "seconds": round(seconds, 3)}
+                fields = {"topics": [fields for fields, _ in results], "failed": failed, "seconds": round(seconds, 3)}
                 text = f"{counted(len(results), 'topic')} in {seconds:.1f} s, {failed:,} failed"
                 print_report(Summary(text, fields), as_json=options.json)
-            return results[0][1] if options.topic else FAILED if failed else SUCCESS
+            if options.topic:
+                ((_, status),) = results
+                return status
+            return FAILED if failed else SUCCESS
 
         return run_program(self.parser, run, argv)
 
@@ -101,8 +105,8 @@ def _compaction_parser(program: str, description: str) -> argparse.ArgumentParse
 
 
 def _size(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text) >= _LEAST_BUFFER_BYTES):
-        raise ValueError(f"must be a number of bytes, at least {_LEAST_BUFFER_BYTES}, not {text!r}")
+    if not (text.isascii() and text.isdecimal() and int(text) >= _MIN_MEMORY_BYTES):
+        raise ValueError(f"must be a number of bytes, at least {_MIN_MEMORY_BYTES}, not {text!r}")
     return int(text)
 
 
@@ -113,16 +117,16 @@ def _urls_in(root: str, storage: dict[str, str]) -> list[str]:
     return urls
 
 
-def _topic(url: str, options: argparse.Namespace) -> Topic:
+def _open(url: str, options: argparse.Namespace) -> Topic:
     return open_topic(url, storage_options=dict(options.storage))
 
 
 def _retain(url: str, options: argparse.Namespace) -> RetentionReport:
-    return _topic(url, options).retention(dry_run=options.dry_run)
+    return _open(url, options).retention(dry_run=options.dry_run)
 
 
 def _compact(url: str, options: argparse.Namespace) -> Report:
-    return _topic(url, options).compact(
+    return _open(url, options).compact(
         dry_run=options.dry_run,
         executor=SparkExecutor(job_session("compact")),
         dedupe_buffer_bytes=options.dedupe_buffer_size,
@@ -137,7 +141,7 @@ def _vacuum(url: str, options: argparse.Namespace) -> VacuumReport:
 
 
 def _maintain(url: str, options: argparse.Namespace) -> Summary:
-    """Retention is first: compaction must not rewrite what it deletes. A dropped topic is only vacuumed."""
+    """Run retention first, so that compaction does not rewrite records to delete; only vacuum a dropped topic."""
     try:
         reports: dict[str, Report] = {"retention": _retain(url, options), "compact": _compact(url, options)}
     except TopicNotFoundError:
@@ -149,12 +153,12 @@ def _maintain(url: str, options: argparse.Namespace) -> Summary:
 
 
 def _verify(url: str, options: argparse.Namespace) -> VerifyReport:
-    return _topic(url, options).verify(executor=SparkExecutor(job_session("verify")))
+    return _open(url, options).verify(executor=SparkExecutor(job_session("verify")))
 
 
 def _rebuild(url: str, options: argparse.Namespace) -> RebuildReport:
     executor = SparkExecutor(job_session("rebuild_index"))
-    return _topic(url, options).rebuild_indexes(force=options.force, dry_run=options.dry_run, executor=executor)
+    return _open(url, options).rebuild_indexes(force=options.force, dry_run=options.dry_run, executor=executor)
 
 
 retention = MaintenanceJob(

@@ -619,7 +619,7 @@ def _batch_end_at(reader: SegmentReader, segment: SegmentInfo, position: int, st
     """Return the end of the indexed batch at or before `position`; of a later batch if that is not past `start`."""
     index = reader.offset_index(segment)
     if index is None:
-        # the whole segment, or none of it if the planned batch has records of earlier segments
+        # the whole segment, or nothing if the planned batch already has records of earlier segments
         return segment.next_offset if segment.base_offset <= start else segment.base_offset
     try:
         entry = index.position_floor(position)
@@ -765,5 +765,5 @@ class StreamSplit(Split):
 
 
 def _topic_was_deleted(snapshot: Snapshot, offset: StreamOffset) -> bool:
-    """Return whether the topic of `offset` was dropped, even if the name has a new topic, that of `snapshot`."""
+    """Return whether the topic of `offset` was dropped, even if `snapshot` has a new topic with its name."""
     return snapshot.dropped or snapshot.topic_id != offset.topic_id

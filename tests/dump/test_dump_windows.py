@@ -12,7 +12,7 @@ import pytest
 from dumps import dumped
 
 from distlog.core.format.record_batch import Batches
-from distlog.core.kafka.dump import DumpedFile, LogWindows, ShownBatches, dump
+from distlog.core.kafka.dump import BatchLines, DumpedFile, LogWindows, dump
 from distlog.core.kafka.dump_lines import DumpOptions, DumpOutput
 
 PARTITIONS = golden.partitions()
@@ -68,10 +68,10 @@ def test_a_large_window_is_decompressed_part_by_part(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sizes: list[int] = []
-    show = LogWindows.show
+    format_window = LogWindows.format
 
-    def counted(self: LogWindows, frames: Batches) -> Iterator[ShownBatches]:
-        for part in show(self, frames):
+    def counted(self: LogWindows, frames: Batches) -> Iterator[BatchLines]:
+        for part in format_window(self, frames):
             sizes.append(len(part.lines))
             yield part
 
@@ -81,7 +81,7 @@ def test_a_large_window_is_decompressed_part_by_part(
             return super().write(data)  # type: ignore[arg-type]
 
     sizes_at_write: list[int] = []
-    monkeypatch.setattr(LogWindows, "show", counted)
+    monkeypatch.setattr(LogWindows, "format", counted)
     monkeypatch.setattr("distlog.core.kafka.dump.PART_BYTES", 100)
     dump(
         [DumpedFile.from_address(str(LOGS[0]))], DumpOptions(deep_iteration=True), DumpOutput(Watched(), io.BytesIO())

@@ -213,13 +213,13 @@ def test_a_folder_with_foreign_changes_is_refused(tmp_path: Path) -> None:
     topic.export(kafka)
     log = kafka / "clicks-0" / f"{0:020d}.log"
     log.write_bytes(log.read_bytes() + b"more")
-    with pytest.raises(StorageError, match="a broker has written here since the last export"):
+    with pytest.raises(StorageError, match="a broker has written to the folder since the last export"):
         topic.export(kafka)
     (kafka / "clicks-0" / ".distlog-export.json").write_text("{}")
     with pytest.raises(CorruptMetadataError, match="not the record of an export"):
         topic.export(kafka)
     (kafka / "clicks-0" / ".distlog-export.json").unlink()
-    with pytest.raises(StorageError, match="holds records that no export wrote"):
+    with pytest.raises(StorageError, match="has records that no export wrote"):
         topic.export(kafka)
 
 
@@ -228,7 +228,7 @@ def test_another_topic_of_the_same_name_is_not_replaced(tmp_path: Path) -> None:
         distlog.create(f"{tmp_path}/{root}/clicks", partitions=2).append([{"value": root}], partition=0)
     distlog.open(f"{tmp_path}/one/clicks").export(tmp_path / "kafka", partitions=[0])
     old_files = {path: path.read_bytes() for path in (tmp_path / "kafka").rglob("*") if path.is_file()}
-    with pytest.raises(TopicExistsError, match="another topic of this name was exported to this directory"):
+    with pytest.raises(TopicExistsError, match="the directory has an export of another topic"):
         distlog.open(f"{tmp_path}/other/clicks").export(tmp_path / "kafka")
     assert {path: path.read_bytes() for path in (tmp_path / "kafka").rglob("*") if path.is_file()} == old_files
 

@@ -48,7 +48,7 @@ def test_segments_alone_and_together_are_exported_alike(tmp_path: Path, monkeypa
     topic.export(tmp_path / "together")
     monkeypatch.setattr(export, "_SMALL_BYTES", 0)
     topic.export(tmp_path / "large")
-    monkeypatch.setattr(export, "_HELD_FILES", 1)
+    monkeypatch.setattr(export, "_BUFFER_FILES", 1)
     topic.export(tmp_path / "alone")
     expected = contents(tmp_path / "together")
     assert contents(tmp_path / "large") == expected
@@ -62,7 +62,7 @@ def test_an_export_continues_after_a_full_disk(
     fails_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = topic_of_segments(tmp_path, 8)
-    monkeypatch.setattr(export, "_HELD_FILES", 6)
+    monkeypatch.setattr(export, "_BUFFER_FILES", 6)
     topic.export(tmp_path / "whole")
     numbers = itertools.count(1)
     with monkeypatch.context() as patch:

@@ -130,7 +130,7 @@ def test_a_broker_serves_and_cleans_an_export(broker: Broker, tmp_path: Path) ->
 
     # 6. files that the broker left unchanged can be exported again, changed ones cannot
     assert sum(row["segments_written"] for row in plain.export(broker.data).to_dict()["partitions"]) == 0
-    with pytest.raises(StorageError, match="a broker has written here since the last export"):
+    with pytest.raises(StorageError, match="a broker has written to the folder since the last export"):
         compacted.export(broker.data)
 
 

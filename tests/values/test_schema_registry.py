@@ -182,7 +182,7 @@ def test_an_id_means_one_schema_in_each_context() -> None:
     assert client.latest("views-value").text == "views"
     assert staging.latest("orders-value") == client.latest(":.staging:orders-value")
     assert staging.latest("orders-value").text == "more orders"
-    missing = r"has no schema 8, but one in the contexts \.staging: SchemaRegistry\(topic, context\)"
+    missing = r"has no schema 8; other contexts have it, pass one as context= \(contexts=\.staging\)"
     with pytest.raises(distlog.SchemaNotFoundError, match=missing):
         client.schema(8)
     with pytest.raises(distlog.SchemaNotFoundError, match=r"no subject clicks-value in the context \.staging"):

@@ -57,7 +57,7 @@ class RecordFields:
     timestamps: np.ndarray
     key: Slices
     value: Slices
-    headed: HeaderPositions
+    header_positions: HeaderPositions
 
     @classmethod
     def allocate(cls, size: int, columns: Collection[str], copied_bytes: int = 0) -> RecordFields:
@@ -78,13 +78,15 @@ class RecordFields:
         return fixed_width(name, (self.offsets if name == "offset" else self.timestamps)[:count])
 
 
-def headers_to_arrow(data: np.ndarray, headed: HeaderPositions, count: int, header_count: int, room: int) -> pa.Array:
+def headers_to_arrow(
+    data: np.ndarray, header_positions: HeaderPositions, count: int, header_count: int, room: int
+) -> pa.Array:
     """The headers of the first `count` records, at most `header_count`; the sections have `room` bytes."""
     if not header_count:
         return pa.Array.from_buffers(_HEADERS, count, [None, _repeated(0, count + 1)], 0, children=[_NO_HEADERS])
     offsets = new_array(count + 1, np.int32)
     key, value = _allocate(header_count, room), _allocate(header_count, room)
-    locate_headers(data, headed, count, offsets, key, value)
+    locate_headers(data, header_positions, count, offsets, key, value)
     header_count = int(offsets[count])
     children = [_text(key, header_count), _strings(value, pa.binary(), header_count)]
     pairs = pa.StructArray.from_buffers(_HEADERS.value_type, header_count, [None], 0, children=children)
@@ -368,7 +370,9 @@ def _decode_run(selection: BatchSelection, names: tuple[str, ...], enough: int) 
         elif name == "timestamp_type":
             arrays.append(_repeated_column(name, _timestamp_types(selection.batches), sections, count))
         elif name == "headers":
-            arrays.append(headers_to_arrow(data, fields.headed, count, int(sections["header_count"].sum()), room))
+            arrays.append(
+                headers_to_arrow(data, fields.header_positions, count, int(sections["header_count"].sum()), room)
+            )
         else:
             arrays.append(fields.to_arrow(name, count))
     # through a struct, which keeps the number of records of a batch without columns
@@ -393,7 +397,7 @@ def scan_sections(selection: BatchSelection, data: np.ndarray, sections: np.ndar
     """Fill `fields` with the records of `sections`, the result of `open_sections`; returns their number."""
     slots = (fields.offsets, fields.timestamps, fields.key, fields.value)
     if selection.batches["magic"][0] == 2:
-        status, row, number = scan_records(data, sections, *slots, fields.headed)
+        status, row, number = scan_records(data, sections, *slots, fields.header_positions)
     else:
         status, row, number = scan_entries(data, sections, *slots)
     if status == record_scan.BAD_CRC:

@@ -43,10 +43,10 @@ from distlog.core.kafka.dump_lines import (
     Line,
     LogStyle,
     Longs,
-    no_records,
-    number,
-    optional,
-    scan,
+    decode,
+    empty_records,
+    number_field,
+    optional_field,
 )
 from distlog.core.kafka.partition_folder import read_epochs
 from distlog.core.segments.producer_states import read_producer_snapshot
@@ -55,43 +55,53 @@ from distlog.core.storage.backend import Part
 from distlog.core.storage.parallel import cores, in_order, prefetched
 from distlog.core.storage.storage import Storage
 
-NON_CONSECUTIVE = Line("nonConsecutive", (number("first", ""), number("second", " is followed by ")), begin="  ")
+NON_CONSECUTIVE_LINE = Line(
+    "nonConsecutive", (number_field("first", ""), number_field("second", " is followed by ")), begin="  "
+)
 #: The entries of an index that are read at once.
-ENTRIES = 1 << 16
-#: The first bytes of a batch up to the end of its last offset delta.
-_HEAD_BYTES = 27
-OFFSET_ENTRY_LINE = Line("entry", (number("offset"), number("position")))
-MISMATCH = Line(
-    "indexMismatch", (number("indexOffset", "Index offset: "), number("logOffset", ", log offset: ")), begin="  "
+ENTRIES_AT_ONCE = 1 << 16
+#: The bytes of a batch up to the end of its last offset delta.
+_BATCH_PREFIX_BYTES = 27
+OFFSET_ENTRY_LINE = Line("entry", (number_field("offset"), number_field("position")))
+MISMATCH_LINE = Line(
+    "indexMismatch",
+    (number_field("indexOffset", "Index offset: "), number_field("logOffset", ", log offset: ")),
+    begin="  ",
 )
-NO_BATCH = Line(
-    "indexedPositionNotFound", (number("offset", "Index offset: "), number("position", ", position: ")), begin="  "
+NO_BATCH_LINE = Line(
+    "indexedPositionNotFound",
+    (number_field("offset", "Index offset: "), number_field("position", ", position: ")),
+    begin="  ",
 )
-#: For an entry of a time index, the last offset and the timestamp of a batch that the log does not have.
-NOTHING = -1
-TIME_ENTRY_LINE = Line("entry", (number("timestamp"), number("offset")))
-_INDEXED = number("indexTimestamp", "Index timestamp: ")
-WRONG_TIME = Line("timestampMismatch", (_INDEXED, number("logTimestamp", ", log timestamp: ")), begin="  ")
-OUT_OF_ORDER = Line(
-    "outOfOrderTimestamp", (_INDEXED, number("previous", ", Previously indexed timestamp: ")), begin="  "
+#: The last offset and the timestamp for an entry of a time index whose batch is not in the log.
+NO_SUCH_BATCH = -1
+TIME_ENTRY_LINE = Line("entry", (number_field("timestamp"), number_field("offset")))
+_INDEX_TIMESTAMP = number_field("indexTimestamp", "Index timestamp: ")
+WRONG_TIME_LINE = Line(
+    "timestampMismatch", (_INDEX_TIMESTAMP, number_field("logTimestamp", ", log timestamp: ")), begin="  "
 )
-NOT_FOUND = Line(
-    "offsetNotFound", (number("offset", "Indexed offset: "), number("logOffset", ", found log offset: "))
+OUT_OF_ORDER_LINE = Line(
+    "outOfOrderTimestamp",
+    (_INDEX_TIMESTAMP, number_field("previous", ", Previously indexed timestamp: ")),
+    begin="  ",
 )
-_ABORTED = ("version", "producerId", "firstOffset", "lastOffset", "lastStableOffset")
-ABORTED = Line("abortedTransaction", tuple(number(name) for name in _ABORTED))
-_PRODUCER = (
-    *(number(name) for name in ("producerId", "producerEpoch", "coordinatorEpoch")),
-    optional("currentTxnFirstOffset"),
-    number("lastTimestamp"),
+NOT_FOUND_LINE = Line(
+    "offsetNotFound", (number_field("offset", "Indexed offset: "), number_field("logOffset", ", found log offset: "))
 )
-_LAST_BATCH = tuple(
-    number(name) for name in ("firstSequence", "lastSequence", "lastOffset", "offsetDelta", "timestamp")
+_ABORTED_FIELDS = ("version", "producerId", "firstOffset", "lastOffset", "lastStableOffset")
+ABORTED_LINE = Line("abortedTransaction", tuple(number_field(name) for name in _ABORTED_FIELDS))
+_PRODUCER_FIELDS = (
+    *(number_field(name) for name in ("producerId", "producerEpoch", "coordinatorEpoch")),
+    optional_field("currentTxnFirstOffset"),
+    number_field("lastTimestamp"),
 )
-PRODUCER = Line("producer", (*_PRODUCER, *_LAST_BATCH))
+_LAST_BATCH_FIELDS = tuple(
+    number_field(name) for name in ("firstSequence", "lastSequence", "lastOffset", "offsetDelta", "timestamp")
+)
+PRODUCER_LINE = Line("producer", (*_PRODUCER_FIELDS, *_LAST_BATCH_FIELDS))
 #: A producer without a known batch. Kafka's line ends with a space.
-PRODUCER_WITHOUT_BATCH = Line("producer", _PRODUCER, end=" \n")
-EPOCH = Line("leaderEpoch", (number("epoch"), number("startOffset")))
+PRODUCER_WITHOUT_BATCH_LINE = Line("producer", _PRODUCER_FIELDS, end=" \n")
+EPOCH_LINE = Line("leaderEpoch", (number_field("epoch"), number_field("startOffset")))
 #: The bytes of a log that are processed together.
 WINDOW_BYTES = 2 << 20
 _BASE_OFFSET = re.compile(r"[0-9]{1,20}")
@@ -105,10 +115,10 @@ _BUFFERED_PARTS = 4
 def dump(files: Iterable[DumpedFile], options: DumpOptions, output: DumpOutput) -> None:
     """Write the contents of `files`; a file that cannot be read is reported and skipped."""
     for file in files:
-        output.say(f"Dumping {file.address}", "file", file=file.address)
+        output.write_line(f"Dumping {file.address}", "file", file=file.address)
         output.title = ""
         try:
-            _dump_one(file, options, output)
+            _dump_file(file, options, output)
         except BrokenPipeError:
             raise
         except DistlogError as error:
@@ -175,9 +185,9 @@ class DumpedFile:
         return rows, CorruptRecordError(text, file=self.path, position=position + stop)
 
 
-def _dump_one(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
+def _dump_file(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
     if file.suffix == ".log":
-        output.say(f"Log starting offset: {file.base_offset}", "log", startOffset=file.base_offset)
+        output.write_line(f"Log starting offset: {file.base_offset}", "log", startOffset=file.base_offset)
         _LogDump(file, options, output).run(min(file.size, options.max_bytes))
     elif file.suffix == ".index":
         dump_index(file, options, output)
@@ -196,7 +206,7 @@ def _dump_one(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> Non
         )
         output.fail(InvalidConfigError(text, file=file.address))
     else:
-        output.note(f"Ignoring unknown file {file.address}", "unknownFile")
+        output.write_note(f"Ignoring unknown file {file.address}", "unknownFile")
 
 
 class _LogDump:
@@ -211,7 +221,7 @@ class _LogDump:
     def run(self, end: int) -> None:
         position = 0
         try:
-            for parts, stop in self._shown(end):
+            for parts, stop in self._formatted(end):
                 for part in parts:
                     self._output.write(part.lines)
                     self._compare_offsets(part.offsets)
@@ -223,13 +233,13 @@ class _LogDump:
         # with `max_bytes` the end of the log may be missing
         if position < end and self._options.max_bytes == MAX_INT:
             text = f"Found {end - position} invalid bytes at the end of {self._file.name}"
-            self._output.say(text, "invalidBytes", count=end - position)
+            self._output.write_line(text, "invalidBytes", count=end - position)
 
-    def _shown(self, end: int) -> Iterator[tuple[Iterator[ShownBatches], int]]:
+    def _formatted(self, end: int) -> Iterator[tuple[Iterator[BatchLines], int]]:
         """Yield the output and the end of windows; all cores format the next windows."""
 
-        def started(window: Batches) -> tuple[Iterator[ShownBatches], int]:
-            return prefetched(self._windows.show(window), _BUFFERED_PARTS), window.end
+        def started(window: Batches) -> tuple[Iterator[BatchLines], int]:
+            return prefetched(self._windows.format(window), _BUFFERED_PARTS), window.end
 
         workers = cores()
         tasks = (partial(started, window) for window in self._file.frames(end))
@@ -241,13 +251,15 @@ class _LogDump:
             offsets = np.append(self._last_offset, offsets)
         gaps = np.flatnonzero(np.diff(offsets) != 1)
         title = f"Non-consecutive offsets in {self._file.path}"
-        self._output.problems(title, NON_CONSECUTIVE, {"first": offsets[gaps], "second": offsets[gaps + 1]})
+        self._output.write_problems(
+            title, NON_CONSECUTIVE_LINE, {"first": offsets[gaps], "second": offsets[gaps + 1]}
+        )
         self._last_offset = int(offsets[-1]) if len(offsets) else self._last_offset
 
 
 @dataclass(frozen=True, slots=True)
-class ShownBatches:
-    """The lines of a part of a log, the offsets of its records, and the error that ends the part."""
+class BatchLines:
+    """The lines of some batches, the offsets of their records, and the error that ended them."""
 
     lines: memoryview
     offsets: Longs
@@ -256,13 +268,13 @@ class ShownBatches:
 
 @dataclass(frozen=True, slots=True)
 class LogWindows:
-    """Makes the lines of windows of the log at `path`, batches alone or with their records (`is_deep`)."""
+    """Formats windows of the log at `path`: batches alone, or with their records (`is_deep`)."""
 
     path: str
     style: LogStyle
     is_deep: bool
 
-    def show(self, window: Batches) -> Iterator[ShownBatches]:
+    def format(self, window: Batches) -> Iterator[BatchLines]:
         valid = np.zeros(len(window.rows), bool)
         find_valid(byte_array(window.data), window.rows, CRC_START, LEGACY_CRC_START, valid)
         changes = np.flatnonzero(np.diff(window.rows["magic"])) + 1
@@ -271,7 +283,7 @@ class LogWindows:
             for records, error in self._records(window, batches):
                 count = len(records.counts)
                 lines = self.style.lines(batches[:count], window.position, valid[start : start + count], records)
-                yield ShownBatches(lines, records.offsets.copy(), error)
+                yield BatchLines(lines, records.offsets.copy(), error)
                 batches, start = batches[count:], start + count
 
     def _records(
@@ -280,16 +292,16 @@ class LogWindows:
         """Yield the records of `batches`, part by part; a batch that cannot be read is a part by itself."""
         source = Source(self.path, window.position)
         if not self.is_deep:
-            yield no_records(batches), None
+            yield empty_records(batches), None
             return
         if batches["magic"][0] < 0:
             text = f"batches have the unknown format {batches['magic'][0]}; their records are not shown"
-            yield no_records(batches), source.corrupt(text, 0, batches[0])
+            yield empty_records(batches), source.corrupt(text, 0, batches[0])
             return
-        has_headers = batches["magic"][0] >= 2 and self.style.metadata
+        has_headers = batches["magic"][0] >= 2 and self.style.has_metadata
         data, columns = byte_array(window.data), ("key", "value", "headers") if has_headers else ("key", "value")
         while len(batches):
-            records, error = scan(data, batches, source, columns, PART_BYTES)
+            records, error = decode(data, batches, source, columns, PART_BYTES)
             if error is not None and len(batches) > 1:
                 # halves of halves find the bad batch
                 yield from self._records(window, batches[: len(batches) // 2])
@@ -302,32 +314,34 @@ class LogWindows:
 def dump_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
     """Write the entries of an `.index` file, and the entries without a batch that ends with their offset."""
     if file.size < OFFSET_ENTRY.itemsize:
-        output.say(f"{file.address} is empty.", "empty")
+        output.write_line(f"{file.address} is empty.", "empty")
         return
     if options.index_sanity_check:
         check_sanity(file, OFFSET_ENTRY, output)
         return
     log = file.sibling(".log")
-    for entries in entries_of(file, OFFSET_ENTRY):
+    for entries in read_entries(file, OFFSET_ENTRY):
         offsets, positions = entries["relative_offset"] + file.base_offset, entries["position"].astype(np.int64)
         if not options.verify_index_only:
-            output.lines(OFFSET_ENTRY_LINE, {"offset": offsets, "position": positions})
+            output.write_lines(OFFSET_ENTRY_LINE, {"offset": offsets, "position": positions})
         has_batch, last_offsets = _last_offsets(log, positions)
         differs = last_offsets != offsets[has_batch]
         columns = {"indexOffset": offsets[has_batch][differs], "logOffset": last_offsets[differs]}
-        output.problems(f"Mismatches in :{file.path}", MISMATCH, columns)
+        output.write_problems(f"Mismatches in :{file.path}", MISMATCH_LINE, columns)
         title = f"The log has no whole batch at these indexed positions, in :{file.path}"
-        output.problems(title, NO_BATCH, {"offset": offsets[~has_batch], "position": positions[~has_batch]})
+        output.write_problems(
+            title, NO_BATCH_LINE, {"offset": offsets[~has_batch], "position": positions[~has_batch]}
+        )
 
 
-def entries_of(file: DumpedFile, entry: np.dtype[Any]) -> Iterator[npt.NDArray[Any]]:
+def read_entries(file: DumpedFile, entry: np.dtype[Any]) -> Iterator[npt.NDArray[Any]]:
     """Yield the entries of an index file as int64, some thousand at a time, up to the zeros after a crash."""
-    wide = np.dtype([(name, np.int64) for name in entry.names or ()])
+    int64_type = np.dtype([(name, np.int64) for name in entry.names or ()])
     count = file.size // entry.itemsize
-    for start in range(0, count, ENTRIES):
-        end = min(start + ENTRIES, count)
+    for start in range(0, count, ENTRIES_AT_ONCE):
+        end = min(start + ENTRIES_AT_ONCE, count)
         data = file.storage.read_joined([(file.name, start * entry.itemsize, end * entry.itemsize)])
-        entries = np.frombuffer(data, entry).astype(wide)
+        entries = np.frombuffer(data, entry).astype(int64_type)
         zeros = np.flatnonzero(entries["relative_offset"] == 0)
         zeros = zeros[zeros + start > 0]
         if len(zeros):
@@ -352,16 +366,17 @@ def check_sanity(file: DumpedFile, entry: np.dtype[Any], output: DumpOutput) -> 
         if "timestamp" in (entry.names or ()) and last["timestamp"] < first["timestamp"]:
             text = "the last entry is older than the first: rebuild the index"
             raise CorruptIndexError(text, file=file.path, position=position, timestamp=int(last["timestamp"]))
-    output.say(f"{file.address} passed sanity check.", "sane")
+    output.write_line(f"{file.address} passed sanity check.", "sane")
 
 
 def _last_offsets(log: DumpedFile, positions: Longs) -> tuple[npt.NDArray[np.bool_], Longs]:
+    """Return flags of the positions that have a whole batch, and the last offset of each batch."""
     size = log.size
-    has_batch = (positions >= 0) & (positions + _HEAD_BYTES <= size)
-    ranges = [(log.name, position, position + _HEAD_BYTES) for position in positions[has_batch].tolist()]
-    heads = np.frombuffer(b"".join(log.storage.read_ranges(ranges)), np.uint8).reshape(-1, _HEAD_BYTES)
+    has_batch = (positions >= 0) & (positions + _BATCH_PREFIX_BYTES <= size)
+    ranges = [(log.name, position, position + _BATCH_PREFIX_BYTES) for position in positions[has_batch].tolist()]
+    heads = np.frombuffer(b"".join(log.storage.read_ranges(ranges)), np.uint8).reshape(-1, _BATCH_PREFIX_BYTES)
     lengths = _integers(heads, 8, 4)
-    is_complete = (lengths >= _HEAD_BYTES - LOG_OVERHEAD - 1) & (
+    is_complete = (lengths >= _BATCH_PREFIX_BYTES - LOG_OVERHEAD - 1) & (
         positions[has_batch] + LOG_OVERHEAD + lengths <= size
     )
     has_batch[has_batch] = is_complete
@@ -374,48 +389,48 @@ def _integers(heads: npt.NDArray[np.uint8], start: int, width: int) -> Longs:
 
 
 def dump_time_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
-    """Write the entries of a `.timeindex` file, and the entries without a batch that ends there or has their time."""
+    """Write the entries of a `.timeindex` file, and those whose offset ends no batch, or a batch of another time."""
     if options.index_sanity_check:
         check_sanity(file, TIME_ENTRY, output)
         return
-    previous = NOTHING
-    for entries in entries_of(file, TIME_ENTRY):
+    previous = NO_SUCH_BATCH
+    for entries in read_entries(file, TIME_ENTRY):
         times, offsets = entries["timestamp"], entries["relative_offset"] + file.base_offset
         if not options.verify_index_only:
-            output.lines(TIME_ENTRY_LINE, {"timestamp": times, "offset": offsets})
+            output.write_lines(TIME_ENTRY_LINE, {"timestamp": times, "offset": offsets})
         if len(entries):
             last_offsets, timestamps = _logged_times(offsets, file.sibling(".log"), output)
-            is_last = last_offsets == offsets
-            wrong = is_last & (timestamps != times)
+            has_batch = last_offsets == offsets
+            wrong = has_batch & (timestamps != times)
             columns = {"indexTimestamp": times[wrong], "logTimestamp": timestamps[wrong]}
-            output.problems(f"Found timestamp mismatch in :{file.path}", WRONG_TIME, columns)
+            output.write_problems(f"Found timestamp mismatch in :{file.path}", WRONG_TIME_LINE, columns)
             previous_times = np.append(previous, times[:-1])
-            unordered = is_last & (previous_times >= times)
+            unordered = has_batch & (previous_times >= times)
             columns = {"indexTimestamp": times[unordered], "previous": previous_times[unordered]}
-            output.problems(f"Found out of order timestamp in :{file.path}", OUT_OF_ORDER, columns)
-            columns = {"offset": offsets[~is_last], "logOffset": last_offsets[~is_last]}
-            output.problems("The following indexed offsets are not found in the log.", NOT_FOUND, columns)
+            output.write_problems(f"Found out of order timestamp in :{file.path}", OUT_OF_ORDER_LINE, columns)
+            columns = {"offset": offsets[~has_batch], "logOffset": last_offsets[~has_batch]}
+            output.write_problems("The following indexed offsets are not found in the log.", NOT_FOUND_LINE, columns)
             previous = int(times[-1])
 
 
 def _logged_times(offsets: Longs, log: DumpedFile, output: DumpOutput) -> tuple[Longs, Longs]:
     """Return for `offsets` the last offset of their batch, and if that is equal, its largest timestamp."""
-    last_offsets, timestamps = np.full(len(offsets), NOTHING), np.full(len(offsets), NOTHING)
+    last_offsets, timestamps = np.full(len(offsets), NO_SUCH_BATCH), np.full(len(offsets), NO_SUCH_BATCH)
     order, begin = np.argsort(offsets, kind="stable"), 0
     try:
         for window in log.frames(log.size):
-            last = window.rows["base_offset"] + window.rows["last_offset_delta"]
-            end = int(np.searchsorted(offsets[order], last.max(), side="right"))
+            batch_ends = window.rows["base_offset"] + window.rows["last_offset_delta"]
+            end = int(np.searchsorted(offsets[order], batch_ends.max(), side="right"))
             entries = order[begin:end]
-            rows = np.minimum(np.searchsorted(last, offsets[entries]), len(last) - 1)
-            last_offsets[entries] = last[rows]
+            rows = np.minimum(np.searchsorted(batch_ends, offsets[entries]), len(batch_ends) - 1)
+            last_offsets[entries] = batch_ends[rows]
             for entry, row in zip(entries.tolist(), rows.tolist(), strict=True):
-                if last[row] == offsets[entry]:
+                if batch_ends[row] == offsets[entry]:
                     batch, source = window.rows[row : row + 1], Source(log.path, window.position)
-                    records, error = scan(byte_array(window.data), batch, source, (), 1)
+                    records, error = decode(byte_array(window.data), batch, source, (), 1)
                     if error is not None:
                         raise error
-                    timestamps[entry] = int(records.timestamps.max(initial=NOTHING))
+                    timestamps[entry] = int(records.timestamps.max(initial=NO_SUCH_BATCH))
             begin = max(begin, end)
             if begin == len(order):
                 break
@@ -433,9 +448,9 @@ def dump_transaction_index(file: DumpedFile, output: DumpOutput) -> None:
     readable = entries[: later[0]] if len(later) else entries
     columns = {
         name: readable[field].astype(np.int64)
-        for name, field in zip(_ABORTED, TRANSACTION_ENTRY.names or (), strict=True)
+        for name, field in zip(_ABORTED_FIELDS, TRANSACTION_ENTRY.names or (), strict=True)
     }
-    output.lines(ABORTED, columns | {"version": columns["version"] >> 8})
+    output.write_lines(ABORTED_LINE, columns | {"version": columns["version"] >> 8})
     if len(later):
         text = "an aborted transaction has an unknown version: a newer Kafka may have written it"
         raise UnsupportedVersionError(text, file=file.path, position=int(later[0]) * size)
@@ -458,10 +473,10 @@ def dump_producers(file: DumpedFile, output: DumpOutput) -> None:
         "timestamp": entries["last_timestamp"],
     }
     for row, has_batch in enumerate(entries["last_offset"] >= 0):
-        line = PRODUCER if has_batch else PRODUCER_WITHOUT_BATCH
-        output.lines(line, {name: values[row : row + 1] for name, values in columns.items()})
+        line = PRODUCER_LINE if has_batch else PRODUCER_WITHOUT_BATCH_LINE
+        output.write_lines(line, {name: values[row : row + 1] for name, values in columns.items()})
 
 
 def dump_leader_epochs(file: DumpedFile, output: DumpOutput) -> None:
     epochs = np.array(read_epochs(file.storage.read(file.name), file=file.path), np.int64).reshape(-1, 2)
-    output.lines(EPOCH, {"epoch": epochs[:, 0], "startOffset": epochs[:, 1]})
+    output.write_lines(EPOCH_LINE, {"epoch": epochs[:, 0], "startOffset": epochs[:, 1]})

@@ -60,8 +60,8 @@ ABSENT = MIN_LONG
 _NUMBER, _OPTIONAL, _CHOICE = range(3)
 _BOOLEANS = ("false", "true")
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
-#: The most lines that are made at once.
-_LINES = 1 << 16
+#: The number of lines that are formatted at once.
+_LINES_AT_ONCE = 1 << 16
 #: The fewest bytes of a header: two lengths, of an empty name and of a null value.
 _SMALLEST_HEADER = 2
 #: The size of a message of formats 0 and 1 after its offset, and its checksum.
@@ -76,7 +76,10 @@ _UNKNOWN = len(_CONTROL_TYPES)
 
 @dataclass(frozen=True, slots=True)
 class LineField:
-    """A value of a line: its label and its words, each as text and as JSON."""
+    """A value of a line. `labels` and `words` are pairs: for text, and for JSON.
+
+    The words are the names of a choice, or for an optional number the text for ABSENT, the prefix and the suffix.
+    """
 
     name: str
     kind: int
@@ -91,46 +94,48 @@ class LineField:
         column = integers(values, pa.int64())
         if self.kind == _NUMBER:
             return [label, numbers(column)]
-        absent, begin, end = words
-        present = joined([begin, numbers(column), end], len(column))
+        absent, prefix, suffix = words
+        present = joined([prefix, numbers(column), suffix], len(column))
         return [label, pc.if_else(booleans(values == ABSENT), scalar(absent), present)]
 
 
-def number(name: str, label: str | None = None) -> LineField:
+def number_field(name: str, label: str | None = None) -> LineField:
     """Return the field of a number; in text, `label` replaces the usual label, the name."""
     return LineField(name, _NUMBER, (f" {name}: " if label is None else label, f',"{name}":'))
 
 
-def flag(name: str) -> LineField:
+def flag_field(name: str) -> LineField:
     return LineField(name, _CHOICE, _labels(name), (_BOOLEANS, _BOOLEANS))
 
 
-def choice(name: str, words: Sequence[str]) -> LineField:
+def choice_field(name: str, words: Sequence[str]) -> LineField:
     return LineField(name, _CHOICE, _labels(name), (tuple(words), tuple(json.dumps(word) for word in words)))
 
 
-def labelled(name: str, as_text: Sequence[str], as_json: Sequence[str]) -> LineField:
+def labelled_choice_field(name: str, as_text: Sequence[str], as_json: Sequence[str]) -> LineField:
     """Return the field of a choice among words that already contain the label."""
     return LineField(name, _CHOICE, ("", ""), (tuple(as_text), tuple(as_json)))
 
 
-def optional(
+def optional_field(
     name: str, as_text: tuple[str, str, str] | None = None, as_json: tuple[str, str, str] | None = None
 ) -> LineField:
-    """Return the field of a number that may be absent, with the texts for an absent number, before, and after it."""
-    # by default as Java prints an `OptionalLong`
+    """Return the field of an optional number: with the text for ABSENT, the prefix and the suffix of a number.
+
+    The default is the output of Java's `OptionalLong`.
+    """
     text, label = f" {name}: ", f',"{name}":'
     as_text = as_text or (f"{text}OptionalLong.empty", f"{text}OptionalLong[", "]")
     return LineField(name, _OPTIONAL, ("", ""), (as_text, as_json or (f"{label}null", label, "")))
 
 
-def time(name: str) -> list[LineField]:
-    """Return the fields of a time: its type (`timestamp_type`: 0 none, 1 of creation, 2 of appending), and `name`."""
+def time_fields(name: str) -> list[LineField]:
+    """Return the fields of a time: `timestamp_type`, an index into `types`, and `name`, its ms."""
     types = ("NoTimestampType", "CreateTime", "LogAppendTime")
-    label = labelled(
+    label = labelled_choice_field(
         "timestamp_type", tuple(f" {kind}: " for kind in types), tuple(f',"timestampType":"{kind}"' for kind in types)
     )
-    return [label, number(name, "")]
+    return [label, number_field(name, "")]
 
 
 def _labels(name: str) -> tuple[str, str]:
@@ -139,7 +144,7 @@ def _labels(name: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The fields of a line of a `kind`, with the texts before and after them as text."""
+    """The fields of a line, an object of type `kind` in JSON. In text, `begin` and `end` surround the fields."""
 
     kind: str
     fields: tuple[LineField, ...]
@@ -176,33 +181,35 @@ class DumpOutput:
     def write(self, data: memoryview) -> None:
         self.out.write(data)
 
-    def say(self, text: str, kind: str, stream: BinaryIO | None = None, /, **fields: Any) -> None:
+    def write_line(self, text: str, kind: str, stream: BinaryIO | None = None, /, **fields: Any) -> None:
         """Write one line: `text`, or an object of type `kind` with `fields`."""
         line = _ENCODER.encode({"type": kind, **fields}) if self.as_json else text
         (stream or self.out).write(f"{line}\n".encode("utf-8", "backslashreplace"))
 
-    def lines(self, line: Line, columns: Mapping[str, npt.NDArray[Any]], stream: BinaryIO | None = None) -> None:
+    def write_lines(
+        self, line: Line, columns: Mapping[str, npt.NDArray[Any]], stream: BinaryIO | None = None
+    ) -> None:
         count = len(next(iter(columns.values())))
-        for start in range(0, count, _LINES):
-            part = {name: values[start : start + _LINES] for name, values in columns.items()}
-            text = line.texts(min(_LINES, count - start), part, as_json=self.as_json)
+        for start in range(0, count, _LINES_AT_ONCE):
+            part = {name: values[start : start + _LINES_AT_ONCE] for name, values in columns.items()}
+            text = line.texts(min(_LINES_AT_ONCE, count - start), part, as_json=self.as_json)
             (stream or self.out).write(bytes_of(text))
 
-    def problems(self, title: str, line: Line, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+    def write_problems(self, title: str, line: Line, columns: Mapping[str, npt.NDArray[Any]]) -> None:
         """Write lines of problems; in text the first lines have a `title` above them."""
         if len(next(iter(columns.values()))):
             if not self.as_json and title != self.title:
                 self.err.write(f"{title}\n".encode())
             self.title = title
-            self.lines(line, columns, self.out if self.as_json else self.err)
+            self.write_lines(line, columns, self.out if self.as_json else self.err)
 
-    def note(self, text: str, kind: str, **fields: Any) -> None:
-        self.say(text, kind, self.out if self.as_json else self.err, **fields)
+    def write_note(self, text: str, kind: str, **fields: Any) -> None:
+        self.write_line(text, kind, self.out if self.as_json else self.err, **fields)
 
     def fail(self, error: DistlogError) -> None:
         """Write the error of a file or batch that could not be read."""
         self.failures += 1
-        self.note(" ".join(str(error).split()), "error", message=error.message, **error.details)
+        self.write_note(" ".join(str(error).split()), "error", message=error.message, **error.details)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +230,7 @@ class DumpOptions:
 
 @dataclass(frozen=True)
 class DumpedRecords:
-    """The first `counts` records of the `sections` of `data`, all of the format `magic`."""
+    """The first `counts` records of each section of `data`, a batch's records; `magic` is the format of all."""
 
     data: npt.NDArray[np.uint8]
     sections: npt.NDArray[Any]
@@ -254,10 +261,10 @@ class DumpedRecords:
 
     @cached_property
     def headers(self) -> pa.Array:
-        room = int((self.sections["end"] - self.sections["start"]).sum())
-        # after a bad record the number of headers is not known: as many as the bytes could hold
-        count = room // _SMALLEST_HEADER if self.has_fault else int(self.sections["header_count"].sum())
-        return headers_to_arrow(self.data, self.fields.headed, self.size, count, room)
+        record_bytes = int((self.sections["end"] - self.sections["start"]).sum())
+        # after a bad record the number of headers is unknown: as many as the bytes could hold
+        count = record_bytes // _SMALLEST_HEADER if self.has_fault else int(self.sections["header_count"].sum())
+        return headers_to_arrow(self.data, self.fields.header_positions, self.size, count, record_bytes)
 
     @cached_property
     def checksums(self) -> tuple[Longs, npt.NDArray[np.bool_]]:
@@ -274,38 +281,38 @@ class DumpedRecords:
         return crcs, valid
 
 
-def no_records(batches: npt.NDArray[Any]) -> DumpedRecords:
+def empty_records(batches: npt.NDArray[Any]) -> DumpedRecords:
     """Return a placeholder for records that are not selected, or cannot be read."""
     counts = np.zeros(len(batches), np.int64)
     return DumpedRecords(byte_array(b""), batches[:0], counts, RecordFields.allocate(0, ()), int(batches["magic"][0]))
 
 
-def scan(
-    data: npt.NDArray[np.uint8], batches: npt.NDArray[Any], source: Source, columns: tuple[str, ...], enough: int
+def decode(
+    data: npt.NDArray[np.uint8], batches: npt.NDArray[Any], source: Source, columns: tuple[str, ...], part_bytes: int
 ) -> tuple[DumpedRecords, CorruptRecordError | None]:
-    """Return the records of the first of `batches`, up to `enough` bytes, and the error of a bad record."""
+    """Return records of the leading batches, until they have `part_bytes` bytes, and the error of a bad record."""
     try:
-        batches = _readable(data, batches, source)
+        batches = _decodable(data, batches, source)
         selection = BatchSelection(
             data, batches, shift=0, partition=0, start_offset=MIN_LONG, end_offset=MAX_LONG, source=source
         )
-        buffer, sections = open_sections(selection, enough)
+        buffer, sections = open_sections(selection, part_bytes)
     except CorruptRecordError as error:
-        return no_records(batches), error
-    room = int((sections["end"] - sections["start"]).sum())
+        return empty_records(batches), error
+    record_bytes = int((sections["end"] - sections["start"]).sum())
     counts = sections["record_count"].copy()
-    fields = RecordFields.allocate(int(counts.sum()), columns, room)
+    fields = RecordFields.allocate(int(counts.sum()), columns, record_bytes)
     magic, fault = int(batches["magic"][0]), None
     try:
         scan_sections(selection, buffer, sections, fields)
     except CorruptRecordError as error:
         fault = error
-        # of several batches no record is returned: the caller halves them to find the bad batch
+        # the records before the fault, for one batch; none for several, which the caller halves to find the bad one
         counts = np.array([error.details["record"] if len(batches) == 1 else 0] * len(batches))
     return DumpedRecords(buffer, sections, counts, fields, magic, fault is not None), fault
 
 
-def _readable(data: npt.NDArray[np.uint8], batches: npt.NDArray[Any], source: Source) -> npt.NDArray[Any]:
+def _decodable(data: npt.NDArray[np.uint8], batches: npt.NDArray[Any], source: Source) -> npt.NDArray[Any]:
     """Convert `batches` for a decoder; as in Kafka, later formats are read as format 2."""
     readable: npt.NDArray[Any] = batches.copy()
     readable["magic"] = np.minimum(readable["magic"], 2)
@@ -323,7 +330,7 @@ def _sizes(slices: Any, count: int) -> Longs:
     return np.where(slices.valid[:count], sizes, -1)
 
 
-#: The words for the types of control records, with their labels: as text, and as JSON.
+#: The types of control records with their labels: for text, and for JSON.
 _MARKER_WORDS = (
     tuple(f" endTxnMarker: {name}" for name in _CONTROL_TYPES[:2])
     + tuple(f" controlType: {name}({index})" for index, name in enumerate(_CONTROL_TYPES[2:], 2))
@@ -332,106 +339,116 @@ _MARKER_WORDS = (
     + tuple(f',"controlType":"{name}"' for name in _CONTROL_TYPES[2:])
     + (',"controlType":"UNKNOWN"',),
 )
-#: The additional values of a control record: its type, the number of an unknown type, and the coordinator's epoch.
-MARKER = (
-    labelled("type", *_MARKER_WORDS),
-    optional("type_number", ("", "(", ")"), ("", ',"controlTypeId":', "")),
-    optional("epoch", ("", " coordinatorEpoch: ", ""), ("", ',"coordinatorEpoch":', "")),
+#: The additional fields of a control record: its type, the number of an unknown type, and the coordinator's epoch.
+MARKER_FIELDS = (
+    labelled_choice_field("type", *_MARKER_WORDS),
+    optional_field("type_number", ("", "(", ")"), ("", ',"controlTypeId":', "")),
+    optional_field("epoch", ("", " coordinatorEpoch: ", ""), ("", ',"coordinatorEpoch":', "")),
 )
 
 
 def _markers(records: DumpedRecords, is_control: npt.NDArray[np.bool_], *, as_json: bool) -> pa.Array:
-    """Return the texts of the additional values of control records (MARKER); null for other records."""
+    """Return the texts of MARKER_FIELDS of control records; null for other records."""
     rows = integers(np.flatnonzero(is_control))
     keys, values = (column.take(rows).to_pylist() for column in (records.key, records.value))
-    marker_values = np.full((len(MARKER), len(rows)), ABSENT)
+    marker_values = np.full((len(MARKER_FIELDS), len(rows)), ABSENT)
     for row, (key, value) in enumerate(zip(keys, values, strict=True)):
+        # both begin with a version of 2 bytes
         kind = int.from_bytes(key[2:4], "big", signed=True) if key is not None and len(key) >= 4 else -1
         marker_values[:2, row] = (kind, ABSENT) if 0 <= kind < _UNKNOWN else (_UNKNOWN, kind)
         if kind in (ABORT, COMMIT) and value is not None and len(value) >= 6:
             marker_values[2, row] = int.from_bytes(value[2:6], "big", signed=True)
     parts = [
         part
-        for line_field, column in zip(MARKER, marker_values, strict=True)
+        for line_field, column in zip(MARKER_FIELDS, marker_values, strict=True)
         for part in line_field.parts(column, as_json=as_json)
     ]
-    # the number of each control record among the control records; other rows get any number, and become null
+    # the row of each control record in `markers`; other records get any row, and become null
     marker_rows = np.maximum(np.cumsum(is_control) - 1, 0)
     markers = joined(parts, len(rows)).take(integers(marker_rows))
     return pc.if_else(booleans(is_control), markers, pa.nulls(1, TEXT)[0])
 
 
-_END = (
-    number("position"),
-    *time("maxTimestamp"),
-    number("size"),
-    number("magic"),
-    choice("compresscodec", ("none", "gzip", "snappy", "lz4", "zstd", "unknown(5)", "unknown(6)", "unknown(7)")),
-    number("crc"),
-    flag("isvalid"),
+_COMMON_BATCH_FIELDS = (
+    number_field("position"),
+    *time_fields("maxTimestamp"),
+    number_field("size"),
+    number_field("magic"),
+    choice_field(
+        "compresscodec", ("none", "gzip", "snappy", "lz4", "zstd", "unknown(5)", "unknown(6)", "unknown(7)")
+    ),
+    number_field("crc"),
+    flag_field("isvalid"),
 )
 BATCH_LINE = Line(
     "batch",
     (
-        *(number(name) for name in ("baseOffset", "lastOffset", "count", "baseSequence", "lastSequence")),
-        *(number(name) for name in ("producerId", "producerEpoch", "partitionLeaderEpoch")),
-        flag("isTransactional"),
-        flag("isControl"),
-        optional("deleteHorizonMs"),
-        *_END,
+        *(number_field(name) for name in ("baseOffset", "lastOffset", "count", "baseSequence", "lastSequence")),
+        *(number_field(name) for name in ("producerId", "producerEpoch", "partitionLeaderEpoch")),
+        flag_field("isTransactional"),
+        flag_field("isControl"),
+        optional_field("deleteHorizonMs"),
+        *_COMMON_BATCH_FIELDS,
     ),
 )
-LEGACY_BATCH = Line("batch", (number("offset"), *_END))
-_RECORD = (number("offset"), *time("timestamp"), number("keySize"), number("valueSize"))
-RECORD = Line("record", (*_RECORD, number("sequence")), begin="|", end="")
-#: In text, `_records` ends these lines with the unmatched `}` that Kafka's tool prints.
-LEGACY_RECORD = Line("record", (*_RECORD, flag("isValid"), number("crc")), begin="|")
-BARE_RECORD = Line("record", ())
+LEGACY_BATCH_LINE = Line("batch", (number_field("offset"), *_COMMON_BATCH_FIELDS))
+_COMMON_RECORD_FIELDS = (
+    number_field("offset"),
+    *time_fields("timestamp"),
+    number_field("keySize"),
+    number_field("valueSize"),
+)
+RECORD_LINE = Line("record", (*_COMMON_RECORD_FIELDS, number_field("sequence")), begin="|", end="")
+
+LEGACY_RECORD_LINE = Line("record", (*_COMMON_RECORD_FIELDS, flag_field("isValid"), number_field("crc")), begin="|")
+BARE_RECORD_LINE = Line("record", ())
 
 
 @dataclass(frozen=True, slots=True)
 class LogStyle:
-    """Which parts of records to print: their `metadata`, and their `content` (key and value)."""
+    """Formats batches and records: with their metadata, with their content (key and value), as JSON or text."""
 
-    metadata: bool
-    content: bool
+    has_metadata: bool
+    has_content: bool
     as_json: bool
 
     def lines(
-        self, batches: npt.NDArray[Any], origin: int, valid: npt.NDArray[np.bool_], records: DumpedRecords
+        self, batches: npt.NDArray[Any], window_position: int, valid: npt.NDArray[np.bool_], records: DumpedRecords
     ) -> memoryview:
-        """Return the lines of `batches`, at the position `origin` of the file; `valid` flags right checksums."""
-        line = BATCH_LINE if batches["magic"][0] >= 2 else LEGACY_BATCH
-        columns = _batch_columns(batches, origin, valid)
+        """Return the lines of batches in a window of the file; `valid` flags right checksums."""
+        line = BATCH_LINE if batches["magic"][0] >= 2 else LEGACY_BATCH_LINE
+        columns = _batch_columns(batches, window_position, valid)
         lines = line.texts(len(batches), columns, as_json=self.as_json)
         if not records.size:
             return bytes_of(lines)
         # a batch's line comes before the lines of its records
-        firsts = np.arange(len(batches)) + np.cumsum(records.counts) - records.counts
+        batch_rows = np.arange(len(batches)) + np.cumsum(records.counts) - records.counts
         order = np.full(len(batches) + records.size, -1)
-        order[firsts] = np.arange(len(batches))
+        order[batch_rows] = np.arange(len(batches))
         order[order < 0] = len(batches) + np.arange(records.size)
         return bytes_of(pa.concat_arrays([lines, self._records(batches, records)]).take(integers(order)))
 
     def _records(self, batches: npt.NDArray[Any], records: DumpedRecords) -> pa.Array:
-        current = int(batches["magic"][0]) >= 2
+        is_current_format = int(batches["magic"][0]) >= 2
         parts: list[Texts] = []
-        if not self.metadata:
-            parts += BARE_RECORD.parts({}, as_json=self.as_json)
+        if not self.has_metadata:
+            parts += BARE_RECORD_LINE.parts({}, as_json=self.as_json)
         else:
-            line = RECORD if current else LEGACY_RECORD
+            line = RECORD_LINE if is_current_format else LEGACY_RECORD_LINE
             parts += line.parts(_record_columns(batches, records), as_json=self.as_json)
-            parts += [] if current or self.as_json else ["}"]
-            if current:
+            if not is_current_format and not self.as_json:
+                # Kafka's tool prints an unmatched brace
+                parts.append("}")
+            if is_current_format:
                 keys = records.headers.flatten().field("key")
                 lengths = numbers_of(pc.list_value_length(records.headers))
                 names = joined_items(json_texts(keys) if self.as_json else raw(keys), lengths, ",")
                 parts += [',"headerKeys":[' if self.as_json else " headerKeys: [", names, "]"]
-        is_control = np.repeat((batches["attributes"] & CONTROL != 0) & current, records.counts)
-        if is_control.any() and self.metadata:
+        is_control = np.repeat((batches["attributes"] & CONTROL != 0) & is_current_format, records.counts)
+        if is_control.any() and self.has_metadata:
             parts.append(or_else(_markers(records, is_control, as_json=self.as_json), ""))
-        if self.content:
-            bar = "" if self.metadata else "|"
+        if self.has_content:
+            bar = "" if self.has_metadata else "|"
             labels = (',"key":', ',"payload":') if self.as_json else (f"{bar} key: ", " payload: ")
             for label, column in zip(labels, (records.key, records.value), strict=True):
                 parts.append(self._content(label, column, is_control))
@@ -445,7 +462,7 @@ class LogStyle:
         return or_else(contents, "")
 
 
-def _batch_columns(batches: npt.NDArray[Any], origin: int, valid: npt.NDArray[np.bool_]) -> dict[str, Any]:
+def _batch_columns(batches: npt.NDArray[Any], window_position: int, valid: npt.NDArray[np.bool_]) -> dict[str, Any]:
     attributes, sequence = batches["attributes"], batches["base_sequence"].astype(np.int64)
     last_offset = batches["base_offset"] + batches["last_offset_delta"]
     return {
@@ -461,7 +478,7 @@ def _batch_columns(batches: npt.NDArray[Any], origin: int, valid: npt.NDArray[np
         "isTransactional": attributes & TRANSACTIONAL != 0,
         "isControl": attributes & CONTROL != 0,
         "deleteHorizonMs": np.where(attributes & DELETE_HORIZON != 0, batches["base_timestamp"], ABSENT),
-        "position": batches["position"] + origin,
+        "position": batches["position"] + window_position,
         "timestamp_type": timestamp_types(batches),
         "maxTimestamp": batches["max_timestamp"],
         "size": batches["size"],
@@ -473,7 +490,7 @@ def _batch_columns(batches: npt.NDArray[Any], origin: int, valid: npt.NDArray[np
 
 
 def timestamp_types(batches: npt.NDArray[Any]) -> Longs:
-    """Return the type of each batch's timestamps, by the numbers of `time`."""
+    """Return the type of each batch's timestamps: 0 for none, 1 for CreateTime, 2 for LogAppendTime."""
     types = np.where(batches["attributes"] & APPEND_TIME, 2, 1)
     return np.where(batches["magic"] >= 1, types, 0)
 

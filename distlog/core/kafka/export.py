@@ -34,7 +34,7 @@ from distlog.core.errors import (
 from distlog.core.format.indexes import TRANSACTION_ENTRY
 from distlog.core.format.record_batch import header_offsets, write_base_offsets
 from distlog.core.integers import MAX_INT
-from distlog.core.kafka.log_dir import refuse_topic
+from distlog.core.kafka.log_dir import check_is_no_topic
 from distlog.core.kafka.partition_folder import (
     FIRST_DIRTY_OFFSETS,
     HIGH_WATERMARKS,
@@ -47,10 +47,10 @@ from distlog.core.kafka.partition_folder import (
     PartitionName,
     file_name,
     joined_epochs,
+    locked_log_dir,
     parse_file,
     read_epochs,
     read_offsets,
-    without_broker,
     write_epochs,
     write_offsets,
     write_topic_id,
@@ -75,25 +75,26 @@ def export_topic(
     """Write `partitions` of the topic into the local folder `log_dir`, next to other partitions."""
     target = Storage(os.path.realpath(Storage(log_dir).local_path("")))
     if os.path.isdir(target.url):
-        refuse_topic(target, target.list_folders())
-    with without_broker(target, alone=True):
+        check_is_no_topic(target, target.list_folders())
+    with locked_log_dir(target, is_exclusive=True):
         folders = {n: target.child(paths.partition_dir(handle.storage.name, n)) for n in sorted(set(partitions))}
         committed = without_tails(snapshot)
         for number, folder in folders.items():
-            # readers get the records before the damage, and an earlier export may have later records
+            # a damaged active segment ends early: the export would replace later records of an earlier export
             if (damage := damage_of_tail(handle, committed, number)) is not None:
                 raise damage
-            if (last := read_export(folder)) is not None and last[1] != snapshot.topic_id:
-                text = "another topic of this name was exported to this directory: export to another, or delete it"
-                raise TopicExistsError(text, directory=folder.url, topic_id=last[1])
-        exported = [_PartitionExport(handle, snapshot, *partition).run() for partition in folders.items()]
+            _, exported_id = read_export(folder) or ([], snapshot.topic_id)
+            if exported_id != snapshot.topic_id:
+                text = "the directory has an export of another topic with this name: delete it, or choose another"
+                raise TopicExistsError(text, directory=folder.url, topic_id=exported_id)
+        exported = [_PartitionExport(handle, snapshot, number, folder).run() for number, folder in folders.items()]
         _write_checkpoints(target, handle.storage.name, exported)
     return ExportReport(target.url, tuple(exported))
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedPartition:
-    """A partition in the log directory: its offsets, and the part that this export wrote."""
+    """A partition in the log directory, whose first segment has `first_base_offset`, and what this export wrote."""
 
     partition: int
     log_start_offset: int
@@ -146,8 +147,8 @@ class ExportReport(Shown):
         return [{name: getattr(partition, name) for name in _COLUMNS} for partition in self.partitions]
 
 
-#: A list of files, which a broker ignores. Before files change, it has all future files, and which are complete:
-#: the next export continues a crashed one. A file of another size than listed has been changed by a broker.
+#: Lists the exported segments; a broker ignores it. An export first lists all planned segments, the unwritten ones as
+#: incomplete, so that the next export can continue after a crash. A log of another size was changed by a broker.
 EXPORT_FILE = ".distlog-export.json"
 _VERSION = 1
 
@@ -160,7 +161,7 @@ def _epochs(value: Any) -> tuple[tuple[int, int], ...]:
 
 @dataclass(frozen=True, slots=True)
 class ExportedSegment:
-    """A segment of the topic in the folder (an empty stem: none); `is_complete` if its files are complete."""
+    """A segment in the folder; `is_complete` if all its files are written. Without a batch, `stem` is empty."""
 
     base_offset: int = stored(LONG)
     stem: str = stored(Text("[a-z0-9-]{0,64}"))
@@ -175,7 +176,7 @@ class ExportedSegment:
     def of(cls, segment: SegmentInfo) -> ExportedSegment:
         return cls(segment.base_offset, segment.stem, segment.log_bytes, segment.crc32c, segment.append_time_ms)
 
-    def is_of(self, segment: SegmentInfo) -> bool:
+    def is_complete_copy_of(self, segment: SegmentInfo) -> bool:
         planned = ExportedSegment.of(segment)
         return self == dataclasses.replace(planned, end_offset=self.end_offset, epochs=self.epochs, is_complete=True)
 
@@ -205,27 +206,29 @@ def write_export(folder: Storage, segments: list[ExportedSegment], topic_id: str
     folder.put(EXPORT_FILE, json.dumps(body).encode())
 
 
-def known_segments(folder: Storage) -> list[ExportedSegment]:
-    """Return the segments of an earlier export, by base offset; deletes the empty log of a broker."""
+def prepare_folder(folder: Storage) -> list[ExportedSegment]:
+    """Return the segments of an earlier export, by base offset; without one, delete the empty log of a broker.
+
+    Raises StorageError if the folder has records that no export wrote.
+    """
     folder.refuse_links()
-    last = read_export(folder)
+    last_export = read_export(folder)
     files = _segment_files(folder)
-    sizes = {
+    log_sizes = {
         parsed.offset: file.size for file, parsed in files if parsed.suffix == LOG_SUFFIX and not parsed.temporary
     }
-    if last is None:
-        if any(sizes.values()):
-            text = "this partition's folder holds records that no export wrote: export into another log directory"
+    if last_export is None:
+        if any(log_sizes.values()):
+            text = "the partition's folder has records that no export wrote: export into another log directory"
             raise StorageError(text, directory=folder.url)
         folder.delete([file.name for file, _ in files])
         return []
-    # the logs must come from the export
-    segments, _ = last
-    unknown = sizes.keys() - {segment.base_offset for segment in segments}
+    segments, _ = last_export
+    unlisted = log_sizes.keys() - {segment.base_offset for segment in segments}
     complete = [segment for segment in segments if segment.is_complete]
-    changed = [segment.base_offset for segment in complete if sizes.get(segment.base_offset) != segment.log_bytes]
-    for offset in (*sorted(unknown), *changed):
-        text = "a broker has written here since the last export: export into another log directory"
+    changed = [segment.base_offset for segment in complete if log_sizes.get(segment.base_offset) != segment.log_bytes]
+    for offset in (*sorted(unlisted), *changed):
+        text = "a broker has written to the folder since the last export: export into another log directory"
         raise StorageError(text, directory=folder.url, base_offset=offset)
     return segments
 
@@ -246,10 +249,10 @@ def _segment_files(folder: Storage) -> list[tuple[FileInfo, FileName]]:
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
 
-#: If one of the files is missing, a broker assumes a loss, and reads the log.
-_ALWAYS = (".log", ".index", ".timeindex")
-#: The most bytes and files that are held before they are written.
-_HELD_BYTES, _HELD_FILES = 16 << 20, 64
+#: If a segment lacks one, a broker assumes a loss, and reads the log.
+_REQUIRED_SUFFIXES = (".log", ".index", ".timeindex")
+#: The most bytes and files that wait in memory to be written together.
+_BUFFER_BYTES, _BUFFER_FILES = 16 << 20, 64
 
 
 class ExportedFiles:
@@ -257,9 +260,10 @@ class ExportedFiles:
 
     def __init__(self, folder: Storage) -> None:
         self.folder = folder
-        self._files: dict[str, Buffer] = {}
-        self._times: dict[int, int] = {}
-        self._held = 0
+        self._buffered: dict[str, Buffer] = {}
+        #: The creation times of the buffered segments, by base offset.
+        self._created_ms: dict[int, int] = {}
+        self._buffered_bytes = 0
         self._writing: Task[None] | None = None
 
     def __enter__(self) -> Self:
@@ -269,50 +273,50 @@ class ExportedFiles:
         try:
             if kind is None:
                 self._wait()
-                _write(self.folder, *self._pop_held())
+                _write(self.folder, *self._pop_buffered())
         finally:
             if self._writing is not None:
-                # the next export may write the same files
+                # the write must end with this export: the next export may write the same files
                 with suppress(Exception):
                     self._writing.wait()
 
     def add(self, segment: SegmentInfo, files: Mapping[str, Buffer]) -> None:
-        """Write a segment's files, by suffix, now or later, and delete its obsolete files."""
-        self._files |= {file_name(segment.base_offset, suffix): data for suffix, data in files.items()}
-        self._times[segment.base_offset] = segment.created_ms
-        self._held += sum(byte_view(data).nbytes for data in files.values())
-        if self._held >= _HELD_BYTES or len(self._files) >= _HELD_FILES:
+        """Buffer or write a segment's files, by suffix, and delete a transaction index that it no longer has."""
+        self._buffered |= {file_name(segment.base_offset, suffix): data for suffix, data in files.items()}
+        self._created_ms[segment.base_offset] = segment.created_ms
+        self._buffered_bytes += sum(byte_view(data).nbytes for data in files.values())
+        if self._buffered_bytes >= _BUFFER_BYTES or len(self._buffered) >= _BUFFER_FILES:
             self._wait()
-            self._writing = begin(partial(_write, self.folder, *self._pop_held()))
+            self._writing = begin(partial(_write, self.folder, *self._pop_buffered()))
 
     def _wait(self) -> None:
         """Wait for the running write. Raises its StorageError."""
         if self._writing is not None:
             self._writing.wait()
 
-    def _pop_held(self) -> tuple[dict[str, Buffer], dict[int, int]]:
-        written = self._files, self._times
-        self._files, self._times, self._held = {}, {}, 0
-        return written
+    def _pop_buffered(self) -> tuple[dict[str, Buffer], dict[int, int]]:
+        buffered = self._buffered, self._created_ms
+        self._buffered, self._created_ms, self._buffered_bytes = {}, {}, 0
+        return buffered
 
 
-def _write(folder: Storage, files: Mapping[str, Buffer], times: Mapping[int, int]) -> None:
+def _write(folder: Storage, files: Mapping[str, Buffer], created_ms: Mapping[int, int]) -> None:
     folder.put_many(files)
-    transactions = [file_name(base_offset, ".txnindex") for base_offset in times]
-    folder.delete([name for name in transactions if name not in files])
-    for base_offset, time_ms in times.items():
+    transaction_indexes = [file_name(base_offset, ".txnindex") for base_offset in created_ms]
+    folder.delete([name for name in transaction_indexes if name not in files])
+    for base_offset, time_ms in created_ms.items():
         _set_times(folder, base_offset, time_ms)
 
 
 def _set_times(folder: Storage, base_offset: int, time_ms: int) -> None:
     """Set the files' times, which a broker's retention uses for records without a time."""
-    for suffix in _ALWAYS:
+    for suffix in _REQUIRED_SUFFIXES:
         path = folder.local_path(file_name(base_offset, suffix))
         with failing_as("set the time of", path):
             os.utime(path, (time_ms / 1000, time_ms / 1000))
 
 
-#: Logs up to this size are written together with other files.
+#: Logs up to this size are buffered, and written together with other files.
 _SMALL_BYTES = 4 << 20
 
 
@@ -326,7 +330,7 @@ def export_segment(
     def batches() -> Iterator[memoryview]:
         position = 0
         for chunk in whole_log(reader, segment):
-            data, rows = _moved(chunk.timed(), segment.shift, position)
+            data, rows = _with_shifted_offsets(chunk.timed(), segment.shift, position)
             position += len(data)
             yield data
             log.add(data, rows)
@@ -335,8 +339,8 @@ def export_segment(
 
     index_files: dict[str, Buffer] = {}
     if segment.log_bytes <= _SMALL_BYTES:
-        held = list(batches())
-        index_files[".log"] = held[0] if len(held) == 1 else b"".join(held)
+        parts = list(batches())
+        index_files[".log"] = parts[0] if len(parts) == 1 else b"".join(parts)
     else:
         temporary = paths.temporary_file(new_id())
         with files.folder.open_write(temporary) as writer:
@@ -350,7 +354,7 @@ def export_segment(
     return dataclasses.replace(exported, end_offset=log.next_offset, epochs=tuple(epochs), is_complete=True)
 
 
-def _moved(chunk: Chunk, shift: int, position: int) -> tuple[memoryview, npt.NDArray[Any]]:
+def _with_shifted_offsets(chunk: Chunk, shift: int, position: int) -> tuple[memoryview, npt.NDArray[Any]]:
     """Return the bytes and rows of the chunk with offsets increased by `shift`, for a write at `position`."""
     if not shift:
         return chunk.data, chunk.batches
@@ -364,14 +368,12 @@ def _moved(chunk: Chunk, shift: int, position: int) -> tuple[memoryview, npt.NDA
 def _indexes(reader: SegmentReader, segment: SegmentInfo, rebuilt: dict[str, bytes]) -> dict[str, bytes]:
     """Return the index files of the segment if they are valid, else the indexes `rebuilt` from its log."""
     files = dict(rebuilt)
+    # exported logs have LogAppendTime in their batches, but stored logs and their time indexes do not
     if not segment.is_active and segment.append_time_ms < 0:
         for suffix in rebuilt:
-            index = _stored(reader, segment, suffix)
-            files[suffix] = rebuilt[suffix] if isinstance(index, CorruptIndexError) else index or rebuilt[suffix]
-    transactions = _stored(reader, segment, ".txnindex")
-    if isinstance(transactions, CorruptIndexError):
-        raise transactions
-    if transactions:
+            with suppress(CorruptIndexError):
+                files[suffix] = _stored_index(reader, segment, suffix) or rebuilt[suffix]
+    if transactions := _stored_index(reader, segment, ".txnindex"):
         entries = np.frombuffer(transactions, TRANSACTION_ENTRY).copy()
         for name in ("first_offset", "last_offset", "last_stable_offset"):
             entries[name] += segment.shift
@@ -379,20 +381,22 @@ def _indexes(reader: SegmentReader, segment: SegmentInfo, rebuilt: dict[str, byt
     return files
 
 
-def _stored(reader: SegmentReader, segment: SegmentInfo, suffix: str) -> bytes | CorruptIndexError:
-    """Read an index file; returns its content or its error."""
+def _stored_index(reader: SegmentReader, segment: SegmentInfo, suffix: str) -> bytes:
+    """Read an index file. Raises CorruptIndexError."""
     part = reader.part(segment, suffix)
     try:
         data = reader.storage.read(*part.full_range) if part.size else b""
     except FileNotFoundError:
-        return CorruptIndexError("the index file is missing: rebuild the indexes", file=part.name)
+        raise CorruptIndexError("the index file is missing: rebuild the indexes", file=part.name) from None
     if len(data) != part.size:
-        return CorruptIndexError("the index file is too short: rebuild the indexes", file=part.name)
-    return checksum_error(segment, suffix, part, crc32c(data)) or data
+        raise CorruptIndexError("the index file is too short: rebuild the indexes", file=part.name)
+    if (error := checksum_error(segment, suffix, part, crc32c(data))) is not None:
+        raise error
+    return data
 
 
 class _PartitionExport:
-    """The export of a partition; `present` has the segments in its folder at the end."""
+    """The export of a partition; after `run`, `present` has the segments in its folder."""
 
     def __init__(self, handle: TopicHandle, snapshot: Snapshot, partition: int, folder: Storage) -> None:
         self._handle, self._topic_id = handle, snapshot.topic_id
@@ -420,16 +424,17 @@ class _PartitionExport:
 
     def _write(self) -> list[SegmentInfo]:
         """Write the segments that the folder lacks, and the files next to them; returns the written segments."""
-        exported = known_segments(self._folder)
+        exported = prepare_folder(self._folder)
         segments = [segment for segment in self._state.segments if segment.next_offset > self._state.log_start_offset]
-        filled = {entry.base_offset: entry for entry in exported if entry.stem}
+        nonempty = {entry.base_offset: entry for entry in exported if entry.stem}
         unchanged = {
             segment.base_offset: entry
             for segment in segments
-            if (entry := filled.get(segment.base_offset)) is not None and entry.is_of(segment)
+            if (entry := nonempty.get(segment.base_offset)) is not None and entry.is_complete_copy_of(segment)
         }
         producers = self._producers(segments, unchanged)
         if producers is None:
+            # export all segments again
             unchanged, producers = {}, self._producers(segments, {}) or ProducerStates()
         new = [segment for segment in segments if segment.base_offset not in unchanged]
         if not new and self._holds_all(exported, unchanged):
@@ -445,6 +450,7 @@ class _PartitionExport:
             for segment in segments:
                 if (entry := unchanged.get(segment.base_offset)) is None:
                     if segment is segments[-1] and producers.offset <= segment.base_offset:
+                        # a broker that recovers the last segment starts with the producers at its base offset
                         self._put_snapshot(segment.base_offset, producers)
                     entry = export_segment(self._handle.reader, segment, self._files, producers, self._interval)
                 self.present.append(entry)
@@ -455,13 +461,14 @@ class _PartitionExport:
         """Return whether the folder has exactly the partition's log, from its start to its end."""
         if not exported:
             return False
-        filled = [entry for entry in exported if entry.stem]
-        bounds = exported[0].base_offset, exported[-1].end_offset
-        within = bounds[0] <= self._state.log_start_offset and bounds[1] == self._state.log_end_offset
-        return within and filled == list(unchanged.values()) and all(entry.is_complete for entry in exported)
+        nonempty = [entry for entry in exported if entry.stem]
+        has_start = exported[0].base_offset <= self._state.log_start_offset
+        has_end = exported[-1].end_offset == self._state.log_end_offset
+        is_complete = all(entry.is_complete for entry in exported)
+        return has_start and has_end and is_complete and nonempty == list(unchanged.values())
 
     def _producers(self, segments: list[SegmentInfo], unchanged: dict[int, ExportedSegment]) -> ProducerStates | None:
-        """Return the producers before the first batch to export; None if unchanged segments do not determine them."""
+        """Return the producers before the first batch to export; None if no snapshot has them."""
         end = self._state.log_end_offset
         if not unchanged:
             return StoredProducers(self._handle.storage, self._handle.name, self._partition).newest(segments, end)
@@ -488,17 +495,17 @@ class _PartitionExport:
         self._put_snapshot(end, producers)
         stale = [name for offset, name in _snapshots(self._folder).items() if offset not in (end, max(bases))]
         self._folder.delete(stale)
-        adopted: Epochs = []
-        # for a topic whose first part a broker wrote
+        imported_epochs: Epochs = []
+        # an imported topic has the leader epochs of its broker
         with suppress(FileNotFoundError, CorruptionError):
-            adopted = read_epochs(self._source.read(LEADER_EPOCHS))
-        epochs = joined_epochs([adopted, *(entry.epochs for entry in self.present)], start)
+            imported_epochs = read_epochs(self._source.read(LEADER_EPOCHS))
+        epochs = joined_epochs([imported_epochs, *(entry.epochs for entry in self.present)], start)
         self._folder.put(LEADER_EPOCHS, write_epochs(epochs))
         write_export(self._folder, self.present, self._topic_id)
 
     def _put_empty(self, index: int, offset: int) -> None:
-        self._folder.put_many({file_name(offset, suffix): b"" for suffix in _ALWAYS})
-        # dated before 1970: a broker uses the file's time as the log's largest timestamp, where a search by time ends
+        self._folder.put_many({file_name(offset, suffix): b"" for suffix in _REQUIRED_SUFFIXES})
+        # before 1970: a broker takes the time of an empty log for its largest timestamp, where a search by time ends
         _set_times(self._folder, offset, -1000)
         self.present.insert(index, empty_segment(offset, is_complete=True))
 
@@ -506,15 +513,15 @@ class _PartitionExport:
 def _write_checkpoints(target: Storage, topic: str, exported: list[ExportedPartition]) -> None:
     """Update the log directory's checkpoints, without changing the lines of other partitions."""
     ends = {entry.partition: entry.log_end_offset for entry in exported}
-    starts, cleaned = dict[int, int | None](), dict[int, int | None]()
+    starts, first_dirty_offsets = dict[int, int | None](), dict[int, int | None]()
     for entry in exported:
         start, first_dirty = entry.log_start_offset, entry.first_dirty_offset
         starts[entry.partition] = start if start > entry.first_base_offset else None
-        cleaned[entry.partition] = first_dirty if first_dirty > start else None
+        first_dirty_offsets[entry.partition] = first_dirty if first_dirty > start else None
     _merge(target, RECOVERY_POINTS, topic, ends)
     _merge(target, HIGH_WATERMARKS, topic, ends)
     _merge(target, LOG_START_OFFSETS, topic, starts)
-    _merge(target, FIRST_DIRTY_OFFSETS, topic, cleaned)
+    _merge(target, FIRST_DIRTY_OFFSETS, topic, first_dirty_offsets)
 
 
 def _merge(target: Storage, name: str, topic: str, offsets: Mapping[int, int | None]) -> None:
@@ -529,7 +536,7 @@ def _merge(target: Storage, name: str, topic: str, offsets: Mapping[int, int | N
 
 
 def _new_epochs(rows: npt.NDArray[Any], latest: int) -> list[tuple[int, int]]:
-    """(leader epoch, start offset) of each epoch above `latest` that begins in these batches."""
+    """Return (leader epoch, start offset) of each epoch above `latest` that begins in these batches."""
     highest = np.maximum.accumulate(np.concatenate([[latest], rows["leader_epoch"]]))
     rises = np.flatnonzero(highest[1:] > highest[:-1])
     epochs: list[int] = rows["leader_epoch"][rises].tolist()

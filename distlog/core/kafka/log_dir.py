@@ -157,10 +157,10 @@ def read_log_dir(
     if name is not None and _is_partition(storage.list()):
         around = Storage(parent or "/", options).without_links()
         siblings = around.list_folders()
-        refuse_topic(around, siblings)
+        check_is_no_topic(around, siblings)
         return _read(around, [folder], siblings), name
     folders = sorted(storage.list_folders())
-    refuse_topic(storage, folders)
+    check_is_no_topic(storage, folders)
     log_dir = _read(storage, folders, folders, storage.links())
     if not log_dir.partitions and log_dir.metadata is None:
         text = "not a broker's log directory or a partition's folder: it has no folder <topic>-<partition>"
@@ -168,7 +168,7 @@ def read_log_dir(
     return log_dir, None
 
 
-def refuse_topic(directory: Storage, folders: Container[str]) -> None:
+def check_is_no_topic(directory: Storage, folders: Container[str]) -> None:
     """Raise InvalidTopicError if a directory with these folders is a topic, which names them as a broker does."""
     if paths.COMMITS_DIR in folders:
         text = "this is the folder of a topic, not a broker's log directory: use the log directory"

@@ -55,7 +55,9 @@ class PartitionFolder:
         self._storage.refuse_links()
         for name in names if self._storage.is_local else ():
             if not os.path.isfile(self.path(name)):
-                raise StorageError("this is not a file: remove it, and adopt again", file=self.path(name))
+                raise StorageError(
+                    "not a file, but a link, pipe or device: remove it, and adopt again", file=self.path(name)
+                )
 
     @property
     def names(self) -> Iterable[str]:
@@ -89,7 +91,7 @@ class PartitionFolder:
 
     def headers(self, name: str, offset_index: bytes) -> SourceLog:
         size = self.size(name)
-        positions = batch_positions(offset_index, size) if self._storage.is_local else _NONE
+        positions = batch_positions(offset_index, size) if self._storage.is_local else _NO_POSITIONS
         if len(positions) * _WORTH_BYTES > size or not len(positions):
             return self.log(name)
         with failing_as("open the log", self.path(name)):
@@ -104,7 +106,7 @@ class PartitionFolder:
         return self._files[name].size
 
     def modified_ms(self, name: str) -> int:
-        """Return the time of the last write to a file in ms; 0 before 1970, the date of empty logs of exports."""
+        """Return the time of the last write to a file in ms; 0 if it is before 1970, as of an export's empty logs."""
         time_ms = self._files[name].modified_ms
         if time_ms == MAX_LONG:
             text = "the storage does not report write times, which retention may need: copy the files to a disk"
@@ -112,25 +114,25 @@ class PartitionFolder:
         return max(time_ms, 0)
 
     def _next_offset(self, name: str) -> int:
-        """Return the offset after the last batch of a log; its base offset without a batch."""
+        """Return the offset after the last batch of a log, or its base offset if it has no batch."""
         end = int(name[:20])
         for batches in self.walk(name, checked=False):
             end = int(batches.rows["base_offset"][-1] + batches.rows["last_offset_delta"][-1]) + 1
         return end
 
     def topic_id(self) -> uuid.UUID | None:
-        """Return the topic's id, if a `partition.metadata` has it."""
+        """Return the topic's id, if the folder has a `partition.metadata`."""
         file = PARTITION_METADATA
         return read_topic_id(self.read(file), file=self.path(file)) if file in self._files else None
 
     def leader_epochs(self, log_start_offset: int, log_end_offset: int) -> Epochs:
-        """Return the leader epochs between these offsets; empty without a checkpoint."""
+        """Return the leader epochs between these offsets; none if the folder has no checkpoint of epochs."""
         file = LEADER_EPOCHS
         epochs = read_epochs(self.read(file), file=self.path(file)) if file in self._files else []
         return joined_epochs([[entry for entry in epochs if entry[1] < log_end_offset]], log_start_offset)
 
     def producers(self, end_offset: int = MAX_LONG) -> ProducerStates:
-        """Read the producers from the newest valid snapshot up to `end_offset`; empty without one."""
+        """Read the producers from the newest valid snapshot up to `end_offset`; none if no snapshot is valid."""
         for offset, name in sorted(self.loaded.snapshots.items(), reverse=True):
             if offset <= end_offset:
                 with suppress(CorruptionError):
@@ -233,10 +235,10 @@ def joined_epochs(parts: Iterable[Iterable[tuple[int, int]]], log_start_offset: 
     for epoch, start in itertools.chain.from_iterable(parts):
         if not epochs or epoch > epochs[-1][0]:
             epochs.append((epoch, start))
-    below = [epoch for epoch, start in epochs if start < log_start_offset]
+    earlier = [epoch for epoch, start in epochs if start < log_start_offset]
     later = [(epoch, start) for epoch, start in epochs if start >= log_start_offset]
-    if below and (not later or later[0][1] > log_start_offset):
-        later.insert(0, (below[-1], log_start_offset))
+    if earlier and (not later or later[0][1] > log_start_offset):
+        later.insert(0, (earlier[-1], log_start_offset))
     return later
 
 
@@ -288,24 +290,24 @@ def _malformed(file: str) -> CorruptMetadataError:
 
 
 @contextmanager
-def without_broker(log_dir: Storage, *, alone: bool = False) -> Iterator[None]:
-    """Keep brokers and exports, and with `alone` also imports, out of the log directory, or raise StorageError."""
+def locked_log_dir(log_dir: Storage, *, is_exclusive: bool = False) -> Iterator[None]:
+    """Lock brokers and exports, with `is_exclusive` also imports, out of the log directory, or raise StorageError."""
     if not log_dir.is_local:
         yield
         return
     with ExitStack() as stack:
         folder = log_dir.local_path("")
         with failing_as("open the log directory", folder):
-            if alone:
+            if is_exclusive:
                 make_folders(folder)
             file = stack.enter_context(closed_after(os.open(folder, os.O_RDONLY | os.O_CLOEXEC)))
         try:
-            fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            fcntl.flock(file, (fcntl.LOCK_EX if is_exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:
             text = "another export or import is running in this log directory: wait for it"
             raise StorageError(text, directory=folder) from None
         except OSError:
-            # a network file system without locks of folders: there, the user must not run two at once
+            # a network file system without locks of folders: the user must not run two exports or imports at once
             pass
         path = log_dir.local_path(BROKER_LOCK_FILE)
         with suppress(FileNotFoundError):
@@ -320,7 +322,7 @@ def without_broker(log_dir: Storage, *, alone: bool = False) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class LoadedFiles:
-    """The valid files: segments by base offset and suffix, producers by offset; and why other files are skipped."""
+    """The names of valid files, by offset (and suffix), and of other files with the reasons to leave them out."""
 
     segments: dict[int, dict[str, str]] = field(default_factory=dict)
     snapshots: dict[int, str] = field(default_factory=dict)
@@ -345,10 +347,10 @@ def loaded_files(names: Iterable[str], next_offset: Callable[[str], int]) -> Loa
     }
     swaps = {name: parsed for name, parsed in files.items() if parsed.temporary == ".swap" and name not in left_out}
     logs = [(parsed.offset, name) for name, parsed in swaps.items() if parsed.suffix == LOG_SUFFIX]
-    first = min((offset for offset, _ in logs), default=0)
-    end = max((next_offset(name) for _, name in logs), default=0)
+    swap_start = min((offset for offset, _ in logs), default=0)
+    swap_end = max((next_offset(name) for _, name in logs), default=0)
     for name, parsed in files.items():
-        if not parsed.temporary and first <= parsed.offset < end:
+        if not parsed.temporary and swap_start <= parsed.offset < swap_end:
             left_out[name] = "replaced by a .swap file"
     plain = {name: parsed for name, parsed in files.items() if not parsed.temporary and name not in left_out}
     loaded = LoadedFiles(left_out=left_out)
@@ -368,12 +370,12 @@ Positions = npt.NDArray[np.int64]
 _COPIED_BYTES = 8 << 20
 #: The bytes of a step of a walk: over a map with only header reads, and over a file.
 _WINDOW_BYTES, _READ_BYTES = 64 << 20, 4 << 20
-#: For larger batches, fetching the pages of headers is faster than reading the log: the measured disk read 45,000
-#: pages a second, or 440 MB sequentially.
+#: From this mean size of a batch on, fetching the pages of headers is faster than reading the log: a measured disk
+#: read 45,000 pages a second, or 440 MB sequentially.
 _WORTH_BYTES = 12 << 10
 #: The number of sampled positions, and the share that must be right: other headers are fetched one by one.
 _SAMPLE_SIZE, _LEAST_SHARE = 64, 0.95
-_NONE: Positions = np.zeros(0, np.int64)
+_NO_POSITIONS: Positions = np.zeros(0, np.int64)
 
 
 class SourceLog(NamedTuple):
@@ -405,7 +407,7 @@ def batch_positions(offset_index: bytes, size: int) -> Positions:
     entries_end = len(offset_index) // OFFSET_ENTRY.itemsize * OFFSET_ENTRY.itemsize
     positions = np.append(0, np.frombuffer(offset_index[:entries_end], OFFSET_ENTRY)["position"].astype(np.int64))
     is_sound = (np.diff(positions) > 0).all() and positions[-1] < size
-    return positions if is_sound else _NONE
+    return positions if is_sound else _NO_POSITIONS
 
 
 def _are_batches(log: SparseMap, sample: Positions, positions: Positions) -> bool:

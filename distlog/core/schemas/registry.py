@@ -24,7 +24,7 @@ from distlog.core.integers import whole_number
 #: The limits of an answer, in bytes and in seconds.
 MAX_ANSWER_BYTES = 8 << 20
 ANSWER_SECONDS = 30.0
-#: The most schemas that a schema may refer to, over all levels; it also ends a cycle.
+#: The most schemas that a schema may refer to, in total, which also bounds cycles.
 MAX_REFERENCES = 250
 #: The kinds of schemas. A registry omits the kind of Avro.
 KINDS = ("AVRO", "PROTOBUF", "JSON")
@@ -44,7 +44,7 @@ class Schema:
 
 @dataclass(frozen=True, slots=True)
 class _Registered:
-    """A schema with unresolved references: (name, subject, version)."""
+    """A schema whose references, (name, subject, version), are not resolved."""
 
     kind: str
     text: str
@@ -80,16 +80,16 @@ class SchemaTopic(Protocol):
 
 
 class SchemaRegistry:
-    """Look up schemas by the ids in the headers of values, once per id (Confluent's wire format).
+    """Look up schemas by the ids in the headers of values (Confluent's wire format). Each id is requested once.
 
-    Pickles, also into Spark tasks. Its text never shows a user or password.
+    A registry can be pickled into Spark tasks. Its `repr` hides user and password.
 
     Args:
         source: The address of a registry with Confluent's REST API (`https://user:password@host:8081`); the topic
             where a registry stores its schemas (`distlog.open(f"{root}/_schemas")`, which needs no running registry);
             or a dict of schemas by id, as Avro texts or dicts.
-        context: The context of ids, and of subjects without a context. Subjects `:.staging:...` are in the context
-            `.staging`, other subjects in the default context `.`.
+        context: The context in which ids, and subjects without a context, are looked up. A subject may name its own
+            context, as in `:.staging:clicks-value`.
 
     Raises:
         InvalidConfigError: The source or the context is not valid.
@@ -117,7 +117,7 @@ class SchemaRegistry:
             StorageError: The registry fails, or its answer is not valid.
         """
         if schema_id not in self._schemas:
-            self._schemas[schema_id] = self._resolved(self._source.by_id(schema_id))
+            self._schemas[schema_id] = self._with_imports(self._source.by_id(schema_id))
         return self._schemas[schema_id]
 
     def latest(self, subject: str) -> Schema:
@@ -133,9 +133,9 @@ class SchemaRegistry:
             SchemaNotFoundError: The registry does not have the subject.
             StorageError: The registry fails, or its answer is not valid.
         """
-        return self._resolved(self._source.by_version(subject, None))
+        return self._with_imports(self._source.by_version(subject, None))
 
-    def _resolved(self, registered: _Registered) -> Schema:
+    def _with_imports(self, registered: _Registered) -> Schema:
         imports: dict[str, str] = {}
         self._add_imports(registered, imports, set())
         return Schema(registered.kind, registered.text, tuple(imports.items()))
@@ -147,16 +147,16 @@ class SchemaRegistry:
             names.add(name)
             if len(names) > MAX_REFERENCES:
                 raise StorageError(f"a schema refers to more than {MAX_REFERENCES} schemas", subject=subject)
-            needed = self._source.by_version(subject, version)
-            self._add_imports(needed, imports, names)
-            imports[name] = needed.text
+            referenced = self._source.by_version(subject, version)
+            self._add_imports(referenced, imports, names)
+            imports[name] = referenced.text
 
     def __repr__(self) -> str:
         return f"SchemaRegistry({self._source})"
 
 
 def registry_of(source: Any) -> SchemaRegistry | None:
-    """Return the registry at a source, or the registry itself; None without a source."""
+    """Return the registry at `source`, which may be a registry itself, or None if `source` is None."""
     return source if source is None or isinstance(source, SchemaRegistry) else SchemaRegistry(source)
 
 
@@ -210,7 +210,7 @@ def _parse(schema: Any) -> _Registered:
 
 
 class _NoRedirect(HTTPRedirectHandler):
-    """Follows no redirect: it would carry the password to another server."""
+    """Follows no redirects, which would send the password to another server."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None: ...
 
@@ -228,7 +228,8 @@ class _Server:
             host = port = None
         if not host or parts.scheme not in ("http", "https") or parts.query or parts.fragment:
             raise InvalidConfigError(
-                "a registry's address must be like https://user:password@host:8081; open a topic of schemas yourself"
+                "a registry's address must be like https://user:password@host:8081; for a topic with schemas, pass "
+                "distlog.open(url)"
             )
         name = f"[{host}]" if ":" in host else host
         self._url = f"{parts.scheme}://{name}{'' if port is None else f':{port}'}{parts.path.rstrip('/')}"
@@ -246,22 +247,22 @@ class _Server:
         number = "latest" if version is None else str(version)
         return self._get(f"/subjects/{quote(subject, safe='')}/versions/{number}", f"{subject}, version {number}")
 
-    def _get(self, path: str, subject_text: str) -> _Registered:
+    def _get(self, path: str, requested: str) -> _Registered:
         request = Request(self._url + path, headers=self._headers)
         try:
             with build_opener(_NoRedirect).open(request, timeout=ANSWER_SECONDS / 3) as answer:
                 return _Registered.parse(json.loads(self._read(answer)))
         except HTTPError as error:
             with error:
-                raise self._error_of(error.code, subject_text) from None
+                raise self._error_of(error.code, requested) from None
         except (URLError, OSError, HTTPException) as error:
             reason = getattr(error, "reason", None) or error or type(error).__name__
             raise StorageError(
                 "the schema registry does not answer: check that it runs", registry=self._url, reason=reason
             ) from None
         except (ValueError, RecursionError) as error:
-            text = "the answer is not a schema: check that the address is a schema registry's"
-            raise StorageError(text, registry=self._url, requested=subject_text, reason=str(error)[:200]) from None
+            text = "the response is not a schema: check that a schema registry has this address"
+            raise StorageError(text, registry=self._url, requested=requested, reason=str(error)[:200]) from None
 
     def _read(self, answer: IO[bytes]) -> bytes:
         end, parts, size = self._clock() + ANSWER_SECONDS, [], 0
@@ -274,16 +275,16 @@ class _Server:
                 raise TimeoutError(f"the answer takes longer than {ANSWER_SECONDS:g} s")
         return b"".join(parts)
 
-    def _error_of(self, code: int, subject_text: str) -> Exception:
+    def _error_of(self, code: int, requested: str) -> Exception:
         if code == HTTPStatus.NOT_FOUND:
-            return SchemaNotFoundError(f"the registry at {self._url} has no {subject_text}")
+            return SchemaNotFoundError(f"the registry at {self._url} has no {requested}")
         if code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             text = "the registry refuses this user: put user and password into the address"
             return StorageDeniedError(text, registry=self._url, status=code)
         text = (
             "the registry redirects: use the address of the redirect" if 300 <= code < 400 else "the registry failed"
         )
-        return StorageError(text, registry=self._url, requested=subject_text, status=code)
+        return StorageError(text, registry=self._url, requested=requested, status=code)
 
     def __str__(self) -> str:
         return self._url
@@ -302,8 +303,8 @@ class _Topic:
 
     def __init__(self, topic: SchemaTopic, context: str) -> None:
         self._topic, self._context, self._is_read = topic, context, False
-        #: By context and id: the version that was registered first, which applies as in Confluent's registry, and its
-        #: schema, even if it was deleted, since old values need it.
+        #: By context and id: the first version with this id (as in Confluent's registry), and its schema.
+        #: Deleted schemas stay, since old values need them.
         self._ids: dict[tuple[str, int], tuple[_Version, _Registered]] = {}
         self._versions: dict[_Version, _Registered] = {}
         self._deleted: set[_Version] = set()
@@ -315,23 +316,27 @@ class _Topic:
         if key in self._ids:
             return self._ids[key][1]
         contexts = ", ".join(sorted(context for context, number in self._ids if number == schema_id))
-        hint = f", but one in the contexts {contexts}: SchemaRegistry(topic, context)" if contexts else ""
-        raise self._missing(f"schema {schema_id}{hint}")
+        advice = f"; other contexts have it, pass one as context= (contexts={contexts})" if contexts else ""
+        raise self._missing(f"schema {schema_id}", advice)
 
     def by_version(self, subject: str, version: int | None) -> _Registered:
         context, name = split_subject(subject, self._context)
         if (context, name, version) not in self._versions:
             self._read()
-        live = self._versions.keys() - self._deleted if version is None else ()
-        newest = max((number for *key, number in live if key == [context, name]), default=0)
-        registered = self._versions.get((context, name, newest if version is None else version))
+        number = version
+        if number is None:
+            live_versions = self._versions.keys() - self._deleted
+            number = max(
+                (number for *subject_key, number in live_versions if subject_key == [context, name]), default=0
+            )
+        registered = self._versions.get((context, name, number))
         if registered is None:
             raise self._missing(f"subject {subject}" if version is None else f"version {version} of {subject}")
         return registered
 
-    def _missing(self, subject_text: str) -> SchemaNotFoundError:
+    def _missing(self, requested: str, advice: str = "") -> SchemaNotFoundError:
         suffix = "" if self._context == DEFAULT_CONTEXT else f" in the context {self._context}"
-        return SchemaNotFoundError(f"the topic {self._topic.url} has no {subject_text}{suffix}")
+        return SchemaNotFoundError(f"the topic {self._topic.url} has no {requested}{suffix}{advice}")
 
     def _read(self) -> None:
         if self._is_read:
@@ -348,18 +353,16 @@ class _Topic:
             return
         context, name = split_subject(subject)
         if kind in _DELETIONS:
-            # later versions of the subject are live
-            last = value.get("version", 0) if kind == "DELETE_SUBJECT" else math.inf
-            versions = (
-                version for version in self._versions if version[:2] == (context, name) and version[2] <= last
-            )
-            self._deleted.update(versions if isinstance(last, int | float) else ())
+            last_deleted = value.get("version", 0) if kind == "DELETE_SUBJECT" else math.inf
+            if isinstance(last_deleted, int | float):
+                versions = (version for version in self._versions if version[:2] == (context, name))
+                self._deleted.update(version for version in versions if version[2] <= last_deleted)
         elif kind == "SCHEMA" and type(number) is int:
             self._add_version((context, name, number), value)
 
     def _add_version(self, version: _Version, value: dict[str, Any]) -> None:
-        deleted = value.get("deleted") is True or not value
-        (self._deleted.add if deleted else self._deleted.discard)(version)
+        is_deleted = value.get("deleted") is True or not value
+        (self._deleted.add if is_deleted else self._deleted.discard)(version)
         try:
             registered = _Registered.parse(value)
         except ValueError:
@@ -367,8 +370,8 @@ class _Topic:
         self._versions[version] = registered
         if type(value.get("id")) is int:
             key = version[0], value["id"]
-            first, _ = self._ids.get(key, (version, None))
-            if first == version:
+            first_version, _ = self._ids.get(key, (version, None))
+            if first_version == version:
                 self._ids[key] = version, registered
 
     def __str__(self) -> str:

@@ -76,7 +76,7 @@ class ScanProgress(NamedTuple):
     records: int
     key_bytes: int
     value_bytes: int
-    headed: int
+    header_positions: int
     section_headers: int
 
 
@@ -293,7 +293,7 @@ def _scan_section(
     timestamps: np.ndarray,
     key: Slices,
     value: Slices,
-    headed: HeaderPositions,
+    header_positions: HeaderPositions,
     progress: ScanProgress,
     careful: bool,
 ) -> tuple[int, ScanProgress]:
@@ -325,8 +325,11 @@ def _scan_section(
             value_bytes = put_slice(value, emitted, value_bytes, data, record.value_at, record.value_size)
         if record.headers:
             headers += record.headers
-            if headed.records.size:
-                headed.records[headed_records], headed.positions[headed_records] = emitted, record.headers_at
+            if header_positions.records.size:
+                header_positions.records[headed_records], header_positions.positions[headed_records] = (
+                    emitted,
+                    record.headers_at,
+                )
                 headed_records += 1
         emitted += 1
     if number == count and position != end:
@@ -342,11 +345,11 @@ def scan_records(
     timestamps: np.ndarray,
     key: Slices,
     value: Slices,
-    headed: HeaderPositions,
+    header_positions: HeaderPositions,
 ) -> tuple[int, int, int]:
     """Scan all `sections` (SECTION rows) into arrays with room for them: (status, section, emitted or bad record)."""
     progress = ScanProgress(0, 0, -1, 0, 0, 0, 0, 0)
-    arrays = (offsets, timestamps, key, value, headed)
+    arrays = (offsets, timestamps, key, value, header_positions)
     for index in range(sections.size):
         section = sections[index]
         if section["crc"] != CHECKED:
@@ -356,15 +359,22 @@ def scan_records(
                 return BAD_CRC, index, 0
         first_record = progress.records
         progress = ScanProgress(
-            0, section["start"], -1, first_record, progress.key_bytes, progress.value_bytes, progress.headed, 0
+            0,
+            section["start"],
+            -1,
+            first_record,
+            progress.key_bytes,
+            progress.value_bytes,
+            progress.header_positions,
+            0,
         )
         status = BAD_END
         if section["end"] + SLACK <= data.size:
             status, progress = _scan_section(data, section, *arrays, progress, False)
         if status != OK:
             status, progress = _scan_section(data, section, *arrays, progress, True)
-        if headed.records.size:
-            headed.records[progress.headed] = progress.records
+        if header_positions.records.size:
+            header_positions.records[progress.header_positions] = progress.records
         if status != OK:
             return status, index, progress.number
         section["emitted"], section["header_count"] = progress.records - first_record, progress.section_headers
@@ -373,18 +383,23 @@ def scan_records(
 
 @fill_kernel
 def locate_headers(
-    data: np.ndarray, headed: HeaderPositions, count: int, header_offsets: np.ndarray, key: Slices, value: Slices
+    data: np.ndarray,
+    header_positions: HeaderPositions,
+    count: int,
+    header_offsets: np.ndarray,
+    key: Slices,
+    value: Slices,
 ) -> None:
-    """Find the headers of the first `count` records, as listed in `headed`; `scan_records` has checked them."""
+    """Find the headers of the first `count` records, by `header_positions`; `scan_records` has checked them."""
     key_bytes = 0
     value_bytes = 0
     row = 0
     first = 0
     for record in range(count):
         header_offsets[record] = first
-        if headed.records[row] != record:
+        if header_positions.records[row] != record:
             continue
-        headers, position = read_number(data, headed.positions[row], data.size, VARINT, True)
+        headers, position = read_number(data, header_positions.positions[row], data.size, VARINT, True)
         for header in range(first, first + headers):
             size, position = read_number(data, position, data.size, VARINT, True)
             key_bytes = put_slice(key, header, key_bytes, data, position, size)
