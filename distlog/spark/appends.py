@@ -49,7 +49,7 @@ from distlog.spark.sink import (
     WrittenSegments,
     check_named,
     commit_written,
-    micro_batch,
+    micro_batch_of,
     partition_column,
     write_rows,
 )
@@ -67,36 +67,39 @@ OrderBy = str | Column | Iterable[str | Column]
 #: take longer.
 FEW_ROWS, FEW_BYTES = 10_000, 1 << 20
 #: The column by which rows with equal keys stay in their order.
-_POSITION = "distlog position"
+_POSITION_COLUMN = "distlog position"
 #: The rows that a task returns: its number, and the pickled WrittenSegments.
 _SCHEMA = "task int, written binary"
 #: The largest mean record of topics that are appended without the limit of bytes, whose cost is small for large rows.
-MEAN_BYTES = 1 << 10
+MAX_MEAN_BYTES = 1 << 10
 #: Ids of the topics in which this process had to append a DataFrame again for its large rows.
 _with_large_rows = set[str]()
 #: A batch has at most BATCH_ROWS rows of ROW_BYTES, which is half of Spark's own limit.
 BATCH_ROWS, ROW_BYTES = 4096, 8 << 10
-_SETTINGS = {
+_ROW_LIMIT_SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
 }
 #: The leaves of plans that run no function in Python, whose batches would have no limit of bytes either. The plan of
 #: an RDD or of cached rows may hide a function.
-_LEAVES = {"DataSourceV2Relation", "DataSourceV2ScanRelation", "HiveTableRelation", "LocalRelation"} | {
-    *("LogicalRelation", "OneRowRelation", "Range")
-}
+_LEAVES_WITHOUT_PYTHON = {
+    "DataSourceV2Relation",
+    "DataSourceV2ScanRelation",
+    "HiveTableRelation",
+    "LocalRelation",
+} | {*("LogicalRelation", "OneRowRelation", "Range")}
 #: The driver reads inputs of up to this size itself: starting Python workers would take longer.
 SMALL_INPUT_BYTES = 4 << 20
 #: The bytes of a task: a smaller task is not worth its start, and a larger task repeats too much after a failure.
-LEAST_TASK, MOST_TASK = 8 << 20, 512 << 20
+MIN_TASK_BYTES, MAX_TASK_BYTES = 8 << 20, 512 << 20
 _TASKS_PER_CORE = 4
 #: Splits are smaller than tasks, so that tasks have equal work; but each split costs a read.
-_SPLITS_PER_TASK, _LEAST_SPLIT = 4, 4 << 20
+_SPLITS_PER_TASK, _MIN_SPLIT_BYTES = 4, 4 << 20
 #: The most bytes that a task holds for its bundles; on an object store at least a MiB for each partition, since more
 #: bundles would be more requests.
-HELD_BYTES, _HELD_PER_PARTITION = 18 << 20, 1 << 20
+HELD_BYTES, _HELD_BYTES_PER_PARTITION = 18 << 20, 1 << 20
 #: How long Arrow's pool keeps free memory in a task.
-_DECAY_MS = 100
+_POOL_DECAY_MS = 100
 #: glibc's `M_MMAP_THRESHOLD`: a task returns freed blocks from _MAPPED_BYTES on at once. By itself glibc raises the
 #: limit to 32 MiB, and then keeps gaps between blocks.
 _MMAP_THRESHOLD, _MAPPED_BYTES = -3, 1 << 20
@@ -121,10 +124,10 @@ def append_frame(topic: Topic, rows: DataFrame, options: WriteOptions, *, shuffl
         written = [write_rows(options, planned, [table])]
     elif shuffle:
         rows = rows.withColumn("partition", partition_column(rows, topic.partitions))
-        written = _written(by_id(rows, topic.partitions, "partition"), options, planned)
+        written = _write(by_id(rows, topic.partitions, "partition"), options, planned)
     else:
-        limited = _written_by_row_limit(rows, options, planned, snapshot)
-        written = _written(rows, options, planned) if limited is None else limited
+        segments = _write_by_row_limit(rows, options, planned, snapshot)
+        written = _write(rows, options, planned) if segments is None else segments
     return commit_written(options, planned, written, topic.handle, snapshot, batch=batch)
 
 
@@ -137,9 +140,9 @@ def few_rows(rows: DataFrame) -> pa.Table | None:
     plan = execution.optimizedPlan()
     if int(plan.stats().sizeInBytes()) > FEW_BYTES:
         return None
-    most = plan.maxRows()
-    if most.isDefined():
-        return rows.toArrow() if int(most.get()) <= FEW_ROWS else None
+    max_rows = plan.maxRows()
+    if max_rows.isDefined():
+        return rows.toArrow() if int(max_rows.get()) <= FEW_ROWS else None
     # the plan is of a small file: its rows may still be many, and a limit would mix the rows of several partitions
     if execution.executedPlan().nodeName() == "AdaptiveSparkPlan" or execution.toRdd().getNumPartitions() > 1:
         return None
@@ -159,23 +162,25 @@ def in_order(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
     """Sort the rows by `columns`, a task for each range; equal rows keep their order."""
     if not columns:
         return df
-    numbered = df.withColumn(_POSITION, F.monotonically_increasing_id())
-    return numbered.repartitionByRange(*columns).sortWithinPartitions(*columns, _POSITION).drop(_POSITION)
+    numbered = df.withColumn(_POSITION_COLUMN, F.monotonically_increasing_id())
+    return (
+        numbered.repartitionByRange(*columns).sortWithinPartitions(*columns, _POSITION_COLUMN).drop(_POSITION_COLUMN)
+    )
 
 
-def _written_by_row_limit(
+def _write_by_row_limit(
     rows: DataFrame, options: WriteOptions, planned: PlannedTopic, snapshot: Snapshot
 ) -> list[WrittenSegments] | None:
-    """Return the written segments; None if some rows are too large for batches without a limit of bytes."""
+    """Write the rows; return the segments, or None if rows are too large for batches without a limit of bytes."""
     segments = snapshot.partitions.segments()
     records = max(numbers_of(segments["record_count"]).sum(), 1)
-    if snapshot.topic_id in _with_large_rows or numbers_of(segments["log_bytes"]).sum() // records > MEAN_BYTES:
+    if snapshot.topic_id in _with_large_rows or numbers_of(segments["log_bytes"]).sum() // records > MAX_MEAN_BYTES:
         return None
     limit = RowLimit.of(rows)
     if limit is None:
         return None
     try:
-        return _written(limit.rows, options, planned, limit.large)
+        return _write(limit.rows, options, planned, limit.large_row_mark)
     except _LargeRowError:
         _with_large_rows.add(snapshot.topic_id)
         return None
@@ -185,15 +190,15 @@ class _LargeRowError(Exception):
     pass
 
 
-def _written(
-    rows: DataFrame, options: WriteOptions, planned: PlannedTopic, large: str | None = None
+def _write(
+    rows: DataFrame, options: WriteOptions, planned: PlannedTopic, large_row_mark: str | None = None
 ) -> list[WrittenSegments]:
-    """Return the written segments in the order of partitions. Raises _LargeRowError for a value `large`."""
+    """Write the rows; return the segments in the order of partitions. Raises _LargeRowError for a marked row."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writer, written = TaskWriter(options, planned), None
         for batch in batches:
-            if large is not None and has_large_row(batch, large):
+            if large_row_mark is not None and has_large_row(batch, large_row_mark):
                 writer.abort()
                 break
             writer.append(batch)
@@ -219,40 +224,40 @@ def _micro_batch(rows: DataFrame) -> MicroBatch | None:
         context = rows.sparkSession.sparkContext
     except Exception:  # each kind of session without a context raises another error
         return None
-    return micro_batch(context.getLocalProperty)
+    return micro_batch_of(context.getLocalProperty)
 
 
 @dataclass(frozen=True, slots=True)
 class RowLimit:
-    """Rows in batches without a limit of bytes. `large` is the value of rows above ROW_BYTES, and random."""
+    """Rows in batches without a limit of bytes. In place of a row above ROW_BYTES is the random `large_row_mark`."""
 
     rows: DataFrame
-    large: str
+    large_row_mark: str
 
     @classmethod
     def of(cls, rows: DataFrame) -> RowLimit | None:
         """Return None for rows, or a Python function in their plan, whose batches need the limit of bytes."""
         # headers are arrays of any size, and Spark Connect shows no plan
-        if "headers" in rows.columns or not hasattr(rows, "_jdf") or not _fits(rows):
+        if "headers" in rows.columns or not hasattr(rows, "_jdf") or not _allows_settings(rows):
             return None
-        large = uuid.uuid4().hex
-        size = sum((F.coalesce(F.octet_length(name), F.lit(0)) for name in _sized(rows)), F.lit(0))
-        limited = {name: F.when(size <= ROW_BYTES, F.col(name)) for name in _sized(rows)}
-        limited["value"] = limited["value"].otherwise(F.lit(large).cast(rows.schema["value"].dataType))
-        return cls(_with_settings(rows.withColumns(limited)), large)
+        large_row_mark = uuid.uuid4().hex
+        size = sum((F.coalesce(F.octet_length(name), F.lit(0)) for name in _text_columns(rows)), F.lit(0))
+        limited = {name: F.when(size <= ROW_BYTES, F.col(name)) for name in _text_columns(rows)}
+        limited["value"] = limited["value"].otherwise(F.lit(large_row_mark).cast(rows.schema["value"].dataType))
+        return cls(_with_settings(rows.withColumns(limited)), large_row_mark)
 
 
-def has_large_row(batch: pa.RecordBatch, large: str) -> bool:
+def has_large_row(batch: pa.RecordBatch, large_row_mark: str) -> bool:
     values = batch.column("value")
-    return bool(pc.index(values, pa.scalar(large).cast(values.type)).as_py() >= 0)
+    return bool(pc.index(values, pa.scalar(large_row_mark).cast(values.type)).as_py() >= 0)
 
 
-def _sized(rows: DataFrame) -> list[str]:
+def _text_columns(rows: DataFrame) -> list[str]:
     return [name for name in ("key", "value") if name in rows.columns]
 
 
-def _fits(rows: DataFrame) -> bool:
-    """Return True if the plan of `rows` does the same in a session with _SETTINGS."""
+def _allows_settings(rows: DataFrame) -> bool:
+    """Return True if the plan of `rows` does the same in a session with _ROW_LIMIT_SETTINGS."""
     frame: Any = rows
     patterns = frame.sparkSession._jvm.org.apache.spark.sql.catalyst.trees.TreePattern
     plan = frame._jdf.queryExecution().optimizedPlan()
@@ -262,14 +267,16 @@ def _fits(rows: DataFrame) -> bool:
     if "CollectMetrics" in plan.toString():
         return False
     leaves = plan.collectLeaves()
-    return {leaves.apply(index).getClass().getSimpleName() for index in range(leaves.size())} <= _LEAVES
+    return {
+        leaves.apply(index).getClass().getSimpleName() for index in range(leaves.size())
+    } <= _LEAVES_WITHOUT_PYTHON
 
 
 def _with_settings(rows: DataFrame) -> DataFrame:
-    """Return the rows in a separate session, so that no other query gets _SETTINGS."""
+    """Return the rows in a separate session, so that no other query gets _ROW_LIMIT_SETTINGS."""
     frame: Any = rows
     session = frame.sparkSession._jsparkSession.cloneSession()
-    for name, value in _SETTINGS.items():
+    for name, value in _ROW_LIMIT_SETTINGS.items():
         session.conf().set(name, value)
     datasets = frame.sparkSession._jvm.org.apache.spark.sql.classic.Dataset
     return DataFrame(datasets.ofRows(session, frame._jdf.queryExecution().analyzed()), rows.sparkSession)
@@ -295,11 +302,11 @@ def append_files(
     if planned.is_replayed:
         topic.storage.sync(paths.COMMITS_DIR)
         return FilesResult(replayed(snapshot, app_id, batch_id) or AppendResult(None))
-    runs = _planned(reader, files, cores(spark))
+    runs = _plan_runs(reader, files, cores(spark))
     work = RunWork(reader, options, planned)
-    is_small = sum(map(_work, files)) <= SMALL_INPUT_BYTES
-    first = _checked([work(run) for run in runs] if is_small else run_tasks(spark, work, runs))
-    finished_runs = _repeated(spark, work, runs, first)
+    is_small = sum(map(_cost, files)) <= SMALL_INPUT_BYTES
+    first_runs = _finished_runs([work(run) for run in runs] if is_small else run_tasks(spark, work, runs))
+    finished_runs = _repeat_runs(spark, work, runs, first_runs)
     reports = [finished_run.report for finished_run in finished_runs]
     check_fields(reports)
     written = [finished_run.written for finished_run in finished_runs]
@@ -313,7 +320,7 @@ def append_files(
 
 
 @dataclass(frozen=True, slots=True)
-class RunDone:
+class FinishedRun:
     run: Run
     written: WrittenSegments
     report: RunReport
@@ -327,12 +334,12 @@ class RunWork:
     options: WriteOptions
     planned: PlannedTopic
 
-    def __call__(self, run: Run) -> RunDone | InvalidRecordError:
+    def __call__(self, run: Run) -> FinishedRun | InvalidRecordError:
         """Return an error of the input, since a repeated task would fail too; it names the file and the line."""
         _spare_memory()
         storage, held_bytes = self.options.storage, HELD_BYTES
         if not storage.is_local:
-            held_bytes = max(HELD_BYTES, _HELD_PER_PARTITION * self.planned.partitions)
+            held_bytes = max(HELD_BYTES, _HELD_BYTES_PER_PARTITION * self.planned.partitions)
         writer = TaskWriter(self.options, self.planned, held_bytes)
         reading = self.reader.read(run)
         try:
@@ -346,7 +353,7 @@ class RunWork:
         except InvalidRecordError as error:
             writer.abort()
             return error
-        return RunDone(run, writer.close(), reading.report)
+        return FinishedRun(run, writer.close(), reading.report)
 
 
 def _spare_memory() -> None:
@@ -355,40 +362,40 @@ def _spare_memory() -> None:
         return
     if os.environ.get(ARROW_POOL, "jemalloc") == "jemalloc" and "jemalloc" in pa.supported_memory_backends():
         pa.set_memory_pool(pa.jemalloc_memory_pool())
-        pa.jemalloc_set_decay_ms(_DECAY_MS)
+        pa.jemalloc_set_decay_ms(_POOL_DECAY_MS)
     with suppress(AttributeError):  # only glibc has it
         ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _MAPPED_BYTES)
 
 
-def _checked(results: Sequence[RunDone | InvalidRecordError]) -> list[RunDone]:
+def _finished_runs(results: Sequence[FinishedRun | InvalidRecordError]) -> list[FinishedRun]:
     """Return the finished runs. Raises the first error in the order of the input."""
-    finished = [result for result in results if isinstance(result, RunDone)]
+    finished = [result for result in results if isinstance(result, FinishedRun)]
     if len(finished) < len(results):
         raise next(result for result in results if isinstance(result, InvalidRecordError))
     return finished
 
 
-def _planned(reader: FileReader, files: Sequence[InputFile], core_count: int) -> list[Run]:
+def _plan_runs(reader: FileReader, files: Sequence[InputFile], core_count: int) -> list[Run]:
     """Return runs of consecutive splits, one for each task, with about equal work."""
-    total = max(sum(map(_work, files)), 1)
-    task_bytes = min(max(total // (core_count * _TASKS_PER_CORE), LEAST_TASK), MOST_TASK)
-    splits = reader.splits(files, max(task_bytes // _SPLITS_PER_TASK, _LEAST_SPLIT))
+    total = max(sum(map(_cost, files)), 1)
+    task_bytes = min(max(total // (core_count * _TASKS_PER_CORE), MIN_TASK_BYTES), MAX_TASK_BYTES)
+    splits = reader.splits(files, max(task_bytes // _SPLITS_PER_TASK, _MIN_SPLIT_BYTES))
     return pack(splits, -(-total // task_bytes))
 
 
-def _work(file: InputFile) -> int:
+def _cost(file: InputFile) -> int:
     return file.size + OPEN_BYTES
 
 
-def _repeated(
-    spark: SparkSession, work: RunWork, runs: Sequence[Run], finished: Sequence[RunDone]
-) -> Sequence[RunDone]:
+def _repeat_runs(
+    spark: SparkSession, work: RunWork, runs: Sequence[Run], finished: Sequence[FinishedRun]
+) -> Sequence[FinishedRun]:
     """Return the finished runs, with those that began within a quoted field of CSV replaced by a repeat."""
     repeats = runs_to_repeat(runs, [finished_run.report for finished_run in finished])
     if not repeats:
         return finished
-    repeated_runs = _checked(run_tasks(spark, work, [repeat.run for repeat in repeats]))
-    all_runs, end = list[RunDone](), 0
+    repeated_runs = _finished_runs(run_tasks(spark, work, [repeat.run for repeat in repeats]))
+    all_runs, end = list[FinishedRun](), 0
     for repeat, repeated_run in zip(repeats, repeated_runs, strict=True):
         all_runs += [*finished[end : repeat.first], repeated_run]
         end = repeat.end

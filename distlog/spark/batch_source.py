@@ -71,23 +71,23 @@ _WRITABLE: Mapping[str, tuple[type[DataType], ...]] = {
     "partition": (IntegerType, LongType, ShortType, ByteType),
 }
 #: The core's name of each column, by Spark's name. `topic` is missing: no record holds the topic's name.
-_STORED = {name: "timestamp_type" if name == "timestampType" else name for name in TYPES if name != "topic"}
-SPARK_NAMES = {stored: name for name, stored in _STORED.items()}
+_CORE_NAMES = {name: "timestamp_type" if name == "timestampType" else name for name in TYPES if name != "topic"}
+SPARK_NAMES = {stored: name for name, stored in _CORE_NAMES.items()}
 #: Splits usually have from MIN_BYTES to MAX_BYTES. A task costs 20 to 60 ms, so it should have at least MIN_BYTES to
 #: read. Splits of more than MAX_BYTES would leave cores idle at the end of a job.
 MIN_BYTES = 64 << 20
 MAX_BYTES = 128 << 20
 SPLITS_PER_CORE = 4
 #: The bytes of a row of one long in Spark's estimates.
-_NUMBER_BYTES = 16
-#: The types whose values have any size; a column of another type has 8 bytes in a row of Spark.
-_SIZED = (BinaryType, ArrayType)
-#: The assumed ratio of a record's size to its compressed size. It is high, since a join that sorts without need is
+_LONG_ROW_BYTES = 16
+#: The types whose values vary in size; a column of another type has 8 bytes in a row of Spark.
+_VARIABLE_SIZE_TYPES = (BinaryType, ArrayType)
+#: The assumed ratio of a record's size to its compressed size. It is high: a join that sorts without need is only
 #: slow, but a broadcast of too many rows fails.
-_UNPACKED = 4
+_ASSUMED_COMPRESSION_RATIO = 4
 #: The most rows that `DataFrame.limit` accepts. Spark never broadcasts their 34 GB, so a larger estimate
 #: would not change a plan.
-_MOST_ROWS = 2**31 - 1
+_MAX_ROWS = 2**31 - 1
 #: A snapshot of a hundred thousand segments takes some 30 MB.
 MAX_TOPICS = 8
 #: The plan of a micro-batch may lack commits of this time; the commit of the batch reads them.
@@ -130,8 +130,8 @@ def check_writable(schema: StructType, config: TopicConfig) -> None:
         if not isinstance(field.dataType, accepted) or (field.name == "headers" and not _are_headers(field.dataType)):
             expected = " or ".join(kind.typeName() for kind in accepted)
             raise InvalidRecordError(f"column {field.name} must be {expected}", type=field.dataType.simpleString())
-    needed = ["value", "key"] if "compact" in config.cleanup_policy else ["value"]
-    for name in needed:
+    required = ["value", "key"] if "compact" in config.cleanup_policy else ["value"]
+    for name in required:
         if name not in schema.names:
             raise InvalidRecordError(f"a {name} column is needed", columns=",".join(schema.names))
 
@@ -149,16 +149,16 @@ def spark_batches(batches: Iterable[pa.RecordBatch], topic: str, columns: Struct
         arrays = [
             topics.slice(0, batch.num_rows)
             if field.name == "topic"
-            else _converted(field.name, batch.column(_STORED[field.name]), field.type)
+            else _spark_column(field.name, batch.column(_CORE_NAMES[field.name]), field.type)
             for field in schema
         ]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _converted(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
+def _spark_column(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
     if name == "timestamp":
         return _to_microseconds(column, kind)
-    return _headers(column, kind) if name == "headers" else column
+    return _headers_without_nulls(column, kind) if name == "headers" else column
 
 
 def _to_microseconds(column: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -170,7 +170,7 @@ def _to_microseconds(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, times.size, [None, pa.py_buffer(converted)], 0)
 
 
-def _headers(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def _headers_without_nulls(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Replace nulls by empty lists: Spark takes quadratic time for runs of null arrays."""
     names, values = column.values.flatten()
     entries = pa.StructArray.from_arrays([names, values], fields=list(kind.value_type))
@@ -198,10 +198,10 @@ class SplitSize:
 
     def target_bytes(self, total_bytes: int) -> int:
         """Return the log bytes of one split, for equal work on all cores, also in the last round of tasks."""
-        usual = min(max(ceil(total_bytes / (SPLITS_PER_CORE * self.cores)), MIN_BYTES), MAX_BYTES)
-        count = ceil(total_bytes / usual)
+        split_bytes = min(max(ceil(total_bytes / (SPLITS_PER_CORE * self.cores)), MIN_BYTES), MAX_BYTES)
+        count = ceil(total_bytes / split_bytes)
         if count > self.cores:
-            # the same number for each core; one fewer if splits would be below MIN_BYTES, which keeps MAX_BYTES
+            # the same number for each core; one fewer if splits were below MIN_BYTES: they are still below MAX_BYTES
             count = ceil(count / self.cores) * self.cores
             count -= self.cores * (total_bytes < count * MIN_BYTES)
         return max(ceil(total_bytes / max(count, self.min_splits or 1)), 1)
@@ -226,11 +226,11 @@ def _offset_count(part: SegmentSlice) -> int:
     return part.end_offset - part.start_offset
 
 
-def grouped(items: Iterable[T], size_of: Callable[[T], int], most: int) -> Iterator[list[T]]:
-    """Yield adjacent items in groups of at most `most` in total; a larger item is a group."""
+def grouped(items: Iterable[T], size_of: Callable[[T], int], max_size: int) -> Iterator[list[T]]:
+    """Yield adjacent items in groups of a total size up to `max_size`; a larger item is a group by itself."""
     group, total = list[T](), 0
     for item in items:
-        if group and total + size_of(item) > most:
+        if group and total + size_of(item) > max_size:
             yield group
             group, total = [], 0
         group.append(item)
@@ -242,7 +242,7 @@ def grouped(items: Iterable[T], size_of: Callable[[T], int], most: int) -> Itera
 def _cut_by_offsets(
     segment_slice: SegmentSlice, target_bytes: int, max_records: int | None
 ) -> Iterator[SegmentSlice]:
-    """Cut a slice by offsets if a cut by bytes cannot: for a limit of records, or if only some offsets are wanted."""
+    """Cut a slice by offsets where bytes don't suffice: for a limit of records, or a part of a segment."""
     start = max(segment_slice.start_offset, segment_slice.segment.base_offset)
     end = min(segment_slice.end_offset, segment_slice.segment.next_offset)
     parts = 1 if segment_slice.covers_segment else max(1, round(segment_slice.estimated_bytes / target_bytes))
@@ -259,7 +259,7 @@ def load_snapshot(options: ReadOptions) -> Snapshot:
     if options.version is None and options.timestamp_ms is None:
         return with_tails(*KNOWN_TOPICS.load(options.storage))
     log = topic_log(options.storage)
-    return loaded(log, options.storage, version=options.version, timestamp_ms=options.timestamp_ms)
+    return load_version(log, options.storage, version=options.version, timestamp_ms=options.timestamp_ms)
 
 
 class SplitReader:
@@ -270,7 +270,7 @@ class SplitReader:
 
     def read(self, part: Split) -> Iterator[pa.RecordBatch]:
         reader = SegmentReader(self._storage, self._prefix, IndexCache())
-        columns = [_STORED[name] for name in self._schema.names if name in _STORED]
+        columns = [_CORE_NAMES[name] for name in self._schema.names if name in _CORE_NAMES]
         # one thread, since Spark runs a task for each core already
         batches = read_slices(reader, part.slices, columns, part.isolation, max_workers=1)
         for batch in spark_batches(batches, self._storage.name, self._schema):
@@ -279,7 +279,7 @@ class SplitReader:
 
 
 class DistlogReader(DataSourceReader):
-    """One read. The tasks do not get the planner's state."""
+    """Plans one batch read in the driver, and reads its splits in tasks, without the planner's state."""
 
     def __init__(self, options: ReadOptions, snapshot: Snapshot, schema: StructType) -> None:
         self._options: ReadOptions | None = options
@@ -324,7 +324,7 @@ def read_splits(
     The JVM is a third faster than with the data source, and Spark gets an estimate of the rows' size.
     """
     reader = SplitReader(storage, prefix, schema)
-    # each task gets all splits, and unpickles the split that it reads
+    # each task gets all splits as bytes, and unpickles only the split that it reads
     pickled = [pickle.dumps(item) for item in splits]
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -337,19 +337,18 @@ def read_splits(
 
 def row_bytes(schema: StructType, splits: Iterable[Split]) -> int:
     """Estimate the size of the rows of `splits` in Spark's memory from metadata."""
-    cuts = [segment_slice for work in splits for segment_slice in work.slices]
-    records = sum(segment_slice.estimated_records for segment_slice in cuts)
-    sized = sum(isinstance(field.dataType, _SIZED) for field in schema)
-    unpacked = (
-        segment_slice.estimated_bytes * (1 if segment_slice.segment.compression == "none" else _UNPACKED)
-        for segment_slice in cuts
-    )
-    return (sum(unpacked) if sized else 0) + records * 8 * (1 + len(schema))
+    slices = [segment_slice for work in splits for segment_slice in work.slices]
+    size = sum(segment_slice.estimated_records for segment_slice in slices) * 8 * (1 + len(schema))
+    if any(isinstance(field.dataType, _VARIABLE_SIZE_TYPES) for field in schema):
+        for segment_slice in slices:
+            is_compressed = segment_slice.segment.compression != "none"
+            size += segment_slice.estimated_bytes * (_ASSUMED_COMPRESSION_RATIO if is_compressed else 1)
+    return size
 
 
 def _numbers(spark: SparkSession, count: int, size: int) -> DataFrame:
     """Return the numbers 0 to `count` - 1 in the column `id`, each in a task; Spark estimates `size` bytes."""
-    rows = max(size // _NUMBER_BYTES, 1)
+    rows = max(size // _LONG_ROW_BYTES, 1)
     if spark.conf.get("spark.sql.cbo.enabled") == "true":
         # this planner counts the rows of an explode, but not the rows that pass a filter
         is_first_row = F.monotonically_increasing_id().bitwiseAND((1 << 33) - 1) == 0
@@ -358,7 +357,7 @@ def _numbers(spark: SparkSession, count: int, size: int) -> DataFrame:
     if count == 0:
         return spark.range(0, 0, 1, 1)
     last = spark.range(count - 1, count, 1, 1).select(F.explode(F.array("id")).alias("id"))
-    last = last.limit(min(rows, _MOST_ROWS))
+    last = last.limit(min(rows, _MAX_ROWS))
     return last if count == 1 else spark.range(0, count - 1, 1, count - 1).union(last)
 
 
@@ -385,7 +384,7 @@ class FilteringReader(DistlogReader):
             if operator is None:
                 continue
             values = pushed.value if operator == "in" else (pushed.value,)
-            limits = [limit for value in values if (limit := _limit(pushed.attribute, value)) is not None]
+            limits = [limit for value in values if (limit := _compared_value(pushed.attribute, value)) is not None]
             if limits and len(limits) == len(values):
                 conditions = conditions.compared(pushed.attribute[0], operator, limits)
         return conditions
@@ -399,8 +398,8 @@ _OPERATORS = {"EqualTo": "=", "In": "in", "LessThan": "<", "LessThanOrEqual": "<
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
-def _limit(attribute: tuple[str, ...], value: object) -> int | bytes | None:
-    """Return the value of a filter as `Conditions` have it; None for another column or type."""
+def _compared_value(attribute: tuple[str, ...], value: object) -> int | bytes | None:
+    """Return the value of a filter as `Conditions` compare it; None for a column or type that they lack."""
     if attribute == ("key",):
         return bytes(value) if isinstance(value, bytes | bytearray) else None
     if attribute == ("partition",) or attribute == ("offset",):
@@ -430,7 +429,7 @@ class KnownTopics:
         log, newest = self._loaded.get(_key(storage), (None, None))
         log = log or topic_log(storage, engine="spark")
         try:
-            snapshot = loaded(log, storage, cached=newest, recent_ms=recent_ms)
+            snapshot = load_version(log, storage, cached=newest, recent_ms=recent_ms)
         except TopicNotFoundError:
             # a later topic at this address is another topic
             with self._lock:
@@ -456,7 +455,7 @@ class KnownTopics:
                 del self._loaded[next(iter(self._loaded))]
 
 
-def loaded(log: CommitLog, storage: Storage, **version_options: Any) -> Snapshot:
+def load_version(log: CommitLog, storage: Storage, **version_options: Any) -> Snapshot:
     """Load a snapshot; a TopicNotFoundError names the topics under the address."""
     try:
         return log.load(**version_options)

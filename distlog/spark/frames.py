@@ -100,7 +100,7 @@ def append(
     """
     _check_frame(df)
     batch_id = parse_batch_id(check_batch(app_id, batch_id))
-    topic = _writable(url, storage_options)
+    topic = _open_for_append(url, storage_options)
     unit = check_unit(timestamp_unit)
     options = WriteOptions(topic.storage, app_id, batch_id, compression, timestamp_unit=unit)
     order = order_columns(order_by)
@@ -115,7 +115,7 @@ def append(
     return result
 
 
-def _writable(url: str | Topic, storage_options: StorageSettings | None) -> Topic:
+def _open_for_append(url: str | Topic, storage_options: StorageSettings | None) -> Topic:
     if not isinstance(url, Topic):
         return _open(url, None, None, storage_options)
     if storage_options is not None:
@@ -131,13 +131,16 @@ def _check_frame(df: object) -> None:
 
 
 def _project(df: DataFrame, sources: Mapping[str, str | Column | None]) -> DataFrame:
-    named = {name: column for name, column in sources.items() if column is not None}
-    for name, column in named.items():
+    given_sources = {name: column for name, column in sources.items() if column is not None}
+    for name, column in given_sources.items():
         if not isinstance(column, str | Column):
             raise InvalidRecordError(f"{name} is the name of a column, or a Column", type=type(column).__name__)
-    if not named:
+    if not given_sources:
         return df.drop(*IGNORED)
-    sources_by_name: dict[str, str | Column] = {**{name: name for name in ACCEPTED if name in df.columns}, **named}
+    sources_by_name: dict[str, str | Column] = {
+        **{name: name for name in ACCEPTED if name in df.columns},
+        **given_sources,
+    }
     columns = [
         (F.col(column) if isinstance(column, str) else column).alias(name) for name, column in sources_by_name.items()
     ]
@@ -315,12 +318,12 @@ def register_tables(spark: SparkSession, root: str, *, storage_options: StorageS
     if not found_topics:
         raise TopicNotFoundError("this folder has no topics: use the folder that contains them", root=root)
     if spark.conf.get("spark.sql.caseSensitive") != "true":
-        spelled: dict[str, str] = {}
+        names_by_lower_case: dict[str, str] = {}
         for topic in found_topics:
-            other = spelled.setdefault(topic.name.lower(), topic.name)
-            if other != topic.name:
-                text = "Spark cannot distinguish these names: set spark.sql.caseSensitive to true"
-                raise InvalidTopicError(text, first=other, second=topic.name)
+            earlier_name = names_by_lower_case.setdefault(topic.name.lower(), topic.name)
+            if earlier_name != topic.name:
+                text = "Spark cannot distinguish two topics' names: set spark.sql.caseSensitive to true"
+                raise InvalidTopicError(text, first=earlier_name, second=topic.name)
     quoted = {f"`{topic.name}`": topic for topic in found_topics}
     for name, topic in quoted.items():
         read(spark, topic).createOrReplaceTempView(name)
@@ -412,7 +415,7 @@ def lag(
     # from its JSON: before Spark 4.2 a source's `endOffset` is the text of a dict, which is not JSON
     sources = [] if progress is None else json.loads(progress.json)["sources"]
     ends = {
-        index: source["endOffset"] for index, source in enumerate(sources) if _offsets_in(source.get("endOffset"))
+        index: source["endOffset"] for index, source in enumerate(sources) if _source_offsets(source.get("endOffset"))
     }
     if topic is None:
         rows = [row for index, end in ends.items() for row in _reported_lag(end, sources[index].get("latestOffset"))]
@@ -423,7 +426,7 @@ def lag(
     return Listing(table_of_rows(rows, _LAG), "partitions")
 
 
-def _offsets_in(value: Any) -> _Offsets:
+def _source_offsets(value: Any) -> _Offsets:
     """Return the offsets in JSON of this source or of Spark's Kafka source; empty for another source."""
     offsets = value.get("offsets", value) if isinstance(value, dict) else {}
     are_offsets = isinstance(offsets, dict) and all(
@@ -435,26 +438,26 @@ def _offsets_in(value: Any) -> _Offsets:
 
 def _reported_lag(end: Any, newest: Any) -> Iterator[dict[str, object]]:
     """Yield the rows of a source, by the end offsets of the batch and of the topics."""
-    ends = _offsets_in(newest)
-    bytes_behind = newest.get(BYTES_BEHIND) if ends else None
-    for topic, offsets in _offsets_in(end).items():
+    log_ends = _source_offsets(newest)
+    lag_bytes = newest.get(BYTES_BEHIND) if log_ends else None
+    for topic, offsets in _source_offsets(end).items():
         for number, position in offsets.items():
-            last = ends.get(topic, {}).get(number)
-            remaining = None if last is None else max(0, last - position)
-            size = 0 if remaining == 0 else None if bytes_behind is None else bytes_behind.get(topic, {}).get(number)
-            yield _lag_row(topic, number, position, last, remaining, size)
+            log_end = log_ends.get(topic, {}).get(number)
+            lag = None if log_end is None else max(0, log_end - position)
+            size = 0 if lag == 0 else None if lag_bytes is None else lag_bytes.get(topic, {}).get(number)
+            yield _lag_row(topic, number, position, log_end, lag, size)
 
 
 def _current_lag(name: str, snapshot: Snapshot, ends: Sequence[Any]) -> Iterator[dict[str, object]]:
-    """The rows of one topic, by the offsets at which the sources' last batch ends, and the ends of its log."""
-    mine = [value for value in ends if name in _offsets_in(value)]
-    if ends and not mine:
-        read_topics = sorted({read_topic for value in ends for read_topic in _offsets_in(value)})
+    """Yield the rows of one topic, by the end offsets of the sources' last batch and of the topic's log."""
+    topic_ends = [value for value in ends if name in _source_offsets(value)]
+    if ends and not topic_ends:
+        read_topics = sorted({read_topic for value in ends for read_topic in _source_offsets(value)})
         raise InvalidConfigError("the query does not read this topic", topic=name, reads=", ".join(read_topics))
-    for value in mine:
+    for value in topic_ends:
         if value.get("topicId", snapshot.topic_id) != snapshot.topic_id:
             raise TopicNotFoundError("the query reads a topic of this name that was dropped", topic=name)
-        for number, position in _offsets_in(value)[name].items():
+        for number, position in _source_offsets(value)[name].items():
             state = snapshot.partitions[int(number)]
             start, end = max(position, state.log_start_offset), state.log_end_offset
             size = log_bytes(state.segments, start, end)

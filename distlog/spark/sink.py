@@ -48,12 +48,12 @@ WRITE_NAMES = [
 ]
 _log = logging.getLogger(__name__)
 #: The main module of the process in which Spark commits the micro-batches of a Python sink.
-COMMITTER = "pyspark.sql.worker.python_streaming_sink_runner"
+COMMITTER_MODULE = "pyspark.sql.worker.python_streaming_sink_runner"
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedTopic:
-    """A topic at `version`, which is the read version in the names of the write's segments."""
+    """The topic of a write, as the planner read it at `version`; `is_replayed` if an earlier write has its batch."""
 
     version: int
     topic_id: str
@@ -161,13 +161,13 @@ class MicroBatch:
     batch_id: int
 
 
-def is_committed(storage: Storage, write_id: str, after: int, head: int) -> bool:
-    """Return whether one of the versions `after` + 1 to `head` is the write; if so, syncs it.
+def is_committed(storage: Storage, write_id: str, read_version: int, head_version: int) -> bool:
+    """Return whether a version after `read_version`, up to `head_version`, is the write; if so, sync the commit.
 
     Raises CommitStateUnknownError.
     """
     try:
-        for commits in CommitFiles(storage).follow(after + 1, end=head + 1, existing=head):
+        for commits in CommitFiles(storage).follow(read_version + 1, end=head_version + 1, existing=head_version):
             if any(commit.write_id == write_id for commit in commits):
                 storage.sync(paths.COMMITS_DIR)
                 return True
@@ -177,7 +177,7 @@ def is_committed(storage: Storage, write_id: str, after: int, head: int) -> bool
         if floor is None:
             raise
         text = "the write took longer than commits are kept, so it is unknown whether it was already committed"
-        raise CommitStateUnknownError(text, read_version=after, log_floor=floor) from None
+        raise CommitStateUnknownError(text, read_version=read_version, log_floor=floor) from None
     return False
 
 
@@ -194,8 +194,8 @@ class TaskWriter:
     """Writes the rows of a task, or the few rows that the driver writes.
 
     Each attempt of a task writes files under new names and never deletes them: only the files of the attempt whose
-    message Spark passes to `commit` become part of the topic. `held_bytes` limits the small segments that are held in
-    memory and written together.
+    message Spark passes to `commit` become part of the topic. `held_bytes` limits the bytes of small segments that
+    wait in memory to be written together.
     """
 
     def __init__(self, options: WriteOptions, topic: PlannedTopic, held_bytes: int | None = None) -> None:
@@ -206,7 +206,7 @@ class TaskWriter:
             topic.config,
             topic.partitions,
             read_version=topic.version,
-            # many small writes of one task each must not all begin at partition 0
+            # many small writes, each of one task, must not all begin at partition 0
             first_partition=topic.version + (self._context.partitionId() if self._context else 0),
             clock=now_ms,
             random=Random(),
@@ -228,7 +228,7 @@ class TaskWriter:
 
     def close(self) -> WrittenSegments:
         segments = tuple(self._appender.close())
-        batch = micro_batch(self._context.getLocalProperty) if self._context else None
+        batch = micro_batch_of(self._context.getLocalProperty) if self._context else None
         return WrittenSegments(segments, batch, self._topic)
 
     def abort(self) -> None:
@@ -246,7 +246,7 @@ def write_rows(
     return writer.close()
 
 
-def all_written(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenSegments]:
+def written_segments(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenSegments]:
     """Collect the segments that each task has written; raises CommitConflictError if a task sent no report."""
     written = [message for message in messages if isinstance(message, WrittenSegments)]
     if len(written) < len(messages):
@@ -254,7 +254,7 @@ def all_written(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenS
     return written
 
 
-def micro_batch(local_property: Callable[[str], str | None]) -> MicroBatch | None:
+def micro_batch_of(local_property: Callable[[str], str | None]) -> MicroBatch | None:
     """Return the micro-batch of a task, or of a function of foreachBatch, by Spark's local properties."""
     query_id = local_property("sql.streaming.queryId")
     batch_id = local_property("streaming.sql.batchId")
@@ -344,7 +344,7 @@ class DistlogWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit the segments of all tasks, in their order, in one commit; a second call adds nothing."""
         exclude_from_gc()
-        written = all_written(messages)
+        written = written_segments(messages)
         if self._topic.is_replayed:
             self._options.storage.sync(paths.COMMITS_DIR)
             return
@@ -359,7 +359,7 @@ class DistlogWriter(DataSourceArrowWriter):
 class DistlogStreamWriter(DataSourceStreamArrowWriter):
     """Writes one micro-batch.
 
-    Spark pickles the planner's object to each task. The process that commits opens its own, without a topic.
+    Spark pickles the planner's object to each task. The process that commits opens another object, without a topic.
     """
 
     def __init__(self, options: WriteOptions, topic: PlannedTopic | None) -> None:
@@ -368,7 +368,7 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
     @classmethod
     def open(cls, options: WriteOptions, schema: StructType) -> DistlogStreamWriter:
         """Load the topic, and check the write before any task runs; the process that commits does neither."""
-        if works_for(COMMITTER):
+        if works_for(COMMITTER_MODULE):
             return cls(options, None)
         _, snapshot = KNOWN_TOPICS.load(options.storage, recent_ms=RECENT_MS)
         options.check(schema, snapshot.config)
@@ -386,7 +386,7 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
         CommitStateUnknownError (the rows may have been appended). After either error the query can be restarted.
         """
         exclude_from_gc()
-        written = all_written(messages)
+        written = written_segments(messages)
         planned = next((message.topic for message in written if message.segments), None)
         if planned is None:
             return

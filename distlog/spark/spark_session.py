@@ -37,7 +37,7 @@ ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL"
 #: Sessions that have the format: Spark starts a Python process for each registration.
 _registered: WeakSet[SparkSession] = WeakSet()
 #: By session and storage options as JSON, the name of the format with these storage options.
-_with_options: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()
+_format_names: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()
 
 
 def session(app_name: str = "distlog", **conf: str) -> SparkSession:
@@ -99,7 +99,7 @@ def format_with(spark: SparkSession, storage_options: Mapping[str, Any] | None) 
     activate(spark)
     if not storage_options:
         return DistlogDataSource.name()
-    names = _with_options.setdefault(spark, {})
+    names = _format_names.setdefault(spark, {})
     key = json.dumps(dict(storage_options), sort_keys=True, default=repr)
     if key not in names:
         name = f"{DistlogDataSource.name()}-{uuid.uuid4().hex}"

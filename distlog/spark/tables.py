@@ -42,28 +42,28 @@ from distlog.spark.stream_plan import Admission, Ends, Limits
 from distlog.spark.values import decode, quoted
 
 LakeFormat = Literal["delta", "iceberg"]
-"""The format of a table whose own commits hold the offsets."""
+"""The formats of tables whose own commits hold the offsets."""
 Output = Literal["parquet"] | LakeFormat
-"""The format of a table: parquet, delta or iceberg."""
+"""The formats of tables."""
 #: Turns records of a topic into rows of a table.
-Shaped = Callable[[DataFrame], DataFrame]
+ToTableRows = Callable[[DataFrame], DataFrame]
 #: The columns of a table in addition to the value's fields; `batch` is the name of the folder that a row is in.
 COLUMNS = ("partition", "offset", "timestamp", "key")
-BATCH = "batch"
+BATCH_COLUMN = "batch"
 #: The column that marks a change that deletes its key.
-DELETED = "deleted"
+DELETED_COLUMN = "deleted"
 #: Folders in the table that readers of Parquet skip: the table's topic and query, and the stream's checkpoint.
-_MARK, _CHECKPOINT = "_distlog", "_checkpoint"
+_MARK_FOLDER, _CHECKPOINT_FOLDER = "_distlog", "_checkpoint"
 #: The property of a table with the topic's id.
 TOPIC_PROPERTY = "distlog.topic"
 #: The name of the JSON object that a commit carries.
 _JSON_NAME = "distlog"
 #: A temporary column that marks a record that deletes its key.
-_DELETES = "__distlog_deletes"
+_DELETES_COLUMN = "__distlog_deletes"
 #: Errors of the JVM if a jar was built for another release of Spark.
-_MISFITS = ("NoSuchMethodError", "NoClassDefFoundError", "IncompatibleClassChangeError", "AbstractMethodError")
+_MISFIT_ERRORS = ("NoSuchMethodError", "NoClassDefFoundError", "IncompatibleClassChangeError", "AbstractMethodError")
 #: The number of newest commits to search before the whole history.
-_COMMITS = 100
+_RECENT_COMMITS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +145,9 @@ def to_table(
         if folder is not None:
             _check_location(spark, topic, folder)
 
-    def shaped(rows: DataFrame) -> DataFrame:
+    def to_table_rows(rows: DataFrame) -> DataFrame:
         if changes:
-            rows = rows.withColumn(DELETED, F.col("value").isNull())
+            rows = rows.withColumn(DELETED_COLUMN, F.col("value").isNull())
         if format == "binary":
             return rows
         options = {"message": message, "framed": framed, "flatten": flatten, "on_error": on_error}
@@ -156,14 +156,16 @@ def to_table(
     limits = Limits(max_offsets, max_bytes)
     if output == "parquet":
         table = table.rstrip("/")
-        rows, batches = _to_parquet(spark, topic, table, shaped, changes, checkpoint, limits)
+        rows, batches = _to_parquet(spark, topic, table, to_table_rows, changes, checkpoint, limits)
     else:
         lake = _FORMATS[output](spark, table)
         if checkpoint is not None:
             raise InvalidConfigError("a table of Delta or Iceberg has no checkpoint: its commits hold the offsets")
         keyed = "compact" in topic.config.cleanup_policy and not changes
-        with lake.explained_misfits():
-            rows, batches = Filling(lake, topic.refresh(), [*COLUMNS, "value"], shaped, keyed, limits).run()
+        with lake.explaining_misfits():
+            rows, batches = TableUpdate(
+                lake, topic.refresh(), [*COLUMNS, "value"], to_table_rows, keyed, limits
+            ).run()
     return TableReport(table, rows, batches, time.monotonic() - started)
 
 
@@ -190,7 +192,7 @@ def _to_parquet(
     spark: SparkSession,
     topic: Topic,
     table: str,
-    shaped: Shaped,
+    to_table_rows: ToTableRows,
     changes: bool,
     checkpoint: str | None,
     limits: Limits,
@@ -201,15 +203,15 @@ def _to_parquet(
             "table of all changes, of which a query takes the last of each key; Delta and Iceberg (--output) can",
             topic=topic.name,
         )
-    most = limits.max_offsets, limits.max_bytes
-    rows = shaped(stream(spark, topic, [*COLUMNS, "value"], start=EARLIEST, max_offsets=most[0], max_bytes=most[1]))
+    names, max_offsets, max_bytes = [*COLUMNS, "value"], limits.max_offsets, limits.max_bytes
+    rows = to_table_rows(stream(spark, topic, names, start=EARLIEST, max_offsets=max_offsets, max_bytes=max_bytes))
     # Spark ignores case when it reads folders, which would hide the field
-    if BATCH in map(str.lower, rows.columns):
-        text = f"the table's folders are called {BATCH}, so no field can be: flatten=False makes one column"
+    if BATCH_COLUMN in map(str.lower, rows.columns):
+        text = f"the table's folders are called {BATCH_COLUMN}, so no field can be: flatten=False makes one column"
         raise InvalidConfigError(text)
-    writer = _Writer(table, topic.snapshot.topic_id)
+    writer = _ParquetWriter(table, topic.snapshot.topic_id)
     sink = rows.writeStream.foreachBatch(writer.write).trigger(availableNow=True)
-    query = sink.option("checkpointLocation", checkpoint or f"{table}/{_CHECKPOINT}").start()
+    query = sink.option("checkpointLocation", checkpoint or f"{table}/{_CHECKPOINT_FOLDER}").start()
     try:
         query.awaitTermination()
     except KeyboardInterrupt:
@@ -223,7 +225,7 @@ def _to_parquet(
 
 
 @dataclass(slots=True)
-class _Writer:
+class _ParquetWriter:
     """Writes the batches of a query; a repeated batch replaces its folder."""
 
     table: str
@@ -238,7 +240,7 @@ class _Writer:
             self._check(frame.sparkSession)
         observation = Observation(f"batch {batch}")
         watched = frame.observe(observation, F.count(F.lit(1)).alias("rows"))
-        watched.write.mode("overwrite").parquet(f"{self.table}/{BATCH}={batch}")
+        watched.write.mode("overwrite").parquet(f"{self.table}/{BATCH_COLUMN}={batch}")
         self.rows += int(observation.get["rows"])
         self.batches += 1
 
@@ -246,13 +248,13 @@ class _Writer:
         """Refuse a table of another query, whose batches have the same numbers."""
         query = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
         mark = json.dumps({"query": query, "topic": self.topic_id})
-        mark_rows = _read_if_any(spark.read.text, f"{self.table}/{_MARK}")
+        mark_rows = _read_if_any(spark.read.text, f"{self.table}/{_MARK_FOLDER}")
         marks = [row.value for row in mark_rows.collect()] if mark_rows is not None else []
         if not marks:
             if _read_if_any(spark.read.parquet, self.table) is not None:
                 self._refuse("the folder has Parquet files that are not a table of a topic: choose another folder")
             frame = spark.createDataFrame([(mark,)], "value string").coalesce(1)
-            frame.write.mode("overwrite").text(f"{self.table}/{_MARK}")
+            frame.write.mode("overwrite").text(f"{self.table}/{_MARK_FOLDER}")
         elif marks != [mark]:
             self._refuse(
                 "the table is of another topic or checkpoint: give the checkpoint that it was made with, or another "
@@ -277,8 +279,8 @@ def _read_if_any(read_folder: Callable[[str], DataFrame], folder: str) -> DataFr
 
 
 @dataclass(frozen=True, slots=True)
-class _Mark:
-    """The topic of a commit, the next offset by partition, and the number of the commit among the marked ones."""
+class _CommitMark:
+    """The mark that a commit of a table carries: the topic, the run, the next offsets, and the mark's number."""
 
     topic: str
     keyed: bool
@@ -290,12 +292,14 @@ class _Mark:
         return json.dumps({_JSON_NAME: asdict(self)}, separators=(",", ":"))
 
     @classmethod
-    def parse(cls, text: str | None) -> _Mark | None:
+    def parse(cls, text: str | None) -> _CommitMark | None:
         """Parse an untrusted text; returns None if it is not a mark."""
         try:
-            mark = json.loads(text or "")[_JSON_NAME]
-            offsets = {int(partition): int(offset) for partition, offset in mark["offsets"].items()}
-            return cls(str(mark["topic"]), bool(mark["keyed"]), int(mark["number"]), str(mark["run"]), offsets)
+            fields = json.loads(text or "")[_JSON_NAME]
+            offsets = {int(partition): int(offset) for partition, offset in fields["offsets"].items()}
+            return cls(
+                str(fields["topic"]), bool(fields["keyed"]), int(fields["number"]), str(fields["run"]), offsets
+            )
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
 
@@ -328,15 +332,15 @@ class LakeTable(ABC):
         """Raise InvalidConfigError if the session lacks a setting that the format needs."""
 
     @abstractmethod
-    def marks(self) -> Iterator[tuple[_Mark, int]]:
+    def marks(self) -> Iterator[tuple[_CommitMark, int]]:
         """Yield the marks of the table's commits, newest first, with the number of added rows."""
 
     @abstractmethod
     def last_number(self) -> int:
-        """Return a number that is not below the number of any mark."""
+        """Return a number that is at least the largest number of a mark."""
 
     @abstractmethod
-    def options(self, mark: _Mark) -> dict[str, str]:
+    def options(self, mark: _CommitMark) -> dict[str, str]:
         """Return the options of an append that carries the mark."""
 
     def _check_jar(self) -> None:
@@ -357,12 +361,12 @@ class LakeTable(ABC):
         return f"use a PySpark that has one, {alternatives}, or start this one with a jar that fits it"
 
     @contextmanager
-    def explained_misfits(self) -> Iterator[None]:
+    def explaining_misfits(self) -> Iterator[None]:
         """Raise InvalidConfigError in place of the JVM's error if the jar does not fit this Spark."""
         try:
             yield
         except Py4JJavaError as error:
-            if not any(misfit in str(error) for misfit in _MISFITS):
+            if not any(misfit in str(error) for misfit in _MISFIT_ERRORS):
                 raise
             text = f"the jar of {self.format.capitalize()} does not fit PySpark {pyspark.__version__}"
             raise InvalidConfigError(f"{text}: {self._remedy()}") from error
@@ -378,21 +382,24 @@ class LakeTable(ABC):
             return None
         return {row.key: row.value for row in self.spark.sql(f"SHOW TBLPROPERTIES {self.name}").collect()}
 
-    def append(self, rows: DataFrame, mark: _Mark) -> None:
+    def append(self, rows: DataFrame, mark: _CommitMark) -> None:
         rows.writeTo(self.name).options(**self.options(mark)).append()
 
     def merge(self, rows: DataFrame) -> None:
-        """Change the row of each key to its row in `rows`, or delete it, unless the table's is as new."""
-        view, names = f"distlog_{uuid.uuid4().hex}", [quoted(name) for name in rows.columns if name != _DELETES]
+        """Replace or delete the row of each key in `rows`, unless the table's row is as new."""
+        view, names = (
+            f"distlog_{uuid.uuid4().hex}",
+            [quoted(name) for name in rows.columns if name != _DELETES_COLUMN],
+        )
         newer = "(t.partition <> s.partition OR t.offset < s.offset)"
         changed = ", ".join(f"t.{name} = s.{name}" for name in names)
         rows.createOrReplaceTempView(view)
         try:
             self.spark.sql(
                 f"MERGE INTO {self.name} AS t USING {view} AS s ON t.key = s.key "
-                f"WHEN MATCHED AND {newer} AND s.{_DELETES} THEN DELETE "
+                f"WHEN MATCHED AND {newer} AND s.{_DELETES_COLUMN} THEN DELETE "
                 f"WHEN MATCHED AND {newer} THEN UPDATE SET {changed} "
-                f"WHEN NOT MATCHED AND NOT s.{_DELETES} THEN "
+                f"WHEN NOT MATCHED AND NOT s.{_DELETES_COLUMN} THEN "
                 f"INSERT ({', '.join(names)}) VALUES ({', '.join(f's.{name}' for name in names)})"
             )
         finally:
@@ -428,26 +435,26 @@ class DeltaTable(LakeTable):
                 f"spark.sql.catalog.spark_catalog={catalog}: give them when Spark starts"
             )
 
-    def marks(self) -> Iterator[tuple[_Mark, int]]:
+    def marks(self) -> Iterator[tuple[_CommitMark, int]]:
         """Yield the marks since the last restore: earlier commits do not describe the restored table."""
-        for commit in self._history(_COMMITS) or self._history(None):
+        for commit in self._history(_RECENT_COMMITS) or self._history(None):
             if commit.operation == "RESTORE":
                 return
-            if mark := _Mark.parse(commit.userMetadata):
+            if mark := _CommitMark.parse(commit.userMetadata):
                 yield mark, int((commit.operationMetrics or {}).get("numOutputRows", 0))
 
-    def _history(self, most: int | None) -> list[Any]:
-        """Return the commits, newest first; empty if older commits exist and no mark is among these."""
-        limit = "" if most is None else f" LIMIT {most}"
+    def _history(self, max_commits: int | None) -> list[Any]:
+        """Return the commits, newest first; none if the newest `max_commits` have no mark, but older ones may."""
+        limit = "" if max_commits is None else f" LIMIT {max_commits}"
         commits = self.spark.sql(f"DESCRIBE HISTORY {self.name}{limit}").collect()
-        is_marked = any(_Mark.parse(commit.userMetadata) or commit.operation == "RESTORE" for commit in commits)
-        return commits if most is None or is_marked or len(commits) < most else []
+        is_marked = any(_CommitMark.parse(commit.userMetadata) or commit.operation == "RESTORE" for commit in commits)
+        return commits if max_commits is None or is_marked or len(commits) < max_commits else []
 
     def last_number(self) -> int:
         """Return the table's version: each mark has its own commit."""
         return int(self.spark.sql(f"DESCRIBE HISTORY {self.name} LIMIT 1").collect()[0].version)
 
-    def options(self, mark: _Mark) -> dict[str, str]:
+    def options(self, mark: _CommitMark) -> dict[str, str]:
         """As in `LakeTable`. Delta accepts one of two runs that continue from the same commit."""
         return {"userMetadata": mark.to_json(), "txnAppId": f"distlog-{mark.topic}", "txnVersion": str(mark.number)}
 
@@ -478,7 +485,7 @@ class IcebergTable(LakeTable):
                 table=self.requested_name,
             )
 
-    def marks(self) -> Iterator[tuple[_Mark, int]]:
+    def marks(self) -> Iterator[tuple[_CommitMark, int]]:
         """Yield the marks of the current snapshot and its ancestors."""
         # a catalog caches a table for half a minute, in which another process may have written
         self.spark.catalog.refreshTable(self.name)
@@ -489,7 +496,7 @@ class IcebergTable(LakeTable):
         }
         snapshot = snapshots.get(current[0].snapshot_id) if current else None
         while snapshot is not None:
-            if mark := _Mark.parse(snapshot.mark):
+            if mark := _CommitMark.parse(snapshot.mark):
                 yield mark, int(snapshot.added or 0)
             snapshot = snapshots.get(snapshot.parent_id)
 
@@ -497,14 +504,14 @@ class IcebergTable(LakeTable):
         """Zero, since Iceberg checks no numbers."""
         return 0
 
-    def options(self, mark: _Mark) -> dict[str, str]:
+    def options(self, mark: _CommitMark) -> dict[str, str]:
         return {f"snapshot-property.{_JSON_NAME}": mark.to_json()}
 
 
 _FORMATS: Mapping[LakeFormat, type[LakeTable]] = {"delta": DeltaTable, "iceberg": IcebergTable}
 
 
-def _start(mark: _Mark, number: int, state: PartitionState) -> int:
+def _next_offset(mark: _CommitMark, number: int, state: PartitionState) -> int:
     """Return the first offset that the table lacks. Raises OffsetOutOfRangeError if it was deleted."""
     # a partition that was added after the table was made begins at its first record
     offset = mark.offsets.get(number, 0 if mark.offsets else state.log_start_offset)
@@ -515,13 +522,13 @@ def _start(mark: _Mark, number: int, state: PartitionState) -> int:
 
 
 @dataclass(slots=True)
-class Filling:
-    """Adds the records that the table lacks, in batches within `limits`."""
+class TableUpdate:
+    """Adds the records that a table lacks, in batches within `limits`; with `keyed` one row for each key."""
 
     table: LakeTable
     topic: Topic
     columns: list[str]
-    shaped: Shaped
+    to_table_rows: ToTableRows
     keyed: bool
     limits: Limits
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -534,21 +541,21 @@ class Filling:
         self._create_if_missing()
         while True:
             mark = self._newest_mark()
-            starts = {number: _start(mark, number, state) for number, state in enumerate(snapshot.partitions)}
+            starts = {number: _next_offset(mark, number, state) for number, state in enumerate(snapshot.partitions)}
             log_ends = {number: state.log_end_offset for number, state in enumerate(snapshot.partitions)}
             available = {number: (start, log_ends[number]) for number, start in starts.items()}
             available = {number: span for number, span in available.items() if span[0] < span[1]}
             if not available:
                 return rows, batches
             ends = admission.ends(self.topic.reader, snapshot, available)
-            first = {number: starts[number] for number in available}
-            frame = read(self.table.spark, self.topic, self.columns, first, ends, partitions=list(available))
-            after = _Mark(snapshot.topic_id, self.keyed, mark.number + 1, self.run_id, {**starts, **ends})
-            rows += self._merge(frame, after) if self.keyed else self._append(frame, after)
+            batch_starts = {number: starts[number] for number in available}
+            frame = read(self.table.spark, self.topic, self.columns, batch_starts, ends, partitions=list(available))
+            new_mark = _CommitMark(snapshot.topic_id, self.keyed, mark.number + 1, self.run_id, {**starts, **ends})
+            rows += self._merge(frame, new_mark) if self.keyed else self._append(frame, new_mark)
             batches += 1
 
     def _create_if_missing(self) -> None:
-        """Create a missing table, with the topic's id as a property for a time without marks."""
+        """Create a missing table. A property has the topic's id, which no commit names before the first mark."""
         properties = self.table.properties()
         topic_id = self.topic.snapshot.topic_id
         if properties is None:
@@ -559,9 +566,9 @@ class Filling:
 
     def _no_rows(self) -> DataFrame:
         nothing = self.table.spark.createDataFrame([], schema_of(self.columns, include_headers=False))
-        return self._rows(nothing).drop(_DELETES)
+        return self._rows(nothing).drop(_DELETES_COLUMN)
 
-    def _newest_mark(self) -> _Mark:
+    def _newest_mark(self) -> _CommitMark:
         mark, _ = next(self.table.marks(), (None, 0))
         if mark is None:
             return self._mark_by_rows()
@@ -573,7 +580,7 @@ class Filling:
             raise InvalidConfigError(text, table=self.table.requested_name)
         return mark
 
-    def _mark_by_rows(self) -> _Mark:
+    def _mark_by_rows(self) -> _CommitMark:
         number = self.table.last_number()
         last_offsets = self.table.spark.table(self.table.name).groupBy("partition").agg(F.max("offset").alias("last"))
         offsets = {row.partition: row.last + 1 for row in last_offsets.collect()}
@@ -584,7 +591,7 @@ class Filling:
                 "choose another table, or set the property to the topic's id"
             )
             raise InvalidConfigError(text, table=self.table.requested_name, topic_id=self.topic.snapshot.topic_id)
-        mark = _Mark(self.topic.snapshot.topic_id, self.keyed, number, self.run_id, offsets)
+        mark = _CommitMark(self.topic.snapshot.topic_id, self.keyed, number, self.run_id, offsets)
         if self.keyed and not has_topic:
             # a merge carries no mark: without this mark, the topic of the rows is unknown until the next mark
             self.table.append(self._no_rows(), mark)
@@ -593,26 +600,28 @@ class Filling:
     def _rows(self, frame: DataFrame) -> DataFrame:
         """Return the table's rows of records; with `keyed` the last of each key, marked if it deletes the key."""
         if not self.keyed:
-            return self.shaped(frame)
+            return self.to_table_rows(frame)
         last = F.max_by(F.struct(*frame.columns), F.struct("offset", "partition")).alias("last")
         newest_rows = frame.where("key IS NOT NULL").groupBy("key").agg(last).select("last.*")
-        return self.shaped(newest_rows.withColumn(_DELETES, F.col("value").isNull()))
+        return self.to_table_rows(newest_rows.withColumn(_DELETES_COLUMN, F.col("value").isNull()))
 
-    def _append(self, frame: DataFrame, mark: _Mark) -> int:
+    def _append(self, frame: DataFrame, mark: _CommitMark) -> int:
         self.table.append(self._rows(frame), mark)
-        same = [(added_mark, rows) for added_mark, rows in self.table.marks() if added_mark.number == mark.number]
-        if len(same) > 1:
+        same_number = [
+            (added_mark, rows) for added_mark, rows in self.table.marks() if added_mark.number == mark.number
+        ]
+        if len(same_number) > 1:
             text = "two concurrent runs added the same records: restore the table to the commit before them"
             raise CommitConflictError(f"{text}, and run one at a time", table=self.table.requested_name)
         # Delta drops this commit if another run committed first
-        return sum(rows for added_mark, rows in same if added_mark == mark)
+        return sum(rows for added_mark, rows in same_number if added_mark == mark)
 
-    def _merge(self, frame: DataFrame, mark: _Mark) -> int:
+    def _merge(self, frame: DataFrame, mark: _CommitMark) -> int:
         rows = self._rows(frame).persist()
         try:
             count = rows.count()
             self.table.merge(rows)
-            self.table.append(rows.drop(_DELETES).limit(0), mark)
+            self.table.append(rows.drop(_DELETES_COLUMN).limit(0), mark)
         finally:
             rows.unpersist()
         return count

@@ -30,12 +30,14 @@ from distlog.core.schemas.registry import SchemaRegistry, SchemaTopic, registry_
 from distlog.spark.versions import arrow_schema
 
 #: The part of a column's name that Spark fills with a text that is not JSON.
-_BAD = "__bad_json"
+_BAD_JSON_FIELD = "__bad_json"
 #: A separate column for the parsed JSON: Spark would parse the text again for each field.
-_PARSED = "__found_json"
+_PARSED_COLUMN = "__found_json"
 #: In JSON an escaped surrogate without its other half, which Spark reads as a question mark.
-_HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-_HALF = rf"(?<!\\)((?:\\\\)*)(?:{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW})"
+_HIGH_SURROGATE, _LOW_SURROGATE = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_LONE_SURROGATE = (
+    rf"(?<!\\)((?:\\\\)*)(?:{_HIGH_SURROGATE}(?!{_LOW_SURROGATE})|(?<!{_HIGH_SURROGATE}){_LOW_SURROGATE})"
+)
 
 
 def decode(
@@ -85,14 +87,14 @@ def decode(
             "the frame needs a binary column `value`, as `read` returns it: select it, or cast it to binary"
         )
     if format == "json":
-        return _json(df, schema, framed, flatten, on_error)
+        return _decode_json(df, schema, framed, flatten, on_error)
     source = registry_of(registry)
     decoder: Decoder
     if format == "avro":
         decoder = AvroDecoder(AvroSchema.of(schema), source)
     else:
         decoder = ProtobufDecoder(Message.of(schema, message), source)
-    return _in_arrow(df, decoder, flatten, on_error)
+    return _decode_in_arrow(df, decoder, flatten, on_error)
 
 
 def quoted(name: str) -> str:
@@ -100,10 +102,10 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _in_arrow(df: DataFrame, decoder: Decoder, flatten: bool, on_error: OnError) -> DataFrame:
+def _decode_in_arrow(df: DataFrame, decoder: Decoder, flatten: bool, on_error: OnError) -> DataFrame:
     columns = arrow_schema(df.schema)
     decoded = schema_with(columns, decoder, flatten)
-    spark_schema = pa.schema([pa.field(field.name, _for_spark(field.type)) for field in decoded])
+    spark_schema = pa.schema([pa.field(field.name, _spark_type(field.type)) for field in decoded])
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in decoded_batches(batches, decoded, decoder, on_error, flatten):
@@ -112,7 +114,7 @@ def _in_arrow(df: DataFrame, decoder: Decoder, flatten: bool, on_error: OnError)
     return df.mapInArrow(read, from_arrow_schema(spark_schema))
 
 
-def _for_spark(kind: pa.DataType) -> pa.DataType:
+def _spark_type(kind: pa.DataType) -> pa.DataType:
     """Return Spark's type for values of `kind`. Raises InvalidConfigError if Spark has none."""
     if pa.types.is_decimal(kind) and kind.precision > 38:
         raise InvalidConfigError("Spark has no decimals of more than 38 digits", precision=kind.precision)
@@ -124,7 +126,7 @@ def _for_spark(kind: pa.DataType) -> pa.DataType:
         return pa.int64()
     if pa.types.is_fixed_size_binary(kind):
         return pa.binary()
-    return pa.string() if pa.types.is_null(kind) else _nested(kind, _for_spark)
+    return pa.string() if pa.types.is_null(kind) else _nested(kind, _spark_type)
 
 
 def _with_micros(kind: pa.DataType) -> pa.DataType:
@@ -142,30 +144,32 @@ def _nested(kind: pa.DataType, of: Any) -> pa.DataType:
     return kind
 
 
-def _json(df: DataFrame, schema: Any, framed: bool, flatten: bool, on_error: OnError) -> DataFrame:
+def _decode_json(df: DataFrame, schema: Any, framed: bool, flatten: bool, on_error: OnError) -> DataFrame:
     struct = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     if not isinstance(struct, StructType):
         raise InvalidConfigError("a schema of JSON is as 'user string, at timestamp', or a StructType")
     other_columns = [name for name in df.columns if name != "value"]
     check_distinct(other_columns, struct.names if flatten else [])
     text = F.expr("CAST(substring(value, 6) AS STRING)") if framed else F.col("value").cast("string")
-    options = {"columnNameOfCorruptRecord": _BAD}
+    options = {"columnNameOfCorruptRecord": _BAD_JSON_FIELD}
     is_escaped = text.contains(r"\ud") | text.contains(r"\uD")
-    whole_text = F.when(is_escaped, F.regexp_replace(text, _HALF, r"$1\\ufffd")).otherwise(text)
-    parsed = F.from_json(whole_text, StructType([*struct, StructField(_BAD, StringType())]), options)
-    parsed_value = F.col(_PARSED)
+    whole_text = F.when(is_escaped, F.regexp_replace(text, _LONE_SURROGATE, r"$1\\ufffd")).otherwise(text)
+    parsed = F.from_json(whole_text, StructType([*struct, StructField(_BAD_JSON_FIELD, StringType())]), options)
+    parsed_value = F.col(_PARSED_COLUMN)
     header = F.expr("hex(substring(value, 1, 1)) = '00' AND length(value) >= 5") if framed else F.lit(True)
     # Spark ignores text after an object, but not within an array
     alone = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
     is_whole = F.coalesce(alone, F.lit(False)) & F.rtrim(text, F.lit(" \t\r\n")).endswith("}")
-    good = F.col("value").isNull() | (header & is_whole & parsed_value.isNotNull() & parsed_value[_BAD].isNull())
+    good = F.col("value").isNull() | (
+        header & is_whole & parsed_value.isNotNull() & parsed_value[_BAD_JSON_FIELD].isNull()
+    )
     value = F.when(good, parsed_value)
     if on_error == "fail":
         names = [name for name in ("partition", "offset") if name in other_columns]
         reason = F.lit("the value is not JSON; on_error='null' leaves the fields of bad records null:")
         positions = (F.concat(F.lit(f" {name}="), F.col(name)) for name in names)
         value = value.otherwise(F.raise_error(F.concat(reason, *positions)))
-    with_parsed = df.select("*", parsed.alias(_PARSED)).withColumn(_PARSED, value)
+    with_parsed = df.select("*", parsed.alias(_PARSED_COLUMN)).withColumn(_PARSED_COLUMN, value)
     fields = [parsed_value.getField(name).alias(name) for name in struct.names]
     values = fields if flatten else [F.when(parsed_value.isNotNull(), F.struct(*fields)).alias("value")]
     columns, value_index = [F.col(quoted(name)) for name in df.columns], df.columns.index("value")

@@ -147,7 +147,7 @@ def test_the_private_memory_of_a_task_does_not_grow_with_its_input(
                         file.write(f"{private_kib}\n")
                 yield chunk
 
-    monkeypatch.setattr("distlog.spark.appends.LEAST_TASK", 256 << 20)
+    monkeypatch.setattr("distlog.spark.appends.MIN_TASK_BYTES", 256 << 20)
     write_rows(tmp_path / "in.txt", "text", range(10_000))
     text = (tmp_path / "in.txt").read_bytes()
     (tmp_path / "in.txt").write_bytes(text * 100)

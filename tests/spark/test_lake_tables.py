@@ -137,7 +137,7 @@ class MemoryTable(tables.LakeTable):
 def filled(table: MemoryTable, topic: distlog.Topic) -> list[tuple[int, int]]:
     """Return the partitions and offsets in the table after a run, in order."""
     limits = Limits(None, None)
-    tables.Filling(table, topic, ["partition", "offset"], lambda rows: rows, False, limits).run()
+    tables.TableUpdate(table, topic, ["partition", "offset"], lambda rows: rows, False, limits).run()
     return sorted(table.rows)
 
 

@@ -55,10 +55,10 @@ import sys
 from importlib.machinery import ModuleSpec
 
 sys.modules["__main__"].__spec__ = ModuleSpec(sys.argv.pop(1), None)
-from distlog.spark.sink import COMMITTER
+from distlog.spark.sink import COMMITTER_MODULE
 from distlog.spark.options import works_for
 
-print(works_for(COMMITTER))
+print(works_for(COMMITTER_MODULE))
 """
 
 RUNNER = "pyspark.sql.worker.python_streaming_sink_runner"

@@ -70,10 +70,10 @@ def test_an_abort_shows_later_records_to_committed_readers(adopted: Adopted) -> 
 
 def test_an_offset_without_a_transaction_fails_with_the_right_ones(adopted: Adopted) -> None:
     topic = adopted()
-    with pytest.raises(CommitConflictError, match="the open ones begin at: 1, 2"):
+    with pytest.raises(CommitConflictError, match="open_offsets=1,2"):
         topic.abort_transaction(0, 3)
     topic.abort_transaction(0, 1)
-    with pytest.raises(CommitConflictError, match="the open ones begin at: 2"):
+    with pytest.raises(CommitConflictError, match="open_offsets=2"):
         topic.abort_transaction(0, 1)
 
 

@@ -71,7 +71,7 @@ Replicas = Mapping[PartitionName, Sequence[LogDir]]
 
 @dataclass(frozen=True, slots=True)
 class AdoptedTopic:
-    """The outcome for a topic of the log directories, at `url`; `existed`: an earlier import made it."""
+    """The outcome for a topic of the log directories, at `url`; `existed` if an earlier import created the topic."""
 
     name: str
     url: str
@@ -92,6 +92,7 @@ class AdoptedTopic:
         return "adopted"
 
 
+#: The outcome, and the topic's commit log and snapshot, which a dry run of a new topic lacks.
 _Adoption = tuple[AdoptedTopic, CommitLog, Snapshot | None]
 
 
@@ -128,9 +129,9 @@ def adopt_topic(
                 text = "no partition.metadata shows whether the topic at this address is the same: "
                 text += "adopt to another address, all directories at once"
             raise TopicExistsError(text, url=topic.url)
-        grown = _Growth(log, existing, topic, partitions).run(linked=is_linked, dry_run=dry_run)
-        if grown is not None:
-            return grown
+        extended = _Extension(log, existing, topic, partitions).run(linked=is_linked, dry_run=dry_run)
+        if extended is not None:
+            return extended
         return adopt_topic(replicas, topic, config, states, by_links=by_links, dry_run=dry_run)
     adopted = AdoptedTopic(name, topic.url, tuple(partitions), tuple(_notes(partitions)))
     if dry_run:
@@ -140,10 +141,10 @@ def adopt_topic(
         text = "the topic's folder has other files: adopt to another address, or delete them"
         raise StorageError(text, url=topic.url, file=existing_files[0])
     with import_lock(topic):
-        # another import may have ended since
+        # before this import had the lock, another may have created the topic
         if _load(log) is None:
             _write_partitions(topic, name, partitions, linked=is_linked)
-            # on object storage another import may end now
+            # on object storage, which has no lock, another import may have created the topic
             with suppress(TopicExistsError):
                 contents: list[Action] = [action for partition in partitions for action in partition.actions()]
                 contents += _producer_batches(topic, partitions)
@@ -167,22 +168,25 @@ def with_end_markers(partition: AdoptedPartition, states: StoredTransactions) ->
     #: Decided transactions, each with the epoch of its coordinator.
     decided = list[tuple[TransactionState, int]]()
     for entry in np.sort(open_transactions, order="transaction_first_offset"):
-        producer, first = int(entry["producer_id"]), int(entry["transaction_first_offset"])
+        producer, start_offset = int(entry["producer_id"]), int(entry["transaction_first_offset"])
         state = states.of(producer, int(entry["producer_epoch"]), topic_partition)
         if state is not None and state.is_decided:
             decided.append((state, max(0, int(entry["coordinator_epoch"]))))
-            how = "committed" if state.status is TransactionStatus.PREPARE_COMMIT else "aborted"
-            notes.append(f"wrote the end marker of the {how} {_named(producer, state)}, open from offset {first} on")
+            decision = "committed" if state.status is TransactionStatus.PREPARE_COMMIT else "aborted"
+            text = f"wrote the end marker of the {decision} {_transaction_text(producer, state)}"
+            notes.append(f"{text}, open from offset {start_offset} on")
         else:
             text = "is open, and committed readers stop there; `distlog transactions URL --abort"
-            notes.append(f"the {_named(producer, state)} {text} {topic_partition[1]}:{first}` ends it")
+            notes.append(
+                f"the {_transaction_text(producer, state)} {text} {topic_partition[1]}:{start_offset}` ends it"
+            )
     notes += states.notes
     if not decided:
         return dataclasses.replace(partition, notes=tuple(notes))
     return dataclasses.replace(_with_markers(partition, decided), notes=tuple(notes))
 
 
-def _named(producer: int, state: TransactionState | None) -> str:
+def _transaction_text(producer: int, state: TransactionState | None) -> str:
     details = f" ({state.transactional_id!r}, {state.status.kafka_name})" if state is not None else ""
     return f"transaction of producer {producer}{details}"
 
@@ -221,23 +225,23 @@ def _with_markers(partition: AdoptedPartition, decided: Sequence[tuple[Transacti
 
 def _marker(state: TransactionState, coordinator_epoch: int, offset: int, leader_epoch: int) -> bytes:
     """Return the batch at its offset; its checksum does not cover the offset and the leader epoch."""
-    run = marker(
+    batch = marker(
         state.producer.id,
         state.producer.epoch,
         max(0, state.updated_ms),
         is_committed=state.status is TransactionStatus.PREPARE_COMMIT,
         coordinator_epoch=coordinator_epoch,
     )
-    data = bytearray(np.ascontiguousarray(run.data).tobytes())
+    data = bytearray(np.ascontiguousarray(batch.data).tobytes())
     data[:8] = offset.to_bytes(8, "big")
     data[12:16] = leader_epoch.to_bytes(4, "big", signed=True)
     return bytes(data)
 
 
 #: A file up to this size is copied in one request.
-_SINGLE_BYTES = 8 << 20
+_SINGLE_REQUEST_BYTES = 8 << 20
 #: The size of a producer snapshot without a producer.
-_NO_PRODUCERS = 10
+_EMPTY_SNAPSHOT_BYTES = 10
 
 
 def written_files(topic: Storage, name: str, partitions: Sequence[AdoptedPartition]) -> list[str]:
@@ -247,8 +251,8 @@ def written_files(topic: Storage, name: str, partitions: Sequence[AdoptedPartiti
 
 def with_names_of_contents(partition: AdoptedPartition) -> AdoptedPartition:
     """Return the partition with a stem by content for each segment: 20 digits, of a number that no offset reaches."""
-    # on object storage a put may take effect after the next import, of a log that has grown since: it then writes the
-    # same bytes again, or an unused file; nothing is deleted there
+    # on object storage a put may take effect late, after another import of a log that has grown: by these names it
+    # writes the same bytes again, or a file that no commit names; an import deletes nothing there
     segments = []
     for segment in partition.segments:
         identity = json.dumps(fields.write(dataclasses.replace(segment.info, created_ms=0)), sort_keys=True)
@@ -268,7 +272,7 @@ def write_partition(topic: Storage, name: str, partition: AdoptedPartition, *, l
     write = partial(_write_segment, topic, name, partition.folder, linked=linked)
     in_parallel(write, partition.segments)
     snapshot = partition.producer_snapshot
-    if len(snapshot) > _NO_PRODUCERS:
+    if len(snapshot) > _EMPTY_SNAPSHOT_BYTES:
         topic.put(f"{folder}/{file_name(partition.log_end_offset, SNAPSHOT_SUFFIX)}", snapshot)
     if partition.epochs:
         # after the leader epochs of records that were imported earlier
@@ -314,7 +318,7 @@ def _link(folder: PartitionFolder, source: str, target: str) -> None:
 
 
 def _copy(topic: Storage, target: str, folder: PartitionFolder, source: str, start: int, end: int) -> None:
-    if end <= _SINGLE_BYTES:
+    if end <= _SINGLE_REQUEST_BYTES:
         topic.put(target, folder.read(source)[start:end])
         return
     with topic.open_write(target) as writer:
@@ -323,7 +327,7 @@ def _copy(topic: Storage, target: str, folder: PartitionFolder, source: str, sta
 
 
 _MARK = ".adoption"
-_TEXT = b"an adoption is under way, or has died: adopt again\n"
+_MARK_TEXT = b"an adoption is under way, or has died: adopt again\n"
 
 
 @contextmanager
@@ -342,7 +346,7 @@ def import_lock(topic: Storage) -> Iterator[None]:
         if mark is None or not os.fstat(mark).st_nlink:
             raise StorageError("another adoption to this address is under way: wait for it", url=topic.url)
         with failing_as("write the mark", path):
-            os.pwrite(mark, _TEXT, 0)
+            os.pwrite(mark, _MARK_TEXT, 0)
         yield
 
 
@@ -407,38 +411,40 @@ def _producer_batches(
     """Return the action with the producers; none on a local disk, where snapshots next to the logs have them."""
     ends = {number: state.log_end_offset if state.producers else 0 for number, state in (states or {}).items()}
     added = {} if topic.is_local_disk else {partition.name.partition: partition for partition in partitions}
-    # an entry becomes up to three
-    most = MOST_PRODUCER_BATCHES // (3 * max(1, len(added)))
-    entries = {number: added[number].producers(ends.get(number, 0), most) for number in sorted(added)}
-    batches = {number: producers for number, producers in entries.items() if producers}
-    return [ProducerBatches(batches)] if batches else []
+    # a producer becomes up to three batches
+    max_producers = MOST_PRODUCER_BATCHES // (3 * max(1, len(added)))
+    batches = {number: added[number].producer_batches(ends.get(number, 0), max_producers) for number in sorted(added)}
+    nonempty = {number: partition_batches for number, partition_batches in batches.items() if partition_batches}
+    return [ProducerBatches(nonempty)] if nonempty else []
 
 
-class _Growth:
+class _Extension:
     """The records and partitions of the log directories that the imported topic `existing` lacks."""
 
     def __init__(
         self, log: CommitLog, existing: Snapshot, topic: Storage, partitions: Sequence[AdoptedPartition]
     ) -> None:
         self._log, self._existing, self._topic = log, existing, topic
-        self._states = {number: _state(existing, number) for number in (part.name.partition for part in partitions)}
-        self._new = [part for part in map(self._new_part, partitions) if part is not None]
+        self._states = {
+            number: _partition_state(existing, number) for number in (part.name.partition for part in partitions)
+        }
+        self._missing_parts = [part for part in map(self._missing_part, partitions) if part is not None]
 
     def run(self, *, linked: bool, dry_run: bool) -> _Adoption | None:
         """Append the new records in one commit; returns None if the topic has changed since."""
         log, existing, topic, notes = self._log, self._existing, self._topic, list[str]()
-        for part in self._new:
-            first, end_offset = self._states[part.name.partition].log_end_offset, part.log_end_offset
-            first = first or part.log_start_offset
-            added = ", without records" if first == end_offset else f" the offsets from {first} to {end_offset}"
+        for part in self._missing_parts:
+            start_offset = self._states[part.name.partition].log_end_offset or part.log_start_offset
+            is_empty = start_offset == part.log_end_offset
+            added = ", without records" if is_empty else f" the offsets from {start_offset} to {part.log_end_offset}"
             notes.append(f"partition {part.name.partition}: added{added}")
-        notes += _notes(self._new, len(existing.partitions))
-        adopted = AdoptedTopic(existing.name, topic.url, tuple(self._new), tuple(notes), existed=True)
-        if dry_run or not self._new:
+        notes += _notes(self._missing_parts, len(existing.partitions))
+        adopted = AdoptedTopic(existing.name, topic.url, tuple(self._missing_parts), tuple(notes), existed=True)
+        if dry_run or not self._missing_parts:
             if not dry_run:
                 remove_mark(topic)
             return adopted, log, existing
-        for part in self._new:
+        for part in self._missing_parts:
             if linked and any(segment.position for segment in part.segments):
                 text = "the broker has appended to files that it shares with the topic: adopt to another address"
                 raise StorageError(text, url=topic.url, partition=part.name.partition)
@@ -448,12 +454,12 @@ class _Growth:
                 if not self._is_unchanged(log.load(include_dropped=True)):
                     return None
                 if topic.is_local:
-                    # the files of an import that crashed
-                    infos = [segment.info for part in self._new for segment in part.segments]
+                    # delete the files of an import that crashed
+                    infos = [segment.info for part in self._missing_parts for segment in part.segments]
                     stems = [(existing.name, info.partition, info.stem) for info in infos]
                     suffixes = paths.SEGMENT_SUFFIXES
                     topic.delete([paths.segment_file(*stem, suffix) for stem in stems for suffix in suffixes])
-                for part in self._new:
+                for part in self._missing_parts:
                     write_partition(topic, existing.name, part, linked=linked)
                 return adopted, log, self._commit()
             finally:
@@ -461,7 +467,7 @@ class _Growth:
 
     def _is_unchanged(self, head: Snapshot) -> bool:
         is_same = not head.dropped and head.topic_id == self._existing.topic_id
-        return is_same and all(_state(head, number) == state for number, state in self._states.items())
+        return is_same and all(_partition_state(head, number) == state for number, state in self._states.items())
 
     def _commit(self) -> Snapshot:
         with CommitRace(self._log, self._existing, "import") as race:
@@ -469,15 +475,15 @@ class _Growth:
                 if not self._is_unchanged(head):
                     text = "nothing was adopted: the topic was changed concurrently; adopt again"
                     raise CommitConflictError(text, url=self._topic.url)
-                count = max(part.name.partition for part in self._new) + 1
+                count = max(part.name.partition for part in self._missing_parts) + 1
                 actions: list[Action] = [SetPartitions(count)] if count > len(head.partitions) else []
-                for part in self._new:
+                for part in self._missing_parts:
                     is_empty = not self._states[part.name.partition].log_end_offset
                     actions += part.actions() if is_empty else [Add(segment.info) for segment in part.segments]
-                race.put([*actions, *_producer_batches(self._topic, self._new, self._states)])
+                race.put([*actions, *_producer_batches(self._topic, self._missing_parts, self._states)])
         return race.after
 
-    def _new_part(self, partition: AdoptedPartition) -> AdoptedPartition | None:
+    def _missing_part(self, partition: AdoptedPartition) -> AdoptedPartition | None:
         """Return the part of a partition that the topic lacks, if any. Raises TopicExistsError if it does not fit."""
         number = partition.name.partition
         state, topic_end = self._states[number], self._states[number].log_end_offset
@@ -495,9 +501,8 @@ class _Growth:
         adopted_end = self._adopted_ends.get(number, topic_end if earlier else 0)
         if not (is_next and is_same_log and adopted_end == topic_end):
             text = (
-                f"partition {number} has other records than the log directory, which ends at "
-                f"{partition.log_end_offset}: they were appended, or rewritten, since it was adopted: adopt to "
-                "another address"
+                f"the topic's partition {number} has records that are not in the log directory, which ends at "
+                f"{partition.log_end_offset}: it was changed since it was adopted; adopt to another address"
             )
             raise TopicExistsError(text, url=self._topic.url, partition=number, log_end_offset=topic_end)
         return dataclasses.replace(partition, segments=new)
@@ -519,12 +524,12 @@ class _Growth:
         return ends
 
 
-def _state(snapshot: Snapshot, partition: int) -> PartitionState:
+def _partition_state(snapshot: Snapshot, partition: int) -> PartitionState:
     return snapshot.partitions[partition] if partition < len(snapshot.partitions) else PartitionState()
 
 
 def _is_same_end(state: PartitionState, segment: SegmentInfo) -> bool:
-    """Return whether a segment of the topic ends where this one does, with the same last batch."""
+    """Return whether the topic has a segment with the end offset and the last batch of `segment`."""
     index = int(state.segments.next_offsets.searchsorted(segment.next_offset))
     if index == len(state.segments) or segment.last_batch_crc == UNKNOWN:
         return False
@@ -533,12 +538,12 @@ def _is_same_end(state: PartitionState, segment: SegmentInfo) -> bool:
 
 
 def _topic_id(copies: Iterable[Sequence[AdoptedPartition]]) -> str | None:
-    """Return the id of all replicas of all partitions; None if they have no id."""
-    every = [replica for replicas in copies for replica in replicas]
-    topic_ids = {replica.topic_id for replica in every}
+    """Return the topic id in all replicas of all partitions; None if they have no id. Raises InvalidTopicError."""
+    all_replicas = [replica for replicas in copies for replica in replicas]
+    topic_ids = {replica.topic_id for replica in all_replicas}
     if len(topic_ids) > 1:
-        text = "by their partition.metadata, the partitions belong to different topics of one name: adopt them apart"
-        raise InvalidTopicError(text, topic=every[0].name.topic)
+        text = "the partitions have the ids of several topics in partition.metadata: adopt each topic by itself"
+        raise InvalidTopicError(text, topic=all_replicas[0].name.topic)
     (topic_id,) = topic_ids
     return None if topic_id is None else str(topic_id)
 

@@ -72,7 +72,7 @@ class PartitionReading(NamedTuple):
     folder: PartitionFolder
     #: The setting of the topic's offset indexes.
     interval_bytes: int
-    #: The offset at which the segment is split that has it.
+    #: The segment with this offset is split there.
     split_at: int
     transactions: OpenTransactions
     producers: ProducerStates
@@ -81,24 +81,24 @@ class PartitionReading(NamedTuple):
 def read_segments(
     reading: PartitionReading, base_offset: int, end: int | None, *, checked: bool
 ) -> Iterator[AdoptedSegment]:
-    """Describe the segment at `base_offset`; several if it spans `split_at`, or if its indexes overflow."""
-    # a broker splits these at load too (KAFKA-6264; `LocalLog.splitOverflowedSegment`); the headers have all that a
-    # commit needs, even the file's checksum, joined from the checksums of batches: only after a crash the log is read
+    """Describe the segment at `base_offset`; yields several if it spans `split_at`, or if its indexes overflow."""
+    # a broker also splits segments whose indexes overflow (KAFKA-6264; `LocalLog.splitOverflowedSegment`). After a
+    # clean shutdown only headers are read: they have all that a commit needs, also checksums to join to the file's
     names: Mapping[str, str] = reading.folder.loaded.segments[base_offset]
     file, position = names[".log"], 0
     begin: int | None = base_offset
     while begin is not None:
-        inspection = _Inspection(reading, names, begin, end)
+        inspection = _SegmentInspection(reading, names, begin, end)
         walk = reading.folder.walk(file, checked=checked, start=position, offset_index=inspection.indexes[".index"])
         for batches in walk:
             inspection.add(walk, batches)
         yield inspection.finish(walk, position)
-        # the broker's indexes cover the first part
-        names, position, begin = {".log": file}, walk.position, inspection.next_base
+        # the broker's index files describe only the first of several segments
+        names, position, begin = {".log": file}, walk.position, inspection.next_base_offset
 
 
-class _Inspection:
-    """The description of a segment in progress; `end` is the base offset of the next file, None for the last file."""
+class _SegmentInspection:
+    """Describes a segment, batch by batch; `end` is the base offset of the next file, None for the last file."""
 
     def __init__(
         self, reading: PartitionReading, names: Mapping[str, str], base_offset: int, end: int | None
@@ -109,13 +109,13 @@ class _Inspection:
         self.log = LogDescription(base_offset, interval_bytes=reading.interval_bytes)
         self.aborted = list[AbortedTransaction]()
         #: The bytes and the header of the batch with the largest timestamp.
-        self.newest: tuple[memoryview, Any] | None = None
+        self.newest_batch: tuple[memoryview, Any] | None = None
         self.has_old_formats = self.is_sparse = False
         #: The base offset of the first batch of the next segment in the same log.
-        self.next_base: int | None = None
+        self.next_base_offset: int | None = None
         description, _ = LogDescription(base_offset).describe(folder.name.partition, self.stem, 0)
-        last = base_offset + MAX_INT + 1 if end is None else end
-        bounds = dataclasses.replace(description, next_offset=last, log_bytes=folder.size(names[".log"]))
+        max_end = base_offset + MAX_INT + 1 if end is None else end
+        bounds = dataclasses.replace(description, next_offset=max_end, log_bytes=folder.size(names[".log"]))
         self.indexes, self.checks = dict[str, bytes](), dict[str, IndexCheck]()
         for suffix in _INDEX_NAMES:
             data = self.indexes[suffix] = folder.read(names[suffix]) if suffix in names else b""
@@ -127,7 +127,7 @@ class _Inspection:
         """Add the next batches; ends the walk before a batch that cannot follow."""
         if self.base_offset < self.reading.split_at <= int(batches.rows["base_offset"][-1]):
             row = int(np.argmax(batches.rows["base_offset"] >= self.reading.split_at))
-            self.next_base = int(batches.rows["base_offset"][row])
+            self.next_base_offset = int(batches.rows["base_offset"][row])
             batches = walk.stop(batches, row, None)
             if not len(batches.rows):
                 return
@@ -135,8 +135,12 @@ class _Inspection:
         try:
             self.log.add(batches.data, batches.rows)
         except UnfitBatchError as error:
-            self.next_base = self._next_base(batches, error.row)
-            reason = f"a record batch cannot follow the earlier batches: {error}" if self.next_base is None else None
+            self.next_base_offset = self._fitting_base_offset(batches, error.row)
+            reason = (
+                f"a record batch cannot follow the earlier batches: {error}"
+                if self.next_base_offset is None
+                else None
+            )
             batches = walk.stop(batches, error.row, reason)
             if not len(batches.rows):
                 return
@@ -145,19 +149,19 @@ class _Inspection:
             text = "a record has the offset 2^63 - 1: no log can end after it"
             raise CorruptRecordError(text, file=self.folder.path(self.names[".log"]))
         # a batch that a cleaner emptied does not start or abort transactions
-        filled = batches.rows[batches.rows["record_count"] > 0]
-        self.aborted += self.reading.transactions.observe(batches.data, filled)
+        nonempty_rows = batches.rows[batches.rows["record_count"] > 0]
+        self.aborted += self.reading.transactions.observe(batches.data, nonempty_rows)
         self.reading.producers.observe(batches.data, batches.rows)
         for check in self.checks.values():
             check.add(batches.rows, batches.position)
         row = int(batches.rows["max_timestamp"].argmax())
-        largest = NO_TIMESTAMP if self.newest is None else self.newest[1]["max_timestamp"][0]
+        largest = NO_TIMESTAMP if self.newest_batch is None else self.newest_batch[1]["max_timestamp"][0]
         if batches.rows["max_timestamp"][row] > largest:
-            self.newest = batches.data, batches.rows[row : row + 1].copy()
+            self.newest_batch = batches.data, batches.rows[row : row + 1].copy()
         self.is_sparse |= bool(batches.rows["record_count"].sum() < self.log.next_offset - begin)
         self.has_old_formats |= bool((batches.rows["magic"] < 2).any())
 
-    def _next_base(self, batches: Batches, row: int) -> int | None:
+    def _fitting_base_offset(self, batches: Batches, row: int) -> int | None:
         """Return the base offset of a refused batch, if only this segment's indexes cannot hold it."""
         rows = batches.rows[row - 1 : row + 1] if row else batches.rows[:1]
         bases, ends = rows["base_offset"].tolist(), (rows["base_offset"] + rows["last_offset_delta"] + 1).tolist()
@@ -168,36 +172,36 @@ class _Inspection:
         """Return the segment, from byte `position` of the file to the end of the walk."""
         created_ms = self.folder.modified_ms(self.names[".log"])
         partition = self.folder.name.partition
-        info, built = self.log.describe(partition, self.stem, created_ms)
-        files, rebuilt = self._files(built)
+        info, built_indexes = self.log.describe(partition, self.stem, created_ms)
+        files, rebuilt = self._files(built_indexes)
         contents = {suffix: self.indexes[suffix] if isinstance(file, str) else file for suffix, file in files.items()}
-        of_records: dict[str, Any] = {}
+        record_fields: dict[str, Any] = {}
         if self.has_old_formats:
-            of_records = _record_fields(self.folder, self.names[".log"], position, position + self.log.size)
-        elif self.newest:
-            of_records = {"offset_of_max_timestamp": _first_newest(*self.newest)}
+            record_fields = _record_fields(self.folder, self.names[".log"], position, position + self.log.size)
+        elif self.newest_batch:
+            record_fields = {"offset_of_max_timestamp": _offset_of_max_timestamp(*self.newest_batch)}
         changes: dict[str, Any] = {
-            **of_records,
+            **record_fields,
             **index_fields_of({suffix: contents.get(suffix, b"") for suffix in _INDEX_NAMES}),
             "first_unstable_offset": self.reading.transactions.first_offset,
         }
-        end = self.end if self.next_base is None else self.next_base
+        end = self.end if self.next_base_offset is None else self.next_base_offset
         gap = 0 if walk.damage is not None or end is None else max(0, end - info.next_offset)
         info = dataclasses.replace(info, next_offset=info.next_offset + gap, **changes)
         # within a file no segment can be missing
-        is_sparse = self.is_sparse or (gap > 0 and self.next_base is not None)
+        is_sparse = self.is_sparse or (gap > 0 and self.next_base_offset is not None)
         files = {".log": self.names[".log"], **files}
         return AdoptedSegment(info, files, position, walk.damage, rebuilt, gap, is_sparse)
 
-    def _files(self, built: Mapping[str, bytes]) -> tuple[dict[str, str | bytes], tuple[str, ...]]:
+    def _files(self, built_indexes: Mapping[str, bytes]) -> tuple[dict[str, str | bytes], tuple[str, ...]]:
         """Return the index files with entries, and the suffixes of rebuilt indexes."""
         present = self.indexes
         sound = {suffix for suffix, check in self.checks.items() if check.mismatch() is None}
         transactions = complete_index(present[".txnindex"] if ".txnindex" in sound else b"", self.aborted)
         files, rebuilt = dict[str, str | bytes](), []
-        for suffix, data in {**built, ".txnindex": transactions}.items():
-            exact = suffix == ".txnindex"
-            if suffix in sound and (present[suffix] == data if exact else present[suffix] or not data):
+        for suffix, data in {**built_indexes, ".txnindex": transactions}.items():
+            must_be_equal = suffix == ".txnindex"
+            if suffix in sound and (present[suffix] == data if must_be_equal else present[suffix] or not data):
                 files |= {suffix: self.names[suffix]} if present[suffix] else {}
             else:
                 files |= {suffix: data} if data else {}
@@ -205,7 +209,7 @@ class _Inspection:
         return files, tuple(rebuilt)
 
 
-def _first_newest(data: memoryview, batch: Any) -> int:
+def _offset_of_max_timestamp(data: memoryview, batch: Any) -> int:
     """Find the offset of the first record with the largest timestamp of a batch; -1 in a control batch."""
     if batch["attributes"][0] & CONTROL:
         return -1
@@ -217,13 +221,13 @@ def _first_newest(data: memoryview, batch: Any) -> int:
 
 def _record_fields(folder: PartitionFolder, name: str, start: int, end: int) -> dict[str, Any]:
     """Return the fields of a segment that the headers of old formats lack, from its records."""
-    numbers = RecordStats()
+    stats = RecordStats()
     for batches in folder.walk(name, checked=False, start=start, end=end):
         source = Source(folder.path(name), batches.position)
         to_decode = BatchSelection(byte_array(batches.data), batches.rows, 0, 0, 0, MAX_LONG, source)
         for records in decode_parts(to_decode, ("offset", "timestamp"), _PART_BYTES):
-            numbers.add(records)
-    return numbers.fields()
+            stats.add(records)
+    return stats.fields()
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,12 +265,12 @@ class AdoptedPartition:
         if self.first_dirty_offset > self.log_start_offset:
             yield Cleaned(self.name.partition, self.first_dirty_offset)
 
-    def producers(self, known_end: int, most: int) -> tuple[ProducerBatch, ...]:
-        """Return the states of `most` producers for a commit, without batches below `known_end`."""
+    def producer_batches(self, known_end: int, max_producers: int) -> tuple[ProducerBatch, ...]:
+        """Return the batches from `known_end` on of up to `max_producers` producers, as a commit has them."""
         entries = read_producer_snapshot(self.producer_snapshot)
-        # the producers of open transactions, and then the latest, if there are too many
+        # of too many producers, keep the producers of open transactions, and then the latest
         order = np.lexsort((entries["last_timestamp"], entries["transaction_first_offset"] != NONE))
-        batches = (batch for entry in entries[np.sort(order[-most:])] for batch in batches_of(entry))
+        batches = (batch for entry in entries[np.sort(order[-max_producers:])] for batch in batches_of(entry))
         return tuple(batch for batch in batches if batch.is_within(known_end, self.log_end_offset))
 
 
@@ -320,7 +324,7 @@ def _segments(log_dir: LogDir, reading: PartitionReading, notes: list[str]) -> I
     recovery_point = log_dir.offset(RECOVERY_POINTS, folder.name)
     for number, (base, end) in enumerate(itertools.zip_longest(bases, bases[1:])):
         # as a broker, check after a crash all bytes that may not have been synced
-        checked = not log_dir.clean and (end is None or end > recovery_point)
+        checked = not log_dir.is_clean and (end is None or end > recovery_point)
         for segment in read_segments(reading, base, end, checked=checked):
             if segment.damage is not None and not checked and end is not None:
                 raise segment.damage
@@ -348,7 +352,7 @@ def _producers(
     return states
 
 
-def _notes(folder: PartitionFolder, segment: AdoptedSegment, later: list[int], split_at: int) -> list[str]:
+def _notes(folder: PartitionFolder, segment: AdoptedSegment, later_bases: list[int], split_at: int) -> list[str]:
     log, notes = str(segment.files[".log"]), []
     is_split = split_at and segment.info.base_offset == split_at
     if segment.position and not is_split:
@@ -357,6 +361,6 @@ def _notes(folder: PartitionFolder, segment: AdoptedSegment, later: list[int], s
     if segment.damage is not None:
         cut = folder.size(log) - segment.end
         notes.append(f"{log}: cut {cut} bytes from position {segment.end}: {segment.damage.message}")
-        notes += [f"{base:020d}.log: skipped, since it follows the cut" for base in later]
+        notes += [f"{base:020d}.log: skipped, since it follows the cut" for base in later_bases]
     rebuilt = [_INDEX_NAMES[suffix] for suffix in segment.rebuilt if not (segment.position and is_split)]
     return notes + ([f"{log}: rebuilt the {' and the '.join(rebuilt)}"] if rebuilt else [])

@@ -63,12 +63,12 @@ from distlog.core.storage.storage import FileInfo, Storage
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
-    """A log directory's partitions and their checkpoints. `clean` means a clean shutdown of the broker."""
+    """A log directory's partitions and their checkpoints; `is_clean` after a clean shutdown of the broker."""
 
     storage: Storage
     links: Set[PartitionName]
     files: Mapping[PartitionName, Sequence[FileInfo]]
-    clean: bool
+    is_clean: bool
     partitions: tuple[PartitionName, ...]
     left_out: Mapping[str, str]
     #: By name of the checkpoint file, the offsets of partitions.
@@ -80,7 +80,7 @@ class LogDir:
         """Return the folder of a partition. Raises StorageError for a link."""
         if name in self.links:
             self.storage.refuse_links()
-        return PartitionFolder(self.storage.child(_folder_of(name)), name, self.files[name])
+        return PartitionFolder(self.storage.child(_folder_name(name)), name, self.files[name])
 
     def offset(self, checkpoint: str, name: PartitionName) -> int:
         return self.checkpoints[checkpoint].get(name, 0)
@@ -96,17 +96,17 @@ class StoredTransactions:
     def of(self, producer_id: int, epoch: int, partition: tuple[str, int]) -> TransactionState | None:
         """Return the state of the producer's open transaction in a partition; None if unknown."""
         for state in self.by_id.values():
-            # a decision may have the next epoch, which fences
+            # a decision that fences the producer has the next epoch
             if state.producer.id == producer_id and state.producer.epoch >= epoch and partition in state.partitions:
                 return state
         return None
 
 
-def merged_transactions(of_directories: Sequence[StoredTransactions]) -> StoredTransactions:
+def merged_transactions(directories: Sequence[StoredTransactions]) -> StoredTransactions:
     """Merge the states of several log directories; the newest state of an id applies."""
-    states = [state for directory in of_directories for state in directory.by_id.values()]
+    states = [state for directory in directories for state in directory.by_id.values()]
     states.sort(key=lambda state: (state.updated_ms, state.status.value))
-    notes = dict.fromkeys(note for directory in of_directories for note in directory.notes)
+    notes = dict.fromkeys(note for directory in directories for note in directory.notes)
     return StoredTransactions({state.transactional_id: state for state in states}, tuple(notes))
 
 
@@ -143,7 +143,7 @@ _STATES = {"delete": "was being deleted", "future": "was a copy on its way to an
 def read_log_dir(
     directory: str | os.PathLike[str], options: Mapping[str, Any] | None = None
 ) -> tuple[LogDir, PartitionName | None]:
-    """Read the log directory at `directory`, or around it; then the second item is the partition at `directory`."""
+    """Read a log directory; if `directory` is a partition's folder, read its parent, and return the partition too."""
     storage = Storage(directory, options)
     if storage.is_local:
         storage = Storage(os.path.realpath(storage.local_path(""))).without_links()
@@ -155,10 +155,10 @@ def read_log_dir(
         raise InvalidTopicError("the directory to adopt does not exist", directory=storage.url)
     name = parse_partition_folder(folder)
     if name is not None and _is_partition(storage.list()):
-        around = Storage(parent or "/", options).without_links()
-        siblings = around.list_folders()
-        check_is_no_topic(around, siblings)
-        return _read(around, [folder], siblings), name
+        parent_dir = Storage(parent or "/", options).without_links()
+        siblings = parent_dir.list_folders()
+        check_is_no_topic(parent_dir, siblings)
+        return _read(parent_dir, [folder], siblings), name
     folders = sorted(storage.list_folders())
     check_is_no_topic(storage, folders)
     log_dir = _read(storage, folders, folders, storage.links())
@@ -176,8 +176,8 @@ def check_is_no_topic(directory: Storage, folders: Container[str]) -> None:
 
 
 def _read(storage: Storage, folders: Sequence[str], siblings: Iterable[str], links: Iterable[str] = ()) -> LogDir:
-    """Read the log directory with `folders`; `siblings` are only used for transactions and settings."""
-    names_around = [name for folder in siblings if (name := parse_partition_folder(folder))]
+    """Read the partitions in `folders`; `siblings` are all folders, of which some may have internal topics."""
+    sibling_names = [name for folder in siblings if (name := parse_partition_folder(folder))]
     sizes = {file.name: file.size for file in storage.list()}
     names = sizes.keys()
     checkpoints = {
@@ -188,11 +188,11 @@ def _read(storage: Storage, folders: Sequence[str], siblings: Iterable[str], lin
     linked = {name for link in links if (name := parse_partition_folder(link))}
     left_out = {folder: _STATES[state] for folder in folders if (state := folder_state(folder))}
     metadata = [name for name in files if name.topic == CLUSTER_METADATA]
-    left_out |= {_folder_of(name): "holds the cluster's own metadata" for name in metadata}
+    left_out |= {_folder_name(name): "holds the cluster's own metadata" for name in metadata}
     is_clean = CLEAN_SHUTDOWN_FILE in names
     clusters = (
         read_cluster_metadata(folder, _cluster_id(storage, sizes), is_clean=is_clean)
-        for folder in _folders(storage, files, names_around, CLUSTER_METADATA)
+        for folder in _folders(storage, files, sibling_names, CLUSTER_METADATA)
     )
     return LogDir(
         storage,
@@ -202,7 +202,7 @@ def _read(storage: Storage, folders: Sequence[str], siblings: Iterable[str], lin
         tuple(sorted((files.keys() | linked) - {*metadata})),
         left_out,
         checkpoints,
-        read_transactions(_folders(storage, files, names_around, TRANSACTIONS_TOPIC)),
+        read_transactions(_folders(storage, files, sibling_names, TRANSACTIONS_TOPIC)),
         next(clusters, None),
     )
 
@@ -223,11 +223,13 @@ def _cluster_id(storage: Storage, sizes: Mapping[str, int]) -> str | None:
 def _folders(
     storage: Storage, listed: Mapping[PartitionName, Sequence[FileInfo]], names: Iterable[PartitionName], topic: str
 ) -> list[PartitionFolder]:
-    """Return the folders of a topic, also if only a partition of another topic is imported."""
+    """Return the folders of an internal topic; `listed` has the files of the folders that were listed before."""
     selected = sorted(name for name in names if name.topic == topic)
-    missing = [_folder_of(name) for name in selected if name not in listed]
+    missing = [_folder_name(name) for name in selected if name not in listed]
     files = {**listed, **_partition_files(storage, missing, ())}
-    return [PartitionFolder(storage.child(_folder_of(name)), name, files[name]) for name in selected if name in files]
+    return [
+        PartitionFolder(storage.child(_folder_name(name)), name, files[name]) for name in selected if name in files
+    ]
 
 
 def _partition_files(
@@ -235,7 +237,7 @@ def _partition_files(
 ) -> dict[PartitionName, list[FileInfo]]:
     """List the files in the partitions' folders; a partition without a log may have a log start offset."""
     names = [name for folder in folders if (name := parse_partition_folder(folder))]
-    listed = in_parallel(lambda name: storage.child(_folder_of(name)).list(), names)
+    listed = in_parallel(lambda name: storage.child(_folder_name(name)).list(), names)
     return {name: files for name, files in zip(names, listed, strict=True) if name in starts or _is_partition(files)}
 
 
@@ -245,7 +247,7 @@ def _is_partition(files: Iterable[FileInfo]) -> bool:
     return any(".log" in name or name in (PARTITION_METADATA, LEADER_EPOCHS) or parse_file(name) for name in names)
 
 
-def _folder_of(name: PartitionName) -> str:
+def _folder_name(name: PartitionName) -> str:
     return f"{name.topic}-{name.partition}"
 
 
@@ -254,6 +256,7 @@ class ClusterMetadata:
     """The settings of a cluster's topics; `progress`, leader epoch and end offset, orders replicas."""
 
     cluster_id: str | None
+    #: By name and id of a topic, its settings.
     topics: Mapping[str, Mapping[uuid.UUID, Mapping[str, str]]] = field(default_factory=dict)
     progress: tuple[int, int] = (-1, -1)
     notes: tuple[str, ...] = ()
@@ -263,7 +266,7 @@ class ClusterMetadata:
         return self.progress[1] >= 0
 
     def settings(self, topic: str, topic_ids: Collection[uuid.UUID]) -> Mapping[str, str] | None:
-        """Return the settings of the topic with an id in `topic_ids`, or any id if empty; None if it is missing."""
+        """Return the settings of the topic with an id in `topic_ids`, or with any id if these are empty; or None."""
         candidates = self.topics.get(topic, {})
         return next((values for key, values in candidates.items() if not topic_ids or key in topic_ids), None)
 
@@ -273,9 +276,9 @@ class ClusterMetadata:
 _FRAME, _VERSION = 1, 0
 _TOPIC, _SETTING, _REMOVED_TOPIC, _BEGIN, _END, _ABORT = 2, 4, 9, 23, 24, 25
 #: The resource type of topics in settings; other types are brokers and clients.
-_OF_TOPIC = 2
-#: The first two bytes of the values that are read.
-_HEADS = [bytes([_FRAME, kind]) for kind in (_TOPIC, _SETTING, _REMOVED_TOPIC, _BEGIN, _END, _ABORT)]
+_TOPIC_RESOURCE = 2
+#: The first two bytes of the values that are applied.
+_RELEVANT_PREFIXES = [bytes([_FRAME, kind]) for kind in (_TOPIC, _SETTING, _REMOVED_TOPIC, _BEGIN, _END, _ABORT)]
 #: Limits of reading and storing: a cluster's metadata fits into the memory of its brokers.
 _MOST_BYTES, _MOST_VALUES, _MOST_VALUE_BYTES = 1 << 30, 1_000_000, 256 << 20
 #: The limit of a topic's settings; Kafka's have some hundred bytes, and lists of throttled replicas up to 32 KiB.
@@ -293,7 +296,8 @@ class _Image:
     end_offset: int = 0
     names: dict[uuid.UUID, str] = field(default_factory=dict)
     settings: dict[str, dict[str, str]] = field(default_factory=dict)
-    _waiting: list[bytes] | None = None
+    #: The records of an unfinished transaction, if any.
+    _transaction_values: list[bytes] | None = None
     _count: int = 0
     _bytes: int = 0
 
@@ -306,16 +310,16 @@ class _Image:
             text = f"a record of {CLUSTER_METADATA} has an unknown version: a newer Kafka wrote it"
             raise CorruptRecordError(text, kind=kind, version=version)
         if kind == _BEGIN:
-            self._waiting = []
+            self._transaction_values = []
         elif kind == _ABORT:
-            self._waiting = None
+            self._transaction_values = None
         elif kind == _END:
-            waiting, self._waiting = self._waiting or [], None
-            for record in waiting:
+            values, self._transaction_values = self._transaction_values or [], None
+            for record in values:
                 self.add(record)
-        elif self._waiting is not None:
+        elif self._transaction_values is not None:
             self._count_value(len(value))
-            self._waiting.append(value)
+            self._transaction_values.append(value)
         else:
             self._apply(kind, reader)
             reader.skip_tags()
@@ -330,7 +334,7 @@ class _Image:
             self.settings.pop(self.names.pop(uuid.UUID(bytes=reader.read(16)), ""), None)
         else:
             resource, name, setting, value = reader.number(">b"), reader.text(), reader.text(), reader.nullable_text()
-            if resource != _OF_TOPIC:
+            if resource != _TOPIC_RESOURCE:
                 return
             if value is None:
                 self.settings.get(name, {}).pop(setting, None)
@@ -352,7 +356,7 @@ class _Image:
         if not len(rows):
             return
         if rows["base_offset"][0] > self.end_offset or (rows["base_offset"][1:] != ends[:-1]).any():
-            raise _missing(file, self.end_offset)
+            raise _gap_error(file, self.end_offset)
         rows = rows[(rows["attributes"] & CONTROL == 0) & (rows["record_count"] > 0)]
         # Kafka never compresses metadata (`BatchAccumulator`, `RecordsSnapshotWriter`), so the file's size bounds the
         # size of the records
@@ -373,7 +377,7 @@ def _relevant_records(data: Any, rows: np.ndarray, file: str, start_offset: int)
     )
     if not pc.all(pc.fill_null(is_framed, False), min_count=0).as_py():
         raise CorruptRecordError(f"not a record of {CLUSTER_METADATA}: it has no known frame", file=file)
-    relevant = values.filter(pc.is_in(pc.binary_slice(values, 0, 2), value_set=pa.array(_HEADS)))
+    relevant = values.filter(pc.is_in(pc.binary_slice(values, 0, 2), value_set=pa.array(_RELEVANT_PREFIXES)))
     if (pc.max(pc.binary_length(relevant)).as_py() or 0) > _MOST_RECORD_BYTES:
         raise CorruptRecordError("a record of metadata is too large", file=file, most=_MOST_RECORD_BYTES)
     yield from relevant.to_pylist()
@@ -382,9 +386,9 @@ def _relevant_records(data: Any, rows: np.ndarray, file: str, start_offset: int)
 _SNAPSHOT = re.compile(r"(?P<offset>[0-9]{20})-(?P<epoch>[0-9]{10})\.checkpoint")
 _SNAPSHOT_FOOTER = 4
 #: The format of all batches of metadata, and its position in a batch.
-_MAGIC, _MAGIC_AT = 2, 16
+_MAGIC, _MAGIC_POSITION = 2, 16
 #: How many bytes are searched at once for batches, and how many bytes of candidates are compared at most.
-_SEARCHED_BYTES, _MOST_COMPARED_BYTES = 4 << 20, 64 << 20
+_SEARCH_BYTES, _MAX_COMPARED_BYTES = 4 << 20, 64 << 20
 
 
 def newest_metadata(replicas: Iterable[ClusterMetadata]) -> list[ClusterMetadata]:
@@ -427,20 +431,20 @@ def read_cluster_metadata(folder: PartitionFolder, cluster_id: str | None, *, is
         size = sum(map(folder.size, names))
         if size > _MOST_BYTES:
             raise CorruptRecordError("the files of metadata are too large", bytes=size, most=_MOST_BYTES)
-        image, epoch = _snapshot(folder, notes)
+        image, epoch = _read_snapshot(folder, notes)
         epoch = max(epoch, _apply_log(folder, image, notes, is_clean=is_clean))
         # a snapshot, even an incomplete one, may have later records than were read
-        for offset, _, file in _snapshots(folder)[:1]:
+        for offset, _, file in _list_snapshots(folder)[:1]:
             if offset > image.end_offset:
-                raise _missing(folder.path(file), image.end_offset)
+                raise _gap_error(folder.path(file), image.end_offset)
         for name, settings_of_topic in image.settings.items():
             if sum(map(len, itertools.chain(*settings_of_topic.items()))) > _MOST_TOPIC_BYTES:
                 text = "the settings of a topic are too large"
                 raise CorruptRecordError(text, topic=short_text(name), most=_MOST_TOPIC_BYTES)
     except Exception as error:
         # the topics are imported even if these files are damaged
-        shown = error if isinstance(error, DistlogError) else f"{type(error).__name__}: {error}"
-        text = f"settings are not taken from {CLUSTER_METADATA}, which is damaged: {shown}"
+        reason = error if isinstance(error, DistlogError) else f"{type(error).__name__}: {error}"
+        text = f"settings are not taken from {CLUSTER_METADATA}, which is damaged: {reason}"
         return ClusterMetadata(cluster_id, notes=(*notes, text))
     topics = dict[str, dict[uuid.UUID, Mapping[str, str]]]()
     for topic_id, name in image.names.items():
@@ -448,15 +452,15 @@ def read_cluster_metadata(folder: PartitionFolder, cluster_id: str | None, *, is
     return ClusterMetadata(cluster_id, topics, (epoch, image.end_offset), tuple(notes))
 
 
-def _snapshots(folder: PartitionFolder) -> list[tuple[int, int, str]]:
+def _list_snapshots(folder: PartitionFolder) -> list[tuple[int, int, str]]:
     """Return the offset, leader epoch and name of snapshots, complete or not, the newest first."""
     matches = (match for name in folder.names if (match := _SNAPSHOT.fullmatch(name)))
     return sorted(((int(m["offset"]), int(m["epoch"]), m[0]) for m in matches), reverse=True)
 
 
-def _snapshot(folder: PartitionFolder, notes: list[str]) -> tuple[_Image, int]:
+def _read_snapshot(folder: PartitionFolder, notes: list[str]) -> tuple[_Image, int]:
     """Return the newest complete snapshot, and its leader epoch; an empty image without one."""
-    for offset, epoch, name in _snapshots(folder):
+    for offset, epoch, name in _list_snapshots(folder):
         image, last = _Image(), -1
         try:
             walk = folder.walk(name, checked=True)
@@ -479,25 +483,25 @@ def _apply_log(folder: PartitionFolder, image: _Image, notes: list[str], *, is_c
     if not segments:
         # a broker always has a log, which may be empty after its snapshot
         raise CorruptRecordError("the log of metadata is missing", file=folder.path(""))
-    for base, following in zip(segments, [*list(segments)[1:], None], strict=True):
-        if following is not None and following <= image.end_offset:
+    for base, next_base in zip(segments, [*list(segments)[1:], None], strict=True):
+        if next_base is not None and next_base <= image.end_offset:
             continue
         name = segments[base][".log"]
         if base > image.end_offset:
-            raise _missing(folder.path(name), image.end_offset)
+            raise _gap_error(folder.path(name), image.end_offset)
         walk = folder.walk(name, checked=True)
         for batches in walk:
             image.add_batches(batches, walk.file)
             epoch = int(batches.rows["leader_epoch"][-1])
         if walk.damage is None:
             continue
-        if is_clean or following is not None or _has_later_batch(folder.log(name), walk.position):
+        if is_clean or next_base is not None or _has_later_batch(folder.log(name), walk.position):
             raise walk.damage
         notes.append(f"{CLUSTER_METADATA}: cut from position {walk.position}: {walk.damage.message}")
     return epoch
 
 
-def _missing(file: str, from_offset: int) -> CorruptRecordError:
+def _gap_error(file: str, from_offset: int) -> CorruptRecordError:
     return CorruptRecordError("metadata is missing", file=file, from_offset=from_offset)
 
 
@@ -505,14 +509,14 @@ def _has_later_batch(log: SourceLog, position: int) -> bool:
     """Return whether a complete batch may follow the damage at `position`, which is then not a torn write."""
     data_after, compared_bytes = log.read(position + 1, log.size), 0
     data = byte_array(data_after)
-    for start in range(0, data.size, _SEARCHED_BYTES):
-        magics = data[start + _MAGIC_AT : start + _MAGIC_AT + _SEARCHED_BYTES]
+    for start in range(0, data.size, _SEARCH_BYTES):
+        magics = data[start + _MAGIC_POSITION : start + _MAGIC_POSITION + _SEARCH_BYTES]
         for position_after in (start + np.flatnonzero(magics == _MAGIC)).tolist():
             size = size_of_first(data_after[position_after : position_after + LOG_OVERHEAD])
             if not HEADER_SIZE <= size <= data.size - position_after:
                 continue
             compared_bytes += size
-            if compared_bytes > _MOST_COMPARED_BYTES or _is_batch(data_after[position_after : position_after + size]):
+            if compared_bytes > _MAX_COMPARED_BYTES or _is_batch(data_after[position_after : position_after + size]):
                 return True
     return False
 
@@ -530,8 +534,8 @@ _KEEP_ALL = {"retention.ms": "-1"}
 _POLICY = "cleanup.policy"
 #: Settings that delete records under a policy other than the topic's.
 _DELETING = ("retention.bytes", "retention.ms")
-#: Settings that have other reasons in a broker's topics, and their effect here.
-_OTHERWISE = {
+#: Settings that suit a broker's topics alone, and why they are not imported.
+_UNSUITABLE = {
     "flush.messages": "acknowledged records could be lost, since there are no replicas",
     "file.delete.delay.ms": "readers of an older version need removed files for longer",
 }
@@ -539,7 +543,7 @@ _OTHERWISE = {
 
 @dataclass(frozen=True, slots=True)
 class ImportedSettings:
-    """The settings of an imported topic; `values` are the broker's. `notes` has the skipped settings and reasons."""
+    """The settings of an imported topic; `values` has the broker's valid ones, `notes` why others are skipped."""
 
     config: TopicConfig
     values: Mapping[str, str]
@@ -551,18 +555,22 @@ class ImportedSettings:
     ) -> ImportedSettings:
         """Merge the `broker`'s valid settings with `overrides`; without retention if the policy is invalid."""
         names = {setting.name for setting in settings()}
-        valid, left_out, is_policy_refused = dict[str, str](), list[str](), False
+        valid_settings, left_out, is_policy_refused = dict[str, str](), list[str](), False
         # the policy sorts before the settings that it rules
         for name, value in sorted(broker.items()):
             if name in overrides:
                 continue
-            shown = f"{short_text(name)}={short_text(value)}"
+            setting_text = f"{short_text(name)}={short_text(value)}"
             if name not in names:
-                left_out.append(f"left out {shown}, which distlog does not have")
-            elif name in _OTHERWISE:
-                left_out.append(f"left out {shown}: {_OTHERWISE[name]}; set it explicitly if that is intended")
+                left_out.append(f"left out {setting_text}, which distlog does not have")
+            elif name in _UNSUITABLE:
+                left_out.append(
+                    f"left out {setting_text}: {_UNSUITABLE[name]}; set it explicitly if that is intended"
+                )
             elif name in _DELETING and is_policy_refused:
-                left_out.append(f"left out {shown}: without the topic's cleanup.policy it could delete kept records")
+                left_out.append(
+                    f"left out {setting_text}: without the topic's cleanup.policy it could delete kept records"
+                )
             else:
                 # spaces and repetitions in a list mean nothing to Kafka
                 text = (
@@ -570,9 +578,11 @@ class ImportedSettings:
                 )
                 try:
                     # in distlog's form: Kafka's text may have spaces
-                    valid[name] = TopicConfig.parse({**_KEEP_ALL, **valid, name: text}).overrides()[name]
+                    valid_settings[name] = TopicConfig.parse({**_KEEP_ALL, **valid_settings, name: text}).overrides()[
+                        name
+                    ]
                 except InvalidConfigError as error:
-                    left_out.append(f"left out {shown}: {error.message}")
+                    left_out.append(f"left out {setting_text}: {error.message}")
                     is_policy_refused |= name == _POLICY
-        config = TopicConfig.parse({**_KEEP_ALL, **valid, **overrides})
-        return cls(config, valid, (*notes, *left_out))
+        config = TopicConfig.parse({**_KEEP_ALL, **valid_settings, **overrides})
+        return cls(config, valid_settings, (*notes, *left_out))

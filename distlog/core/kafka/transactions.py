@@ -36,7 +36,7 @@ NONE = -1
 TRANSACTIONS_TOPIC = "__transaction_state"
 #: A topic and its partition.
 TopicPartition = tuple[str, int]
-#: Above it, a producer gets a new id: the last epoch is left for the end marker that fences.
+#: A producer with this epoch gets a new id: the next epoch, Kafka's last, is for an end marker that fences.
 LAST_EPOCH = (1 << 15) - 2
 # Byte for byte Kafka's TransactionLogKey and TransactionLogValue. A key is its version (int16: 0) and the
 # transactional id. A value of version 0 is: version int16, producer id int64, producer epoch int16, timeout in ms
@@ -53,14 +53,14 @@ _COLUMNS = (
     *(("producer_epoch", pa.int64()), ("coordinator_epoch", pa.int64()), ("last_timestamp", pa.int64())),
     *(("transactional_id", pa.string()), ("state", pa.string()), ("hanging", pa.bool_())),
 )
-_PRODUCER = (
+_PRODUCER_COLUMNS = (
     *("producer_id", "producer_epoch", "last_sequence", "last_timestamp"),
     *("coordinator_epoch", "transaction_first_offset"),
 )
 
 
 class TransactionStatus(Enum):
-    """The state of a transaction, by Kafka's numbers (TransactionState). Prepare: it is decided."""
+    """The state of a transaction, by Kafka's numbers (TransactionState). PREPARE means decided, without markers."""
 
     EMPTY = 0
     ONGOING = 1
@@ -91,20 +91,20 @@ class TransactionState:
     @property
     def is_decided(self) -> bool:
         """True if the transaction is committed or aborted, and its end markers are still to be written."""
-        return self.status in _COMPLETE
+        return self.status in _COMPLETE_STATUS
 
     @property
     def is_over(self) -> bool:
-        return self.status in _OVER
+        return self.status in _ENDED_STATUSES
 
     def has_timed_out(self, now_ms: int) -> bool:
         return self.status is TransactionStatus.ONGOING and now_ms - self.started_ms >= self.timeout_ms
 
-    def not_after(self, now_ms: int) -> TransactionState:
-        """Return a copy; a future start of an open transaction, which would keep it open longer, becomes now."""
-        # a stored decision stays: its time distinguishes the decision from other decisions
-        is_ahead = self.status is TransactionStatus.ONGOING and self.started_ms > now_ms
-        return replace(self, started_ms=now_ms) if is_ahead else self
+    def without_future_start(self, now_ms: int) -> TransactionState:
+        """Return the state; if an open transaction starts in the future, which delays its timeout, it starts now."""
+        # the time of a stored decision stays: it distinguishes the decision from other decisions
+        has_future_start = self.status is TransactionStatus.ONGOING and self.started_ms > now_ms
+        return replace(self, started_ms=now_ms) if has_future_start else self
 
     def restarted(self, producer: ProducerId, timeout_ms: int, now_ms: int, last_epoch: int) -> TransactionState:
         return TransactionState(
@@ -127,7 +127,7 @@ class TransactionState:
         )
 
     def decided(self, now_ms: int, *, is_committed: bool, fences: bool = False) -> TransactionState:
-        """Return the transaction with its decision; if it `fences`, of the next epoch, which no producer has."""
+        """Return the decided transaction; with `fences` it has the next epoch, which no producer has."""
         status = TransactionStatus.PREPARE_COMMIT if is_committed else TransactionStatus.PREPARE_ABORT
         producer = ProducerId(self.producer.id, self.producer.epoch + fences)
         last_epoch = NONE if fences else self.last_epoch
@@ -138,14 +138,14 @@ class TransactionState:
         return replace(self.decided(now_ms, is_committed=False, fences=True), last_epoch=self.producer.epoch)
 
     def completed(self, now_ms: int) -> TransactionState:
-        return replace(self, status=_COMPLETE[self.status], partitions=frozenset(), updated_ms=now_ms)
+        return replace(self, status=_COMPLETE_STATUS[self.status], partitions=frozenset(), updated_ms=now_ms)
 
 
-_COMPLETE = {
+_COMPLETE_STATUS = {
     TransactionStatus.PREPARE_COMMIT: TransactionStatus.COMPLETE_COMMIT,
     TransactionStatus.PREPARE_ABORT: TransactionStatus.COMPLETE_ABORT,
 }
-_OVER = (TransactionStatus.EMPTY, *_COMPLETE.values())
+_ENDED_STATUSES = (TransactionStatus.EMPTY, *_COMPLETE_STATUS.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ def apply_state(newest: dict[str, TransactionState], key: bytes | None, value: b
 
 @dataclass(frozen=True, slots=True)
 class ListedTransaction:
-    """An open transaction, with its id and state at its coordinator; None if no coordinator has the transaction."""
+    """An open transaction, with its id and state at its coordinator, which are None if no coordinator has it."""
 
     transaction: OpenTransaction
     transactional_id: str | None
@@ -308,8 +308,8 @@ def list_producers(handle: TopicHandle, current: CurrentSnapshot) -> pa.Table:
                 entries = log.producers()
         else:
             entries = producer_entries(handle, state)
-        rows += [{"partition": number, **{name: int(entry[name]) for name in _PRODUCER}} for entry in entries]
-    return table_of_numbers(rows, ("partition", *_PRODUCER))
+        rows += [{"partition": number, **{name: int(entry[name]) for name in _PRODUCER_COLUMNS}} for entry in entries]
+    return table_of_numbers(rows, ("partition", *_PRODUCER_COLUMNS))
 
 
 def abort_transaction(
@@ -322,12 +322,12 @@ def abort_transaction(
         transaction = next((entry for entry in transactions if entry.start_offset == start_offset), None)
         where = {"partition": partition, "start_offset": start_offset}
         if transaction is None:
-            begins = ", ".join(str(entry.start_offset) for entry in transactions) or "none"
-            text = f"no transaction is open from this offset on; the open ones begin at: {begins}"
-            raise CommitConflictError(text, **where)
+            open_offsets = ",".join(str(entry.start_offset) for entry in transactions) or "none"
+            text = "no transaction is open from start_offset on: choose one of open_offsets"
+            raise CommitConflictError(text, **where, open_offsets=open_offsets)
         state = _coordinator_state(_states_of_root(handle), handle, transaction, handle.trusted_ms())
         if state.will_end:
-            text = "the transaction has a coordinator, which will end it"
+            text = "the transaction has a coordinator, which will end it: wait, or end its producer"
             raise CommitConflictError(text, **where, transactional_id=state.transactional_id, state=state.state)
         run = marker(
             transaction.producer_id,
@@ -336,13 +336,15 @@ def abort_transaction(
             is_committed=False,
             coordinator_epoch=max(0, transaction.coordinator_epoch),
         )
-        end = _end_directly if handle.storage.is_local_disk else _end_in_commit
+        end = _append_marker if handle.storage.is_local_disk else _commit_marker
         if end(handle, current, transaction, run):
             return ListedTransaction(transaction, state.transactional_id, state.state, is_hanging=True)
 
 
-def _end_directly(handle: TopicHandle, current: CurrentSnapshot, transaction: OpenTransaction, run: BatchRun) -> bool:
-    """Append the marker and return True, unless the transaction has ended."""
+def _append_marker(
+    handle: TopicHandle, current: CurrentSnapshot, transaction: OpenTransaction, run: BatchRun
+) -> bool:
+    """Append the end marker; return False if the transaction has already ended."""
     log, is_flushed = PartitionLog(handle, transaction.partition, current), False
     try:
         appended = log.end_transaction(run, lambda _: None, transaction.start_offset)
@@ -353,25 +355,28 @@ def _end_directly(handle: TopicHandle, current: CurrentSnapshot, transaction: Op
     return appended is not None
 
 
-def _end_in_commit(
+def _commit_marker(
     handle: TopicHandle, current: CurrentSnapshot, transaction: OpenTransaction, run: BatchRun
 ) -> bool:
-    """Commit the marker after the records that were read; False if something was appended since."""
+    """Commit the end marker after the records of the snapshot; return False after a concurrent append."""
     number, snapshot = transaction.partition, current.refresh()
-    checked = ProducerCheck(handle, snapshot)
-    if checked.producers_of(number)[0].open_transactions.get(transaction.producer_id) != transaction.start_offset:
+    producer_check = ProducerCheck(handle, snapshot)
+    if (
+        producer_check.producers_of(number)[0].open_transactions.get(transaction.producer_id)
+        != transaction.start_offset
+    ):
         if transaction in open_transactions(handle.reader, number, snapshot.partitions[number]):
             text = "the log has an open transaction that no commit names: rebuild the topic from a copy"
             raise CorruptRecordError(text, partition=number, start_offset=transaction.start_offset)
         return False
-    valid = ValidBatch(run.data, run.rows, int(run.newest_offsets[0]), int(run.min_timestamps[0]))
+    batch = ValidBatch(run.data, run.rows, int(run.newest_offsets[0]), int(run.min_timestamps[0]))
 
-    def fence(now: Snapshot) -> None:
-        if now.partitions[number].log_end_offset != snapshot.partitions[number].log_end_offset:
+    def check_unchanged(head: Snapshot) -> None:
+        if head.partitions[number].log_end_offset != snapshot.partitions[number].log_end_offset:
             raise ConcurrentAppendError
 
     with suppress(ConcurrentAppendError):
-        _, after = commit_batches(checked, {number: [valid]}, snapshot.config, fence)
+        _, after = commit_batches(producer_check, {number: [batch]}, snapshot.config, check_unchanged)
         current.advance(after)
         return True
     return False

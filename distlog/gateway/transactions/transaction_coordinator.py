@@ -63,7 +63,9 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
     def load(self, states: Iterable[TransactionState]) -> None:
         """Load stored states, before `check` admits their ids; `tick` finishes decided transactions."""
         now_ms = self._clock()
-        transactions = {state.transactional_id: CoordinatedTransaction(state.not_after(now_ms)) for state in states}
+        transactions = {
+            state.transactional_id: CoordinatedTransaction(state.without_future_start(now_ms)) for state in states
+        }
         with self._lock:
             self._entries.update(transactions)
 
