@@ -122,5 +122,5 @@ def test_partitions_with_different_topic_ids_are_refused(tmp_path: Path) -> None
     assert not report.ok
     (refused,) = [topic for topic in report.to_dict()["topics"] if topic.get("error")]
     assert refused["topic"] == "multi"
-    assert "different topics of one name" in refused["error"]
+    assert "ids of several topics" in refused["error"]
     assert not (log_dir / "multi").exists()

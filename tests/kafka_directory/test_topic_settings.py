@@ -225,7 +225,7 @@ def test_topics_are_adopted_without_settings_if_changes_may_be_lost(damage: obje
 def test_after_a_crash_damage_before_a_whole_batch_is_not_the_end(
     limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker_log_dir, "_MOST_COMPARED_BYTES", limit)
+    monkeypatch.setattr(broker_log_dir, "_MAX_COMPARED_BYTES", limit)
     log_dir = left_log_dir(tmp_path)
     (log_dir / ".kafka_cleanshutdown").unlink()
     log = log_dir / METADATA / LOG

@@ -501,8 +501,8 @@ class _Extension:
         adopted_end = self._adopted_ends.get(number, topic_end if earlier else 0)
         if not (is_next and is_same_log and adopted_end == topic_end):
             text = (
-                f"the topic's partition {number} has records that are not in the log directory, which ends at "
-                f"{partition.log_end_offset}: it was changed since it was adopted; adopt to another address"
+                f"partition {number} has other records than the log directory, which ends at "
+                f"{partition.log_end_offset}: the topic was changed since it was adopted; adopt to another address"
             )
             raise TopicExistsError(text, url=self._topic.url, partition=number, log_end_offset=topic_end)
         return dataclasses.replace(partition, segments=new)
