@@ -1,7 +1,11 @@
 """Finding a key: one of a million in a topic of 100 segments, on a disk and on an S3 server with 30 ms a request.
 
-The peers, each over the same records: a scan of the topic, and DuckDB over Parquet files whose row groups have
-statistics and bloom filters. `python -m benchmarks.keys 10_000_000` measures 10 GB.
+The peers, each over the same records: a scan of the topic, DuckDB over Parquet files whose row groups have statistics
+and bloom filters, and Spark over a Delta table (`make table-jars`). `python -m benchmarks.keys 10_000_000` measures
+10 GB.
+
+Delta has no statistics of binary columns, so the keys in its table are texts. The table is read as Spark wrote it,
+and again after it was Z-ordered by key.
 
 A row's `ratio` is how many times less distlog takes than its peer.
 """
@@ -9,6 +13,7 @@ A row's `ratio` is how many times less distlog takes than its peer.
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import tempfile
 import time
@@ -25,11 +30,15 @@ import pyarrow.compute as pc
 
 import distlog
 from benchmarks.s3_server import S3Server
+from benchmarks.spark_peers import DELTA_SETTINGS, SETTINGS, environments
 from distlog.core.topic import Topic
+from distlog.spark import session
 
 ROWS, S3_ROWS, SEGMENTS, VALUE_BYTES = 1_000_000, 200_000, 100, 1000
 DELAY_S = 0.03
-READS = 20
+READS, DELTA_READS = 20, 5
+#: The size of a Z-ordered file of Delta.
+FILE_BYTES = 10 << 20
 
 
 def run(rows: int = ROWS, s3_rows: int = S3_ROWS) -> list[dict[str, Any]]:
@@ -68,12 +77,17 @@ def _topic(url: str, rows: int, options: dict[str, Any] | None = None) -> Topic:
     return topic
 
 
+def _keys(count: int) -> list[bytes]:
+    """The keys to find."""
+    return [b"customer-%07d" % key for key in np.random.default_rng(5).integers(0, 1_000_000, count).tolist()]
+
+
 def _local(topic: Topic, rows: int, folder: str) -> Iterator[dict[str, Any]]:
     segments = list(topic.snapshot.partitions[0].segments)
     log_bytes, index_bytes = (
         sum(getattr(segment, name) for segment in segments) for name in ("log_bytes", "key_index_bytes")
     )
-    keys = [b"customer-%07d" % key for key in np.random.default_rng(5).integers(0, 1_000_000, READS).tolist()]
+    keys = _keys(READS)
     parquet = _parquet(topic, folder)
     connection = duckdb.connect()
 
@@ -94,6 +108,8 @@ def _local(topic: Topic, rows: int, folder: str) -> Iterator[dict[str, Any]]:
     ours = _milliseconds(by_key, keys)
     yield _row(f"records of a key, {size}", ours, _milliseconds(by_duckdb, keys), "ms", "Parquet with bloom filters")
     yield _row(f"records of a key, {size}", ours, _milliseconds(by_scan, keys[:3]), "ms", "a scan of the keys")
+    counts = [by_key(key) for key in keys[:DELTA_READS]]
+    yield from _next_to_delta(f"records of a key, {size}", ours, counts, parquet)
     yield _row("the last record of a key", _milliseconds(topic.get, keys), ours, "ms", "all records of the key")
     counters = topic.storage.counters
     old_bytes = counters.bytes_read
@@ -110,6 +126,40 @@ def _local(topic: Topic, rows: int, folder: str) -> Iterator[dict[str, Any]]:
     yield _row("SQL: count by key", by_dataset, by_parquet, "ms", "DuckDB over Parquet")
     append_ns, plain_ns = (_append_ns(f"{folder}/{name}", name == "keyed") for name in ("keyed", "plain"))
     yield _row("CPU of an append from Arrow, 50 bytes", append_ns, plain_ns, "ns/record", "without key indexes")
+
+
+def _next_to_delta(case: str, ours: float, counts: list[int], parquet: Path) -> Iterator[dict[str, Any]]:
+    """A row for each layout of a Delta table of the Parquet files' records; none without Delta."""
+    environment = environments().get("delta")
+    if environment is None:
+        print("Delta is left out: run make table-jars, and set DISTLOG_TABLE_JARS", file=sys.stderr)
+        return
+    command = [sys.executable, "-m", "benchmarks.keys", "delta", str(parquet)]
+    ran = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    for name, (milliseconds, delta_counts) in json.loads(ran.stdout.splitlines()[-1]).items():
+        assert delta_counts == counts
+        yield _row(case, ours, milliseconds, "ms", f"a Delta table by Spark, {name}")
+
+
+def _read_delta(parquet: str) -> None:
+    """Print, as a line of JSON by layout, the milliseconds of a read by key, and the counts of the keys' records."""
+    spark = session("benchmark", **SETTINGS, **DELTA_SETTINGS)
+    path = f"{parquet}-delta"
+    records = spark.read.parquet(parquet)
+    records.withColumn("key", records["key"].cast("string")).write.format("delta").save(path)
+    table = spark.read.format("delta").load(path)
+    keys, measured = _keys(DELTA_READS), {}
+
+    def by_key(key: bytes) -> int:
+        return len(table.where(table["key"] == key.decode()).collect())
+
+    measured["in the order of offsets"] = _milliseconds(by_key, keys), [by_key(key) for key in keys]
+    # one file of the default size would have all records
+    spark.conf.set("spark.databricks.delta.optimize.maxFileSize", FILE_BYTES)
+    spark.sql(f"OPTIMIZE delta.`{path}` ZORDER BY (key)")
+    table = spark.read.format("delta").load(path)
+    measured["Z-ordered by key"] = _milliseconds(by_key, keys), [by_key(key) for key in keys]
+    print(json.dumps(measured))
 
 
 def _count_by_key(connection: duckdb.DuckDBPyConnection, source: str, _: bytes) -> list[Any]:
@@ -145,7 +195,7 @@ def _parquet(topic: Topic, folder: str) -> Path:
 
 def _on_s3(topic: Topic, rows: int, server: S3Server) -> Iterator[dict[str, Any]]:
     segments = list(topic.snapshot.partitions[0].segments)
-    keys = [b"customer-%07d" % key for key in np.random.default_rng(5).integers(0, 1_000_000, 5).tolist()]
+    keys = _keys(5)
     topic.scan(keys=keys[0]).to_table()
     old_requests, old_bytes = server.requests, topic.storage.counters.bytes_read
     hits = 0
@@ -191,5 +241,8 @@ def _row(case: str, ours: float, theirs: float, unit: str, name: str) -> dict[st
 
 
 if __name__ == "__main__":
-    for row in run(*map(int, sys.argv[1:])):
-        print(json.dumps(row))
+    if sys.argv[1:2] == ["delta"]:
+        _read_delta(sys.argv[2])
+    else:
+        for row in run(*map(int, sys.argv[1:])):
+            print(json.dumps(row))

@@ -50,29 +50,33 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "4",
     "spark.databricks.delta.snapshotPartitions": "2",
 }
+DELTA_SETTINGS = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
 PEERS = {"kafka": "Spark's Kafka source and sink, with the broker", "delta": "a table of Delta"}
 
 
 def run() -> list[dict[str, Any]]:
     """One dict per case and peer; none for a peer whose jars are not there."""
     rows = []
-    for name, environment in _environments().items():
+    for name, environment in environments().items():
         command = [sys.executable, "-m", "benchmarks.spark_peers", name]
         ran = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
         rows += json.loads(ran.stdout.splitlines()[-1])
     return rows
 
 
-def _environments() -> dict[str, dict[str, str]]:
+def environments() -> dict[str, dict[str, str]]:
     """For each peer that can run, the environment of a process whose Spark session has its jars."""
-    environments = {}
+    by_peer = {}
     connector = Path(JARS, "spark")
     if has_kafka() and connector.is_dir():
-        environments["kafka"] = {**os.environ, **_submit(connector)}
+        by_peer["kafka"] = {**os.environ, **_submit(connector)}
     version, minor = DELTA_SPARK
     if TABLE_JARS and path_of(version).exists():
-        environments["delta"] = {**with_pyspark(path_of(version)), **_submit(Path(TABLE_JARS, minor))}
-    return environments
+        by_peer["delta"] = {**with_pyspark(path_of(version)), **_submit(Path(TABLE_JARS, minor))}
+    return by_peer
 
 
 def _submit(jars: Path) -> dict[str, str]:
@@ -177,14 +181,10 @@ class DeltaTables(Kind):
 
 def main(peer: str) -> None:
     """Measure distlog next to one peer; the rows are printed as a line of JSON."""
-    extensions = {
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    }
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="distlog-benchmark-"))
         address = stack.enter_context(broker(Path(folder))).address if peer == "kafka" else ""
-        spark = session("benchmark", **SETTINGS, **(extensions if peer == "delta" else {}))
+        spark = session("benchmark", **SETTINGS, **(DELTA_SETTINGS if peer == "delta" else {}))
         theirs = KafkaTopics(spark, folder, address) if address else DeltaTables(spark, folder)
         kinds = {peer: theirs, "functions": Topics(spark, folder), "format": FormatTopics(spark, folder)}
         print(json.dumps(_measured(spark, folder, peer, kinds)))
