@@ -37,7 +37,8 @@ def filled(url: str, rows: int = 20_000, partitions: int = 1, **settings: str) -
 @pytest.fixture
 def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SegmentReader.chunks, "__defaults__", (100_000, None))
-    monkeypatch.setattr(segment_reader, "GROUP_BYTES", 100_000)
+    for name in ("CHUNK_BYTES", "NARROW_BYTES", "GROUP_BYTES"):
+        monkeypatch.setattr(segment_reader, name, 100_000)
     monkeypatch.setattr(segment_parts, "WINDOW_BYTES", 100_000)
 
 
@@ -218,7 +219,7 @@ def test_the_result_of_a_scan_holds_no_file(tmp_path: Path, settings: dict[str, 
 
 @pytest.mark.long
 def test_memory_is_bounded_with_highly_compressed_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SegmentReader.chunks, "__defaults__", (10_000, None))
+    monkeypatch.setattr(segment_reader, "CHUNK_BYTES", 10_000)
     monkeypatch.setattr(segment_reader, "INDEX_WORTH_BYTES", 0)
     monkeypatch.setattr(segment_reader, "SMALL_BYTES", 0)
     topic = distlog.create(str(tmp_path / "log"), config={"compression.type": "zstd", "batch.bytes": str(MIB)})

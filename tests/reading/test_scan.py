@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import golden
@@ -89,6 +90,19 @@ def test_batches_are_of_a_few_megabytes(memory_url: Any, codec: str, size: int) 
     assert sum(batch.num_rows for batch in batches) == count
     assert max(batch.nbytes for batch in batches) <= 1.3 * chunks.OUTPUT_BYTES
     assert sum(batch.nbytes for batch in batches) / len(batches) > MIB
+
+
+def test_keys_on_a_disk_are_read_in_larger_chunks_than_values(tmp_path: Path) -> None:
+    topic = distlog.create(str(tmp_path / "topic"))
+    topic.append(values(80, MIB // 2))
+
+    def requests_of(column: str) -> int:
+        old_gets = topic.storage.counters.gets
+        assert topic.scan(columns=column).to_table().num_rows == 80
+        return topic.storage.counters.gets - old_gets
+
+    requests_of("value")
+    assert 2 * requests_of("key") < requests_of("value")
 
 
 @pytest.fixture

@@ -81,6 +81,8 @@ _log = logging.getLogger("distlog")
 
 #: Log bytes that are read and decoded at once, of one segment, and of small ones together.
 CHUNK_BYTES = GROUP_BYTES = 8 << 20
+#: Log bytes of a local chunk whose values are not decoded: a query of keys has less work for each byte.
+NARROW_BYTES = 32 << 20
 #: Log bytes of the first local chunk: few, since it is decoded before others and may be enough.
 FIRST_BYTES = 1 << 20
 #: Segments up to this number of bytes are read whole and decoded together.
@@ -486,7 +488,8 @@ def read_slices(
     # to start a thread takes longer than to read and decode a batch
     are_few = isinstance(slices, list) and len(slices) <= _FEW_BATCHES and all(part.is_located for part in slices)
     workers = max_workers if is_local and not are_few else 1
-    chunks = _local_chunks(reader, slices) if is_local else _remote_chunks(reader, groups(slices, GROUP_BYTES))
+    step = CHUNK_BYTES if {"value", "headers"}.intersection(columns) else NARROW_BYTES
+    chunks = _local_chunks(reader, slices, step) if is_local else _remote_chunks(reader, groups(slices, GROUP_BYTES))
     # the first chunk may be enough: it is decoded before more is read
     for chunk in islice(chunks, 1):
         yield from chunk().records(columns, isolation)
@@ -519,12 +522,12 @@ def _small(part: SegmentSlice) -> bool:
     return uncut and (size <= INDEX_WORTH_BYTES or (part.covers_segment and size <= SMALL_BYTES))
 
 
-def _local_chunks(reader: SegmentReader, slices: Iterable[SegmentSlice]) -> Iterator[ChunkLoader]:
+def _local_chunks(reader: SegmentReader, slices: Iterable[SegmentSlice], step: int) -> Iterator[ChunkLoader]:
     for number, group in enumerate(groups(slices, min(FIRST_BYTES, GROUP_BYTES))):
         if _small(group[0]):
             yield partial(reader.whole_chunk, group)
         else:
-            chunks = reader.chunks(group[0])
+            chunks = reader.chunks(group[0], step)
             for chunk in chunks if number else _growing(chunks):
                 yield partial(_same, chunk)
 
