@@ -165,7 +165,7 @@ def list_topics(
 def _check_root(root: str, storage: dict[str, Any]) -> None:
     """Raise TopicNotFoundError for a missing folder, or the folder of a topic."""
     folder = Folder(root, storage)
-    if not folder.is_there():
+    if not folder.exists():
         raise distlog.TopicNotFoundError("the folder does not exist: check the address", root=root)
     check_root(folder)
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 
 def numbers_of(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
-    """The values of a column of integers without nulls; read-only, and a copy only if it has several chunks."""
+    """Return a column of integers without nulls as a read-only array; a copy only if it has several chunks."""
     chunk = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     values: npt.NDArray[Any] = np.from_dlpack(chunk)
     values.flags.writeable = False
@@ -30,14 +30,14 @@ def numbers_of(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
 def flags_of(column: pa.Array) -> npt.NDArray[np.bool_]:
     if not len(column):
         return np.zeros(0, np.bool_)
-    # a kernel of Arrow takes several times as long to begin
-    first, more = divmod(column.offset, 8)
-    bits = np.frombuffer(column.buffers()[1], np.uint8)[first:]
-    return np.unpackbits(bits, count=more + len(column), bitorder="little")[more:].view(np.bool_)
+    # Arrow's own conversion takes several times as long to start
+    skipped_bytes, skipped_bits = divmod(column.offset, 8)
+    bits = np.frombuffer(column.buffers()[1], np.uint8)[skipped_bytes:]
+    return np.unpackbits(bits, count=skipped_bits + len(column), bitorder="little")[skipped_bits:].view(np.bool_)
 
 
 def integers(values: npt.ArrayLike, kind: pa.DataType | None = None) -> pa.Array:
-    """A column of integers; an array of that kind is not copied. OverflowError for values that do not fit it."""
+    """Return a column of integers; an array of `kind` is not copied. OverflowError if a value is too large."""
     kind = kind or pa.int64()
     source = np.asarray(values)
     array = np.ascontiguousarray(source, f"i{kind.bit_width // 8}")
@@ -53,7 +53,7 @@ def booleans(values: npt.ArrayLike) -> pa.Array:
 
 
 def texts(values: Sequence[str]) -> pa.Array:
-    return _of_bytes([value.encode() for value in values], pa.string(), None)
+    return _binary_column([value.encode() for value in values], pa.string(), None)
 
 
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
@@ -65,7 +65,7 @@ def java_text(data: bytes) -> str:
 
 
 def column_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """A column of Python values, some of which are None; as `pa.array`, with its errors."""
+    """Return a column of Python values or None, with the errors of `pa.array`."""
     try:
         column = _column_without_pandas(values, kind)
     except (TypeError, ValueError, OverflowError, AttributeError):
@@ -78,7 +78,7 @@ def scalar_of(value: Any, kind: pa.DataType) -> pa.Scalar:
 
 
 def table_of_rows(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
-    """As `pa.Table.from_pylist`."""
+    """Same as `pa.Table.from_pylist`."""
     return pa.Table.from_batches([batch_of_rows(rows, schema)])
 
 
@@ -87,20 +87,20 @@ def table_of_numbers(rows: Sequence[Mapping[str, int]], names: Iterable[str]) ->
 
 
 def batch_of_rows(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
-    """As `pa.RecordBatch.from_pylist`."""
+    """Same as `pa.RecordBatch.from_pylist`."""
     columns = [column_of([row.get(spec.name) for row in rows], spec.type) for spec in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 _NULL = type(None)
-_FEW = 64
-#: The offsets of bytes and texts are int32.
-_MOST_BYTES = 2**31 - 1
+_FEW_VALUES = 64
+#: The largest size of the data of an Arrow binary column, whose offsets are int32.
+_MAX_DATA_BYTES = 2**31 - 1
 _TYPE_CODES = {pa.int8(): "b", pa.int16(): "h", pa.int32(): "i", pa.int64(): "q"}
 
 
 def _column_without_pandas(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
-    """None for values that only `pa.array` can convert."""
+    """Return the column, or None if only `pa.array` can convert the values."""
     types = set(map(type, values))
     valid = None
     if _NULL in types:
@@ -112,11 +112,11 @@ def _column_without_pandas(values: Sequence[Any], kind: pa.DataType) -> pa.Array
         numbers = packed(code, values if valid is None else [value or 0 for value in values])
         return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(numbers)])
     if kind == pa.binary() and types <= {bytes}:
-        return _of_bytes(values if valid is None else [value or b"" for value in values], kind, valid)
+        return _binary_column(values if valid is None else [value or b"" for value in values], kind, valid)
     if kind == pa.string() and types <= {str}:
-        return _of_bytes([(value or "").encode() for value in values], kind, valid)
+        return _binary_column([(value or "").encode() for value in values], kind, valid)
     if pa.types.is_list(kind) and types <= {list, tuple}:
-        ends = _ends((len(value or ()) for value in values), len(values))
+        ends = _offsets_of((len(value or ()) for value in values), len(values))
         items = column_of([item for value in values for item in value or ()], kind.value_type)
         return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(ends)], children=[items])
     if kind == pa.bool_() and valid is None and types <= {bool}:
@@ -130,16 +130,16 @@ def _column_without_pandas(values: Sequence[Any], kind: pa.DataType) -> pa.Array
     return None
 
 
-def _of_bytes(values: Sequence[bytes], kind: pa.DataType, valid: pa.Buffer | None) -> pa.Array:
-    ends, data = _ends(map(len, values), len(values)), b"".join(values)
-    if len(data) > _MOST_BYTES:
+def _binary_column(values: Sequence[bytes], kind: pa.DataType, valid: pa.Buffer | None) -> pa.Array:
+    ends, data = _offsets_of(map(len, values), len(values)), b"".join(values)
+    if len(data) > _MAX_DATA_BYTES:
         raise OverflowError
     return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(ends), pa.py_buffer(data)])
 
 
-def _ends(lengths: Iterable[int], count: int) -> Any:
-    """The offsets of `count` values."""
-    if count <= _FEW:
+def _offsets_of(lengths: Iterable[int], count: int) -> Any:
+    """Return the int32 offsets of a column of `count` values."""
+    if count <= _FEW_VALUES:
         # a numpy array takes longer to make
         return packed("i", accumulate(lengths, initial=0))
     ends = np.zeros(count + 1, np.int32)
@@ -164,12 +164,12 @@ _has_threads = False
 os.register_at_fork(before=_import_pandas, after_in_child=_change_pool)
 
 
-_SMALL = 4096
+_MIN_POOLED_BYTES = 4096
 _BYTE = np.dtype(np.uint8)
 
 #: Direct writes use whole pages: every disk's block size divides them.
 PAGE_BYTES = 4096
-#: How much is gathered before it is written: enough to keep a disk busy.
+#: The bytes of a buffer for writes: enough to keep a disk busy.
 BLOCK_BYTES = 2 << 20
 
 
@@ -183,7 +183,7 @@ def no_rows(schema: pa.Schema) -> pa.RecordBatch:
 
 
 def join(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """All rows of `batches`, at least one, of the same schema, in one batch."""
+    """Return one batch with all rows of `batches`: at least one batch, all of the same schema."""
     filled = [batch for batch in batches if len(batch)] or batches[:1]
     if len(filled) == 1:
         return filled[0]
@@ -196,7 +196,7 @@ def new_array(size: int, dtype: type[np.generic]) -> np.ndarray:
 
     Fresh pages cost more than the work that kernels do with them.
     """
-    if size < _SMALL:
+    if size < _MIN_POOLED_BYTES:
         return np.empty(size, dtype)
     return np.frombuffer(pa.allocate_buffer(size * np.dtype(dtype).itemsize), dtype)
 

@@ -84,7 +84,7 @@ from distlog.core.segments.producer_states import last_stable_offset
 from distlog.core.segments.segment_reader import SegmentReader, TopicHandle
 from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, to_ms
-from distlog.core.write.append import Appender, AppendResult, BatchId, Transaction, check_batch, open_appender
+from distlog.core.write.append import Appender, AppendResult, BatchId, Transaction, checked_batch_id, open_appender
 from distlog.core.write.engine import Engine
 from distlog.core.write.producer import Producer, producer_sender
 from distlog.core.write.rows import Appendable
@@ -645,7 +645,7 @@ class Topic:
             >>> transaction.result.offsets
             {0: (2, 3), 1: (1, 2)}
         """
-        batch = check_batch(app_id, batch_id)
+        batch = checked_batch_id(app_id, batch_id)
         return Transaction(self.handle, self.current, app_id, batch, compression, timestamp_unit=timestamp_unit)
 
     def writer(

@@ -1,4 +1,4 @@
-"""Compiles every kernel ahead of time, by a small topic in memory and on disk that is used in every way."""
+"""Compiles the Numba kernels ahead of time: calls each operation that uses one, on small topics."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ from distlog.core.kafka.dump_lines import DumpOptions, DumpOutput
 from distlog.core.opening import create
 from distlog.core.read.fetch import fetch_stored
 from distlog.core.topic import Topic
-from distlog.core.write.append import SMALL_PARTITIONS
+from distlog.core.write.append import MANY_PARTITIONS
 
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-_RECORDS = 200
-#: So that a few records make an index, and are compacted.
+_RECORD_COUNT = 200
+_JSON = b'{"k": 1}'
+#: Settings with which a few records fill an index and are compacted.
 _CONFIG = {"min.cleanable.dirty.ratio": 0, "index.interval.bytes": 64, "batch.bytes": 512}
 
 
@@ -53,18 +54,18 @@ def warm_up() -> WarmUp:
     is already compiled.
     """
     started = time.monotonic()
-    to_microseconds(np.zeros(1, np.int64), np.zeros(1, np.int64))  # which only Spark needs
+    to_microseconds(np.zeros(1, np.int64), np.zeros(1, np.int64))  # only Spark calls this kernel
     fields = {"key": "k"}
-    JsonFields(fields, TimeReader(), SeenFields(fields)).parse(b'{"k": 1}', 8, is_last=True)
+    JsonFields(fields, TimeReader(), SeenFields(fields)).parse(_JSON, len(_JSON), is_last=True)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         for category in (RetentionWarning, TimestampWarning):
             warnings.simplefilter("ignore", category)
         for root in (folder, f"memory://{uuid.uuid4().hex}"):
             for policy in ("delete", "compact"):
-                _use(create(f"{root}/{policy}", 3, {"cleanup.policy": policy, **_CONFIG}))
+                _append_read_and_maintain(create(f"{root}/{policy}", 3, {"cleanup.policy": policy, **_CONFIG}))
         path = Path(folder)
-        plain = _old_message(0, b"v", codec=0)
-        (path / f"{0:020d}.log").write_bytes(plain + _old_message(1, gzip.compress(plain), codec=1))
+        uncompressed = _old_message(0, b"v", codec=0)
+        (path / f"{0:020d}.log").write_bytes(uncompressed + _old_message(1, gzip.compress(uncompressed), codec=1))
         files = [
             DumpedFile.from_address(str(file))
             for suffix in ("log", "index", "timeindex")
@@ -74,17 +75,20 @@ def warm_up() -> WarmUp:
     return WarmUp(time.monotonic() - started)
 
 
-def _use(topic: Topic) -> None:
+def _append_read_and_maintain(topic: Topic) -> None:
     for codec in _CODECS:
         topic.append(list(_records()), compression=codec)
         topic.append(list(_records(headers=[("name", b"value")])), partition=0, compression=codec)
-    many = create(f"{topic.url}-{SMALL_PARTITIONS}", SMALL_PARTITIONS, topic.config.overrides())
-    for more in ({}, {"headers": [("name", b"value")]}):
-        many.append([{**record, **more, "partition": n % SMALL_PARTITIONS} for n, record in enumerate(_records())])
+    # an append to this many partitions writes their small segments as one bundle
+    bundled_topic = create(f"{topic.url}-bundled", MANY_PARTITIONS, topic.config.overrides())
+    for optional_fields in ({}, {"headers": [("name", b"value")]}):
+        records = enumerate(_records(**optional_fields))
+        bundled_topic.append([{**record, "partition": number % MANY_PARTITIONS} for number, record in records])
     with topic.writer(linger_ms=0) as writer:
         for record in _records():
             writer.append(**record)
         writer.flush()
+        # while the segments are active
         _read(topic.refresh())
     topic.compact()
     _read(topic.refresh())
@@ -95,13 +99,13 @@ def _use(topic: Topic) -> None:
 
 
 def _old_message(offset: int, value: bytes, codec: int) -> bytes:
-    """A message of format 1 without a key; with a codec, its value holds messages."""
+    """Return a message of format 1, without a key. With a codec, its value holds compressed messages."""
     return struct.pack(">qiIbbqii", offset, 22 + len(value), 0, 1, codec, 0, -1, len(value)) + value
 
 
-def _records(**more: Any) -> Iterator[dict[str, Any]]:
-    for number in range(_RECORDS):
-        yield {"key": b"%d" % (number % 50), "value": b"%030d" % number, "timestamp": 1000 * number, **more}
+def _records(**optional_fields: Any) -> Iterator[dict[str, Any]]:
+    for number in range(_RECORD_COUNT):
+        yield {"key": b"%d" % (number % 50), "value": b"%030d" % number, "timestamp": 1000 * number} | optional_fields
 
 
 def _read(topic: Topic) -> None:

@@ -22,7 +22,7 @@ from distlog.core.opening import open as open_topic
 from distlog.core.opening import open_or_create
 from distlog.core.storage.storage import InputStorage
 from distlog.core.times import TIME_UNITS, now_ms
-from distlog.core.write.append import check_batch
+from distlog.core.write.append import checked_batch_id
 from distlog.jobs.job import add_settings, argument, job_parser, run_job
 from distlog.spark.appends import FilesResult, append_files
 from distlog.spark.sink import WriteOptions, parse_batch_id
@@ -66,7 +66,7 @@ def append_inputs(spark: SparkSession, options: argparse.Namespace) -> Summary:
         raise InvalidConfigError("give --app-id and --batch-id together: one alone prevents no duplicates")
     if not options.create and (options.config or options.partitions is not None):
         raise InvalidConfigError("--partitions and --config need --create: use `distlog alter` to change a topic")
-    batch_id = parse_batch_id(check_batch(options.app_id, options.batch_id))
+    batch_id = parse_batch_id(checked_batch_id(options.app_id, options.batch_id))
     storage = dict(options.storage)
     reader = FileReader(reader_options, InputStorage(input_settings(spark, options.input, storage)))
     files = reader.files(options.input)

@@ -39,7 +39,7 @@ from distlog.core.files.file_reader import (
 from distlog.core.files.input_files import InputFile
 from distlog.core.format.kernels.native import release_compiler
 from distlog.core.format.record_encoder import codec_of
-from distlog.core.write.append import AppendResult, check_room_for_batch_id, replayed
+from distlog.core.write.append import AppendResult, check_room_for_batch_id, earlier_result
 from distlog.spark.executor import run_tasks
 from distlog.spark.sink import (
     MicroBatch,
@@ -114,7 +114,7 @@ def append_frame(topic: Topic, rows: DataFrame, options: WriteOptions, *, shuffl
     planned = PlannedTopic.of(snapshot, app_id, batch_id)
     if planned.is_replayed:
         topic.storage.sync(paths.COMMITS_DIR)
-        return replayed(snapshot, app_id, batch_id) or AppendResult(None)
+        return earlier_result(snapshot, app_id, batch_id) or AppendResult(None)
     try:
         check_room_for_batch_id(snapshot, app_id, batch_id)
     except StorageFullError:
@@ -301,7 +301,7 @@ def append_files(
     planned = PlannedTopic.of(snapshot, app_id, batch_id)
     if planned.is_replayed:
         topic.storage.sync(paths.COMMITS_DIR)
-        return FilesResult(replayed(snapshot, app_id, batch_id) or AppendResult(None))
+        return FilesResult(earlier_result(snapshot, app_id, batch_id) or AppendResult(None))
     runs = _plan_runs(reader, files, cores(spark))
     work = RunWork(reader, options, planned)
     is_small = sum(map(_cost, files)) <= SMALL_INPUT_BYTES

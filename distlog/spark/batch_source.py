@@ -47,7 +47,7 @@ from distlog.core.storage.parallel import process_lock
 from distlog.core.storage.storage import Storage
 from distlog.core.tiered.tiered_storage import TieredStorage
 from distlog.core.tiered.tiered_storage import load as load_tiered
-from distlog.core.write.rows import IGNORED, unknown_columns
+from distlog.core.write.rows import IGNORED_COLUMNS, unknown_columns_text
 from distlog.spark.options import ReadOptions, exclude_from_gc, read_bounds
 from distlog.spark.versions import arrow_schema, map_in_arrow
 
@@ -119,12 +119,12 @@ def check_schema(schema: StructType) -> None:
 
 def check_writable(schema: StructType, config: TopicConfig) -> None:
     """Raise InvalidRecordError unless rows of `schema` can be appended to a topic of this config."""
-    if unknown := set(schema.names).difference(_WRITABLE, IGNORED):
-        raise InvalidRecordError(unknown_columns(unknown, _WRITABLE))
+    if unknown := set(schema.names).difference(_WRITABLE, IGNORED_COLUMNS):
+        raise InvalidRecordError(unknown_columns_text(unknown, _WRITABLE))
     if len(set(schema.names)) < len(schema.names):
         raise InvalidRecordError("name each column once", columns=",".join(schema.names))
     for field in schema:
-        if field.name in IGNORED:
+        if field.name in IGNORED_COLUMNS:
             continue
         accepted = _WRITABLE[field.name]
         if not isinstance(field.dataType, accepted) or (field.name == "headers" and not _are_headers(field.dataType)):

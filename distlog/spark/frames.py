@@ -33,8 +33,8 @@ from distlog.core.segments.chunks import IsolationLevel, OutOfRange, first_offse
 from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, check_unit, to_ms
 from distlog.core.topic import Topic
-from distlog.core.write.append import AppendResult, BatchId, check_batch
-from distlog.core.write.rows import ACCEPTED, IGNORED
+from distlog.core.write.append import AppendResult, BatchId, checked_batch_id
+from distlog.core.write.rows import ACCEPTED_COLUMNS, IGNORED_COLUMNS
 from distlog.spark.appends import OrderBy, append_frame, in_order, order_columns
 from distlog.spark.batch_source import KNOWN_TOPICS, SPARK_NAMES, Split, SplitSize, read_splits, schema_of, split
 from distlog.spark.options import format_assign, offsets_json
@@ -99,7 +99,7 @@ def append(
         1
     """
     _check_frame(df)
-    batch_id = parse_batch_id(check_batch(app_id, batch_id))
+    batch_id = parse_batch_id(checked_batch_id(app_id, batch_id))
     topic = _open_for_append(url, storage_options)
     unit = check_unit(timestamp_unit)
     options = WriteOptions(topic.storage, app_id, batch_id, compression, timestamp_unit=unit)
@@ -136,9 +136,9 @@ def _project(df: DataFrame, sources: Mapping[str, str | Column | None]) -> DataF
         if not isinstance(column, str | Column):
             raise InvalidRecordError(f"{name} is the name of a column, or a Column", type=type(column).__name__)
     if not given_sources:
-        return df.drop(*IGNORED)
+        return df.drop(*IGNORED_COLUMNS)
     sources_by_name: dict[str, str | Column] = {
-        **{name: name for name in ACCEPTED if name in df.columns},
+        **{name: name for name in ACCEPTED_COLUMNS if name in df.columns},
         **given_sources,
     }
     columns = [

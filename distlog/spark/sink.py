@@ -32,10 +32,10 @@ from distlog.core.write.append import (
     Appender,
     AppendResult,
     BatchId,
-    check_batch,
     check_room_for_batch_id,
+    checked_batch_id,
     commit_append,
-    replayed,
+    earlier_result,
 )
 from distlog.core.write.rows import Partitioner
 from distlog.spark.batch_source import KNOWN_TOPICS, RECENT_MS, check_writable
@@ -70,7 +70,7 @@ class PlannedTopic:
             snapshot.name,
             snapshot.config,
             len(snapshot.partitions),
-            replayed(snapshot, app_id, batch_id) is not None,
+            earlier_result(snapshot, app_id, batch_id) is not None,
         )
 
     def check(self, head: Snapshot) -> None:
@@ -128,7 +128,7 @@ class WriteOptions:
             raise InvalidConfigError("give txnAppId and txnVersion together: one alone prevents no duplicates")
         batch_id = parse_batch_id(version)
         # a stream's batch ids come with its commits: 0 stands for them
-        check_batch(app_id, 0 if is_stream and app_id is not None else batch_id)
+        checked_batch_id(app_id, 0 if is_stream and app_id is not None else batch_id)
         codec = options.text("compression") or options.text("kafka.compression.type")
         merge = options.choice("mergeSegments", ("auto", "true", "false"))
         topic_name = options.text("topic")
@@ -288,7 +288,7 @@ def commit_written(
     check_named(batch, options)
     # a micro-batch without rows makes no commit
     if batch is not None and not segments:
-        return replayed(snapshot, options.app_id, options.batch_id) or AppendResult(None)
+        return earlier_result(snapshot, options.app_id, options.batch_id) or AppendResult(None)
     planned.check(snapshot)
     result, snapshot = commit_append(
         handle,
@@ -300,7 +300,7 @@ def commit_written(
         # Spark numbers the batches of a query, so the newest number shows which were committed
         in_order=batch is not None and options.batch_id == batch.batch_id,
         write_id=write_id,
-        written_by=planned.config,
+        checked_config=planned.config,
     )
     KNOWN_TOPICS.keep(handle, snapshot)
     if options.merges(is_micro_batch=batch is not None) and not result.replayed:

@@ -12,7 +12,7 @@ import pytest
 from partition_logs import Process, append, commit_sealed, encoded, new_topic
 
 from distlog.core.log.partition_lock import PartitionCounters, counters_in
-from distlog.core.storage.locks_and_pages import COUNTERS
+from distlog.core.storage.locks_and_pages import COUNTER_COUNT
 
 FSYNC_S = 0.01
 
@@ -91,4 +91,4 @@ def test_a_partition_without_direct_appends_has_no_counters(tmp_path: Path) -> N
 
 
 def test_the_counters_fit_the_page() -> None:
-    assert len(PartitionCounters._fields) <= COUNTERS
+    assert len(PartitionCounters._fields) <= COUNTER_COUNT

@@ -219,7 +219,7 @@ def test_the_page_of_a_lock_is_as_the_tables_say(topic: distlog.Topic) -> None:
     assert [int(row[0]) for row in rows[2:4]] == [1024, 2048]
     assert {int(row[1]) for row in rows[2:4]} == {locks_and_pages.SLOT_BYTES}
     assert int(rows[-1][0]) + int(rows[-1][1]) <= locks_and_pages.PAGE_BYTES == PAGE_BYTES
-    assert int(rows[-1][1]) == 8 * locks_and_pages.COUNTERS
+    assert int(rows[-1][1]) == 8 * locks_and_pages.COUNTER_COUNT
     assert int(rows[-1][0]) == int(rows[-2][0]) + int(rows[-2][1])
     page = Path(topic.storage.local_path(f"{paths.partition_dir(topic.name, 0)}/{paths.LOCK_FILE}")).read_bytes()
     assert page.startswith(re.findall(r"`(\w+)`", rows[0][2])[0].encode())

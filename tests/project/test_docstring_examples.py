@@ -18,7 +18,7 @@ from distlog.core.topic import _INTERNAL
 
 #: Methods that other modules of the library call.
 INTERNAL = {f"Topic.{name}" for name in _INTERNAL} | {
-    *("Writer.begin_empty", "Writer.commit_at_exit", "Producer.begin_empty"),
+    *("Writer.reset_in_child", "Writer.commit_at_exit", "Producer.reset_in_child"),
     *("SparkExecutor.clean", "SparkExecutor.map", "TopicConfig.stored", "TopicConfig.with_defaults"),
     # a tiered topic refuses them
     *("TieredTopic.history", "TieredTopic.groups", "TieredTopic.verify"),

@@ -19,7 +19,7 @@ from distlog.cli import app
 from distlog.core.kafka.transactions import TRANSACTIONS_TOPIC
 from distlog.core.log.producers import _MOST_EXPANSION, _SMALLEST_LIMIT
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC
-from distlog.core.write.engine import REMEMBERED_MS
+from distlog.core.write.engine import PRODUCER_SEARCH_AGE_MS
 from distlog.gateway.apis import APIS
 from distlog.gateway.cluster import GATEWAYS_GROUP as GATEWAYS
 from distlog.gateway.cluster import LEASE_S, ROOT_ID
@@ -103,7 +103,7 @@ def test_the_limits_are_those_of_the_table() -> None:
     assert (BYTES_PER_S, _SMALLEST_LIMIT) == (1 << 20, 32 << 20)
     text = " ".join(TEXT.split())
     assert f"within {STOP_TIMEOUT_S:g} seconds" in text
-    assert f"last {REMEMBERED_MS // 60_000} minutes" in text
+    assert f"last {PRODUCER_SEARCH_AGE_MS // 60_000} minutes" in text
     assert f"up to {config.linger_bytes >> 20} MB" in text
     assert f"`{OFFSETS_TOPIC}`, in Kafka's own format: {PARTITIONS} partitions" in text
     assert f"`broker.session.timeout.ms` ({config.broker_session_timeout_ms // 1000} seconds by" in text

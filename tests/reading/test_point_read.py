@@ -136,7 +136,7 @@ def test_a_scan_continues_after_a_point_read(tmp_path: Path, limit: int | None) 
 def test_more_records_than_a_few_are_left_to_a_scan(tmp_path: Path) -> None:
     topic = appended(str(tmp_path / "t"), 200)
     (segment,) = topic.snapshot.partitions[0].segments
-    assert len(lookup.first_records(topic.reader, segment, 3, 1000)) == lookup.FEW
+    assert len(lookup.first_records(topic.reader, segment, 3, 1000)) == lookup.MAX_RECORDS
 
 
 def test_a_remote_log_is_scanned(memory_url: Any) -> None:

@@ -132,7 +132,7 @@ BUGS: Mapping[str, Bug] = {
     "recovery cuts a sound batch": bug(_the_last_batch_is_cut),
     "a flush is reported before its sync": bug(_flushed_before_the_sync),
     "a flush waits for nothing": bug(_flushes_wait_for_nothing, "flusher"),
-    "flush.ms starts no timer": bug(patched(engine.DirectEngine, "_sync_later", return_value=None), "flusher"),
+    "flush.ms starts no timer": bug(patched(engine.DirectEngine, "_schedule_sync", return_value=None), "flusher"),
     "indexes are trimmed too far": bug(_indexes_are_trimmed_too_far),
     "a seal is not synced": bug(patched(LogSegment, "_sync", return_value=None)),
     "new segments have no durable names": bug(patched(SegmentFiles, "sync_names", return_value=None)),

@@ -44,6 +44,6 @@ class ExploredBug:
 EXPLORED_BUGS: Mapping[str, ExploredBug] = {
     "epochs are counted once": ExploredBug(_epochs_are_counted_once, "two leaders of one partition"),
     "flush.ms has no effect": ExploredBug(
-        lambda: mock.patch.object(DirectEngine, "_sync_later"), "appends that are synced after flush.ms"
+        lambda: mock.patch.object(DirectEngine, "_schedule_sync"), "appends that are synced after flush.ms"
     ),
 }

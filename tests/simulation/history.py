@@ -392,13 +392,13 @@ def _audit_topic(stage: Stage, is_vacuumed: bool) -> None:
 
 #: By module, limits above which data is read, written or merged in several parts, so that a few records reach them.
 _SMALL_LIMITS: Mapping[ModuleType, Mapping[str, object]] = {
-    append_commit: {"LEAST_GATHERED": 200, "_SHARED_BYTES": 1},
+    append_commit: {"MIN_GATHER_BYTES": 200, "_SHARED_BYTES": 1},
     chunks: {"OUTPUT_BYTES": 300},
     consumer: {"WINDOW_BYTES": 500},
     engine: {"_SHARED_BYTES": 1},
     keys: {"LEAST_LOG_BYTES": 0},
     last_records: {"_FIRST_SEGMENTS": 1},
-    lookup: {"FEW": 2, "INDEX_WORTH_BYTES": 100},
+    lookup: {"MAX_RECORDS": 2, "INDEX_WORTH_BYTES": 100},
     merge: {"LARGEST_PART": 400},
     merge_job: {"LARGEST_PART": 400},
     scan: {"FIRST_OFFSETS": 2, "INDEX_WORTH_BYTES": 100},

@@ -244,7 +244,7 @@ class Client:
         if fault == "lost" or is_silent or world.now < store.silent_until or draw() < faults.unanswered:
             return self._fail(kind, key, CLIENT_TIMEOUT_S, TimeoutError("no answer"), "done, but ")
         world.pause(back_s)
-        object_client.note_reply(self, self._date(replied_s))
+        object_client.record_reply(self, self._date(replied_s))
         return result
 
     def _date(self, when_s: float) -> str:
@@ -287,7 +287,7 @@ class Client:
             self._meet_fate(kind, key)
         self.world.pause(wait_s)
         if replied_s is not None:
-            object_client.note_reply(self, self._date(replied_s))
+            object_client.record_reply(self, self._date(replied_s))
         try:
             raise error
         finally:

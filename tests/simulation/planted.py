@@ -114,7 +114,7 @@ def _put_overwrites() -> Any:
 
 def _replays_only_at_first() -> Any:
     """The writer looks for an application's batch at first, and not before the commit."""
-    real, look_up, inside = append_commit.commit_append, append_commit.replayed, set[object]()
+    real, look_up, inside = append_commit.commit_append, append_commit.earlier_result, set[object]()
 
     def commit(*arguments: Any, **named: Any) -> Any:
         inside.add(current())
@@ -123,10 +123,10 @@ def _replays_only_at_first() -> Any:
         finally:
             inside.discard(current())
 
-    def replayed(*arguments: Any, **named: Any) -> Any:
+    def earlier_result(*arguments: Any, **named: Any) -> Any:
         return None if current() in inside else look_up(*arguments, **named)
 
-    return mock.patch.multiple(append_commit, commit_append=commit, replayed=replayed)
+    return mock.patch.multiple(append_commit, commit_append=commit, earlier_result=earlier_result)
 
 
 def _old_files_are_committed() -> Any:
@@ -527,7 +527,7 @@ BUGS: Mapping[str, Bug] = {
         patched(object_store, "resolve_put", _unknown_means_failed), "plain", "silence"
     ),
     "a commit's put has no condition": bug(_put_overwrites),
-    "a batch is never a replay": bug(patched(append_commit, "replayed", return_value=None), "appender"),
+    "a batch is never a replay": bug(patched(append_commit, "earlier_result", return_value=None), "appender"),
     "a replay is known only at the start": bug(_replays_only_at_first, "appender"),
     "files below the floor are committed": bug(_old_files_are_committed, "vacuum", "still"),
     "vacuum does not commit its floor": bug(

@@ -188,7 +188,7 @@ class Surroundings:
     def restore(self) -> None:
         """Give all names their real values again."""
         # writers of dead processes
-        writer._unclosed.forget_parents()
+        writer._unclosed.reset_in_child()
         for owner, name, real in reversed(self._undo):
             setattr(owner, name, real)
         _rebound_names.restore()

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 import distlog
-from distlog.core.write.append import AppendResult, replayed
+from distlog.core.write.append import AppendResult, earlier_result
 from distlog.spark.data_source import DistlogDataSource
 from distlog.spark.sink import DistlogStreamWriter, MicroBatch, WriteOptions, WrittenSegments
 
@@ -71,7 +71,7 @@ def values(topic: distlog.Topic) -> list[str]:
 
 def result_of(topic: distlog.Topic, query_id: str, batch_id: int) -> AppendResult | None:
     """Return the topic's result of the query's micro-batch, if it was committed."""
-    return replayed(topic.refresh().snapshot, query_id, batch_id)
+    return earlier_result(topic.refresh().snapshot, query_id, batch_id)
 
 
 def segments_of(topic: distlog.Topic) -> int:

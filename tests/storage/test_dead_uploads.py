@@ -151,7 +151,7 @@ class PagingStore(ObjectStore):
         bucket, _, key = path.removeprefix("s3://").partition("/")
         return bucket, key, None
 
-    def of_bucket(self, action: str, path: str, call: Any) -> Any:
+    def retried_in_bucket(self, action: str, path: str, call: Any) -> Any:
         return call()
 
     def call_s3(self, method: str, **options: str) -> dict[str, Any]:
@@ -232,7 +232,7 @@ class SlowStore:
             time.sleep(0.02)
             number = arguments["PartNumber"]
             self.parts[number] = bytes(arguments["Body"])
-            self.ahead_counts.append(self.writer.written // object_writer.PART_BYTES - number)
+            self.ahead_counts.append(self.writer.written_bytes // object_writer.PART_BYTES - number)
         if method == "complete_multipart_upload":
             numbers = [part["PartNumber"] for part in arguments["MultipartUpload"]["Parts"]]
             self.object = b"".join(self.parts[number] for number in numbers)

@@ -21,7 +21,7 @@ from dying_calls import before_call
 from forked_programs import Program
 
 from distlog.core.errors import LockHeldError, StorageError
-from distlog.core.storage.locks_and_pages import FileLock, boot_id, copy_of
+from distlog.core.storage.locks_and_pages import FileLock, boot_id, copy_path
 
 HOLDING = """
 import os, sys, time
@@ -258,7 +258,7 @@ def test_an_orphaned_descriptor_does_not_keep_the_lock_forever(path: str, caplog
             caplog.clear()
             with FileLock(path, sleep=clock.sleep, monotonic=clock.monotonic).held(5):
                 assert [record.levelno for record in caplog.records] == [logging.ERROR]
-                assert "without a thread inside" in caplog.text
+                assert "that none of its threads uses" in caplog.text
     finally:
         os.close(unknown)
 
@@ -321,7 +321,7 @@ def test_a_fork_while_a_file_is_opened_leaves_no_copy_that_holds_the_lock(
             holds.set()
             ends.wait(120)
 
-    before_call(monkeypatch, "open", lambda file, *_: file == copy_of(path), wait_for_the_fork)
+    before_call(monkeypatch, "open", lambda file, *_: file == copy_path(path), wait_for_the_fork)
     holds, ends = threading.Event(), threading.Event()
     thread = threading.Thread(target=hold, args=(holds, ends))
     thread.start()

@@ -177,7 +177,7 @@ def test_a_writer_writes_files_of_any_size(storage: Storage, size: int) -> None:
     with storage.open_write("topic-0/a.log") as writer:
         for start in range(0, size, 3 * MIB + 1):
             writer.write(data[start : start + 3 * MIB + 1])
-    assert writer.written == size == storage.size("topic-0/a.log")
+    assert writer.written_bytes == size == storage.size("topic-0/a.log")
     assert storage.read("topic-0/a.log") == data
 
 

@@ -60,7 +60,7 @@ def test_pauses_are_random() -> None:
 
 def test_a_minimum_number_of_pauses_is_granted_after_the_deadline() -> None:
     clock = Clock()
-    deadline = Deadline(60, clock=lambda: clock.now, sleep=clock.sleep, random=lambda: 1.0, least=1)
+    deadline = Deadline(60, clock=lambda: clock.now, sleep=clock.sleep, random=lambda: 1.0, min_pauses=1)
     clock.now += 1000
     assert [deadline.pause(), deadline.pause()] == [True, False]
     assert clock.slept == [0.05]

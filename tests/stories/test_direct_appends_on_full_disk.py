@@ -31,7 +31,7 @@ def test_a_full_disk_refuses_appends_until_there_is_space(disk: Path) -> None:
     fill(disk)
     for _ in range(3):
         for writer in (process, other):
-            with pytest.raises(StorageFullError, match=r"No space left.*vacuum, or make room.*free_bytes=0"):
+            with pytest.raises(StorageFullError, match=r"No space left.*vacuum the topic.*free_bytes=0"):
                 append(writer[0], b"y" * 9000)
     assert other.values()[0] == [b"x" * 3000]
     assert sealed(process.head()) == []

@@ -248,7 +248,7 @@ def test_headers_of_another_struct_layout_are_cast() -> None:
 def test_a_header_with_other_fields_is_refused_since_a_cast_would_lose_them(fields: tuple[str, ...]) -> None:
     pair = pa.StructArray.from_arrays([pa.array(["h"])] * len(fields), list(fields))
     headers = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), pair)
-    with pytest.raises(InvalidRecordError, match=r"headers must be .* with the fields key and value alone"):
+    with pytest.raises(InvalidRecordError, match=r"headers must be .* with the fields key and value only"):
         normalized(pa.table({"value": ["v"], "headers": headers}))
 
 

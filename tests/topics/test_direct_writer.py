@@ -34,7 +34,7 @@ def test_buffers_are_direct_appends_on_a_local_disk_and_commits_elsewhere(
 ) -> None:
     assert isinstance(topic.engine(), DirectEngine)
     assert isinstance(topic_on(Storage("memory://elsewhere/topic"), 1).engine(), CommitEngine)
-    monkeypatch.setattr(local_files, "LOCAL", frozenset())
+    monkeypatch.setattr(local_files, "LOCAL_FILE_SYSTEMS", frozenset())
     local_files.known_local_disk.cache_clear()
     try:
         assert isinstance(topic.engine(), CommitEngine)

@@ -253,7 +253,7 @@ def test_a_restarted_producer_has_the_same_id_and_the_next_epoch(local: distlog.
 def test_after_the_last_epoch_the_producer_gets_another_id(
     local: distlog.Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("distlog.core.write.producer._EPOCHS", 2)
+    monkeypatch.setattr("distlog.core.write.producer._EPOCHS_PER_ID", 2)
     for _ in range(4):
         with again(local).producer("payments") as producer:
             producer.append(b"value")

@@ -112,7 +112,7 @@ def test_later_changes_by_the_caller_have_no_effect() -> None:
         ({"value": 5}, "value must be bytes, text or None"),
         ({"key": 5}, "key must be bytes, text or None"),
         ({"key": "\ud800"}, "key is not valid text: it holds a lone surrogate"),
-        ({"timestamp": -2}, "a whole number of milliseconds since 1970.*from 0 on.*got=-2"),
+        ({"timestamp": -2}, "a whole number of milliseconds since 1970.*at least 0.*got=-2"),
         ({"timestamp": datetime(1960, 1, 1)}, "milliseconds since 1970.*got=datetime"),
         ({"timestamp": 1.7e9}, "milliseconds since 1970.*multiply seconds with a fraction by 1000.*got=1700000000.0"),
         ({"timestamp": 2**63}, "timestamp must be an integer"),
@@ -132,7 +132,7 @@ def test_later_changes_by_the_caller_have_no_effect() -> None:
 def test_an_invalid_field_is_refused_by_name(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRecordError, match=message):
         row_of(**{"value": b"", **fields})
-    if "from" not in message:
+    if "from" not in message and "at least" not in message:
         columns = {"value": [b"", b""], **{name: [None, value] for name, value in fields.items()}}
         with pytest.raises(InvalidRecordError, match=f"{message}|column .* must be int64"):
             batch_of(columns, first_row=6)

@@ -74,7 +74,7 @@ def written(
 
 
 def written_singly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(appender_module, "SMALL_PARTITIONS", 10**9)
+    monkeypatch.setattr(appender_module, "MANY_PARTITIONS", 10**9)
 
 
 @pytest.mark.parametrize("compression", [None, "zstd", "gzip"])
@@ -174,4 +174,4 @@ def test_an_append_to_many_partitions_takes_as_many_requests_as_one_to_few(tmp_p
         )
         assert set(topic.refresh().end_offsets().values()) == {2}
     assert counts == [(1, 2, 0)] * 2
-    assert segment_writer.LARGEST_PART > appender_module.SMALL_PART
+    assert segment_writer.LARGEST_PART > appender_module.SMALL_PART_BYTES

@@ -107,7 +107,7 @@ def test_an_abort_ends_a_transaction_quietly(topic: Topic) -> None:
         failed.abort()
     for ended in (transaction, failed):
         for call in (ended.commit, lambda ended=ended: ended.append([])):
-            with pytest.raises(InvalidRecordError, match="the transaction has ended; begin another"):
+            with pytest.raises(InvalidRecordError, match="the transaction has ended: start another one"):
                 call()
     assert topic.refresh().version == 0
 

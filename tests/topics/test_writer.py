@@ -80,7 +80,7 @@ def test_close_commits_pending_records_and_can_be_repeated(topic: Topic, writer:
     writer.close()
     assert contents(topic)[0] == [b"a"]
     for call in (lambda: writer.append(b""), writer.flush):
-        with pytest.raises(InvalidRecordError, match="the writer is closed; open another"):
+        with pytest.raises(InvalidRecordError, match="the writer is closed: create another one"):
             call()
 
 

@@ -21,7 +21,7 @@ from distlog.core.files.text_lines import BadLine, Parsed, split_lines, without_
 from distlog.core.format.kernels.json_scan import BLANK, ESCAPED, NULL, OBJECT, UNSURE, gather, scan_objects
 from distlog.core.format.record_batch import HEADERS_TYPE
 from distlog.core.integers import MAX_INT
-from distlog.core.write.rows import ACCEPTED, IGNORED
+from distlog.core.write.rows import ACCEPTED_COLUMNS, IGNORED_COLUMNS
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
@@ -39,7 +39,7 @@ _FIELDS = {
     "key": pa.string(),
     "value": pa.string(),
     "headers": _HEADERS,
-    **dict.fromkeys(IGNORED, pa.int64()),
+    **dict.fromkeys(IGNORED_COLUMNS, pa.int64()),
     "topic": pa.string(),
 }
 
@@ -173,9 +173,9 @@ class JsonRecords:
     def _record(self, record: Any) -> dict[str, Any]:
         if not isinstance(record, dict) or "value" not in record:
             raise ValueError('the line must be an object with at least a "value", as `distlog read --json` prints it')
-        unknown = sorted(record.keys() - set(ACCEPTED) - set(IGNORED))
+        unknown = sorted(record.keys() - set(ACCEPTED_COLUMNS) - set(IGNORED_COLUMNS))
         if unknown:
-            raise ValueError(f"unknown field {unknown[0]}; known are {', '.join(ACCEPTED)}")
+            raise ValueError(f"unknown field {unknown[0]}; known are {', '.join(ACCEPTED_COLUMNS)}")
         return {
             "partition": _partition(record.get("partition")),
             "timestamp": self.times.of_value(record.get("timestamp")),

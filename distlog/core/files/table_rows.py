@@ -31,7 +31,7 @@ from distlog.core.files.record_times import TimeReader
 from distlog.core.files.text_lines import BadLine, Parsed
 from distlog.core.read.row_lines import joined, joined_items, json_labels, json_texts, or_else
 from distlog.core.storage.storage import InputStorage
-from distlog.core.write.rows import ACCEPTED
+from distlog.core.write.rows import ACCEPTED_COLUMNS
 
 _CELL = rb'(?:"[^"]*(?:""[^"]*)*"|[^",\r\n][^,\r\n]*|)'
 _CELLS = rb"%b(?:,%b)*" % (_CELL, _CELL)
@@ -317,7 +317,7 @@ def _columns(names: Sequence[str], options: ReadOptions) -> dict[str, str] | Non
     """Return the columns that are parts of the records, by role; None if each row is a value."""
     check_names(options.fields, names)
     if options.format == RECORDS:
-        columns = {name: name for name in ACCEPTED if name in names} | options.fields
+        columns = {name: name for name in ACCEPTED_COLUMNS if name in names} | options.fields
         if "value" not in columns:
             raise InvalidRecordError(f"records need a column value; there are {', '.join(names)}")
         return columns

@@ -334,11 +334,11 @@ def _sized(records: pa.RecordBatch, name: str) -> pa.Array:
     try:
         column.validate()
     except pa.ArrowInvalid as error:
-        raise unfit(name, error) from None
+        raise invalid_array_error(name, error) from None
     return column
 
 
-def unfit(column: str, reason: object) -> InvalidRecordError:
+def invalid_array_error(column: str, reason: object) -> InvalidRecordError:
     return InvalidRecordError(f"column {column} is not a valid Arrow array: {reason}")
 
 
@@ -391,7 +391,7 @@ def _offsets(array: pa.Array, buffer: pa.Buffer | None, kind: Any, end: int, nam
         return _frozen(np.zeros(len(array) + 1, kind))
     offsets = _frozen(_items(buffer, kind, array.offset, len(array) + 1))
     if offsets[0] < 0 or offsets[-1] > end or (offsets[:-1] > offsets[1:]).any():
-        raise unfit(name, "its offsets do not ascend within its data")
+        raise invalid_array_error(name, "its offsets do not ascend within its data")
     return offsets
 
 

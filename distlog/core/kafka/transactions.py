@@ -362,7 +362,7 @@ def _commit_marker(
     number, snapshot = transaction.partition, current.refresh()
     producer_check = ProducerCheck(handle, snapshot)
     if (
-        producer_check.producers_of(number)[0].open_transactions.get(transaction.producer_id)
+        producer_check.producers_of(number).table.open_transactions.get(transaction.producer_id)
         != transaction.start_offset
     ):
         if transaction in open_transactions(handle.reader, number, snapshot.partitions[number]):

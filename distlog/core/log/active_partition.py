@@ -223,7 +223,7 @@ class ActivePartition:
 
     def close(self) -> None:
         """Close the files without a flush; waits for threads that hold the lock."""
-        with self.lock.alone():
+        with self.lock.excluding_threads():
             self._release()
         self.lock.close()
 
@@ -555,9 +555,9 @@ class ActiveSeals:
             partition = ActivePartition(self._handle, number, snapshots, calls=self._calls, timeout_s=self._timeout_s)
             seal, held = Task(partition.begin_seal), partition.held()
             # a second interrupt does not wait for the threads that seal: each lock is held until its thread ends
-            self._locks.callback(seal.when_over, partition.close)
+            self._locks.callback(seal.cancel, partition.close)
             # registered before it is entered: an interrupt in between would leave the lock held
-            self._locks.callback(seal.when_over, partial(held.__exit__, None, None, None))
+            self._locks.callback(seal.cancel, partial(held.__exit__, None, None, None))
             held.__enter__()
             locked.append((number, partition, seal))
         snapshots.refresh()

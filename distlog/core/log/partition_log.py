@@ -163,9 +163,9 @@ class PartitionFlush:
                 if stem and marked(page.read(), stem) != FlushOutcome.FAILED:
                     page.write(mark(FlushOutcome.STARTED, stem))
         # not `held`: the garbage collector may run this in a thread that holds the lock by another log
-        with self._lock.alone():
+        with self._lock.excluding_threads():
             self._use(None)
-            self._lock.forget()
+            self._lock.close_file()
         self._partition.close()
 
     def _all(self, timeout_s: float | None) -> Appended | None:

@@ -188,7 +188,7 @@ class LogDirectory:
             if os.path.isdir(self.storage.local_path(f"{link}/{paths.COMMITS_DIR}")):
                 text = "links to topics are not followed: give the folder that contains the topic as a root"
                 run.failed(f"{self.url}/{link}", text)
-        if not names and not self.storage.is_there():
+        if not names and not self.storage.exists():
             run.failed(self.url, "nothing is here yet: check the address, or create a topic below it")
         topics = self.topics
         for name in (topics.keys() | self.dropped.keys()) - names:

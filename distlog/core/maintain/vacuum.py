@@ -36,7 +36,7 @@ from distlog.core.errors import (
 )
 from distlog.core.integers import MAX_LONG
 from distlog.core.read.group_log import group_files, group_folders
-from distlog.core.storage.locks_and_pages import FileLock, copy_of, flocked
+from distlog.core.storage.locks_and_pages import FileLock, copy_path, flocked
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, FileInfo, Storage, UnfinishedUpload
 
@@ -217,7 +217,7 @@ def delete_locks(storage: Storage, files: Sequence[FileInfo]) -> None:
         lock = FileLock(storage.local_path(name))
         with suppress(StorageError), lock.held(0):
             # the lock last: the process that creates the next lock creates the next copy, too
-            storage.delete([copy_of(name), name])
+            storage.delete([copy_path(name), name])
         lock.close()
 
 

@@ -28,7 +28,7 @@ class Conditions:
         partitions: The partitions whose records may pass.
         start: The first offset that may pass.
         end: The offset after the last that may pass.
-        times: The times that may pass; it also has the records without a time if it is unbounded.
+        times: The times that may pass; unbounded times also pass records without a time.
         keys: The keys that may pass; None for all, and for records without a key.
         is_exact: Whether every record inside of the bounds passes.
     """
@@ -100,7 +100,7 @@ class Conditions:
         )
 
     def __or__(self, other: Conditions) -> Conditions:
-        """Return bounds around both; records between the two need not pass."""
+        """Return bounds around both. These also hold records between the two, which need not pass."""
         if self.is_empty or self == other:
             return other
         if other.is_empty:
@@ -138,61 +138,61 @@ class Conditions:
 
 #: Substrait's functions for comparisons, and the operators with the two sides exchanged.
 _OPERATORS = {"equal": "=", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
-_MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-#: Fields of Substrait's messages.
-_EXTENSIONS, _REFERRED = 2, 3
+_MIRRORED_OPERATORS = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+#: Field numbers of Substrait's messages (substrait.io, `ExtendedExpression`), as are the numbers in the code.
+_EXTENSIONS, _REFERRED_EXPRESSIONS = 2, 3
 _LITERAL, _SELECTION, _FUNCTION, _IF_THEN, _LIST = 1, 2, 3, 6, 8
 #: Kinds of literals: integers of 8 to 64 bits; microseconds since 1970, UTC; texts and bytes; a null.
 _INTEGERS, _MICROSECONDS, _BYTES, _NULL = (2, 3, 5, 7), 27, (12, 13), 29
 
 
 class _SubstraitFilter:
-    """A filter in Substrait's encoding, an ExtendedExpression; `unbounded` are the bounds without it."""
+    """A filter in Substrait's encoding, an ExtendedExpression; `unbounded` has the bounds without the filter."""
 
     def __init__(self, encoded: bytes, names: list[str], unbounded: Conditions) -> None:
         message = _Message(encoded)
         functions = [extension.child(3) for extension in message.children(_EXTENSIONS)]
         self._functions = {function.number(2): function.text(3) for function in functions}
-        self._root = message.child(_REFERRED).child(1)
+        self._root = message.child(_REFERRED_EXPRESSIONS).child(1)
         self._names, self._unbounded = names, unbounded
 
     def conditions(self) -> Conditions:
-        return self._of(self._root)
+        return self._bounds_of(self._root)
 
-    def _of(self, expression: _Message) -> Conditions:
+    def _bounds_of(self, expression: _Message) -> Conditions:
         if _FUNCTION in expression:
-            return self._of_function(expression.child(_FUNCTION))
+            return self._bounds_of_function(expression.child(_FUNCTION))
         if _LIST in expression:
             listed = expression.child(_LIST)
             return self._compared(listed.child(1), "in", list(listed.children(2)))
         if _IF_THEN in expression:
-            return self._of_branches(expression.child(_IF_THEN))
+            return self._bounds_of_branches(expression.child(_IF_THEN))
         if _LITERAL in expression and _NULL in expression.child(_LITERAL):
             # a filter that is null passes no record
             return replace(self._unbounded, times=NEVER)
         return self._unbounded.inexact()
 
-    def _of_function(self, function: _Message) -> Conditions:
+    def _bounds_of_function(self, function: _Message) -> Conditions:
         name = self._functions.get(function.number(1), "")
         arguments = [part.child(3) for part in function.children(4)]
         if name in ("and", "or"):
-            return reduce(and_ if name == "and" else or_, map(self._of, arguments))
+            return reduce(and_ if name == "and" else or_, map(self._bounds_of, arguments))
         operator = _OPERATORS.get(name)
         if operator is None or len(arguments) != 2:
             return self._unbounded.inexact()
         first, second = arguments
         if _LITERAL in first:
-            return self._compared(second, _MIRRORED[operator], [first])
+            return self._compared(second, _MIRRORED_OPERATORS[operator], [first])
         return self._compared(first, operator, [second])
 
-    def _of_branches(self, branches: _Message) -> Conditions:
+    def _bounds_of_branches(self, branches: _Message) -> Conditions:
         """Return the bounds of `if a then b else c`, whose records pass b or c; DuckDB's IN is one."""
-        results = [self._of(branch.child(2)) for branch in branches.children(1)]
-        return reduce(or_, [*results, self._of(branches.child(2))]).inexact()
+        results = [self._bounds_of(branch.child(2)) for branch in branches.children(1)]
+        return reduce(or_, [*results, self._bounds_of(branches.child(2))]).inexact()
 
     def _compared(self, column: _Message, operator: str, literals: list[_Message]) -> Conditions:
         name = self._name_of(column)
-        kinds = _KINDS.get(name or "", ())
+        kinds = _LITERAL_KINDS.get(name or "", ())
         values = [value for literal in literals if (value := _value(literal, kinds)) is not None]
         if name is None or not values or len(values) < len(literals):
             return self._unbounded.inexact()
@@ -207,7 +207,7 @@ class _SubstraitFilter:
 
 
 #: The kinds of literals that bound a column.
-_KINDS = {"partition": _INTEGERS, "offset": _INTEGERS, "timestamp": (_MICROSECONDS,), "key": _BYTES}
+_LITERAL_KINDS = {"partition": _INTEGERS, "offset": _INTEGERS, "timestamp": (_MICROSECONDS,), "key": _BYTES}
 
 
 def _value(expression: _Message, kinds: Iterable[int]) -> int | bytes | None:
@@ -221,7 +221,7 @@ def _value(expression: _Message, kinds: Iterable[int]) -> int | bytes | None:
 
 
 class _Message:
-    """A message of Protocol Buffers, by the numbers of its fields; a field that is not there is 0 or empty."""
+    """A message of Protocol Buffers, by the numbers of its fields; a missing field is 0 or empty."""
 
     def __init__(self, encoded: bytes) -> None:
         self._fields: dict[int, list[int | bytes]] = {}

@@ -43,7 +43,7 @@ from distlog.core.times import Time, elapsed_s, to_ms
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: Pauses between two refreshes: the first and the longest one in seconds, and the factor by which a pause grows. A
+#: Pauses between two refreshes: the first and the longest in seconds, and the factor by which a pause grows. A
 #: refresh from a local disk costs microseconds, and from an object store a request.
 _LOCAL_PAUSES, _REMOTE_PAUSES = (0.0005, 0.005, 17 / 16), (0.05, 1.0, 2.0)
 #: How often in a row a read may fail because vacuum has deleted files of its snapshot.
@@ -96,7 +96,7 @@ class Consumer:
             >>> topic.consume(timeout=0).lag()
             {0: 2, 1: 1}
         """
-        with self._used():
+        with self._exclusively():
             self._refresh()
             positions = {number: offset for number, offset in self.position.items() if number < self._log.partitions}
             return {number: max(0, self._log.end(number) - offset) for number, offset in positions.items()}
@@ -108,7 +108,7 @@ class Consumer:
             positions: Offsets to commit, by partition; default the ends of the records that were returned.
 
         Raises:
-            FencedMemberError: Other members have the partitions.
+            FencedMemberError: This member has lost its partitions to other members.
             OffsetOutOfRangeError: An offset was not returned, or is below the committed one.
             InvalidConfigError: The consumer has no group.
             CommitStateUnknownError: The commit may have happened; another commit is harmless.
@@ -120,7 +120,7 @@ class Consumer:
             >>> topic.groups()["position"].to_pylist()
             [2, 1]
         """
-        with self._used():
+        with self._exclusively():
             self._commits_at_end = False
             self._assignment.commit(positions)
 
@@ -151,7 +151,7 @@ class Consumer:
         delivery: Delivery | None = None
         former: dict[int, int] = {}
         try:
-            with self._used():
+            with self._exclusively():
                 delivery = self._wait_for_records()
                 if delivery is None:
                     raise StopIteration
@@ -161,7 +161,7 @@ class Consumer:
             return delivery[0]
         except BaseException:
             if delivery is not None:
-                # an interrupt came before the caller had the batch: it is delivered again
+                # an interrupt came before the caller had the batch, so it is delivered again
                 self._window = None
                 self._assignment.position.update(former)
             raise
@@ -180,13 +180,13 @@ class Consumer:
                 continue
             if delivery is not None:
                 return delivery
-            if self._assignment.due_s() <= 0 and self._left_s(idle_since) <= 0:
+            if self._assignment.due_s() <= 0 and self._remaining_s(idle_since) <= 0:
                 return None
             while not (self._is_closed or (due_s := self._assignment.due_s()) <= 0 or self._refresh()):
-                left_s = self._left_s(idle_since)
-                if left_s <= 0:
+                remaining_s = self._remaining_s(idle_since)
+                if remaining_s <= 0:
                     return None
-                self._sleep(min(pause_s, left_s, due_s))
+                self._sleep(min(pause_s, remaining_s, due_s))
                 pause_s = min(self._growth * pause_s, self._longest_pause_s)
         if not self._is_entered:
             self._assignment.leave()
@@ -245,15 +245,15 @@ class Consumer:
     def _offset_at_cut(self, number: int, offset: int, cut: int) -> int:
         if offset > cut and self._options.out_of_range == "fail":
             raise OffsetOutOfRangeError(
-                "delivered records are lost, since the log was cut off when a sync failed; undo their effects, and "
-                "start again at the cut, with start, or in a group with reset_group",
+                "delivered records are no longer in the log, since a failed sync cut it off; undo their effects, "
+                "then consume from cut_at: pass it as start, or call reset_group if the consumer is in a group",
                 partition=number,
                 offset=offset,
                 cut_at=cut,
             )
         return min(offset, cut)
 
-    def _left_s(self, since: float) -> float:
+    def _remaining_s(self, since: float) -> float:
         timeout_s = self._options.timeout
         return self._longest_pause_s if timeout_s is None else since + timeout_s - self._clock()
 
@@ -261,8 +261,8 @@ class Consumer:
         if self._gate.acquire(timeout=seconds):
             self._gate.release()
 
-    def _used(self) -> threading.Lock:
-        """Return the free lock, for a `with` block. Raises RuntimeError if another thread holds it."""
+    def _exclusively(self) -> threading.Lock:
+        """Return the lock for a `with` block. Raises RuntimeError if another thread holds it."""
         if self._is_inherited:
             raise RuntimeError("a forked child cannot use the consumer of its parent: make one in the child")
         if self._use_lock.locked():
@@ -281,7 +281,7 @@ class Consumer:
         self._is_entered = False
         try:
             if kind is None and self._commits_at_end and not self._is_inherited:
-                with self._used():
+                with self._exclusively():
                     self._assignment.finish()
         finally:
             self.close()
@@ -490,11 +490,11 @@ def _window_end(state: PartitionState, start: int, end: int) -> int:
     """Return the end of the last segment that fits into WINDOW_BYTES; a larger segment is cut by its offsets."""
     segments = state.segments
     row = segments.find(start)
-    full = row + int(np.searchsorted(np.cumsum(segments.log_bytes[row:]), WINDOW_BYTES, side="right"))
-    if full == len(segments):
+    end_row = row + int(np.searchsorted(np.cumsum(segments.log_bytes[row:]), WINDOW_BYTES, side="right"))
+    if end_row == len(segments):
         return end
-    if full > row:
-        return min(end, int(segments.next_offsets[full - 1]))
+    if end_row > row:
+        return min(end, int(segments.next_offsets[end_row - 1]))
     segment = segments[row]
     step = (segment.next_offset - segment.base_offset) * WINDOW_BYTES // segment.log_bytes
     return min(end, max(start, segment.base_offset) + max(step, 1))
@@ -544,7 +544,7 @@ class ConsumerAssignment:
         """Give up the partitions."""
 
     def begin(self, partitions: Collection[int], added: bool) -> dict[int, int]:
-        """Return the first offsets to read: by the start, or 0, even if deleted, in partitions `added` since."""
+        """Return the first offsets to read: by the start, or 0 in partitions that were `added` later."""
         if added:
             return dict.fromkeys(partitions, 0)
         start, out_of_range = self._options.start, self._options.out_of_range
@@ -591,7 +591,7 @@ class GroupAssignment(ConsumerAssignment):
             low, high = self._committed[number], self.position[number]
             if not low <= offset <= high:
                 raise OffsetOutOfRangeError(
-                    "an offset to commit must lie between the last one and the end of the delivered records",
+                    "an offset to commit must lie between the committed offset and the end of the delivered records",
                     partition=number,
                     offset=offset,
                     committed=low,
@@ -616,7 +616,7 @@ class GroupAssignment(ConsumerAssignment):
         try:
             self._member.leave()
         except DistlogError as error:
-            # an error that ended the iteration matters more
+            # not raised: an error that ended the iteration matters more
             _log.warning("could not leave the group: the other members wait for the lease to end (%s)", error)
 
     def _pending(self) -> Collection[int]:

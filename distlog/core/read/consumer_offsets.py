@@ -84,9 +84,11 @@ class FieldReader:
         return self.read(self.number(">i"))
 
     def read(self, size: int) -> bytes:
-        room = len(self._data) - self._position
-        if not 0 <= size <= room:
-            raise self._corrupt(f"a field at position {self._position} needs {size} bytes, and {room} are left")
+        remaining_bytes = len(self._data) - self._position
+        if not 0 <= size <= remaining_bytes:
+            raise self._corrupt(
+                f"a field at position {self._position} needs {size} bytes, and {remaining_bytes} are left"
+            )
         self._position += size
         return self._data[self._position - size : self._position]
 
@@ -112,7 +114,7 @@ def text_field(value: str | None) -> bytes:
 
 #: The topic's name, in Kafka too.
 OFFSETS_TOPIC = "__consumer_offsets"
-#: The versions of keys of offsets.
+#: The versions of the keys of records with committed offsets.
 _OFFSET_KEYS = (0, 1)
 _VALUE_VERSION, _FLEXIBLE_VERSION = 3, 4
 
@@ -169,7 +171,7 @@ def offsets_partition(group: str, partitions: int) -> int:
     units = group.encode("utf-16-be")
     for high, low in zip(units[::2], units[1::2], strict=True):
         hashed = (31 * hashed + (high << 8 | low)) & 0xFFFFFFFF
-    # the smallest number has no positive number: Kafka uses 0
+    # the smallest int has no absolute value: Kafka uses 0
     signed = hashed - (1 << 32) if hashed >> 31 else hashed
     return (0 if signed == -(1 << 31) else abs(signed)) % partitions
 
@@ -227,7 +229,7 @@ _COLUMNS = ("partition", "offset", "key", "value")
 
 
 class OffsetsRecord(NamedTuple):
-    """A record; `waits_for` is the id of its producer while the record's transaction is open."""
+    """A record of `__consumer_offsets`. `waits_for`: the producer's id if the record's transaction is open."""
 
     partition: int
     offset: int
@@ -242,12 +244,16 @@ def offsets_records(
     """Yield the valid records in `snapshot`, by partition: the last record of each key, and some earlier records."""
     # a transaction's records are valid where it ends; records of open transactions are last in their partition
     states = {number: snapshot.partitions[number] for number in partitions}
-    mixed = {number: state for number, state in states.items() if state.segments.array("has_transactions").any()}
-    ends = {number: (None, state.log_end_offset) for number, state in states.items() if number not in mixed}
+    with_transactions = {
+        number: state for number, state in states.items() if state.segments.array("has_transactions").any()
+    }
+    ends = {
+        number: (None, state.log_end_offset) for number, state in states.items() if number not in with_transactions
+    }
     slices, visible = plan_slices(reader, snapshot, ends, "read_uncommitted")
     for batch in segment_reader.read_slices(reader, slices, _COLUMNS, visible, cores()):
         yield from _records(batch, prefixes)
-    for group in _groups_to_read(mixed):
+    for group in _groups_to_read(with_transactions):
         yield from _with_transactions(reader, group, prefixes)
 
 
@@ -345,7 +351,7 @@ def all_kafka_positions(
         # the root has no gateway
         return {}
     except DistlogError as error:
-        # without it, the error would be about the topic itself
+        # without this address, the error would seem to be about the topic itself
         error.details.setdefault("url", storage.url)
         raise
 

@@ -31,32 +31,32 @@ from distlog.core.segments.segment_reader import CHUNK_BYTES, SegmentReader, who
 def fetch(
     reader: SegmentReader, state: PartitionState, partition: int, offset: int, max_bytes: int, *, check: bool = True
 ) -> FetchedBatches:
-    """Whole batches of one segment, from the first that ends at `offset` or later; none at the log end.
+    """Return whole batches of one segment, from the first that ends at `offset` or later; none at the log end.
 
-    As many as fit into `max_bytes`, at least one (`LogSegment.read` with minOneMessage), but none if that is 0. With
-    `check` every CRC is checked. Without, only headers are read: the receiver must check, as Kafka consumers do.
-    Batches that get an append time are always checked, since that changes their CRC. They end before a damaged batch;
-    raises CorruptRecordError if that is the first.
+    As many batches as fit into `max_bytes`, and at least one, as in Kafka (`LogSegment.read` with minOneMessage), but
+    none if `max_bytes` is 0. With `check` every CRC is checked. Without it only headers are read, so the receiver
+    must check, as Kafka consumers do. Batches that get an append time are always checked, since it changes their CRC.
+    The batches end before a damaged one. Raises CorruptRecordError if the first batch is damaged.
     """
     bounded_start(partition, whole_number("offset", offset), state, "fail")
     if whole_number("max_bytes", max_bytes) < 0:
         raise InvalidConfigError("max_bytes must not be negative", value=max_bytes)
     if max_bytes == 0:
-        return _nothing(offset)
+        return _no_batches(offset)
     for index in range(state.segments.find(offset), len(state.segments)):
         segment = state.segments[index]
         part = SegmentSlice(segment, offset, state.log_end_offset, 0, segment.log_bytes)
         if chunks := _read_chunks(reader, part, max_bytes, check or segment.append_time_ms >= 0):
-            return _fetched(reader, segment, chunks)
-    return _nothing(state.log_end_offset)
+            return _fetched_batches(reader, segment, chunks)
+    return _no_batches(state.log_end_offset)
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedBatches:
     """Whole record batches, back to back; `bytes(batches)` is the response of a Kafka broker.
 
-    `base_offsets[i]` belongs in the first 8 bytes of the batch at `positions[i]` of `data`; they lie outside the
-    checksum. If `moved`, `data` has other offsets there. `next_offset` is where to fetch next. `path` is the local
+    `base_offsets[i]` belongs in the first 8 bytes of the batch at `positions[i]` of `data`, outside the checksum. If
+    `moved`, `data` has other offsets there. `next_offset` is where to fetch next. `path` is the local
     file that holds `data`, at `file_position`, or None. With LogAppendTime it is None too: the time is in the commit,
     not in the file. `aborted` are the aborted transactions that reach into the batches of a read of committed
     records: their data is among the batches, and the receiver drops it, as Kafka's `Fetcher` does.
@@ -104,7 +104,7 @@ class FetchedBatches:
         if receiver.gettimeout() == 0:
             raise ValueError("the socket is non-blocking: call sending().send(socket) when it is ready")
         if type(receiver) is not socket.socket:
-            # one that encrypts must see the bytes
+            # a socket that encrypts must get the bytes
             receiver.sendall(bytes(self))
             return len(self)
         with self.sending() as sending:
@@ -132,7 +132,7 @@ class FetchedBatches:
 
 
 class SentPart(NamedTuple):
-    """The bytes to send: first `prefix`, then the bytes from `start` (in) to `end` (out) of the fetched data.
+    """The bytes to send: first `prefix`, then bytes [start, end) of the fetched data.
 
     A run of batches stored with the offsets that readers see is one part. Another offset of a batch is its prefix.
     """
@@ -188,7 +188,7 @@ class Sending:
         return True
 
     def _send_prefix(self, receiver: socket.socket) -> int:
-        # what follows is sent at once, in one packet with the prefix
+        # MSG_MORE: the bytes of `data` follow at once, in one packet with the prefix
         count = receiver.send(self._prefix, socket.MSG_MORE if self._start < self._end else 0)
         self._prefix = self._prefix[count:]
         return count
@@ -215,10 +215,10 @@ def fetch_committed(
     *,
     check: bool = True,
 ) -> FetchedBatches:
-    """As `fetch`, up to the last stable offset, and with the aborted transactions among the batches."""
+    """Same as `fetch`, up to the last stable offset, and with the aborted transactions among the batches."""
     bounded_start(partition, whole_number("offset", offset), state, "fail")
     if offset >= stable_offset:
-        return _nothing(offset)
+        return _no_batches(offset)
     stable = replace(state, log_end_offset=stable_offset)
     fetched = fetch(reader, stable, partition, offset, max_bytes, check=check)
     if not fetched:
@@ -240,17 +240,17 @@ def fetch_stored(
     return reader.stored(SegmentSlice(segment, offset, end_offset, 0, segment.log_bytes), max_bytes)
 
 
-def _nothing(next_offset: int) -> FetchedBatches:
+def _no_batches(next_offset: int) -> FetchedBatches:
     none = np.zeros(0, np.int64)
     return FetchedBatches(memoryview(b""), none, none, next_offset, False, None, 0)
 
 
 def _read_chunks(reader: SegmentReader, part: SegmentSlice, max_bytes: int, check: bool) -> list[Chunk]:
     chunks: list[Chunk] = []
-    room = max_bytes
+    remaining_bytes = max_bytes
     for chunk in reader.chunks(part, CHUNK_BYTES - 1, max_bytes):
         ends = chunk.batches["position"] + chunk.batches["size"]
-        count = max(int(np.searchsorted(ends, room, side="right")), 0 if chunks else 1)
+        count = max(int(np.searchsorted(ends, remaining_bytes, side="right")), 0 if chunks else 1)
         if count:
             batches = chunk.rows(0, count)
             try:
@@ -260,13 +260,13 @@ def _read_chunks(reader: SegmentReader, part: SegmentSlice, max_bytes: int, chec
                     raise
                 break
             count = len(chunks[-1].batches)
-            room -= len(chunks[-1].data)
-        if count < len(ends) or room <= 0:
+            remaining_bytes -= len(chunks[-1].data)
+        if count < len(ends) or remaining_bytes <= 0:
             break
     return chunks
 
 
-def _fetched(reader: SegmentReader, segment: SegmentInfo, chunks: Sequence[Chunk]) -> FetchedBatches:
+def _fetched_batches(reader: SegmentReader, segment: SegmentInfo, chunks: Sequence[Chunk]) -> FetchedBatches:
     starts = np.cumsum([0] + [len(chunk.data) for chunk in chunks])
     batches = np.concatenate([chunk.batches for chunk in chunks])
     positions = [chunk.batches["position"] + start for chunk, start in zip(chunks, starts[:-1], strict=True)]
@@ -306,10 +306,10 @@ class OpenTransaction(NamedTuple):
 
 
 def has_late_transaction(reader: SegmentReader, state: PartitionState, partition: int, now_ms: int) -> bool:
-    """Whether the oldest open transaction is older than any coordinator allows.
+    """Return whether the oldest open transaction is older than any coordinator allows.
 
-    By the newest timestamp of a sealed segment, from the metadata; in an active segment by one batch, which is read
-    from the local disk.
+    Its age is taken from the newest timestamp of its sealed segment, in the metadata. In an active segment one batch
+    is read, from the local disk.
     """
     rows = np.flatnonzero(state.segments.array("has_transactions"))
     first = state.segments[int(rows[-1])].first_unstable_offset if len(rows) else NO_OFFSET

@@ -41,17 +41,17 @@ FORMAT = 1
 LONGEST_LEASE_MS = 86_400_000
 #: How many older versions are retained.
 RETAINED_VERSIONS = 32
-#: How long a put is retried, in seconds: the lease has lapsed then.
+#: How long a put is retried, in seconds. After this time the default lease has lapsed.
 TIMEOUT_S = 60.0
-#: The longest pause after a lost race, in seconds. It doubles after each race in a group of more than _CROWD members,
+#: The longest pause after a lost race, in seconds. In a group of more than _FEW_MEMBERS it doubles after each race,
 #: up to _PAUSE_S for each member, and to _LONGEST_PAUSE_S, since a member sends no heartbeat in a pause.
-_PAUSE_S, _LONGEST_PAUSE_S, _CROWD = 0.05, 1.0, 8
+_PAUSE_S, _LONGEST_PAUSE_S, _FEW_MEMBERS = 0.05, 1.0, 8
 #: The largest file of a state that is read, in bytes: the offsets of 100,000 partitions take 3 MB.
 _MAX_BYTES = 64 << 20
-#: The number of sizes that a file of heartbeats has in turn: another size shows that the member lives.
+#: A member's file of heartbeats has these many sizes in turn: a change of its size is a heartbeat.
 _SIZES = 64
 
-#: A member's file of heartbeats in a listing: its size, and when it was written; only compared.
+#: A member's file of heartbeats in a listing: its size, and when it was written. A change of either is a heartbeat.
 Heartbeat = tuple[int, int]
 
 _log = logging.getLogger(__name__)
@@ -105,8 +105,8 @@ class GroupLog:
             if state is not None:
                 return state, files
 
-    def newer(self, state: GroupState) -> GroupState:
-        """Return the newest state, from `state` on: one GET of each later version, and one more."""
+    def newest_after(self, state: GroupState) -> GroupState:
+        """Return the newest state, by reading the versions after `state`: a GET for each, and one more."""
         following = self._read(state.version + 1)
         # in a busy group the later versions may be deleted already
         if following is None and state.version >= 0 and self._read(state.version) is None:
@@ -116,7 +116,7 @@ class GroupLog:
         return state
 
     def put(self, state: GroupState) -> bool:
-        """Put the next version; False if another member was first: one PUT, one LIST."""
+        """Put the next version, or return False if another member was first: one PUT, one LIST."""
         data = state.encode()
         existing = self._storage.put_if_absent(self._file(state.version), data, timeout_s=TIMEOUT_S)
         return existing == data and self._is_valid(state.version)
@@ -157,7 +157,9 @@ class GroupLog:
             return None
         state = GroupState.decode(data, file)
         if state.group != self.group and state.group.casefold() == self.group.casefold():
-            text = "this storage ignores case, and another name differs in case alone: choose another name"
+            text = (
+                "this storage ignores case, and a group exists whose name differs only in case: choose another name"
+            )
             raise InvalidConfigError(text, group=self.group, existing=state.group)
         if (state.version, state.topic_id, state.group) != (version, self._topic_id, self.group):
             raise CorruptMetadataError(
@@ -183,7 +185,7 @@ class Member:
     """A consumer in a group; dead when for `lease_ms` its file of heartbeats and its `beat` have not changed."""
 
     id: str = stored(_MEMBER_ID)
-    #: For people.
+    #: The name that listings show.
     name: str = stored(NAME)
     #: The number of versions that the member has put.
     beat: int = stored(LONG)
@@ -254,7 +256,7 @@ class GroupState:
             state = fields.read(cls, body)
             if state.version < 0 or not state.id:
                 raise ValueError("the state has no version or no id")
-            # before a loop over the count
+            # checked before any loop over the number of partitions, which may be wrong
             if len(state.positions) != state.partitions or set(state.positions) != set(range(state.partitions)):
                 raise ValueError("each partition of the group needs one position")
             if not set(state.owners.values()) <= {member.id for member in state.members}:
@@ -268,7 +270,7 @@ class GroupState:
 
 
 def assignment(members: Sequence[Member], owners: Mapping[int, str], partitions: int) -> dict[int, str]:
-    """Return the member that should own each of the `partitions`: evenly, and with few moves."""
+    """Return, by partition, the member that should own it: evenly, and with few moves."""
     # all members compute the same assignment from the same state, also while they apply it: an owner keeps its
     # partitions up to its fair share, and the members with the fewest partitions get the free partitions
     by_id = {member.id: member for member in sorted(members, key=lambda member: member.id)}
@@ -332,7 +334,7 @@ class GroupRace:
             raise CommitConflictError(text, group=log.group)
         log.pause(self._longest_pause_s)
         members = len(state.members)
-        if members > _CROWD:
+        if members > _FEW_MEMBERS:
             self._longest_pause_s = min(2 * self._longest_pause_s, _PAUSE_S * members, _LONGEST_PAUSE_S)
         self.after = log.load()
         return False
@@ -382,9 +384,10 @@ def reset_positions(
     for state in race:
         if is_empty and state.members:
             raise CommitConflictError(
-                "the group has members: end them first; a dead member stays until another member joins, or until the "
-                "group's offsets are set in another way",
+                "the group's offsets were not set, since it has members: close its consumers first, or call "
+                "reset_group with `to`, which ends all memberships, also of dead members",
                 group=log.group,
+                members=",".join(member.name for member in state.members),
             )
         count = max(len(missing), state.partitions)
         # an existing group has read no record of partitions that were added since
@@ -437,11 +440,11 @@ def _map_names(storage: Storage, work: Callable[[str], T], names: Sequence[str])
     return list(map(work, names)) if storage.is_local else in_parallel(work, names)
 
 
-#: How much longer than a lease other members wait, since the speeds of two clocks differ.
-_GRACE = 1 / 10
+#: The part of a lease that other members wait after its end, since two clocks differ in speed.
+_EXTRA_WAIT = 1 / 10
 
 #: A member's `beat` in the group's log, and its file of heartbeats in a listing.
-_Proof = tuple[int, Heartbeat | None]
+_LastHeartbeats = tuple[int, Heartbeat | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,19 +490,19 @@ class Membership:
     id: str = field(default="", init=False)
     #: The newest state that this member has read.
     state: GroupState | None = field(default=None, init=False)
-    #: The partitions that it owns, but must not deliver, since other members wait for them; and since when.
+    #: The partitions that this member owns but must not deliver, since others wait for them; and since when.
     leaving: dict[int, float] = field(default_factory=dict, init=False)
     _lease_end: float = field(default=-math.inf, init=False)
-    _beat_at: float = field(default=-math.inf, init=False)
-    _refresh_at: float = field(default=-math.inf, init=False)
-    _list_at: float = field(default=-math.inf, init=False)
+    _heartbeat_due: float = field(default=-math.inf, init=False)
+    _refresh_due: float = field(default=-math.inf, init=False)
+    _list_due: float = field(default=-math.inf, init=False)
     _heartbeats: int = field(default=0, init=False)
-    #: The last heartbeat of each other member, and the time of its last change.
-    _proofs: dict[str, tuple[_Proof, float]] = field(default_factory=dict, init=False)
+    #: The last heartbeats of each other member, and when they last changed.
+    _last_heartbeats: dict[str, tuple[_LastHeartbeats, float]] = field(default_factory=dict, init=False)
     #: The members whose leases have lapsed, with their heartbeats in the group's log.
     _lapsed: dict[str, int] = field(default_factory=dict, init=False)
-    #: The ids of heartbeats in the last list that no member has.
-    _strangers: frozenset[str] = field(default=frozenset(), init=False)
+    #: The ids in the last list of heartbeats that no member has.
+    _unknown_ids: frozenset[str] = field(default=frozenset(), init=False)
 
     @property
     def is_lapsed(self) -> bool:
@@ -514,7 +517,7 @@ class Membership:
     def due_s(self, pending: Collection[int]) -> float:
         if any(number not in pending for number in self.leaving):
             return 0.0
-        return max(0.0, min(self._refresh_at, self._beat_at, self._lease_end) - self.clock())
+        return max(0.0, min(self._refresh_due, self._heartbeat_due, self._lease_end) - self.clock())
 
     def sync(self, count: Callable[[], int], starts_of: StartsOf, pending: Collection[int]) -> None:
         """Send a heartbeat and read the newest state when they are due; put a version if an owner changes.
@@ -522,39 +525,39 @@ class Membership:
         `count` returns the number of the topic's partitions. Partitions that other members should own are given up;
         `pending` partitions, with delivered and uncommitted records, after the time of a lease.
         """
-        if not self.is_lapsed and self.clock() >= self._beat_at:
-            self._beat()
+        if not self.is_lapsed and self.clock() >= self._heartbeat_due:
+            self._send_heartbeat()
         state = self.state
-        is_due = state is None or self.is_lapsed or self.clock() >= self._refresh_at
+        is_due = state is None or self.is_lapsed or self.clock() >= self._refresh_due
         state = self._refresh(state) if state is None or is_due else state
         partitions = count()
-        fresh, started, is_lapsed = self.new_id(), self.clock(), self.is_lapsed
+        new_member_id, started, is_lapsed = self.new_id(), self.clock(), self.is_lapsed
         race = GroupRace(self.log, state)
         for current in race:
-            member = self.id if current.member(self.id) else fresh
-            planned = self._planned(self._with_all_partitions(current, partitions, starts_of), member, pending)
-            # a version that is only a heartbeat is for a member whose heartbeats are not valid any more
-            if planned == current and not is_lapsed:
+            member = self.id if current.member(self.id) else new_member_id
+            next_state = self._next_state(self._with_all_partitions(current, partitions, starts_of), member, pending)
+            # after the lease has lapsed, only a version of the group's log renews it
+            if next_state == current and not is_lapsed:
                 break
-            race.put(_renewed(planned, member))
+            race.put(_renewed(next_state, member))
         after = race.after
         if not race.is_committed:
-            self._learn(after)
+            self._set_state(after)
         else:
             if after.member(self.id) is None:
-                self.id, self.joins, self._heartbeats = fresh, self.joins + 1, 0
+                self.id, self.joins, self._heartbeats = new_member_id, self.joins + 1, 0
             self._renew(after, started)
             self.log.forget((_ids(state) & self._lapsed.keys()) - _ids(after))
         if is_due:
             assigned = assignment(after.members, after.owners, after.partitions)
             is_waiting = any(owner == self.id != after.owners.get(number) for number, owner in assigned.items())
             pace = FREQUENT.refresh if is_waiting else self.pace.refresh
-            self._refresh_at = min(self._list_at, self.clock() + self.lease_s * pace)
+            self._refresh_due = min(self._list_due, self.clock() + self.lease_s * pace)
 
     def prolong(self) -> None:
         """Send a heartbeat if a third of the lease has passed: the next batch may take two thirds."""
         if not self.is_lapsed and self.clock() >= self._lease_end - self.lease_s * 2 / 3:
-            self._beat()
+            self._send_heartbeat()
 
     def commit(self, positions: Mapping[int, int], *, back: bool = False) -> None:
         """Commit offsets of owned partitions, which only increase unless `back`. Raises FencedMemberError."""
@@ -572,12 +575,12 @@ class Membership:
                     group=self.log.group,
                 )
             moved = {n: offset if back else max(offset, state.positions[n]) for n, offset in positions.items()}
-            renewed = _renewed(_without(state, self._dead(state)), self.id)
+            renewed = _renewed(_without(state, self._dead_ids(state)), self.id)
             race.put(dataclasses.replace(renewed, positions={**renewed.positions, **moved}))
         after = race.after
         self._renew(after, started)
         if (_ids(after), after.owners) != (_ids(first), first.owners):
-            self._refresh_at = -math.inf
+            self._refresh_due = -math.inf
 
     def leave(self) -> None:
         """Give up all partitions at once, so that no member waits for the lease."""
@@ -592,57 +595,57 @@ class Membership:
             if self._heartbeats:
                 self.log.forget({member})
 
-    def _beat(self) -> None:
+    def _send_heartbeat(self) -> None:
         started = self.clock()
         self._heartbeats += 1
         self.log.beat(self.id, self._heartbeats)
         if self.clock() < self._lease_end:
-            self._lease_end, self._beat_at = self._terms(started)
+            self._lease_end, self._heartbeat_due = self._lease_times(started)
 
-    def _terms(self, started: float) -> tuple[float, float]:
+    def _lease_times(self, started: float) -> tuple[float, float]:
         """Return when a lease ends whose heartbeat began at `started`, and when the next heartbeat is due."""
         return started + self.lease_s, started + self.lease_s * self.pace.heartbeat
 
     def _refresh(self, state: GroupState | None) -> GroupState:
         """Read the newest state, and the heartbeats too when their next list is due."""
         started = self.clock()
-        if state is not None and started < self._list_at:
-            state = self.log.newer(state)
+        if state is not None and started < self._list_due:
+            state = self.log.newest_after(state)
         else:
             state, heartbeats = self.log.watch(state)
-            self._list_at = started + self.lease_s * self.pace.list
+            self._list_due = started + self.lease_s * self.pace.list
             self._watch(state, heartbeats, started)
-        self._learn(state)
+        self._set_state(state)
         return state
 
     def _watch(self, state: GroupState, heartbeats: Mapping[str, Heartbeat], started: float) -> None:
         """Record the heartbeats of a list that began at `started`; the next list is due when a lease may lapse."""
-        now, earlier, self._proofs, self._lapsed = self.clock(), self._proofs, {}, {}
+        now, earlier, self._last_heartbeats, self._lapsed = self.clock(), self._last_heartbeats, {}, {}
         for member in state.members:
             if member.id == self.id:
                 continue
-            proof, last = (member.beat, heartbeats.get(member.id)), earlier.get(member.id)
-            since = last[1] if last is not None and last[0] == proof else now
-            self._proofs[member.id] = proof, since
-            end = since + member.lease_ms / 1000 * (1 + _GRACE)
+            heartbeat, last = (member.beat, heartbeats.get(member.id)), earlier.get(member.id)
+            since = last[1] if last is not None and last[0] == heartbeat else now
+            self._last_heartbeats[member.id] = heartbeat, since
+            end = since + member.lease_ms / 1000 * (1 + _EXTRA_WAIT)
             if started >= end:
                 self._lapsed[member.id] = member.beat
             else:
-                self._list_at = min(self._list_at, end)
+                self._list_due = min(self._list_due, end)
         # a heartbeat in flight when its member was declared dead, or of a member that joined after the list
-        strangers = heartbeats.keys() - _ids(state)
-        self.log.forget(strangers & self._strangers)
-        self._strangers = frozenset(strangers)
+        unknown_ids = heartbeats.keys() - _ids(state)
+        self.log.forget(unknown_ids & self._unknown_ids)
+        self._unknown_ids = frozenset(unknown_ids)
 
     def _with_all_partitions(self, state: GroupState, partitions: int, starts_of: StartsOf) -> GroupState:
         """Return the group without dead members, and with an offset for each partition of the topic."""
-        state = _without(state, self._dead(state))
+        state = _without(state, self._dead_ids(state))
         if state.partitions >= partitions:
             return state
         added = starts_of(range(state.partitions, partitions), state.exists)
         return dataclasses.replace(state, partitions=partitions, positions={**state.positions, **added})
 
-    def _planned(self, state: GroupState, member: str, pending: Collection[int]) -> GroupState:
+    def _next_state(self, state: GroupState, member: str, pending: Collection[int]) -> GroupState:
         state = self._with_member(state, member)
         assigned = assignment(state.members, state.owners, state.partitions)
         now, leaving = self.clock(), sorted(n for n in state.owned_by(member) if assigned.get(n) != member)
@@ -670,12 +673,12 @@ class Membership:
         members = tuple(new if peer.id == member else peer for peer in state.members)
         return dataclasses.replace(state, members=members if old else (*members, new))
 
-    def _learn(self, state: GroupState) -> None:
+    def _set_state(self, state: GroupState) -> None:
         self.state = state
         if self.id and state.member(self.id) is None:
             self._lease_end = -math.inf
 
-    def _dead(self, state: GroupState) -> set[str]:
+    def _dead_ids(self, state: GroupState) -> set[str]:
         """Return the members whose leases have lapsed; before a join, also the members that this member replaces."""
         return {
             member.id
@@ -684,9 +687,9 @@ class Membership:
         }
 
     def _renew(self, state: GroupState, started: float) -> None:
-        self._learn(state)
+        self._set_state(state)
         self.leaving = {number: since for number, since in self.leaving.items() if number in self.owned}
-        self._lease_end, self._beat_at = self._terms(started)
+        self._lease_end, self._heartbeat_due = self._lease_times(started)
 
 
 def _ids(state: GroupState) -> set[str]:

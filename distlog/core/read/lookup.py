@@ -70,13 +70,13 @@ OffsetAndTime = tuple[int, int]
 _TIMES = ("offset", "timestamp")
 _log = logging.getLogger("distlog")
 
-#: The most records that a point read returns, and batches that it checks; for more, a scan is faster.
-FEW = 64
+#: The largest number of records that a point read returns, and of batches that it checks: for more, a scan is faster.
+MAX_RECORDS = 64
 Headers = list[tuple[str, bytes | None]]
 
 
 def offset_for_time(reader: SegmentReader, state: PartitionState, timestamp_ms: int) -> OffsetAndTime | None:
-    """(offset, timestamp) of the first record at or after `timestamp_ms`, or None.
+    """Return the (offset, timestamp) of the first record at or after `timestamp_ms`, or None.
 
     LATEST returns (log end offset, -1), EARLIEST (log start offset, -1), MAX_TIMESTAMP the first record with the
     largest timestamp.
@@ -154,7 +154,7 @@ def _largest_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Of
     for chunk in _chunks_from(reader, segment, start):
         chunk.check()
         newest = chunk.batches["max_timestamp"]
-        # the batch with the largest timestamp has the record, unless that lies before `start`
+        # in descending order: the first batch has the record, unless the record lies before `start`
         for row in np.argsort(-newest, kind="stable"):
             if best and newest[row] <= best[1]:
                 break
@@ -167,8 +167,8 @@ def _largest_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Of
 def start_by_index(reader: SegmentReader, part: SegmentSlice) -> int:
     """Return an offset before which, by the time index, the slice has no record of its times; or its start."""
     start, end = part.span
-    entry = _entry(reader, part.segment, part.times.oldest, start)
-    chunk = next(_from_entry(reader, part.segment, entry), None)
+    entry = _time_entry(reader, part.segment, part.times.oldest, start)
+    chunk = next(_chunks_from_entry(reader, part.segment, entry), None)
     if chunk is None:
         return start
     first = chunk.rows(0, 1)
@@ -179,23 +179,23 @@ def start_by_index(reader: SegmentReader, part: SegmentSlice) -> int:
 
 def first_in(reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, start: int) -> OffsetAndTime | None:
     """Read the first record of `segment` at or after `timestamp_ms`, from offset `start` on; None without one."""
-    entry = _entry(reader, segment, timestamp_ms, start)
+    entry = _time_entry(reader, segment, timestamp_ms, start)
     for record in first_records(reader, segment, start, 1, timestamp_ms, entry):
         return record.offset, record.timestamp
-    chunks = _from_entry(reader, segment, entry)
+    chunks = _chunks_from_entry(reader, segment, entry)
     first = next(chunks, None)
     if first is not None:
         return _first_match(chain([first], chunks), timestamp_ms)
     return _first_match(_chunks_from(reader, segment, start), timestamp_ms)
 
 
-def _entry(reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, start: int) -> TimestampOffset | None:
+def _time_entry(reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, start: int) -> TimestampOffset | None:
     """Return the last entry of the time index before `timestamp_ms`; None if its offset is not after `start`."""
     entry = reader.time_entry(segment, timestamp_ms)
     return entry if entry is not None and entry.offset + segment.shift > start else None
 
 
-def _from_entry(reader: SegmentReader, segment: SegmentInfo, entry: TimestampOffset | None) -> Iterator[Chunk]:
+def _chunks_from_entry(reader: SegmentReader, segment: SegmentInfo, entry: TimestampOffset | None) -> Iterator[Chunk]:
     """Yield chunks from the batch of the index entry on, which has only older records; none without a good index."""
     if entry is None:
         return
@@ -211,7 +211,7 @@ def _from_entry(reader: SegmentReader, segment: SegmentInfo, entry: TimestampOff
 
 
 def _chunks_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Iterable[Chunk]:
-    # mostly the record is in the batches after the one that the index leads to: one request has them
+    # the record is mostly in the batches after the indexed one: one request reads them
     step = max(INDEX_WORTH_BYTES, 2 * spare_bytes(segment))
     return reader.chunks(SegmentSlice(segment, start, segment.next_offset, 0, segment.log_bytes), step)
 
@@ -274,12 +274,12 @@ def first_records(
     oldest: int = MIN_LONG,
     entry: TimestampOffset | None = None,
 ) -> list[PointRecord]:
-    """The first records of the segment from `offset` and the time `oldest` on, at most `limit` and FEW.
+    """Return the segment's first records from `offset` and the time `oldest` on, at most `limit` and MAX_RECORDS.
 
     They begin after the batch of `entry`, if the time index has one. A scan must search for more records.
     """
     records: list[PointRecord] = []
-    room, stored = min(limit, FEW), offset - segment.shift
+    limit_left, stored = min(limit, MAX_RECORDS), offset - segment.shift
     if not reader.storage.is_local:
         return records
     first = stored if entry is None else entry.offset
@@ -292,8 +292,8 @@ def first_records(
                     if number == 0 and entry and batch.max_timestamp != entry.timestamp:
                         return records
                     if batch.max_timestamp >= oldest:
-                        records += _records(segment, log, batch, room - len(records), stored, oldest)
-                    if len(records) >= room:
+                        records += _records(segment, log, batch, limit_left - len(records), stored, oldest)
+                    if len(records) >= limit_left:
                         break
             if records:
                 break
@@ -303,19 +303,19 @@ def first_records(
 def _batches(segment: SegmentInfo, log: OpenLog, stored_offset: int, position: int) -> Iterator[PointBatch]:
     end_offset, dense = segment.next_offset - segment.shift, segment.dense
     end = min(segment.log_bytes - log.start, log.data.size)
-    following = segment.stored_base_offset if position == 0 else -1
+    next_offset = segment.stored_base_offset if position == 0 else -1
     position -= log.start
-    for _ in range(FEW):
-        position = find_batch(log.data, position, end, following, dense, end_offset, stored_offset)
+    for _ in range(MAX_RECORDS):
+        position = find_batch(log.data, position, end, next_offset, dense, end_offset, stored_offset)
         if position == end:
             return
-        batch = _checked(segment, log, position)
+        batch = _checked_batch(segment, log, position)
         yield batch
         position += batch.size
-        following = stored_offset = batch.last_offset + 1
+        next_offset = stored_offset = batch.last_offset + 1
 
 
-def _checked(segment: SegmentInfo, log: OpenLog, position: int) -> PointBatch:
+def _checked_batch(segment: SegmentInfo, log: OpenLog, position: int) -> PointBatch:
     if position < 0:
         raise _NeedsScanError
     header = HEADER.unpack_from(log.view, position)
@@ -333,7 +333,7 @@ def _checked(segment: SegmentInfo, log: OpenLog, position: int) -> PointBatch:
 
 
 def last_with_key(reader: SegmentReader, part: SegmentSlice, position: int, key: bytes) -> list[PointRecord] | None:
-    """The last record of the key in the batch at `position`, if it has one; None if a scan must read the batch."""
+    """Return the last record of the key in the batch at `position`, if any; None if a scan must read the batch."""
     if not reader.storage.is_local:
         return None
     segment = part.segment
@@ -351,8 +351,8 @@ def _last_with_key(part: SegmentSlice, log: OpenLog, position: int, key: bytes) 
     end_offset = segment.next_offset - segment.shift
     if find_batch(log.data, position, end, -1, segment.dense, end_offset, base_offset) != position:
         raise _NeedsScanError
-    batch = _checked(segment, log, position)
-    records = _located(log, batch, batch.record_count, base_offset, MIN_LONG)
+    batch = _checked_batch(segment, log, position)
+    records = _locate(log, batch, batch.record_count, base_offset, MIN_LONG)
     rows = np.flatnonzero(records.locations["key_size"] == len(key))
     keys = records.data[records.locations["key_at"][rows, None] + np.arange(len(key))]
     rows = rows[(keys == np.frombuffer(key, np.uint8)).all(axis=1)]
@@ -363,7 +363,7 @@ def _last_with_key(part: SegmentSlice, log: OpenLog, position: int, key: bytes) 
     return []
 
 
-class _Located(NamedTuple):
+class _LocatedRecords(NamedTuple):
     """The LOCATION rows of records in `view`; its bytes are also `data`."""
 
     view: memoryview
@@ -372,22 +372,22 @@ class _Located(NamedTuple):
 
 
 def _records(
-    segment: SegmentInfo, log: OpenLog, batch: PointBatch, room: int, stored_offset: int, oldest: int
+    segment: SegmentInfo, log: OpenLog, batch: PointBatch, limit_left: int, stored_offset: int, oldest: int
 ) -> Iterator[PointRecord]:
     if not batch.attributes & CONTROL:
-        records = _located(log, batch, room, stored_offset, oldest)
+        records = _locate(log, batch, limit_left, stored_offset, oldest)
         for location in records.locations.tolist():
             yield _record(segment, batch, records, location)
 
 
-def _located(log: OpenLog, batch: PointBatch, room: int, stored_offset: int, oldest: int) -> _Located:
-    """The first records, at most `room`, from the offset and the time on."""
+def _locate(log: OpenLog, batch: PointBatch, limit_left: int, stored_offset: int, oldest: int) -> _LocatedRecords:
+    """Locate the first records, at most `limit_left`, from the offset and the time on."""
     view, data, start, end = log.view, log.data, batch.position + HEADER_SIZE, batch.position + batch.size
     if codec := batch.attributes & CODEC_MASK:
         view = decompress(codec, view[start:end])
         data, start, end = byte_array(view), 0, len(view)
     append_time = batch.max_timestamp if batch.attributes & APPEND_TIME else NOT_APPEND_TIME
-    locations = np.empty(min(room, (end - start) // SMALLEST_RECORD), LOCATION)
+    locations = np.empty(min(limit_left, (end - start) // SMALLEST_RECORD), LOCATION)
     first = max(stored_offset - batch.base_offset, 0)
     times = batch.base_timestamp, append_time
     count = find_records(
@@ -395,10 +395,12 @@ def _located(log: OpenLog, batch: PointBatch, room: int, stored_offset: int, old
     )
     if count < 0:
         raise _NeedsScanError
-    return _Located(view, data, locations[:count])
+    return _LocatedRecords(view, data, locations[:count])
 
 
-def _record(segment: SegmentInfo, batch: PointBatch, records: _Located, location: tuple[int, ...]) -> PointRecord:
+def _record(
+    segment: SegmentInfo, batch: PointBatch, records: _LocatedRecords, location: tuple[int, ...]
+) -> PointRecord:
     delta, timestamp, key_at, key_size, value_at, value_size, headers_at, headers = location
     return PointRecord(
         batch.base_offset + segment.shift + delta,

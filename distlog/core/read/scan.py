@@ -272,7 +272,7 @@ class Scan:
             parts, missing = batches + parts, missing - sum(batch.num_rows for batch in batches)
             if missing <= 0:
                 break
-        # the first window in the table may have more records than were missing
+        # the earliest window may have more records than were missing
         surplus = max(-missing, 0)
         return pa.Table.from_batches(parts, self.schema).slice(surplus)
 
@@ -378,7 +378,7 @@ class Scan:
         return pa.Table.from_batches(decoded_batches(batches, schema, decoder, on_error, flatten), schema)
 
     def _watched(self, batches: Iterable[pa.RecordBatch], progress: bool | None) -> Iterator[pa.RecordBatch]:
-        return Progress("reading", total_rows=most_records(self.slices), shown=progress).of(batches)
+        return Progress("reading", total_rows=max_record_count(self.slices), shown=progress).of(batches)
 
     def __dir__(self) -> list[str]:
         return [name for name in super().__dir__() if name not in _INTERNAL]
@@ -402,7 +402,7 @@ def first(
     limit: int,
     isolation: Isolation = READ_UNCOMMITTED,
 ) -> Iterator[pa.RecordBatch]:
-    # each window has more offsets than the one before it: few may be records, or have the requested times
+    # each window is larger than the last, since few of its offsets may be records with the requested times
     for window in windows(slices, min(limit, FIRST_OFFSETS)) if limit > 0 else ():
         for batch in read_slices(reader, window, columns, isolation, max_workers=1):
             yield batch.slice(0, limit)
@@ -446,7 +446,7 @@ def slice_columns(slices: Sequence[SegmentSlice]) -> SegmentColumns:
         newest = segment.max_timestamp
         if newest >= 0:
             oldest, newest = max(oldest, part.times.oldest), min(newest, part.times.newest)
-        rows.append((segment.partition, most_records([part]), part.estimated_bytes, oldest, newest))
+        rows.append((segment.partition, max_record_count([part]), part.estimated_bytes, oldest, newest))
     columns = np.array(rows, np.int64).reshape(-1, 5).T
     return SegmentColumns(np.unique(columns[0]), *columns)
 
@@ -532,7 +532,7 @@ def records_of(
 
 
 def to_records(batch: pa.RecordBatch) -> Iterator[Record]:
-    """The records of a batch of SCHEMA."""
+    """Yield the records of a batch with all columns of SCHEMA."""
     batch = batch.set_column(2, "timestamp", batch.column("timestamp").cast("int64"))
     for row in batch.to_pylist():
         yield Record(**{**row, "headers": [(header["key"], header["value"]) for header in row["headers"]]})
@@ -597,7 +597,9 @@ def plan_slices(
         end[number] = special[LATEST] if high is None else special.get(high, high)
         if end[number] < 0:
             raise OffsetOutOfRangeError(
-                "an end is an offset from 0 on, or LATEST: the last n records are tail(n)", partition=number, end=high
+                "an end is an offset from 0 on, or LATEST: the last n records are tail(n)",
+                partition=number,
+                end=high,
             )
         if isolation == "read_uncommitted":
             continue
@@ -662,7 +664,7 @@ def known_count(part: SegmentSlice) -> int | None:
     return part.segment.record_count if is_whole else None
 
 
-def most_records(slices: Sequence[SegmentSlice]) -> int:
+def max_record_count(slices: Sequence[SegmentSlice]) -> int:
     counts = ((part, known_count(part)) for part in slices)
     return sum(part.span[1] - part.span[0] if count is None else count for part, count in counts)
 

@@ -1,4 +1,4 @@
-"""Values, writers, ranges and retries of all kinds of storage."""
+"""The values, writers, byte ranges and retries of all kinds of storage."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from distlog.core.storage.parallel import in_parallel
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
 
-# The largest conditional put. s3fs makes a multipart upload of 100 MiB or more, without the condition.
+#: The largest conditional put. From 100 MiB on, s3fs makes a multipart upload, which ignores the condition.
 MAX_CONDITIONAL_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """One listed object; `modified_ms` is by the store's own clock, MAX_LONG if the store does not say."""
+    """One listed object. `modified_ms` is by the store's clock, or MAX_LONG if the store does not report it."""
 
     name: str
     size: int
     modified_ms: int = field(default=MAX_LONG, compare=False)
 
 
-# The content of one folder, in any order: its objects, and the names of its folders.
+#: The content of one folder, in any order: its objects, and the names of its folders.
 Entries: TypeAlias = list[FileInfo | str]
 
 
@@ -56,14 +56,14 @@ class UnfinishedUpload:
 
 @dataclass(slots=True)
 class PutTime:
-    """Receives the store's time of a put-if-absent; 0 if unknown, or if a retry succeeded."""
+    """Receives the store's time of a put-if-absent: 0 if unknown, or if only a retry succeeded."""
 
     time_ms: int = 0
 
 
 @dataclass(slots=True)
 class StorageCounters:
-    """Requests, each retry counted (on a disk: opened files), and bytes; not exact between threads."""
+    """Requests, including retries (on a disk: opened files), and bytes. Not exact if threads share it."""
 
     gets: int = 0
     puts: int = 0
@@ -74,16 +74,16 @@ class StorageCounters:
 
 
 class ObjectWriter(ABC):
-    """Writes a new object in several calls; its `with` block closes it, or aborts it on an error.
+    """Writes a new object in several calls. A `with` block closes it, or aborts it on an error.
 
-    A forked child can only abort it, without an effect on the parent. A later call may raise an earlier call's error.
+    A forked child can only abort its copy, without an effect on the parent. A call may raise an earlier call's error.
     """
 
-    written: int = 0
+    written_bytes: int = 0
 
     @abstractmethod
     def write(self, data: Buffer) -> None:
-        """Append `data`; the caller may reuse its buffer afterwards."""
+        """Append `data`, whose buffer the caller may reuse afterwards."""
 
     def write_behind(self, data: Buffer) -> None:
         """Append `data`, which must not change until another call returns."""
@@ -118,7 +118,7 @@ def check_process(process: int, path: str) -> None:
 
 
 def byte_view(data: Buffer) -> memoryview:
-    """A flat view of the bytes of `data`, of any item type, without a copy."""
+    """Return the bytes of `data`, of any item type, as a flat view without a copy."""
     view = memoryview(data)
     if view.format == "B" and view.ndim == 1:
         return view
@@ -126,7 +126,7 @@ def byte_view(data: Buffer) -> memoryview:
 
 
 class Part(NamedTuple):
-    """Bytes [begin, begin + size) of the object `name`; all its bytes if it `is_file`. Readers count from `begin`."""
+    """Bytes [begin, begin + size) of the object `name`; the whole object if `is_file`. Positions start at 0."""
 
     name: str
     begin: int
@@ -145,34 +145,34 @@ class Part(NamedTuple):
         return self.range(0, self.size)
 
 
-#: A gap of this size costs less than a round trip.
+#: Ranges with a smaller gap are merged: reading the gap costs less than a round trip.
 MAX_GAP_BYTES = 64 * 1024
-#: Larger requests would not be parallel.
+#: Ranges are not merged into larger ones, which threads could not read in parallel.
 MAX_MERGED_BYTES = 8 * 1024 * 1024
 
 
 def merge_ranges(ranges: Sequence[tuple[str, int, int]]) -> tuple[list[tuple[str, int, int]], list[int]]:
-    """Merge close (path, start, end); returns the merged ranges, and the number of the merged range of each range."""
+    """Merge close ranges (path, start, end). Returns them, and for each range the index of its merged range."""
     merged: list[tuple[str, int, int]] = []
-    covered_by = [0] * len(ranges)
-    for number in sorted(range(len(ranges)), key=ranges.__getitem__):
-        path, start, end = ranges[number]
+    merged_indexes = [0] * len(ranges)
+    for index in sorted(range(len(ranges)), key=ranges.__getitem__):
+        path, start, end = ranges[index]
         last_path, last_start, last_end = merged[-1] if merged else (None, 0, 0)
         is_close = path == last_path and start - last_end <= MAX_GAP_BYTES
         if is_close and (end <= last_end or end - last_start <= MAX_MERGED_BYTES):
             merged[-1] = path, last_start, max(last_end, end)
         else:
-            merged.append(ranges[number])
-        covered_by[number] = len(merged) - 1
-    return merged, covered_by
+            merged.append(ranges[index])
+        merged_indexes[index] = len(merged) - 1
+    return merged, merged_indexes
 
 
-#: A deadline ends the retries: a count would end them during a short outage.
+#: How long requests are retried. A time limit, since a number of retries would end during a short outage.
 RETRY_TIMEOUT_S = 60.0
-#: The deadline until a server has answered: a typo in its name must not cost a minute.
+#: The same until the server has answered once, so that a typo in its name doesn't cost a minute.
 FIRST_TIMEOUT_S = 5.0
 FIRST_PAUSE_S = 0.05
-LONGEST_PAUSE_S = 2.0
+MAX_PAUSE_S = 2.0
 
 _log = logging.getLogger("distlog")
 
@@ -183,13 +183,13 @@ class ErrorKind(enum.Enum):
     """The meaning of a storage client's error."""
 
     MISSING = "the object does not exist"
-    REFUSED = "refused, now and at a retry"
-    LAPSED = "not allowed any more"
+    REFUSED = "the store refuses the request, and would refuse a retry"
+    LAPSED = "the credentials are no longer valid"
     PAST_THE_END = "the range starts past the object's last byte"
-    UNCLEAR = "no answer, or one that may change"
+    UNCLEAR = "no answer, or an answer that may change, so a retry may succeed"
 
 
-#: Not Python's seeded generator, whose state belongs to the program.
+#: Random numbers for pauses; not by Python's generator, which the program may have seeded.
 jitter = SystemRandom().random
 
 
@@ -203,26 +203,26 @@ class Deadline:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         random: Callable[[], float] = jitter,
-        least: int = 0,
+        min_pauses: int = 0,
     ) -> None:
-        """`least` pauses are made even after the deadline, for a call that used all the time."""
-        self._clock, self._sleep, self._random, self._least = clock, sleep, random, least
-        self._end = clock() + timeout_s
-        self._longest_s = FIRST_PAUSE_S
+        """Up to `min_pauses` pauses are allowed after the deadline, since one call may have used all the time."""
+        self._clock, self._sleep, self._random, self._pauses_left = clock, sleep, random, min_pauses
+        self._end_s = clock() + timeout_s
+        self._max_pause_s = FIRST_PAUSE_S
 
     @property
-    def is_late(self) -> bool:
-        """Whether the pauses have reached the longest, after some seconds."""
-        return self._longest_s == LONGEST_PAUSE_S
+    def has_max_pause(self) -> bool:
+        """Return whether the pauses have grown to their maximum, which takes some seconds."""
+        return self._max_pause_s == MAX_PAUSE_S
 
     def pause(self) -> bool:
-        """Sleep for a pause and return True; False without time left."""
-        left_s = self._end - self._clock()
-        if left_s <= 0 and self._least <= 0:
+        """Sleep for a pause and return True, or return False if no time is left."""
+        left_s = self._end_s - self._clock()
+        if left_s <= 0 and self._pauses_left <= 0:
             return False
-        self._least -= 1
-        self._sleep(min(max(left_s, FIRST_PAUSE_S), self._random() * self._longest_s))
-        self._longest_s = min(self._longest_s * 2, LONGEST_PAUSE_S)
+        self._pauses_left -= 1
+        self._sleep(min(max(left_s, FIRST_PAUSE_S), self._random() * self._max_pause_s))
+        self._max_pause_s = min(self._max_pause_s * 2, MAX_PAUSE_S)
         return True
 
 
@@ -244,8 +244,8 @@ class ErrorClassifier(ABC):
         text = f"cannot {action}: {self.describe(error)}"
         if isinstance(error, PermissionError):
             return StorageDeniedError(text, file=path)
-        may_pass = self.kind(error) is ErrorKind.UNCLEAR
-        return (StorageError if may_pass else StorageRefusedError)(text, file=path)
+        may_change = self.kind(error) is ErrorKind.UNCLEAR
+        return (StorageError if may_change else StorageRefusedError)(text, file=path)
 
 
 def retried(call: Callable[[], T], action: str, path: str, errors: ErrorClassifier, deadline: Deadline) -> T:
@@ -260,7 +260,7 @@ def retried(call: Callable[[], T], action: str, path: str, errors: ErrorClassifi
                 raise FileNotFoundError(errno.ENOENT, "the object does not exist", path) from None
             if kind is not ErrorKind.UNCLEAR or not deadline.pause():
                 raise errors.failure(action, path, error) from None
-            if deadline.is_late and not is_logged:
+            if deadline.has_max_pause and not is_logged:
                 is_logged = True
                 _log.warning("cannot %s %s, trying again: %s", action, path, errors.describe(error))
 
@@ -272,11 +272,11 @@ def resolve_put(
     errors: ErrorClassifier,
     deadline: Deadline,
 ) -> bytes:
-    """Put an object if absent; returns the bytes stored at `path`, ours or another writer's.
+    """Put an object if absent, and return the bytes stored at `path`: ours or another writer's.
 
-    After an error of `create`, `read_back` reads the object: "it exists" may be about our own put, since responses
-    get lost and clients retry. Raises StorageError if the put was refused, CommitStateUnknownError if it may have
-    happened: an expired permission proves nothing, since the client may have retried.
+    After an error of `create`, `read_back` reads the object. The error "it exists" may be about our own put, since
+    responses get lost and clients retry. Raises StorageError if the put was refused, and CommitStateUnknownError if
+    it may have happened. Expired credentials don't show that nothing was put, since the client may have retried.
     """
     may_have_landed = False
     while True:
@@ -291,7 +291,7 @@ def resolve_put(
             if refusal is not None and not may_have_landed:
                 raise errors.failure("put", path, refusal) from None
             cannot_read_back = errors.kind(error) in (ErrorKind.REFUSED, ErrorKind.LAPSED)
-            # after a refusal, no further put can clear up an earlier one
+            # a put that is refused now cannot show whether an earlier one succeeded
             if refusal is not None or cannot_read_back or not deadline.pause():
                 raise CommitStateUnknownError(
                     f"unknown whether the storage wrote the file ({errors.describe(refusal or error)}): keep "
@@ -307,13 +307,13 @@ RACERS, LOCAL_RACERS = 6, 2
 def check_one_wins(
     put: Callable[[bytes], bytes], delete: Callable[[], None], folder: str, *, racers: int = RACERS
 ) -> None:
-    """Raise StorageError unless one of several puts wins and a later put loses; then delete the object."""
+    """Raise StorageError unless one of several puts wins, and a later put loses. Deletes the object at the end."""
     try:
         outcomes = in_parallel(put, [uuid.uuid4().bytes for _ in range(racers)])
-        late = uuid.uuid4().bytes
-        outcomes.append(put(late))
+        later_put = uuid.uuid4().bytes
+        outcomes.append(put(later_put))
     except CommitStateUnknownError as error:
-        # about the test's object: nothing of the caller was put
+        # another error, since this one is about the test's object, and nothing of the caller was put
         text = f"nothing was written: unknown whether the storage supports conditional puts ({error.message})"
         raise StorageError(text, folder=folder) from None
     finally:
@@ -321,7 +321,7 @@ def check_one_wins(
             delete()
         except StorageError as error:
             _log.warning("could not delete the test object in %s; vacuum will: %s", folder, error)
-    if len(set(outcomes)) > 1 or late in outcomes:
+    if len(set(outcomes)) > 1 or later_put in outcomes:
         raise StorageError(
             "this storage ignores the condition of a put (If-None-Match: *), or lets several concurrent writers "
             "pass, so commits could be lost: use another storage, or a newer version",

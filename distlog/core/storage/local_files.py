@@ -1,4 +1,4 @@
-"""Files on a local or network-mounted disk: durable when a call returns, read, or mapped; without fsspec."""
+"""Files on a local or network disk: written so that they are durable when the call returns, read, or mapped."""
 
 from __future__ import annotations
 
@@ -51,31 +51,31 @@ from distlog.core.times import now_ms
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-_READ = os.O_RDONLY | os.O_CLOEXEC
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-_FOLDER = os.O_DIRECTORY | os.O_CLOEXEC
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC
+_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_FOLDER_FLAGS = os.O_DIRECTORY | os.O_CLOEXEC
 #: Opens a folder that need not be readable, for a path or a delete, where the system has the flag.
 _PATH_ONLY: int = getattr(os, "O_PATH", os.O_RDONLY)
 _DIRECT: int = getattr(os, "O_DIRECT", 0)
-#: How much is gathered before it is written, and the least size that is written directly from the caller's memory.
-_GATHERED, _LARGE = BLOCK_BYTES // 2, 1 << 18
-#: A buffer up to this size is allocated without checking the size of the files.
-_PLAIN_BYTES = 8 << 20
-#: The most entries of DURABLE_FOLDERS; a forgotten folder costs a sync or two of its parents.
-_MOST_FOLDERS = 16_384
+#: The bytes that are gathered before they are written, and from which on `write_behind` doesn't copy the data.
+_GATHER_BYTES, _MIN_UNCOPIED_BYTES = BLOCK_BYTES // 2, 1 << 18
+#: A buffer up to this size is allocated without a check of the files' sizes.
+_UNCHECKED_BYTES = 8 << 20
+#: The largest number of DURABLE_FOLDERS. A folder that was dropped costs a sync or two of its parents.
+_MAX_DURABLE_FOLDERS = 16_384
 
-_READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
-_NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
-_UNCLEAR = (errno.EEXIST, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR, errno.EAGAIN, errno.EBUSY)
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_READ_ONLY_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NO_HARD_LINKS_ERRNOS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+_UNCLEAR_ERRNOS = (errno.EEXIST, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR, errno.EAGAIN, errno.EBUSY)
+_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 _HINTS = {
     errno.EMFILE: "raise the limit of the process (ulimit -n)",
     errno.ENOTDIR: "a part of the path is a file, not a folder: check the address",
 }
-LINK = "refusing to follow a link, which may lead to other users' files: remove it"
+LINK_ERROR = "refusing to follow a link, which may lead to other users' files: remove it"
 
 MOUNT_TABLE = "/proc/self/mountinfo"
-LOCAL = frozenset(
+LOCAL_FILE_SYSTEMS = frozenset(
     {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilfs2", "overlay", "ramfs", "reiserfs", "tmpfs"}
     | {"ubifs", "xfs", "zfs"}
 )
@@ -84,7 +84,7 @@ T = TypeVar("T")
 
 
 class LocalFiles:
-    """The backend of absolute paths in the folder `root`. fsspec's never syncs, and its create is not atomic.
+    """The backend of absolute paths in the folder `root`. (fsspec's never syncs, and its create is not atomic.)
 
     Folders in the root are listed, and files deleted, without following links, which may lead to other users' files.
     Unless `follows_links`, files are not read through links either.
@@ -111,9 +111,9 @@ class LocalFiles:
         return [memoryview(data) for data in parts]
 
     def read_joined(self, ranges: Sequence[tuple[str, int, int]]) -> memoryview:
-        """See `Storage.read_joined`; stops after a range that its file cuts short."""
+        """See `Storage.read_joined`. Ends after the first range that its file is too short for."""
         sizes = [max(end - start, 0) for _, start, end in ranges]
-        if sum(sizes) > _PLAIN_BYTES:
+        if sum(sizes) > _UNCHECKED_BYTES:
             # a wrong size in the metadata must not allocate more than the files have
             sizes = [max(min(end, self.size(path)) - start, 0) for path, start, end in ranges]
         memory = new_array(sum(sizes), np.uint8)
@@ -144,7 +144,7 @@ class LocalFiles:
         """See `Storage.put_many`; files are replaced atomically."""
         replace_files(files)
         for data in files.values():
-            self._count(data)
+            self._count_put(data)
         for folder in dict.fromkeys(map(os.path.dirname, files)):
             with failing_as("put", folder):
                 sync_folder(folder)
@@ -152,19 +152,19 @@ class LocalFiles:
     def put_if_absent(self, path: str, data: bytes, timeout_s: float, put_time: PutTime) -> bytes:
         """See `Storage.put_if_absent`: it links a durable temporary file to the name; only one writer can."""
         temporary = write_temporary(path, data)
-        self._count(data)
-        tries = itertools.count()
+        self._count_put(data)
+        attempts = itertools.count()
 
         def link() -> bytes:
-            next(tries)
+            next(attempts)
             try:
                 os.link(temporary, path)
             except OSError as error:
-                if error.errno in _NO_HARD_LINKS:
+                if error.errno in _NO_HARD_LINKS_ERRNOS:
                     raise StorageError(
-                        "commits need a file system with hard links, which this file system lacks"
+                        "commits need hard links, which this file system lacks: use another one"
                     ) from error
-                # over NFS the response can be lost; the number of links shows whether it was made
+                # over NFS the response can be lost; the number of links shows whether the link was created
                 if os.stat(temporary).st_nlink != 2:
                     raise
             return data
@@ -173,7 +173,7 @@ class LocalFiles:
             existing = resolve_put(
                 link, lambda: self.read(path, 0, MAX_CONDITIONAL_BYTES + 1), path, LOCAL_ERRORS, Deadline(timeout_s)
             )
-            put_time.time_ms = _linked_ms(temporary) if existing == data and next(tries) == 1 else 0
+            put_time.time_ms = _linked_ms(temporary) if existing == data and next(attempts) == 1 else 0
         finally:
             with suppress(OSError):
                 os.unlink(temporary)
@@ -191,7 +191,7 @@ class LocalFiles:
                 racers=LOCAL_RACERS,
             )
         except StorageDeniedError:
-            while not os.path.exists(folder):  # the first existing folder denied it
+            while not os.path.exists(folder):  # the nearest existing folder denied it
                 folder = os.path.dirname(folder)
             raise StorageDeniedError(f"cannot write to {folder}: permission denied") from None
 
@@ -200,13 +200,13 @@ class LocalFiles:
             sync_folder(folder)
         except OSError as error:
             raise CommitStateUnknownError(
-                f"written, but the folder cannot be made durable: {error.strerror}", folder=folder
+                f"the file was written, but its folder cannot be made durable: {error.strerror}", folder=folder
             ) from error
 
     def open_write(self, path: str, part_bytes: int | None = None) -> LocalWriter:
         return LocalWriter(path, self._counters)
 
-    def _scanned(self, folder: str, read: Callable[[Iterator[os.DirEntry[str]]], Iterator[T]]) -> Iterator[T]:
+    def _scan(self, folder: str, read: Callable[[Iterator[os.DirEntry[str]]], Iterator[T]]) -> Iterator[T]:
         with (
             failing_as("list", folder),
             suppress(FileNotFoundError),
@@ -218,16 +218,16 @@ class LocalFiles:
     def entries(self, folder: str) -> Entries:
         """The files and the names of the folders; files that vanish during the call are left out."""
         self._counters.lists += 1
-        return list(self._scanned(folder, _described))
+        return list(self._scan(folder, _entries_of))
 
     def files_after(self, folder: str, name: str) -> Iterator[FileInfo]:
         """See `Storage.list_after`; files that vanish during the call are left out."""
         self._counters.lists += 1
-        entries = self._scanned(folder, lambda entries: _described(entry for entry in entries if entry.name > name))
+        entries = self._scan(folder, lambda entries: _entries_of(entry for entry in entries if entry.name > name))
         yield from (entry for entry in entries if isinstance(entry, FileInfo))
 
     def links(self, folder: str) -> list[str]:
-        return list(self._scanned(folder, lambda entries: (entry.name for entry in entries if entry.is_symlink())))
+        return list(self._scan(folder, lambda entries: (entry.name for entry in entries if entry.is_symlink())))
 
     def delete(self, paths: Sequence[str]) -> None:
         """See `Storage.delete`; not synced, since a file that a crash restores is deleted again."""
@@ -243,14 +243,14 @@ class LocalFiles:
         """Yield a descriptor of a folder, without links in the path from the root. Raises StorageError for a link."""
         names = os.path.relpath(folder, self._root).split("/") if folder.startswith(f"{self._root}/") else []
         path = self._root if names else folder
-        descriptor = os.open(path, _FOLDER | (_PATH_ONLY if names else flags))
+        descriptor = os.open(path, _FOLDER_FLAGS | (_PATH_ONLY if names else flags))
         try:
             for number, name in enumerate(names, 1):
                 path = os.path.join(path, name)
                 parent = descriptor
                 try:
                     flag = flags if number == len(names) else _PATH_ONLY
-                    descriptor = os.open(name, _FOLDER | os.O_NOFOLLOW | flag, dir_fd=parent)
+                    descriptor = os.open(name, _FOLDER_FLAGS | os.O_NOFOLLOW | flag, dir_fd=parent)
                 except OSError:
                     _refuse_link(name, parent, path)
                     raise
@@ -262,11 +262,11 @@ class LocalFiles:
     def open(self, path: str) -> int:
         """Open a file to read, which the caller closes. Raises OSError, and StorageError for a link."""
         if self._follows_links:
-            return os.open(path, _READ)
+            return os.open(path, _READ_FLAGS)
         name = os.path.basename(path)
         with self._folder(os.path.dirname(path)) as folder:
             try:
-                return os.open(name, _READ | os.O_NOFOLLOW, dir_fd=folder)
+                return os.open(name, _READ_FLAGS | os.O_NOFOLLOW, dir_fd=folder)
             except OSError:
                 _refuse_link(name, folder, path)
                 raise
@@ -277,9 +277,9 @@ class LocalFiles:
             try:
                 os.utime(folder)
             except OSError as error:
-                if error.errno not in _READ_ONLY:
+                if error.errno not in _READ_ONLY_ERRNOS:
                     raise
-                return now_ms()  # a process that may only read makes a dry run, where a wrong time is harmless
+                return now_ms()  # a process that may only read does a dry run, which may use its own time
             return os.stat(folder).st_mtime_ns // 1_000_000
 
     def replied_ms(self) -> int:
@@ -290,7 +290,7 @@ class LocalFiles:
         return self._status(path).st_mtime_ns // 1_000_000
 
     def uploads(self, folder: str) -> list[UnfinishedUpload]:
-        """None: only object stores have uploads."""
+        """Return no uploads, which only object stores have."""
         return []
 
     def abort_uploads(self, uploads: Sequence[UnfinishedUpload]) -> None:
@@ -307,25 +307,27 @@ class LocalFiles:
         self._counters.gets += 1
         return result
 
-    def _count(self, data: Buffer) -> None:
+    def _count_put(self, data: Buffer) -> None:
         self._counters.puts += 1
         self._counters.bytes_written += byte_view(data).nbytes
 
 
-# A segment is written once and synced anyway. The page cache would cost more processor time than making the records,
-# and push out the pages that readers use. So O_DIRECT is used where the file system allows it.
+# A segment is written once and synced anyway. The page cache would cost more processor time than the encoding of the
+# records, and would lose the pages that readers use. So O_DIRECT is used where the file system allows it.
 class LocalWriter(ObjectWriter):
     """Writes directly to the final name, which must be new; full parts are written in the background."""
 
     def __init__(self, path: str, counters: StorageCounters) -> None:
         self._path, self._counters = path, counters
+        # one half of the block, at `_start`, is filled, while the other half is written
         self._block, self._start, self._filled = new_pages(BLOCK_BYTES), 0, 0
         with failing_as("create", path):
             self._file: int | None = create_file(path)
         self._writing: Task[None] | None = None
+        #: True while, or after, the file may lack a part.
         self._is_broken = False
         self._process = os.getpid()
-        _pass_cache(self._file, True)
+        _set_direct(self._file, True)
 
     def write(self, data: Buffer) -> None:
         self._wait()
@@ -335,21 +337,21 @@ class LocalWriter(ObjectWriter):
         """See `ObjectWriter.write_behind`; copies nothing if `data` is aligned to pages as in the file."""
         self._wait()
         view = byte_view(data)
-        head = -self.written % PAGE_BYTES
-        if view.nbytes >= _LARGE and lies_in_pages(np.frombuffer(view, np.uint8), self.written):
+        head = -self.written_bytes % PAGE_BYTES
+        if view.nbytes >= _MIN_UNCOPIED_BYTES and lies_in_pages(np.frombuffer(view, np.uint8), self.written_bytes):
             end = view.nbytes - (view.nbytes - head) % PAGE_BYTES
             self._fill(view[:head])
             self._start_write(view[head:end])
-            self.written += end - head
+            self.written_bytes += end - head
             view = view[end:]
         self._gather(view)
 
     def _gather(self, view: memoryview) -> None:
         while view.nbytes:
-            count = min(view.nbytes, _GATHERED - self._filled)
+            count = min(view.nbytes, _GATHER_BYTES - self._filled)
             self._fill(view[:count])
             view = view[count:]
-            if self._filled == _GATHERED:
+            if self._filled == _GATHER_BYTES:
                 self._wait()
                 self._start_write()
 
@@ -357,20 +359,20 @@ class LocalWriter(ObjectWriter):
         position = self._start + self._filled
         self._block.data[position : position + view.nbytes] = view
         self._filled += view.nbytes
-        self.written += view.nbytes
+        self.written_bytes += view.nbytes
 
-    def _held(self) -> memoryview:
+    def _gathered(self) -> memoryview:
         return self._block.data[self._start : self._start + self._filled]
 
-    def _start_write(self, *more: memoryview) -> None:
-        """Start to write the buffered bytes, and then `more`; no other write may be running."""
+    def _start_write(self, *later_views: memoryview) -> None:
+        """Start to write the gathered bytes, and then `later_views`. No other write may be running."""
         file = self._descriptor()
-        # after a failure, the file must not continue with a missing or repeated part
+        # if this fails, a later write must not leave out or repeat a part
         self._is_broken = True
         # a duplicate, since another file may get the old number after an abort
         with failing_as("write", self._path):
             duplicate = os.dup(file)
-        views = self._held(), *more
+        views = self._gathered(), *later_views
 
         def write_and_close() -> None:
             try:
@@ -380,11 +382,11 @@ class LocalWriter(ObjectWriter):
                     os.close(duplicate)
 
         self._writing = begin(write_and_close)
-        self._start, self._filled = _GATHERED - self._start, 0
+        self._start, self._filled = _GATHER_BYTES - self._start, 0
         self._is_broken = False
 
     def _wait(self) -> None:
-        """Wait for the running write. Raises StorageError if a part of the file was lost."""
+        """Wait until the running write ends. Raises StorageError if a part of the file was lost."""
         self._descriptor()
         if self._writing is not None:
             self._is_broken = True
@@ -411,8 +413,8 @@ class LocalWriter(ObjectWriter):
                 written = 0
             for view in views:
                 if written < view.nbytes:
-                    # the file system refuses direct writes after all, or wrote a part of a disk's block
-                    _pass_cache(file, False)
+                    # the file system refuses direct writes after all, or wrote only a part of a disk block
+                    _set_direct(file, False)
                     write_all(file, view[written:])
                 written = max(written - view.nbytes, 0)
 
@@ -420,26 +422,26 @@ class LocalWriter(ObjectWriter):
         if self._file is None:
             return
         self._wait()
-        file, held = self._descriptor(), self._held()
+        file, gathered = self._descriptor(), self._gathered()
         page_bytes = self._filled // PAGE_BYTES * PAGE_BYTES
         # broken until closed: after a failed sync, a second sync would succeed without the lost data
         self._is_broken = True
         if page_bytes:
-            self._write_out(file, held[:page_bytes])
-        _pass_cache(file, False)
-        self._write_out(file, held[page_bytes:])
+            self._write_out(file, gathered[:page_bytes])
+        _set_direct(file, False)
+        self._write_out(file, gathered[page_bytes:])
         with failing_as("write", self._path):
             os.fsync(file)
             self._file = None
             os.close(file)
             sync_folder(os.path.dirname(self._path))
         self._counters.puts += 1
-        self._counters.bytes_written += self.written
+        self._counters.bytes_written += self.written_bytes
 
     def abort(self) -> None:
         if self._file is None:
             return
-        # a running write continues into a file without a name
+        # a running write ends in the deleted file
         file, self._file = self._file, None
         with suppress(OSError):
             os.close(file)
@@ -448,8 +450,8 @@ class LocalWriter(ObjectWriter):
                 os.unlink(self._path)
 
 
-def _pass_cache(file: int, is_direct: bool) -> None:
-    """Turn writes past the page cache on or off, if the file system supports them."""
+def _set_direct(file: int, is_direct: bool) -> None:
+    """Turn direct writes, past the page cache, on or off, if the file system supports them."""
     flags = fcntl.fcntl(file, fcntl.F_GETFL)
     with suppress(OSError):
         fcntl.fcntl(file, fcntl.F_SETFL, flags | _DIRECT if is_direct else flags & ~_DIRECT)
@@ -460,7 +462,7 @@ def _refuse_link(name: str, folder: int, path: str) -> None:
     with suppress(OSError):
         is_link = stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
     if is_link:
-        raise StorageError(LINK, file=path)
+        raise StorageError(LINK_ERROR, file=path)
 
 
 def _linked_ms(temporary: str) -> int:
@@ -478,20 +480,20 @@ def _pread(file: int, start: int, end: int | None) -> bytes:
     if end <= start:
         return b""
     data = os.pread(file, end - start, start)
-    while len(data) < end - start and (more := os.pread(file, end - start - len(data), start + len(data))):
-        data += more
+    while len(data) < end - start and (chunk := os.pread(file, end - start - len(data), start + len(data))):
+        data += chunk
     return data
 
 
 def _fill(part: memoryview, start: int, file: int) -> int:
-    """Fill `part` from position `start`, up to the end of the file; returns the number of bytes."""
+    """Fill `part` with the file's bytes from `start` on, and return their number, fewer at the end of the file."""
     count = 0
-    while count < len(part) and (more := os.preadv(file, [part[count:]], start + count)):
-        count += more
+    while count < len(part) and (read_count := os.preadv(file, [part[count:]], start + count)):
+        count += read_count
     return count
 
 
-def _described(entries: Iterator[os.DirEntry[str]]) -> Iterator[FileInfo | str]:
+def _entries_of(entries: Iterator[os.DirEntry[str]]) -> Iterator[FileInfo | str]:
     for entry in entries:
         with suppress(FileNotFoundError):
             if not entry.is_symlink():
@@ -503,24 +505,24 @@ def _described(entries: Iterator[os.DirEntry[str]]) -> Iterator[FileInfo | str]:
 
 
 class LocalErrors(ErrorClassifier):
-    """A definite errno is a refusal; an errno that a network mount may return for a link that it made is unclear."""
+    """Errors of the file system. Unclear are those that a network mount may return for a link that it created."""
 
     def kind(self, error: Exception) -> ErrorKind:
         if isinstance(error, FileNotFoundError):
             return ErrorKind.MISSING
-        unclear = isinstance(error, OSError) and error.errno in _UNCLEAR
-        return ErrorKind.UNCLEAR if unclear else ErrorKind.REFUSED
+        is_unclear = isinstance(error, OSError) and error.errno in _UNCLEAR_ERRNOS
+        return ErrorKind.UNCLEAR if is_unclear else ErrorKind.REFUSED
 
     def failure(self, action: str, path: str, error: Exception) -> DistlogError:
         failure = super().failure(action, path, error)
-        if not isinstance(error, OSError) or error.errno not in _FULL:
+        if not isinstance(error, OSError) or error.errno not in _FULL_ERRNOS:
             return failure
-        # a quota may leave fewer
+        # of the disk; a quota may leave fewer
         free_bytes = None
         with suppress(OSError):
             status = os.statvfs(os.path.dirname(path))
             free_bytes = status.f_bavail * status.f_frsize
-        message = f"{failure.message}: vacuum, or make room"
+        message = f"{failure.message}: vacuum the topic, or make room on the disk"
         return StorageFullError(message, **failure.details, free_bytes=free_bytes)
 
     def describe(self, error: Exception) -> str:
@@ -531,11 +533,11 @@ class LocalErrors(ErrorClassifier):
 
 LOCAL_ERRORS = LocalErrors()
 
-# First the file is synced, then its folder, then the folders above. A folder that exists may still be lost: the
-# process that made it may have died before it synced the folder above. So each process syncs, once, all folders
-# above those that it writes to.
+# First the file is synced, then its folder, then the folder's parents. A folder that exists may still be lost, since
+# the process that created it may have died before it synced the parent. So each process syncs, once, all parents of
+# the folders that it writes to.
 
-#: The folders that this process has made durable, with all folders above them: (device, inode) by path.
+#: The (device, inode) of the folders that this process has made durable, with all their parents; by path.
 DURABLE_FOLDERS: dict[str, tuple[int, int]] = {}
 
 
@@ -560,16 +562,16 @@ def closed_after(file: int) -> Iterator[int]:
 
 
 def create_file(path: str) -> int:
-    """Create the file `path` and missing folders above it, durably; returns a descriptor."""
+    """Create the file `path`, and its missing parents durably; returns a descriptor."""
     try:
-        return os.open(path, _CREATE, 0o666)
+        return os.open(path, _CREATE_FLAGS, 0o666)
     except FileNotFoundError:
         make_folders(os.path.dirname(path))
-        return os.open(path, _CREATE, 0o666)
+        return os.open(path, _CREATE_FLAGS, 0o666)
 
 
 def make_folders(folder: str) -> None:
-    """Make `folder` and the missing folders above it, durably, from the top down."""
+    """Create `folder` and its missing parents, durably, from the top down."""
     missing = []
     while not os.path.isdir(folder):
         missing.append(folder)
@@ -582,7 +584,7 @@ def make_folders(folder: str) -> None:
 
 
 def sync_folder(folder: str) -> None:
-    """Make the names in `folder` durable, and the folder's name, also if another process made it."""
+    """Make the names in `folder` durable, and the names of the folder and its parents, whoever created them."""
     inode = _sync_names(folder)
     if DURABLE_FOLDERS.get(folder) != inode:
         _sync_above(os.path.realpath(folder), inode[0])
@@ -590,19 +592,19 @@ def sync_folder(folder: str) -> None:
 
 
 def _note_durable(folder: str, inode: tuple[int, int]) -> None:
-    if len(DURABLE_FOLDERS) >= _MOST_FOLDERS:
+    if len(DURABLE_FOLDERS) >= _MAX_DURABLE_FOLDERS:
         DURABLE_FOLDERS.clear()
     DURABLE_FOLDERS[folder] = inode
 
 
 def _sync_above(folder: str, device: int) -> None:
     above = os.path.dirname(folder)
-    # a mount point is older than what is mounted on it
+    # not past a mount point, which existed before the mount
     while above != folder and os.stat(above).st_dev == device:
         try:
             inode = _sync_names(above)
         except PermissionError:
-            return  # this process made no folder there: `make_folders` would have failed
+            return  # this process created no folder there: `make_folders` would have failed
         if DURABLE_FOLDERS.get(above) == inode:
             return
         folder, above = above, os.path.dirname(above)
@@ -640,7 +642,7 @@ def write_temporary(path: str, data: Buffer) -> str:
 
 
 def replace_files(files: Mapping[str, Buffer]) -> None:
-    """Replace files, each atomically, with unsynced names; writes all before the first sync."""
+    """Replace files, each atomically, without a sync of their names. Writes all files before it syncs the first."""
     with ExitStack() as stack:
         written = [(path, *stack.enter_context(_temporary(path, data))) for path, data in files.items()]
         if len(written) > 1:
@@ -659,7 +661,7 @@ def replace_files(files: Mapping[str, Buffer]) -> None:
 
 @contextmanager
 def _temporary(path: str, data: Buffer) -> Iterator[tuple[str, int]]:
-    """Yield the path and a descriptor of a new file next to `path` with `data`; removed when the block raises."""
+    """Yield the path and a descriptor of a new file with `data` next to `path`; removed if the block raises."""
     temporary = os.path.join(os.path.dirname(path), paths.temporary_file(uuid.uuid4().hex))
     with failing_as("put", path):
         file = create_file(temporary)
@@ -673,25 +675,25 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def is_local_disk(path: str, mount_table: str = MOUNT_TABLE) -> bool:
-    """Whether `path`, or the existing folder above it, is on a local file system."""
+    """Return whether `path`, or its nearest existing parent, is on a local file system."""
     try:
         with open(mount_table, encoding="utf-8", errors="surrogateescape") as table:
             mounts = [_mount(line) for line in table]
     except (OSError, ValueError, IndexError):
         return False
-    real, longest, file_system = os.path.realpath(path), -1, ""
+    real_path, mount_length, file_system = os.path.realpath(path), -1, ""
     for folder, kind in mounts:
-        # of several mounts at one path, the last is visible
-        if (folder == "/" or real == folder or real.startswith(folder + "/")) and len(folder) >= longest:
-            longest, file_system = len(folder), kind
-    return file_system in LOCAL
+        # >=, since the last of several mounts at one path is visible
+        if (folder == "/" or f"{real_path}/".startswith(f"{folder}/")) and len(folder) >= mount_length:
+            mount_length, file_system = len(folder), kind
+    return file_system in LOCAL_FILE_SYSTEMS
 
 
 known_local_disk = lru_cache(256)(is_local_disk)
 
 
 def _mount(line: str) -> tuple[str, str]:
-    """The mount point and the file system of a line of the table, whose optional fields end at a dash."""
+    """Return the mount point and the file system in a line of the table, whose optional fields end at a dash."""
     fields = line.split()
     return _OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4]), fields[fields.index("-", 6) + 1]
 
@@ -712,7 +714,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class FileMap:
-    """Maps `length` bytes of a descriptor's file from a page, until the last array over them is deleted."""
+    """Maps `length` bytes of an open file from `start`, a page's start, until the last array over them is deleted."""
 
     def __init__(self, file: int, start: int, length: int, *, writable: bool = False) -> None:
         access = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
@@ -731,7 +733,7 @@ class FileMap:
 
 
 def map_sealed(file: int, start: int = 0, end: int | None = None) -> memoryview:
-    """Map bytes [start, end) of a descriptor's file, fewer if it is shorter, read-only; raises OSError."""
+    """Map bytes [start, end) of an open file, read-only; fewer if the file is shorter. Raises OSError."""
     length = os.fstat(file).st_size
     end = length if end is None else min(end, length)
     if start >= end:
@@ -744,12 +746,12 @@ def map_sealed(file: int, start: int = 0, end: int | None = None) -> memoryview:
 
 
 def map_shared(file: int, length: int, *, writable: bool = True) -> memoryview:
-    """Map the first `length` bytes of a descriptor's file, which must exist, shared between processes."""
+    """Map the first `length` bytes of an open file, which must exist, shared between processes."""
     return np.asarray(FileMap(file, 0, length, writable=writable)).data
 
 
 class SparseMap:
-    """The bytes of a file with few small reads, which are announced; the system prefetches no other bytes."""
+    """A mapped file with few small reads, whose bytes `announce` prefetches; nothing else should be."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -765,7 +767,7 @@ class SparseMap:
 
     def is_in_memory(self, positions: Iterable[int], size: int) -> bool:
         """Return whether `size` bytes at all `positions` are in the page cache; False if unknown."""
-        if not hasattr(os, "RWF_NOWAIT"):  # as of a Python that was built for a glibc before 2.26
+        if not hasattr(os, "RWF_NOWAIT"):  # Python was built for a glibc before 2.26
             return False
         buffer = bytearray(size)
         try:
@@ -774,7 +776,7 @@ class SparseMap:
             return False
 
     def announce(self, positions: Iterable[int], size: int) -> None:
-        """Start to prefetch `size` bytes at all `positions`, without waiting."""
+        """Start to prefetch `size` bytes at each of `positions`, without waiting."""
         for position in positions if hasattr(os, "posix_fadvise") else ():
             os.posix_fadvise(self._file, position, size, os.POSIX_FADV_WILLNEED)
 

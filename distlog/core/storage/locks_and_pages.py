@@ -28,8 +28,8 @@ from distlog.core.storage.local_files import closed_after, failing_as, make_fold
 # The page survives processes in the page cache, and has arbitrary content after a power loss: store the boot's id
 # (`boot_id`) with a value.
 #
-# Users that may only read the topic may not open the file, since they could lock it. They read a copy, which is
-# written right after the page, with the same layout.
+# Users that may only read the topic may not open the file, since they could lock it. They read a copy of the page,
+# in a second file (`copy_path`) that is written right after the page.
 #
 #     position  size  field
 #            0     8  magic
@@ -52,32 +52,35 @@ _VALUE_AT = _NUMBERS.size + _CRC.size
 MAX_VALUE_BYTES = SLOT_BYTES - _VALUE_AT
 _BOOT_AT = 3072
 _BOOT_BYTES = 16
-COUNTERS = 8
-_COUNTERS = struct.Struct(f"={COUNTERS}q")
+COUNTER_COUNT = 8
+_COUNTERS = struct.Struct(f"={COUNTER_COUNT}q")
 _COUNTERS_AT = _BOOT_AT + _BOOT_BYTES
 _COUNTERS_END = _COUNTERS_AT + _COUNTERS.size
 
 
 class _Slot(NamedTuple):
+    #: Counts the writes of the page, so the largest slot is the newest.
     number: int
     value: bytes
     position: int
     data: bytes
 
     @property
-    def other(self) -> int:
+    def other_position(self) -> int:
         first, second = _SLOTS_AT
         return second if self.position == first else first
 
 
 class SharedPage:
-    """The page in the open file `descriptor`, created if it is empty or garbled; writes go to `copy` too."""
+    """The page in the open file `descriptor`, created if missing or without its magic; writes go to `copy` too."""
 
     def __init__(self, descriptor: int, path: str, copy: SharedPage | None = None) -> None:
         status = os.fstat(descriptor)
         if status.st_size not in (0, PAGE_BYTES):
             raise StorageError(
-                "the lock file has the wrong size: delete it while no process uses the topic", file=path
+                "the lock file has the wrong size: delete it while no process uses the topic",
+                file=path,
+                size=status.st_size,
             )
         if not status.st_size or not status.st_blocks:
             # on a full disk, a write to a hole in the map would kill the process (SIGBUS)
@@ -89,13 +92,13 @@ class SharedPage:
         self._cached: _Slot | None = None
         # items of 8 bytes, which readers read atomically
         self._counters = self._page[_COUNTERS_AT:_COUNTERS_END].cast("q")
-        self._counted = False
+        self._is_counter_boot_checked = False
         # a copy may be older than the page, or newer after a power loss, so the first write copies everything
         self._copy, self._is_copied = None if copy is None else copy._page, False
 
     @property
     def holder(self) -> int:
-        """The process of the last `record_holder`; it may have ended."""
+        """The id of the process that last called `record_holder`; the process may have ended."""
         return int(_HOLDER.unpack_from(self._page, _HOLDER_AT)[0])
 
     def record_holder(self, process_id: int) -> None:
@@ -106,11 +109,11 @@ class SharedPage:
         return slot.value if slot else None
 
     def write(self, value: bytes) -> None:
-        """Replace the older value by `value`, at most MAX_VALUE_BYTES. Needs the lock."""
+        """Write `value`, at most MAX_VALUE_BYTES, into the older slot. Needs the lock."""
         if len(value) > MAX_VALUE_BYTES:
             raise ValueError(f"a value of {len(value)} bytes does not fit into a slot of {MAX_VALUE_BYTES}")
         newest = self._newest()
-        number, position = (newest.number + 1, newest.other) if newest else (0, _SLOTS_AT[0])
+        number, position = (newest.number + 1, newest.other_position) if newest else (0, _SLOTS_AT[0])
         head = _NUMBERS.pack(number, len(value))
         data = head + _CRC.pack(crc32c(value, crc32c(head))) + value
         self._page[position : position + len(data)] = data
@@ -123,11 +126,11 @@ class SharedPage:
                 self._is_copied = True
 
     def add(self, *amounts: int) -> None:
-        """Add to the counters (COUNTERS), from the first. Needs the lock."""
+        """Add an amount to each of the first counters. Needs the lock."""
         counters = self._counters
-        if not self._counted and self._page[_BOOT_AT:_COUNTERS_AT] != boot_id():
+        if not self._is_counter_boot_checked and self._page[_BOOT_AT:_COUNTERS_AT] != boot_id():
             self._page[_BOOT_AT:_COUNTERS_END] = boot_id() + bytes(_COUNTERS.size)
-        self._counted = True
+        self._is_counter_boot_checked = True
         for index, amount in enumerate(amounts):
             counters[index] += amount
         if self._copy is not None:
@@ -136,35 +139,38 @@ class SharedPage:
     def _newest(self) -> _Slot | None:
         newest = self._cached
         if newest is None or not self._is_newest(newest):
-            newest = self._cached = max(_whole_slots(self._page), default=None)
+            newest = self._cached = max(_valid_slots(self._page), default=None)
         return newest
 
     def _is_newest(self, slot: _Slot) -> bool:
-        """Whether a slot is unchanged and the other slot is older; calculates no checksum."""
+        """Return whether a slot is unchanged and the other slot is older, without the cost of a checksum."""
         page = self._page
         is_same = page[slot.position : slot.position + len(slot.data)].tobytes() == slot.data
-        return is_same and _NUMBER.unpack_from(page, slot.other)[0] < slot.number and page[: len(_MAGIC)] == _MAGIC
+        return (
+            is_same
+            and _NUMBER.unpack_from(page, slot.other_position)[0] < slot.number
+            and page[: len(_MAGIC)] == _MAGIC
+        )
 
 
 class WatchedPage:
-    """The page in the file `path`, to detect changes without the lock."""
+    """Detects changes of the page in the file `path`, without the lock."""
 
     def __init__(self, path: str) -> None:
         with closed_after(_open_to_watch(path)) as file:
             if os.fstat(file).st_size != PAGE_BYTES:
-                raise StorageError("the lock file has the wrong size", file=path)
+                raise StorageError("the lock file has the wrong size", file=path, size=os.fstat(file).st_size)
             # without the head and the counters, which are not part of the value
             self._slots = map_shared(file, PAGE_BYTES, writable=False)[_SLOTS_AT[0] : _BOOT_AT]
-        self._last = b""
+        self._last_value = b""
 
     def changed(self) -> bool:
         """Return whether a byte of the value changed since the last call; True at the first call."""
-        now = self._slots.tobytes()
-        changed, self._last = now != self._last, now
-        return changed
+        last_value, self._last_value = self._last_value, self._slots.tobytes()
+        return self._last_value != last_value
 
 
-def copy_of(path: str) -> str:
+def copy_path(path: str) -> str:
     return path + paths.PAGE_COPY
 
 
@@ -173,13 +179,13 @@ def open_page(path: str) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except PermissionError:
-        return os.open(copy_of(path), os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(copy_path(path), os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _open_to_watch(path: str) -> int:
     # overlayfs (containers) copies an image's file at the first open for writes: an earlier map shows the old file
     try:
-        return os.open(path, _OPEN)
+        return os.open(path, _OPEN_FLAGS)
     except FileNotFoundError:
         raise
     except OSError:
@@ -187,21 +193,21 @@ def _open_to_watch(path: str) -> int:
 
 
 def read_newest(read: Callable[[], bytes]) -> bytes | None:
-    """Return the newest valid value of a page; reads again if a slot is torn, which may be the newer slot."""
-    slots = _whole_slots(read())
+    """Return the newest valid value of a page. Reads again if a slot is torn, since it may be the newer slot."""
+    slots = _valid_slots(read())
     if len(slots) < len(_SLOTS_AT):
-        slots += _whole_slots(read())
+        slots += _valid_slots(read())
     return max(slots).value if slots else None
 
 
 def counters_of(page: bytes) -> tuple[int, ...]:
     """Return the counters in a page; zeros if nothing was counted since the boot."""
     if len(page) < PAGE_BYTES or page[_BOOT_AT:_COUNTERS_AT] != boot_id():
-        return (0,) * COUNTERS
+        return (0,) * COUNTER_COUNT
     return _COUNTERS.unpack_from(page, _COUNTERS_AT)
 
 
-def _whole_slots(page: bytes | memoryview) -> list[_Slot]:
+def _valid_slots(page: bytes | memoryview) -> list[_Slot]:
     if page[: len(_MAGIC)] != _MAGIC or len(page) < PAGE_BYTES:
         return []
     return [slot for slot in (_slot(page, position) for position in _SLOTS_AT) if slot is not None]
@@ -233,10 +239,10 @@ def boot_id() -> bytes:
 # So a child closes its copies, and opens its own files. A file that was opened while another thread forked is opened
 # again, since the child may have an unknown copy.
 #
-# A lost descriptor, to which no object refers (an interrupt came between the open and the assignment), would hold the
-# lock for the lifetime of the process. So a file is opened under a separate lock, and the locked descriptor is
-# unlocked even after another was opened. If a descriptor is lost after all, a thread that waits for the lock finds
-# the descriptor, unlocks it and logs an error.
+# If an interrupt comes between an open and its assignment, no object refers to the descriptor. This lost descriptor
+# would hold the lock for the lifetime of the process. So `_opening_lock` guards the opening, and `release` unlocks
+# the descriptor that was locked, even if the file was opened again. If a descriptor is lost after all, a thread that
+# waits for the lock finds the descriptor, unlocks it and logs an error.
 #
 # A process that can open a file, even for reading, can `flock` it. So users that may not write the file must not read
 # it.
@@ -250,13 +256,13 @@ _LONG_S = 1.0
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 20e-6, 2e-3
 
 #: Links are not followed: they may lead to another user's file, whose mode would change, or to a missing file.
-_OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+_OPEN_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
-#: Weak references to all locks of this process; copying the set is atomic.
+#: Weak references to all locks of this process. Copying a set is atomic in CPython, so no lock guards it.
 _locks: set[weakref.ref[FileLock]] = set()
 #: How often this process started to fork.
 _forks = 0
-#: How many forks made this process from the first one: a child's number is its parent's plus one.
+#: The number of forks between the first process and this process.
 _generation = 0
 
 
@@ -273,15 +279,15 @@ class FileLock:
     ) -> None:
         self.path, self._timeout_s = path, timeout_s
         self._sleep, self._monotonic = sleep, monotonic
-        # the first excludes threads; the second is held briefly, while the file is opened or closed
+        # the first excludes other threads; the second is held briefly, while the file is opened or closed
         self._thread_lock, self._opening_lock = threading.Lock(), threading.Lock()
-        # `_locked` is the descriptor that a thread locks, set from before the lock until after the unlock
-        self._file = self._locked = -1
+        # descriptors, or -1: the open file, and the file that a thread locks (set before the lock is acquired)
+        self._file = self._locked_file = -1
         self._is_held = False
         self._page: SharedPage | None = None
-        # when the lock was first and last found held by another
-        self._refused_s: float | None = None
-        self._checked_s, self._is_logged = 0.0, False
+        # when this process last began to find the lock held by another holder, and when it last found it held
+        self._first_refusal_s: float | None = None
+        self._last_refusal_s, self._is_logged = 0.0, False
         _locks.add(weakref.ref(self, _locks.discard))
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
@@ -301,10 +307,10 @@ class FileLock:
         end = self._monotonic() + timeout_s
         acquired: list[bool] = []
         try:
-            # in one step of the interpreter: an interrupt comes before or after both
+            # acquires and appends in one step of the interpreter: no interrupt comes between the two
             acquired.extend(map(self._thread_lock.acquire, (True,), (max(timeout_s, 0),)))
             if not acquired[0]:
-                # the thread inside may be waiting for another process
+                # the thread that holds `_thread_lock` may itself be waiting for another process
                 raise _held_by([os.getpid()] if self._is_held else self._holders(), timeout_s, self.path)
             page = self._locked_page(end, timeout_s)
             page.record_holder(os.getpid())
@@ -315,7 +321,7 @@ class FileLock:
         return page
 
     def release(self) -> None:
-        file, self._locked, self._is_held = self._locked, -1, False
+        file, self._locked_file, self._is_held = self._locked_file, -1, False
         try:
             if file >= 0:
                 fcntl.flock(file, fcntl.LOCK_UN)
@@ -324,48 +330,48 @@ class FileLock:
             self._thread_lock.release()
 
     def is_free(self) -> bool:
-        """Return whether the lock was just free. Raises StorageError."""
+        """Return whether the lock was free at the time of the call. Raises StorageError."""
         acquired: list[bool] = []
         try:
             acquired.extend(map(self._thread_lock.acquire, (False,)))
             if not acquired[0]:
-                self._check_holder(self._monotonic())
+                self._watch_holder(self._monotonic())
                 return False
             if self._page is None:
                 self._open()
-            self._locked = self._file
-            return self._try_lock() or self._check_holder(self._monotonic())
+            self._locked_file = self._file
+            return self._try_lock() or self._watch_holder(self._monotonic())
         finally:
             if any(acquired):
                 self.release()
 
-    def alone(self) -> AbstractContextManager[object]:
-        """Keep the other threads of this process from the lock in the block, but no other process."""
+    def excluding_threads(self) -> AbstractContextManager[object]:
+        """Exclude the other threads of this process in the block, but not other processes."""
         return self._thread_lock
 
     def close(self) -> None:
-        with self.alone():
-            self.forget()
+        with self.excluding_threads():
+            self.close_file()
 
-    def forget(self) -> None:
-        """Close the file, for a caller that holds the lock, or is `alone`."""
+    def close_file(self) -> None:
+        """Close the file. The caller holds the lock, or is inside `excluding_threads`."""
         with self._opening_lock:
-            file, self._file, self._page, self._locked = self._file, -1, None, -1
+            file, self._file, self._page, self._locked_file = self._file, -1, None, -1
             if file >= 0:
                 os.close(file)
 
-    def renew(self) -> None:
-        """Reset the lock in a forked child, even if the parent holds it."""
+    def reset_in_child(self) -> None:
+        """Free the lock, even if the parent holds it, and close the file."""
         self._thread_lock, self._opening_lock, self._is_held = threading.Lock(), threading.Lock(), False
-        self.forget()
+        self.close_file()
 
     def _open(self) -> SharedPage:
         with self._opening_lock, failing_as("open the lock", self.path):
             while self._page is None:
                 forks = _forks
                 make_folders(os.path.dirname(self.path))
-                # if the file is removed before `_mapped` opens it again, `_locked_page` detects that this one has no
-                # links, and opens the new file
+                # another process may remove the file here: then `file` has no links, and `_locked_page` opens
+                # the new file
                 file = open_lock(self.path)
                 try:
                     page = self._mapped()
@@ -376,7 +382,7 @@ class FileLock:
                 if forks == _forks:
                     self._page = page
                 else:
-                    # a child may have a copy of the descriptor, and would share the lock
+                    # a child that was forked since may have a copy of the descriptor, and would share the lock
                     self._file = -1
                     os.close(file)
             return self._page
@@ -386,29 +392,29 @@ class FileLock:
         # locked file the child would hold the lock
         with (
             closed_after(open_lock(self.path)) as mapped,
-            closed_after(os.open(copy_of(self.path), _OPEN | os.O_CREAT, 0o666)) as copy,
+            closed_after(os.open(copy_path(self.path), _OPEN_FLAGS | os.O_CREAT, 0o666)) as copy,
         ):
             # all users that may append can write the copy, regardless of its creator's umask
-            _have_mode(copy, _mode_of(copy) | _mode_of(mapped))
+            _set_mode_if_owner(copy, _mode_of(copy) | _mode_of(mapped))
             return SharedPage(mapped, self.path, SharedPage(copy, self.path))
 
     def _locked_page(self, end: float, timeout_s: float) -> SharedPage:
         while True:
             page = self.page
-            self._locked = self._file
+            self._locked_file = self._file
             self._lock(end, timeout_s)
             if os.fstat(self._file).st_nlink > 0:
                 return page
             # the file was removed: other processes lock a new one
             self._is_held = False
-            self.forget()
+            self.close_file()
 
     def _lock(self, end: float, timeout_s: float) -> None:
         pause_s = _SHORTEST_PAUSE_S
         while True:
             if self._try_lock():
                 return
-            if self._check_holder(now := self._monotonic()):
+            if self._watch_holder(now := self._monotonic()):
                 continue
             if now >= end:
                 raise _held_by(self._holders(), timeout_s, self.path)
@@ -422,20 +428,20 @@ class FileLock:
             return False
         except OSError as error:
             raise StorageError(f"cannot lock: {error.strerror}", file=self.path) from error
-        self._is_held, self._refused_s = True, None
+        self._is_held, self._first_refusal_s = True, None
         return True
 
-    def _check_holder(self, now: float) -> bool:
-        """Log once if the lock is held for long; True if a lost descriptor held it, which is now unlocked."""
-        if self._refused_s is None or now - self._checked_s > _LONG_S:
-            self._refused_s, self._is_logged = now, False
-        self._checked_s = now
-        if self._is_logged or now - self._refused_s < _LONG_S:
+    def _watch_holder(self, now: float) -> bool:
+        """Log once if the lock is held for long. Returns True if this unlocked a lost descriptor that held it."""
+        if self._first_refusal_s is None or now - self._last_refusal_s > _LONG_S:
+            self._first_refusal_s, self._is_logged = now, False
+        self._last_refusal_s = now
+        if self._is_logged or now - self._first_refusal_s < _LONG_S:
             return False
         self._is_logged = True
         holders = self._holders()
         if os.getpid() in holders and _unlock_lost(self._file):
-            _log.error("this process held a lock without a thread inside; unlocked it: %s", self.path)
+            _log.error("this process held a lock that none of its threads uses; unlocked it: %s", self.path)
             return True
         _log.warning("%s", _held_by(holders, _LONG_S, self.path))
         return False
@@ -451,7 +457,7 @@ def open_lock(path: str) -> int:
     """Open a lock's file, created if missing; only users that may write the file may open it."""
     while True:
         try:
-            file = os.open(path, _OPEN)
+            file = os.open(path, _OPEN_FLAGS)
         except FileNotFoundError:
             _create_lock_file(path)
             continue
@@ -462,7 +468,7 @@ def open_lock(path: str) -> int:
 def _create_lock_file(path: str) -> None:
     # the file must have its final mode before it has its name
     temporary = os.path.join(os.path.dirname(path), paths.temporary_file(uuid.uuid4().hex))
-    file = os.open(temporary, _OPEN | os.O_CREAT | os.O_EXCL, 0o622)
+    file = os.open(temporary, _OPEN_FLAGS | os.O_CREAT | os.O_EXCL, 0o622)
     try:
         _keep_readers_out(file)
         with suppress(FileExistsError):
@@ -475,14 +481,14 @@ def _create_lock_file(path: str) -> None:
 def _keep_readers_out(file: int) -> None:
     """Let the classes of users that may write a file also read it, and no other class."""
     writers = _mode_of(file) & 0o022
-    _have_mode(file, 0o600 | writers | writers << 1)
+    _set_mode_if_owner(file, 0o600 | writers | writers << 1)
 
 
 def _mode_of(file: int) -> int:
     return stat.S_IMODE(os.fstat(file).st_mode)
 
 
-def _have_mode(file: int, mode: int) -> None:
+def _set_mode_if_owner(file: int, mode: int) -> None:
     status = os.fstat(file)
     if stat.S_IMODE(status.st_mode) != mode and os.geteuid() in (0, status.st_uid):
         # some mounts have no modes, or root may not change them: an append must not fail for this reason
@@ -504,7 +510,7 @@ class LockGuard:
         return page
 
     def __exit__(self, *error: object) -> None:
-        # a child that was forked in the block does not hold the lock, which another of its threads may hold
+        # a child that was forked in the block does not hold the lock, and must not release it for its other threads
         if self._generation == _generation:
             self._lock.release()
 
@@ -517,7 +523,9 @@ def _held_by(holders: list[int], timeout_s: float, path: str) -> LockHeldError:
 
 
 def _holder_name(holders: list[int]) -> str:
-    return f"process {holders[0]}" if holders else "an invisible process"
+    return (
+        f"process {holders[0]}" if holders else "a process that /proc/locks does not show (as in another container)"
+    )
 
 
 def _advice(holders: list[int]) -> str:
@@ -529,24 +537,23 @@ def _advice(holders: list[int]) -> str:
 
 
 def _holders_of(file: int) -> list[int]:
-    """The processes that hold the `flock` of an open file, as far as the system reports them."""
+    """Return the ids of the processes that hold the `flock` of an open file, as far as the system shows them."""
     status = os.fstat(file)
-    exact = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    holders = []
+    device_and_inode = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    exact_pids, same_inode_pids = list[int](), list[int]()
     with suppress(OSError, ValueError), open("/proc/locks", encoding="ascii") as locks:
         for line in locks:
             # "1: FLOCK ADVISORY WRITE <pid> <device>:<inode> 0 EOF"; a waiting process has "->" after the number
             fields = line.split()
             if fields[1] == "FLOCK" and fields[5].endswith(f":{status.st_ino}"):
                 # some file systems have another device here than in `stat`
-                holders.append((fields[5] != exact, int(fields[4])))
-    # the holders on the exact device, if any; else all with the same inode
-    has_other_device = min(holders, default=(False, 0))[0]
-    return [process for differs, process in sorted(holders) if differs == has_other_device and process > 0]
+                (exact_pids if fields[5] == device_and_inode else same_inode_pids).append(int(fields[4]))
+    # 0 and -1 stand for unknown processes
+    return sorted(pid for pid in exact_pids or same_inode_pids if pid > 0)
 
 
 def _unlock_lost(file: int) -> int:
-    """Unlock the lost descriptors that hold the lock of the file's inode; returns their number."""
+    """Unlock the lost descriptors that hold the lock of the open file `file`; returns their number."""
     try:
         count, status = 0, os.fstat(file)
     except OSError:
@@ -584,21 +591,21 @@ def _note_fork() -> None:
     _forks += 1
 
 
-def _renew_all() -> None:
+def _reset_all() -> None:
     global _generation
     _generation += 1
     for reference in tuple(_locks):
         lock = reference()
         if lock is not None:
-            lock.renew()
+            lock.reset_in_child()
 
 
-os.register_at_fork(before=_note_fork, after_in_child=_renew_all)
+os.register_at_fork(before=_note_fork, after_in_child=_reset_all)
 
 
 @contextmanager
 def flocked(path: str, timeout_s: float = TIMEOUT_S) -> Iterator[int]:
-    """Hold the lock of a file without a page, which must never be removed; yields its descriptor."""
+    """Hold the lock of the file `path` in a block; yields its descriptor. Nobody may ever remove the file."""
     with failing_as("open the lock", path):
         file = open_lock(path)
     try:
@@ -627,6 +634,6 @@ def _lock_without_page(file: int, path: str, timeout_s: float) -> None:
 
 
 def ensure_lock_file(path: str) -> None:
-    """Create the file of a lock if missing, so that a full disk cannot prevent its creation later."""
-    with failing_as("make the lock", path):
+    """Create a lock's file if missing, so that a full disk cannot prevent it later."""
+    with failing_as("create the lock", path):
         os.close(open_lock(path))

@@ -1,4 +1,4 @@
-"""The fsspec clients of object stores: their options, their errors, and which of their servers have answered."""
+"""The fsspec clients of object stores: their options, their errors, and what this process knows of their servers."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from distlog.core.storage.parallel import PARALLEL_REQUESTS, process_lock
 
 #: The secrets within a connection string of Azure.
 _SECRET_PARTS = ("AccountKey=", "SharedAccessSignature=")
-_OBJECT = '{"region_name": "eu-west-1"}'
-_ENVIRONMENT = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
+_JSON_EXAMPLE = '{"region_name": "eu-west-1"}'
+_ENVIRONMENT_PREFIXES = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
 
 
 class StorageOptions(dict[str, Any]):
-    """The options of a client, whose values `repr` hides; strings may be "true", "false" or JSON objects."""
+    """The options of a client. `repr` hides their values. Strings may be "true", "false" or JSON objects."""
 
     def __repr__(self) -> str:
         return f"StorageOptions({', '.join(f'{name}=***' for name in self)})"
 
     def settings(self) -> dict[str, Any]:
-        """The arguments of the client. Raises InvalidConfigError for an option that must be a JSON object."""
-        return {name: _typed(name, value) for name, value in self.items()}
+        """Return the arguments of the client. Raises InvalidConfigError for an option that must be a JSON object."""
+        return {name: _value_of(name, value) for name, value in self.items()}
 
     def masked(self, text: str) -> str:
-        """Replace every value in `text` that may be a secret by `***`."""
-        for value in _strings([*self.values(), *environment().values()]):
+        """Return `text` with `***` for every value that may be a secret."""
+        for value in _texts_of([*self.values(), *environment().values()]):
             text = text.replace(value, "***")
         return text
 
 
-def _typed(name: str, value: Any) -> Any:
+def _value_of(name: str, value: Any) -> Any:
     if isinstance(value, str) and value.startswith("{"):
         with suppress(ValueError):
             return json.loads(value)
@@ -55,15 +55,15 @@ def _typed(name: str, value: Any) -> Any:
         value = {"true": True, "false": False}.get(value.lower(), value)
     # the error must not have the value, which may be a secret
     if name.endswith("_kwargs") and not isinstance(value, Mapping | None):
-        raise InvalidConfigError(f"the storage option {name} must be a JSON object, as in {_OBJECT}")
+        raise InvalidConfigError(f"the storage option {name} must be a JSON object, as in {_JSON_EXAMPLE}")
     return value
 
 
-def _strings(values: Iterable[Any]) -> list[str]:
+def _texts_of(values: Iterable[Any]) -> list[str]:
     strings = []
     for value in values:
         if isinstance(value, Mapping):
-            strings += _strings(value.values())
+            strings += _texts_of(value.values())
         elif isinstance(value, str) and len(value) > 3:
             strings.append(value)
             strings += [part.partition("=")[2] for part in value.split(";") if part.startswith(_SECRET_PARTS)]
@@ -71,17 +71,17 @@ def _strings(values: Iterable[Any]) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    return {name: os.environ[name] for name in os.environ if name.startswith(_ENVIRONMENT)}
+    return {name: os.environ[name] for name in os.environ if name.startswith(_ENVIRONMENT_PREFIXES)}
 
 
-# The store's time, from its replies (the Date of HTTP), shows how long a process was paused. This machine's clocks
-# don't: the wall clock may be set, and the monotonic clock stops while the machine sleeps.
+# The times of the store's replies (HTTP's Date) show how long a process was paused. This machine's clocks don't: the
+# wall clock may be set, and the monotonic clock stops while the machine sleeps.
 
 #: Receives the times of the replies to the requests of a context, in ms since 1970.
 REPLY_TIMES: ContextVar[list[int] | None] = ContextVar("REPLY_TIMES", default=None)
 
 
-def note_reply(client: Any, date: str | None) -> None:
+def record_reply(client: Any, date: str | None) -> None:
     """Record the Date of a reply to `client`; a missing or bad Date is ignored."""
     try:
         time_ms = _date_ms(date or "")
@@ -95,24 +95,25 @@ def note_reply(client: Any, date: str | None) -> None:
 
 @lru_cache(64)
 def _date_ms(date: str) -> int:
-    """A Date in ms since 1970; cached, since the replies of a second have the same."""
+    """Return a Date in ms since 1970; cached, since all replies in a second have the same Date."""
     return int(parsedate_to_datetime(date).timestamp() * 1000)
 
 
 def replied_ms(client: Any) -> int:
+    """Return the newest time of a reply to `client`; 0 if unknown."""
     return int(getattr(client, "distlog_replied_ms", 0))
 
 
-def _note_replies(protocol: str, client: Any) -> None:
+def _record_replies(protocol: str, client: Any) -> None:
     """Make a new client record the times of its replies, if it supports that."""
     with suppress(AttributeError):
         if protocol == "s3":
-            client._call_s3 = _noted_calls(client, client._call_s3)
+            client._call_s3 = _recording_call(client, client._call_s3)
         elif protocol == "gs":
             from aiohttp import TraceConfig
 
             async def note(session: Any, context: Any, params: Any) -> None:
-                note_reply(client, params.response.headers.get("Date"))
+                record_reply(client, params.response.headers.get("Date"))
 
             config = TraceConfig()
             config.on_request_end.append(note)
@@ -120,23 +121,23 @@ def _note_replies(protocol: str, client: Any) -> None:
         elif protocol in _AZURE:
             for policy in client.service_client._pipeline._impl_policies:
                 if hasattr(policy, "_response_callback"):
-                    policy._response_callback = lambda response: note_reply(
+                    policy._response_callback = lambda response: record_reply(
                         client, response.http_response.headers.get("Date")
                     )
 
 
-def _noted_calls(client: Any, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    async def noted(*arguments: Any, **named: Any) -> Any:
+def _recording_call(client: Any, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    async def recording(*arguments: Any, **named: Any) -> Any:
         try:
             reply = await call(*arguments, **named)
         except Exception as error:
-            # "missing" and "exists" are replies too
-            note_reply(client, _s3_date(getattr(error, "response", getattr(error.__cause__, "response", None))))
+            # an error such as "missing" or "exists" is a reply too
+            record_reply(client, _s3_date(getattr(error, "response", getattr(error.__cause__, "response", None))))
             raise
-        note_reply(client, _s3_date(reply))
+        record_reply(client, _s3_date(reply))
         return reply
 
-    return noted
+    return recording
 
 
 def _s3_date(reply: Any) -> str | None:
@@ -149,19 +150,19 @@ def _s3_date(reply: Any) -> str | None:
 # sockets and the descriptors of the event loop.
 MAX_CLIENTS = 16
 
-# Only `storage.backend` retries: retries in several layers would take minutes.
+# Clients don't retry, since `storage.backend` does: retries in several layers would take minutes.
 _S3_CONFIG = {
     "connect_timeout": 5,
     "read_timeout": 20,
     "retries": {"total_max_attempts": 1},
     "max_pool_connections": 2 * PARALLEL_REQUESTS,
 }
-#: This variable makes gcsfs query the kind of a bucket.
-_KINDS_OF_BUCKETS = "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"
+#: The environment variable that makes gcsfs query the kind of a bucket.
+_GCSFS_BUCKET_KINDS = "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"
 _AZURE = ("abfs", "abfss", "az")
 _AZURE_SETTINGS = {"connection_timeout": 5, "read_timeout": 20}
-_INSTALL = {"s3": "s3", "gs": "gcs", **dict.fromkeys(_AZURE, "azure")}
-#: Names of other tools for options of s3fs.
+_EXTRAS = {"s3": "s3", "gs": "gcs", **dict.fromkeys(_AZURE, "azure")}
+#: The option of s3fs for names that other tools use.
 _S3_NAMES = {
     **dict.fromkeys(("access_key", "access_key_id", "aws_access_key_id"), "key"),
     **dict.fromkeys(("secret_key", "secret_access_key", "aws_secret_access_key"), "secret"),
@@ -169,7 +170,7 @@ _S3_NAMES = {
     **dict.fromkeys(("region", "region_name", "aws_region"), 'client_kwargs={"region_name": ...}'),
 }
 #: Options of s3fs that are not its arguments: of its cache of listings, and of botocore's session.
-_S3_LIBRARY = frozenset(
+_S3_OTHER_OPTIONS = frozenset(
     {
         *("skip_instance_cache", "use_listings_cache", "listings_expiry_time", "max_paths"),
         *("profile", "session_vars", "event_hooks", "include_builtin_handlers"),
@@ -178,20 +179,20 @@ _S3_LIBRARY = frozenset(
 
 
 @dataclass(slots=True)
-class Proof:
-    """Whether conditional puts of a bucket are proven to work, if `is_held`; `lock` is for the probe."""
+class PutProof:
+    """Whether conditional puts are proven to work in a bucket. `lock` is held during the probe."""
 
-    is_held: bool = False
+    is_proven: bool = False
     lock: AbstractContextManager[object] = field(default_factory=process_lock)
 
 
 @dataclass(slots=True)
 class KnownClient:
-    """A client of fsspec, whether its server has answered once, and the proofs of its buckets."""
+    """An fsspec client, whether its server has answered once, and by bucket the proof of its conditional puts."""
 
     client: Any
     has_answered: bool = False
-    proofs: dict[str, Proof] = field(default_factory=dict)
+    proofs: dict[str, PutProof] = field(default_factory=dict)
 
 
 #: The clients, by process and by a hash of their settings.
@@ -199,6 +200,8 @@ _CLIENTS: dict[tuple[int, str], KnownClient] = {}
 
 
 class ClientSource:
+    """Returns the current process's client for a protocol and its options."""
+
     def __init__(self, protocol: str, options: StorageOptions) -> None:
         self._protocol, self._options = protocol, options
         # a hash of all settings of a client, including the credentials in the environment
@@ -210,10 +213,10 @@ class ClientSource:
         key = (os.getpid(), self._key)
         client = _CLIENTS.get(key)
         if client is None:
-            # rotating credentials make many: drop this process's oldest clients, never a parent's
-            clients = [old for old in list(_CLIENTS) if old[0] == key[0]]
-            for old in clients[: 1 - MAX_CLIENTS]:
-                _CLIENTS.pop(old, None)
+            # rotating credentials make many clients: drop this process's oldest ones, never a parent's
+            own_keys = [client_key for client_key in list(_CLIENTS) if client_key[0] == key[0]]
+            for oldest_key in own_keys[: 1 - MAX_CLIENTS]:
+                _CLIENTS.pop(oldest_key, None)
             client = _CLIENTS.setdefault(key, KnownClient(_connect(self._protocol, self._options)))
         return client
 
@@ -232,17 +235,15 @@ def _connect(protocol: str, options: StorageOptions) -> Any:
         settings["config_kwargs"] = {**_S3_CONFIG, **settings.get("config_kwargs", {})}
     elif protocol in _AZURE:
         settings = {**_AZURE_SETTINGS, **settings}
-    kind_of_client = _class_of(protocol)
-    if kind_of_client is not None:
-        _check_options(protocol, kind_of_client, settings)
+    client_class = _class_of(protocol)
+    if client_class is not None:
+        _check_options(protocol, client_class, settings)
     try:
         client = (
-            kind_of_client(**settings)
-            if kind_of_client and protocol == "gs"
-            else fsspec.filesystem(protocol, **settings)
+            client_class(**settings) if client_class and protocol == "gs" else fsspec.filesystem(protocol, **settings)
         )
     except ImportError:
-        name = _INSTALL.get(protocol)
+        name = _EXTRAS.get(protocol)
         hint = f"pip install {extra(name)}" if name else f"install the fsspec package for {protocol}"
         raise StorageError(f"no client for {protocol}:// is installed: {hint}") from None
     except (TypeError, ValueError, LookupError) as error:
@@ -259,22 +260,22 @@ def _connect(protocol: str, options: StorageOptions) -> Any:
             "HADOOP_HOME or ARROW_LIBHDFS_DIR"
         ) from None
     _stop_retries(protocol, client)
-    _note_replies(protocol, client)
+    _record_replies(protocol, client)
     return client
 
 
 def _class_of(protocol: str) -> Any:
-    """The class of the clients of a protocol, or None; making a client raises the error."""
+    """Return the class of a protocol's clients, or None: then the creation of a client raises the error."""
     from fsspec import get_filesystem_class
 
     try:
-        kind_of_client: Any = get_filesystem_class(protocol)
+        client_class: Any = get_filesystem_class(protocol)
     except (ImportError, ValueError):
         return None
-    # gcsfs queries the kind of a bucket by gRPC, a minute long without gRPC; its base class does not
-    if protocol == "gs" and _KINDS_OF_BUCKETS not in os.environ:
-        return next((kind for kind in kind_of_client.__mro__ if kind.__module__ == "gcsfs.core"), kind_of_client)
-    return kind_of_client
+    # gcsfs queries a bucket's kind by gRPC, and tries for a minute where gRPC fails; its base class doesn't
+    if protocol == "gs" and _GCSFS_BUCKET_KINDS not in os.environ:
+        return next((kind for kind in client_class.__mro__ if kind.__module__ == "gcsfs.core"), client_class)
+    return client_class
 
 
 def _stop_retries(protocol: str, client: Any) -> None:
@@ -292,27 +293,29 @@ def _check_options(protocol: str, client: Any, settings: Mapping[str, Any]) -> N
     """Raise InvalidConfigError for missing options, and for misspelled names."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     parameters = [item for item in inspect.signature(client.__init__).parameters.values() if item.kind in kinds]
-    needed = {item.name for item in parameters if item.default is item.empty} - {"self"}
-    if missing := sorted(needed - settings.keys()):
+    required = {item.name for item in parameters if item.default is item.empty} - {"self"}
+    if missing := sorted(required - settings.keys()):
         raise InvalidConfigError(f"cannot open {protocol}://: set the storage option {' and '.join(missing)}")
     names = [item.name for item in parameters if item.name != "self"]
     # arguments of base classes are valid
     inherited = {name for kind in client.__mro__ for name in inspect.signature(kind.__init__).parameters}
-    meant = {**{name: name for name in names}, **(_S3_NAMES if protocol == "s3" else {})}
+    suggestions = {**{name: name for name in names}, **(_S3_NAMES if protocol == "s3" else {})}
     for name in [setting for setting in settings if setting not in inherited]:
-        # in a name of three letters two may be swapped
-        if close := difflib.get_close_matches(name.lower(), meant, 1, 0.66):
-            raise InvalidConfigError(f"{protocol}:// has no storage option {name!r}: did you mean {meant[close[0]]}?")
-        if protocol == "s3" and name not in _S3_LIBRARY:
+        # 0.66: a name of three letters with two letters swapped is close
+        if close := difflib.get_close_matches(name.lower(), suggestions, 1, 0.66):
+            raise InvalidConfigError(
+                f"{protocol}:// has no storage option {name!r}: did you mean {suggestions[close[0]]}?"
+            )
+        if protocol == "s3" and name not in _S3_OTHER_OPTIONS:
             raise InvalidConfigError(f"s3:// has no storage option {name!r}: it has {', '.join(names)}")
 
 
 class ClientErrors(ErrorClassifier):
-    """The errors of the fsspec client of a protocol: by the client's table, or else by their Python type."""
+    """The errors of a protocol's fsspec client: judged by the server's reply if they have one, else by their type."""
 
     def __init__(self, options: StorageOptions, protocol: str) -> None:
         self._options = options
-        self._where = _WHERE.get(protocol, "the address, the storage options, and the network")
+        self._server_settings = _SERVER_SETTINGS.get(protocol, "the address, the storage options, and the network")
 
     def kind(self, error: Exception) -> ErrorKind:
         if answer := _reply(error):
@@ -320,13 +323,13 @@ class ClientErrors(ErrorClassifier):
             return table.kind(reply)
         if isinstance(error, FileNotFoundError):
             return ErrorKind.MISSING
-        kinds = _kinds(error)
+        kinds = _class_names(error)
         if "RefreshError" in kinds:
             return ErrorKind.LAPSED
         is_refused = (
-            isinstance(error, _WRONG_CALL)
-            or bool(kinds & _NO_CREDENTIALS)
-            or ("BotoCoreError" in kinds and not kinds & _LOST_CONNECTION)
+            isinstance(error, _CALL_ERRORS)
+            or bool(kinds & _NO_CREDENTIALS_ERRORS)
+            or ("BotoCoreError" in kinds and not kinds & _LOST_CONNECTION_ERRORS)
         )
         return ErrorKind.REFUSED if is_refused else ErrorKind.UNCLEAR
 
@@ -341,7 +344,7 @@ class ClientErrors(ErrorClassifier):
         return failure
 
     def describe(self, error: Exception) -> str:
-        """The server's reply, the remedy, or the error's type; without the values of options."""
+        """Return the server's reply, the remedy, or the error's type; without the values of options."""
         if answer := _reply(error):
             table, reply = answer
             cause = table.cause(reply)
@@ -349,15 +352,15 @@ class ClientErrors(ErrorClassifier):
             return f"{reply.code} (HTTP {reply.status}): {self._options.masked(reply.words[:300])}{hint}"
         if isinstance(error, FileNotFoundError):
             return _NO_BUCKET
-        if advice := _advice(error, self._where):
+        if advice := _advice(error, self._server_settings):
             return advice
-        words = f": {self._options.masked(str(error))}" if isinstance(error, _WRONG_CALL) else ""
+        words = f": {self._options.masked(str(error))}" if isinstance(error, _CALL_ERRORS) else ""
         return type(error).__name__ + words
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A server's reply: the HTTP status, its own code, and its text, which may have a secret."""
+    """A server's reply: the HTTP status, the store's error code, and the text, which may have a secret."""
 
     status: int
     code: str
@@ -366,7 +369,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class ClientTable:
-    """The meanings of a client's errors; a code takes precedence over its status."""
+    """The meanings of a store's replies to one client. Its error code takes precedence over the HTTP status."""
 
     name: str
     reply: Callable[[BaseException], Reply | None]
@@ -379,8 +382,8 @@ class ClientTable:
         return kind or (ErrorKind.REFUSED if 300 <= reply.status < 500 else ErrorKind.UNCLEAR)
 
     def cause(self, reply: Reply) -> str | None:
-        """The cause and the remedy, by the reply's code, or else its status."""
-        # Google's store; gcsfs sends no credentials where it finds none
+        """Return the cause and the remedy, by the reply's code, or else its status."""
+        # Google's text: gcsfs sends no credentials if it finds none
         if reply.words.startswith("Anonymous caller does not have"):
             return f"no credentials were sent: {_GOOGLE_LOGIN}"
         return self.causes.get(reply.code) or self.causes.get(reply.status)
@@ -398,23 +401,23 @@ def _reply_of_s3fs(error: BaseException) -> Reply | None:
 def _reply_of_gcsfs(error: BaseException) -> Reply | None:
     code = str(getattr(error, "code", None)) if type(error).__name__ == "HttpError" else ""
     if code.isdecimal():
-        return Reply(int(code), _phrase(int(code)), str(getattr(error, "message", "")))
+        return Reply(int(code), _status_phrase(int(code)), str(getattr(error, "message", "")))
     # a 403 is only recognizable by its text
     if type(error) is OSError and error.errno is None and str(error).startswith("Forbidden: "):
-        return Reply(403, _phrase(403), str(error).partition("\n")[2])
+        return Reply(403, _status_phrase(403), str(error).partition("\n")[2])
     return None
 
 
 def _reply_of_adlfs(error: BaseException) -> Reply | None:
     status = getattr(error, "status_code", None)
-    if not isinstance(status, int) or "HttpResponseError" not in _kinds(error):
+    if not isinstance(status, int) or "HttpResponseError" not in _class_names(error):
         return None
     code = getattr(error, "error_code", None)
     words = str(getattr(error, "message", "")).partition("\n")[0]
-    return Reply(status, str(getattr(code, "value", code) or _phrase(status)), words)
+    return Reply(status, str(getattr(code, "value", code) or _status_phrase(status)), words)
 
 
-def _phrase(status: int) -> str:
+def _status_phrase(status: int) -> str:
     return next((member.phrase for member in HTTPStatus if member == status), "Error")
 
 
@@ -460,7 +463,7 @@ S3FS = ClientTable(
         **dict.fromkeys(("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"), _S3_EXPIRED),
         **dict.fromkeys(
             ("InvalidToken", "InvalidClientTokenId", "UnrecognizedClientException"),
-            "the session token is wrong or of other credentials: get new ones, or unset AWS_SESSION_TOKEN",
+            "the session token is wrong, or belongs to other credentials: get new ones, or unset AWS_SESSION_TOKEN",
         ),
         "InvalidAccessKeyId": "the store does not know this access key: check the key and the endpoint",
         "SignatureDoesNotMatch": "the secret does not match the access key: check both",
@@ -484,7 +487,7 @@ ADLFS = ClientTable(
     {
         "ContainerNotFound": ErrorKind.REFUSED,
         "BlobArchived": ErrorKind.REFUSED,
-        # an expired signature in the address has the same code as a wrong key
+        # the code of an expired SAS, and of a wrong key
         "AuthenticationFailed": ErrorKind.LAPSED,
         "OperationTimedOut": ErrorKind.UNCLEAR,
     },
@@ -499,26 +502,34 @@ ADLFS = ClientTable(
 )
 TABLES = (S3FS, GCSFS, ADLFS)
 
-_WRONG_CALL = (TypeError, ValueError, LookupError, ImportError, NotImplementedError, PermissionError, StorageError)
-_LOST_CONNECTION = {"HTTPClientError", "ConnectionError", "IncompleteReadError"}
-_NO_CREDENTIALS = {
+_CALL_ERRORS = (
+    TypeError,
+    ValueError,
+    LookupError,
+    ImportError,
+    NotImplementedError,
+    PermissionError,
+    StorageError,
+)
+_LOST_CONNECTION_ERRORS = {"HTTPClientError", "ConnectionError", "IncompleteReadError"}
+_NO_CREDENTIALS_ERRORS = {
     "NoCredentialsError",
     "PartialCredentialsError",
     "CredentialRetrievalError",
     "ProfileNotFound",
     "DefaultCredentialsError",
-    # of Azure, without a reply: no credentials were found
+    # Azure's, if it has no reply
     "ClientAuthenticationError",
 }
-_CREDENTIALS = (
+_NO_CREDENTIALS_ADVICE = (
     "no credentials were found: set the storage options key and secret, or AWS_ACCESS_KEY_ID and "
     "AWS_SECRET_ACCESS_KEY, or anon=true for a public bucket (for gs:// the option token, for abfs:// account_name "
     "and account_key)"
 )
-#: botocore's, before a request is sent.
-_RUN_OUT = {"SSOError", "TokenRetrievalError"}
+#: botocore's errors before a request is sent.
+_EXPIRED_LOGIN = {"SSOError", "TokenRetrievalError"}
 #: The settings that locate the server of a client, for the error that it cannot be reached.
-_WHERE = {
+_SERVER_SETTINGS = {
     "s3": "the storage option endpoint_url or AWS_ENDPOINT_URL, the region, and the network",
     "gs": "the storage option endpoint_url or STORAGE_EMULATOR_HOST, if one is set, and the network",
     **dict.fromkeys(
@@ -528,25 +539,25 @@ _WHERE = {
     ),
 }
 #: The cause of a client's error in plain words; the first match applies.
-_REASONS = (
+_UNREACHABLE_REASONS = (
     (socket.gaierror, "its name does not resolve"),
     (ConnectionRefusedError, "it refuses connections"),
     (ssl.SSLError, "TLS fails"),
     (TimeoutError, "no answer"),
 )
 
-#: Frequent errors without a reply; their cause may have one.
-_NO_REPLIES = (FileNotFoundError, FileExistsError, TimeoutError)
+#: Frequent errors that have no reply themselves; their cause may have one.
+_ERRORS_WITHOUT_REPLY = (FileNotFoundError, FileExistsError, TimeoutError)
 
 
-def _kinds(error: BaseException) -> set[str]:
+def _class_names(error: BaseException) -> set[str]:
     return {kind.__name__ for kind in type(error).__mro__}
 
 
 def _reply(error: BaseException) -> tuple[ClientTable, Reply] | None:
-    """The reply of the server, from the error or its cause, and the table of its client."""
+    """Return the client's table and the server's reply, from the error or its cause; None without a reply."""
     for source in (error, error.__cause__):
-        if source is None or type(source) in _NO_REPLIES:
+        if source is None or type(source) in _ERRORS_WITHOUT_REPLY:
             continue
         for table in TABLES:
             if reply := table.reply(source):
@@ -554,26 +565,26 @@ def _reply(error: BaseException) -> tuple[ClientTable, Reply] | None:
     return None
 
 
-def _advice(error: Exception, where: str) -> str | None:
-    """The fault and the remedy for an unreachable server or missing credentials."""
-    if _kinds(error) & _NO_CREDENTIALS:
-        return _CREDENTIALS
-    if "RefreshError" in _kinds(error):
+def _advice(error: Exception, server_settings: str) -> str | None:
+    """Return what is wrong, and the remedy, if the server is unreachable or credentials are missing."""
+    if _class_names(error) & _NO_CREDENTIALS_ERRORS:
+        return _NO_CREDENTIALS_ADVICE
+    if "RefreshError" in _class_names(error):
         return (
             f"the credentials of Google cannot be renewed: {_GOOGLE_LOGIN}; or this machine's clock is wrong: set it"
         )
-    if _kinds(error) & _RUN_OUT:
+    if _class_names(error) & _EXPIRED_LOGIN:
         return _S3_EXPIRED
     causes = list(_causes(error, 8))
     server = next((name for cause in causes if (name := _server(cause))), None)
     if server is None:
         return None
-    reason = next((words for kind, words in _REASONS for cause in causes if isinstance(cause, kind)), "")
-    return f"{server} cannot be reached{reason and f', {reason}'}: check {where}"
+    reason = next((words for kind, words in _UNREACHABLE_REASONS for cause in causes if isinstance(cause, kind)), "")
+    return f"{server} cannot be reached{reason and f', {reason}'}: check {server_settings}"
 
 
 def _server(error: BaseException) -> str | None:
-    """The name and port of the server that botocore or aiohttp did not reach."""
+    """Return the name and port of the server that botocore or aiohttp did not reach."""
     arguments = getattr(error, "kwargs", None)
     address = arguments.get("endpoint_url") if isinstance(arguments, Mapping) else None
     if isinstance(address, str):
@@ -582,11 +593,11 @@ def _server(error: BaseException) -> str | None:
     return f"{host}:{port}" if isinstance(host, str) and isinstance(port, int) else None
 
 
-def _causes(error: BaseException | None, most: int) -> Iterator[BaseException]:
-    """Yield an error of botocore or aiohttp and its causes, in `most` steps."""
-    while error is not None and most > 0:
+def _causes(error: BaseException | None, limit: int) -> Iterator[BaseException]:
+    """Yield an error of botocore or aiohttp and its causes, up to `limit` errors."""
+    while error is not None and limit > 0:
         yield error
-        most -= 1
+        limit -= 1
         arguments: Any = getattr(error, "kwargs", None)
         inner = arguments.get("error") if isinstance(arguments, Mapping) else getattr(error, "os_error", None)
         error = inner if isinstance(inner, BaseException) else error.__cause__ or error.__context__

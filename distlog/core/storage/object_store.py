@@ -37,7 +37,7 @@ from distlog.core.storage.object_client import (
     REPLY_TIMES,
     ClientErrors,
     ClientSource,
-    Proof,
+    PutProof,
     StorageOptions,
     replied_ms,
 )
@@ -48,22 +48,22 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-_WRITABLE = ("s3", "gs", "abfs", "abfss", "az", "memory")
+_WRITABLE_PROTOCOLS = ("s3", "gs", "abfs", "abfss", "az", "memory")
 _KEYS_PER_DELETE = 1000
-#: How often the object for the store's time is put, if another process deletes it.
-_PROBES_TRIED = 3
-#: The time at which an object was written, in the clients of S3, Google, Azure and memory.
-_MODIFIED = ("LastModified", "mtime", "updated", "last_modified", "created")
-#: The least size of a part of an upload, in bytes; an object of SINGLE_PUT_BYTES or more is uploaded in parts.
+#: How often the object that shows the store's time is put, if another process deletes it.
+_TIME_PROBES = 3
+#: The fields with the time of a listed object, by the clients of S3, Google, Azure and memory.
+_MODIFIED_FIELDS = ("LastModified", "mtime", "updated", "last_modified", "created")
+#: The default size of a part of an upload; an object of SINGLE_PUT_BYTES or more is uploaded in parts.
 PART_BYTES, SINGLE_PUT_BYTES = 8 << 20, 16 << 20
 PARTS_IN_FLIGHT = 2
-_MEMORY = process_lock()
+_MEMORY_LOCK = process_lock()
 
 T = TypeVar("T")
 
 
 class ObjectStore:
-    """The backend of URLs: it repeats requests after errors that may pass, with the client of the current process."""
+    """The backend of URLs. Retries requests after temporary errors, with the client of the current process."""
 
     def __init__(self, protocol: str, options: StorageOptions, counters: StorageCounters) -> None:
         self.protocol, self.counters = protocol, counters
@@ -75,15 +75,15 @@ class ObjectStore:
         return self._client.get().client
 
     def retried(self, action: str, path: str, call: Callable[[], T]) -> T:
-        """Return `call()`, retried after temporary failures; for a shorter time if the server never answered."""
-        timeout_s, least = backend.RETRY_TIMEOUT_S, 1
+        """Return `call()`, retried after temporary errors, for a shorter time if the server has never answered."""
+        timeout_s, min_pauses = backend.RETRY_TIMEOUT_S, 1
         if not self._client.has_answered:
-            timeout_s, least = min(timeout_s, backend.FIRST_TIMEOUT_S), 0
+            timeout_s, min_pauses = min(timeout_s, backend.FIRST_TIMEOUT_S), 0
             call = partial(self._noting_answer, call)
-        return retried(call, action, path, self._errors, Deadline(timeout_s, least=least))
+        return retried(call, action, path, self._errors, Deadline(timeout_s, min_pauses=min_pauses))
 
-    def of_bucket(self, action: str, path: str, call: Callable[[], T]) -> T:
-        """Same as `retried`, for a request that only needs the bucket."""
+    def retried_in_bucket(self, action: str, path: str, call: Callable[[], T]) -> T:
+        """Same as `retried`, for a request that needs only the bucket: a missing one is not FileNotFoundError."""
         try:
             return self.retried(action, path, call)
         except FileNotFoundError as error:
@@ -113,14 +113,15 @@ class ObjectStore:
         return self.retried("stat", path, lambda: self._head(path))
 
     def put(self, path: str, data: bytes | bytearray) -> None:
-        self.of_bucket("put", path, lambda: self._put(path, data))
+        self.retried_in_bucket("put", path, lambda: self._put(path, data))
 
     def _put_if_absent(self, path: str, data: bytes, timeout_s: float, put_time: PutTime) -> bytes:
-        tries: list[list[int]] = []
+        # by attempt
+        reply_times: list[list[int]] = []
 
         def create() -> bytes:
-            tries.append([])
-            context = REPLY_TIMES.set(tries[-1])
+            reply_times.append([])
+            context = REPLY_TIMES.set(reply_times[-1])
             try:
                 return self._create(path, data)
             finally:
@@ -129,8 +130,8 @@ class ObjectStore:
         stored = resolve_put(
             create, lambda: self._get(path, 0, MAX_CONDITIONAL_BYTES + 1), path, self._errors, Deadline(timeout_s)
         )
-        if stored == data and len(tries) == 1:
-            put_time.time_ms = times.now_ms() if self.protocol == "memory" else min(tries[0], default=0)
+        if stored == data and len(reply_times) == 1:
+            put_time.time_ms = times.now_ms() if self.protocol == "memory" else min(reply_times[0], default=0)
         return stored
 
     def replied_ms(self) -> int:
@@ -158,14 +159,14 @@ class ObjectStore:
         self.retried("delete", paths[0], delete)
 
     def list_s3(self, action: str, folder: str, method: str = "list_objects_v2", **arguments: Any) -> Any:
-        """The client's reply with a page of a listing of a folder of S3, and the folders in it."""
+        """Return the client's reply with a page of a recursive listing of an S3 folder."""
         bucket, key, _ = self.fs.split_path(folder)
 
         def request() -> Any:
             self.counters.lists += 1
             return self.fs.call_s3(method, Bucket=bucket, Prefix=f"{key}/" if key else "", **arguments)
 
-        return self.of_bucket(action, folder, request)
+        return self.retried_in_bucket(action, folder, request)
 
     def _get(self, path: str, start: int, end: int | None) -> bytes:
         if end is not None and end <= start:
@@ -195,19 +196,19 @@ class ObjectStore:
         self.counters.bytes_written += len(data)
 
     def _create(self, path: str, data: bytes) -> bytes:
-        # fsspec's memory tests and then writes, which the lock makes atomic
-        with _MEMORY if self.protocol == "memory" else nullcontext():
+        # fsspec's memory store first tests and then writes, which the lock makes atomic
+        with _MEMORY_LOCK if self.protocol == "memory" else nullcontext():
             self._put(path, data, mode="create")
         return data
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[memoryview]:
-        merged, covered_by = merge_ranges(ranges)
+        merged, merged_indexes = merge_ranges(ranges)
         replies = in_parallel(lambda span: memoryview(self.read(*span)), merged)
-        shifts = [merged[number][1] for number in covered_by]
-        return [
-            replies[number][start - shift : max(end, start) - shift]
-            for (_, start, end), number, shift in zip(ranges, covered_by, shifts, strict=True)
-        ]
+        parts = list[memoryview]()
+        for (_, start, end), index in zip(ranges, merged_indexes, strict=True):
+            merged_start = merged[index][1]
+            parts.append(replies[index][start - merged_start : max(end, start) - merged_start])
+        return parts
 
     def read_joined(self, ranges: Sequence[tuple[str, int, int]]) -> memoryview:
         parts: list[memoryview] = []
@@ -219,7 +220,7 @@ class ObjectStore:
 
     def put_many(self, files: Mapping[str, Buffer]) -> None:
         self._check_writable()
-        in_parallel(lambda item: self._put_any(*item), files.items())
+        in_parallel(lambda item: self._put_or_upload(*item), files.items())
 
     def put_if_absent(self, path: str, data: bytes, timeout_s: float, put_time: PutTime) -> bytes:
         """See `Storage.put_if_absent`; the timeout includes a probe before the first put."""
@@ -232,21 +233,21 @@ class ObjectStore:
         """See `Storage.probe_put_if_absent`; one of several threads sends the requests."""
         self._check_writable()
         start_s = time.monotonic()
-        # memory is a single store
+        # the memory store has no buckets
         bucket = "" if self.protocol == "memory" else folder.split("/")[2]
-        proof = self._client.get().proofs.setdefault(bucket, Proof())
+        proof = self._client.get().proofs.setdefault(bucket, PutProof())
         with proof.lock:
-            if proof.is_held:
+            if proof.is_proven:
                 return
             left_s = timeout_s - (time.monotonic() - start_s)
             if left_s <= 0:
-                # otherwise writers would wait one after the other
+                # no other probe: waiting writers would time out one after the other
                 raise StorageError("nothing was written: the storage did not answer another writer", folder=folder)
             path = f"{folder}/{paths.probe_file(uuid.uuid4().hex)}"
             check_one_wins(
                 lambda data: self._put_if_absent(path, data, left_s, PutTime()), lambda: self.delete([path]), folder
             )
-            proof.is_held = True
+            proof.is_proven = True
 
     def sync(self, folder: str) -> None:
         """See `Storage.sync`; visible objects are durable."""
@@ -301,11 +302,11 @@ class ObjectStore:
     def now_ms(self, folder: str) -> int:
         """See `Storage.now_ms`: the Date of a reply on S3, elsewhere the time of a new object."""
         if self.protocol == "s3":
-            # the permission that loads a topic, without an object
+            # a listing, which needs only the permission to read a topic
             reply = self.list_s3("get the storage's time", folder, MaxKeys=1)
             return to_ms(parsedate_to_datetime(reply["ResponseMetadata"]["HTTPHeaders"]["date"]))
         path = f"{folder}/{paths.probe_file(uuid.uuid4().hex)}"
-        for _ in range(_PROBES_TRIED):
+        for _ in range(_TIME_PROBES):
             self.put(path, b"time")
             try:
                 written_ms = self.modified_ms(path)
@@ -316,7 +317,7 @@ class ObjectStore:
             finally:
                 self.delete_one(path)
         else:
-            raise StorageError("the storage lost a new object", file=path)
+            raise StorageError("the storage lost a new object: check what else deletes files here", file=path)
         if written_ms == MAX_LONG:
             raise StorageError("this storage does not report when an object was written", file=folder)
         return written_ms
@@ -324,15 +325,15 @@ class ObjectStore:
     def uploads(self, folder: str) -> list[UnfinishedUpload]:
         """See `Storage.uploads`; a request per thousand, and only to S3."""
         uploads = list[UnfinishedUpload]()
-        after: dict[str, str] | None = {} if self.protocol == "s3" else None
-        while after is not None:
-            reply = self.list_s3("list the uploads below", folder, "list_multipart_uploads", **after)
+        marker: dict[str, str] | None = {} if self.protocol == "s3" else None
+        while marker is not None:
+            reply = self.list_s3("list the uploads in", folder, "list_multipart_uploads", **marker)
             root = folder[: len(folder) - len(self.fs.split_path(folder)[1])]
             for entry in reply.get("Uploads", []):
                 uploads.append(UnfinishedUpload(root + entry["Key"], entry["UploadId"], to_ms(entry["Initiated"])))
             has_more = reply.get("IsTruncated")
             names = ("KeyMarker", "UploadIdMarker")
-            after = {name: reply[f"Next{name}"] for name in names} if has_more else None
+            marker = {name: reply[f"Next{name}"] for name in names} if has_more else None
         return uploads
 
     def abort_uploads(self, uploads: Sequence[UnfinishedUpload]) -> None:
@@ -348,7 +349,7 @@ class ObjectStore:
         with suppress(FileNotFoundError):
             self.retried("abort the upload of", upload.name, abort)
 
-    def _put_any(self, path: str, data: Buffer) -> None:
+    def _put_or_upload(self, path: str, data: Buffer) -> None:
         view = byte_view(data)
         if view.nbytes < SINGLE_PUT_BYTES:
             self.put(path, data if isinstance(data, bytes) else bytes(view))
@@ -357,155 +358,158 @@ class ObjectStore:
             writer.write(view)
 
     def _check_writable(self) -> None:
-        if self.protocol not in _WRITABLE:
+        if self.protocol not in _WRITABLE_PROTOCOLS:
             text = "cannot write here: distlog writes to local paths, s3://, gs://, abfs:// and memory://"
             raise StorageError(text, protocol=self.protocol)
 
 
 def modified_ms(entry: Mapping[str, Any]) -> int:
     """Return the time of a listed object in ms since 1970; MAX_LONG if unknown."""
-    modified = next((entry[name] for name in _MODIFIED if entry.get(name)), MAX_LONG)
+    modified = next((entry[name] for name in _MODIFIED_FIELDS if entry.get(name)), MAX_LONG)
     if isinstance(modified, datetime | str):
         return to_ms(modified)
     return int(modified * 1000) if isinstance(modified, float) else MAX_LONG
 
 
-# An object of less than 16 MiB is one PUT. A larger one is uploaded in parts of 8 MiB or more, two at a time, while
-# the next part fills. All parts but the last have the same size, which some stores need.
 class BufferedWriter(ObjectWriter):
-    def __init__(self, requests: ObjectStore, path: str, part_bytes: int | None = None) -> None:
-        self._requests, self._path, self._part_bytes = requests, path, part_bytes or PART_BYTES
-        self._full: list[bytearray] = []
+    """Puts a small object in one request. Uploads a larger one in parts, PARTS_IN_FLIGHT at a time.
+
+    All parts but the last have the same size, which some stores require.
+    """
+
+    def __init__(self, store: ObjectStore, path: str, part_bytes: int | None = None) -> None:
+        self._store, self._path, self._part_bytes = store, path, part_bytes or PART_BYTES
+        self._full_parts: list[bytearray] = []
         self._filling = bytearray()
         self._upload: MultipartUpload | StreamUpload | None = None
-        self._open, self._process = True, os.getpid()
+        self._is_open, self._process = True, os.getpid()
 
     def write(self, data: Buffer) -> None:
         check_process(self._process, self._path)
-        if not self._open:
+        if not self._is_open:
             raise StorageError("cannot write: the object is closed", file=self._path)
         view = byte_view(data)
-        self.written += view.nbytes
+        self.written_bytes += view.nbytes
         while view.nbytes:
-            room = self._part_bytes - len(self._filling)
-            self._filling += view[:room]
-            view = view[room:]
+            free_bytes = self._part_bytes - len(self._filling)
+            self._filling += view[:free_bytes]
+            view = view[free_bytes:]
             if len(self._filling) == self._part_bytes:
-                self._full.append(self._filling)
+                self._full_parts.append(self._filling)
                 self._filling = bytearray()
                 self._send_full()
 
     def close(self) -> None:
-        if not self._open:
+        if not self._is_open:
             return
         check_process(self._process, self._path)
         if self._upload is None:
-            self._requests.put(self._path, b"".join([*self._full, self._filling]))
+            self._store.put(self._path, b"".join([*self._full_parts, self._filling]))
         else:
             if self._filling:
                 self._upload.send(self._filling)
             self._upload.finish()
-        self._forget()
+        self._drop_parts()
 
     def abort(self) -> None:
-        if self._open and self._upload is not None and self._process == os.getpid():
+        if self._is_open and self._upload is not None and self._process == os.getpid():
             with suppress(Exception):
                 self._upload.discard()
-        self._forget()
+        self._drop_parts()
 
     def _send_full(self) -> None:
         # in the memory store, parts would be a second copy
-        if self.written < SINGLE_PUT_BYTES or self._requests.protocol == "memory":
+        if self.written_bytes < SINGLE_PUT_BYTES or self._store.protocol == "memory":
             return
         if self._upload is None:
-            kind = MultipartUpload if self._requests.protocol == "s3" else StreamUpload
-            self._upload = kind(self._requests, self._path)
-        for part in self._full:
+            kind = MultipartUpload if self._store.protocol == "s3" else StreamUpload
+            self._upload = kind(self._store, self._path)
+        for part in self._full_parts:
             self._upload.send(part)
-        self._full.clear()
+        self._full_parts.clear()
 
-    def _forget(self) -> None:
-        self._open, self._upload = False, None
-        self._full, self._filling = [], bytearray()
+    def _drop_parts(self) -> None:
+        self._is_open, self._upload = False, None
+        self._full_parts, self._filling = [], bytearray()
 
 
 _ABORTED = "the upload expired, or another process aborted it: write the object again"
 
 
 class MultipartUpload:
-    """S3's multipart upload; every request is retried separately."""
+    """S3's multipart upload. Each request is retried by itself."""
 
-    def __init__(self, requests: ObjectStore, path: str) -> None:
-        self._requests, self._path = requests, path
-        self._bucket, self._key, _ = requests.fs.split_path(path)
-        self._crew = WorkerThreads(PARTS_IN_FLIGHT, "distlog-upload")
-        self._tags: list[Task[str]] = []
-        self._sent = 0
+    def __init__(self, store: ObjectStore, path: str) -> None:
+        self._store, self._path = store, path
+        self._bucket, self._key, _ = store.fs.split_path(path)
+        self._threads = WorkerThreads(PARTS_IN_FLIGHT, "distlog-upload")
+        self._tag_tasks: list[Task[str]] = []
+        self._sent_bytes = 0
         self._id = self._call("create_multipart_upload")["UploadId"]
 
     def send(self, part: bytearray) -> None:
-        """Start to upload `part`, after all but PARTS_IN_FLIGHT - 1. Raises the error of an earlier part."""
-        if len(self._tags) >= PARTS_IN_FLIGHT:
-            self._tags[-PARTS_IN_FLIGHT].wait()
-        self._tags.append(Task(partial(self._upload, len(self._tags) + 1, part)))
-        self._crew.put(self._tags[-1].run)
-        self._sent += len(part)
+        """Start to upload `part` once fewer than PARTS_IN_FLIGHT parts are in flight. Raises an earlier error."""
+        if len(self._tag_tasks) >= PARTS_IN_FLIGHT:
+            self._tag_tasks[-PARTS_IN_FLIGHT].wait()
+        self._tag_tasks.append(Task(partial(self._upload, len(self._tag_tasks) + 1, part)))
+        self._threads.put(self._tag_tasks[-1].run)
+        self._sent_bytes += len(part)
 
     def finish(self) -> None:
-        parts = [{"PartNumber": number, "ETag": tag.wait()} for number, tag in enumerate(self._tags, start=1)]
-        self._crew.end(joined=True)
+        parts = [{"PartNumber": number, "ETag": tag.wait()} for number, tag in enumerate(self._tag_tasks, start=1)]
+        self._threads.end(joined=True)
         try:
             self._call("complete_multipart_upload", UploadId=self._id, MultipartUpload={"Parts": parts})
         except FileNotFoundError:
-            # if the response was lost, the object exists
+            # if only the response was lost, the object exists
             try:
-                size = self._requests.size(self._path)
+                size = self._store.size(self._path)
             except FileNotFoundError:
                 size = None
-            if size != self._sent:
-                raise StorageError(_ABORTED, file=self._path, sent=self._sent, size=size) from None
+            if size != self._sent_bytes:
+                raise StorageError(_ABORTED, file=self._path, sent=self._sent_bytes, size=size) from None
 
     def discard(self) -> None:
-        self._crew.end(joined=True)
+        self._threads.end(joined=True)
         self._call("abort_multipart_upload", UploadId=self._id)
 
     def _upload(self, number: int, part: bytearray) -> str:
         try:
             reply = self._call("upload_part", UploadId=self._id, PartNumber=number, Body=part)
         except FileNotFoundError:
-            # callers that read files would misinterpret FileNotFoundError
+            # callers would take FileNotFoundError for a missing file that they read
             raise StorageError(_ABORTED, file=self._path, part=number) from None
-        self._requests.counters.bytes_written += len(part)
+        self._store.counters.bytes_written += len(part)
         return str(reply["ETag"])
 
     def _call(self, method: str, **arguments: Any) -> Any:
         def call() -> Any:
-            self._requests.counters.puts += 1
-            return self._requests.fs.call_s3(method, Bucket=self._bucket, Key=self._key, **arguments)
+            self._store.counters.puts += 1
+            return self._store.fs.call_s3(method, Bucket=self._bucket, Key=self._key, **arguments)
 
-        return self._requests.retried("upload", self._path, call)
+        return self._store.retried("upload", self._path, call)
 
 
 class StreamUpload:
     """The chunked upload of an fsspec file, which retries; for stores other than S3."""
 
-    def __init__(self, requests: ObjectStore, path: str) -> None:
-        self._requests, self._path = requests, path
-        self._file = self._called(lambda: requests.fs.open(path, "wb", block_size=PART_BYTES))
+    def __init__(self, store: ObjectStore, path: str) -> None:
+        self._store, self._path = store, path
+        self._file = self._call(lambda: store.fs.open(path, "wb", block_size=PART_BYTES))
 
     def send(self, part: bytearray) -> None:
-        self._called(lambda: self._file.write(part))
-        self._requests.counters.bytes_written += len(part)
+        self._call(lambda: self._file.write(part))
+        self._store.counters.bytes_written += len(part)
 
     def finish(self) -> None:
-        self._called(self._file.close)
-        self._requests.counters.puts += 1
+        self._call(self._file.close)
+        self._store.counters.puts += 1
 
     def discard(self) -> None:
         self._file.discard()
 
-    def _called(self, call: Callable[[], Any]) -> Any:
+    def _call(self, call: Callable[[], Any]) -> Any:
         try:
             return call()
         except Exception as error:
-            raise self._requests.failure("upload", self._path, error) from None
+            raise self._store.failure("upload", self._path, error) from None

@@ -25,7 +25,7 @@ from distlog.core.errors import StorageError
 PARALLEL_REQUESTS = 16
 _THREAD_NAME = "distlog-ahead"
 #: How long a thread waits before it checks whether it must still wait, in seconds.
-_PATIENCE_S = 1.0
+_RECHECK_S = 1.0
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -38,10 +38,10 @@ class WorkerThreads:
 
     def __init__(self, size: int, name: str) -> None:
         self._name, self._process = name, os.getpid()
-        # a token per thread that may be started, then a token per idle thread: work pops the last
-        self._free = deque([True] * size)
+        # what `put` pops from the right: False for an idle thread; without one, True for a thread that it may start
+        self._tokens = deque([True] * size)
         self._threads: list[threading.Thread] = []
-        self._waiting: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._work_queue: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._is_over = False
         _pools.add(self)
 
@@ -49,20 +49,20 @@ class WorkerThreads:
         """Make a thread do `work`, ignoring its errors."""
         if self._is_over or self._process != os.getpid():
             return
-        self._waiting.put(work)
+        self._work_queue.put(work)
         try:
-            is_new = self._free.pop()
+            is_new = self._tokens.pop()
         except IndexError:
             return
         if is_new:
             self._start()
 
     def _start(self) -> None:
-        thread = threading.Thread(target=_serve, args=(self._waiting, self._free), name=self._name, daemon=True)
+        thread = threading.Thread(target=_serve, args=(self._work_queue, self._tokens), name=self._name, daemon=True)
         try:
             thread.start()
         except RuntimeError:  # no more threads are possible, or the interpreter is shutting down
-            self._free.appendleft(True)
+            self._tokens.appendleft(True)
         else:
             # after the start: a thread whose start was interrupted may never run
             self._threads.append(thread)
@@ -72,24 +72,24 @@ class WorkerThreads:
         self._is_over = True
         if self._process != os.getpid():
             return
-        while not self._waiting.empty():
+        while not self._work_queue.empty():
             # a thread may get it first
             with suppress(Empty):
-                self._waiting.get_nowait()
-        self._waiting.put(None)
+                self._work_queue.get_nowait()
+        self._work_queue.put(None)
         if joined:
             for thread in self._threads:
                 thread.join()
 
 
-def _serve(waiting: SimpleQueue[Callable[[], object] | None], free: deque[bool]) -> None:
-    while (work := waiting.get()) is not None:
+def _serve(work_queue: SimpleQueue[Callable[[], object] | None], tokens: deque[bool]) -> None:
+    while (work := work_queue.get()) is not None:
         with suppress(BaseException):
             work()
         del work
-        free.append(False)
+        tokens.append(False)
     # the next thread must end too
-    waiting.put(None)
+    work_queue.put(None)
 
 
 @atexit.register
@@ -99,18 +99,18 @@ def _end_all() -> None:
 
 
 class Task(Generic[T]):
-    """Work of one process, done once: by a thread, or by a caller that needs it before a thread has started."""
+    """Work that runs once, in the process that created it: in a thread, or in the first caller that waits for it."""
 
     def __init__(self, work: Callable[[], T]) -> None:
-        self._work, self._started, self._is_over = work, threading.Lock(), False
+        self._work, self._start_lock, self._is_over = work, threading.Lock(), False
         self._result: list[T] = []
         self._error: BaseException | None = None
-        self._calls: deque[Callable[[], None]] = deque()
+        self._done_callbacks: deque[Callable[[], None]] = deque()
         self._process = os.getpid()
 
     def run(self) -> None:
-        """Do the work, unless it has started already; `wait` raises its error."""
-        if self._process != os.getpid() or not self._started.acquire(blocking=False):
+        """Do the work, unless it has already started; `wait` raises its error."""
+        if self._process != os.getpid() or not self._start_lock.acquire(blocking=False):
             return
         try:
             self._result.append(self._work())
@@ -120,7 +120,7 @@ class Task(Generic[T]):
                 # an interrupt is for the thread that runs this
                 raise
         finally:
-            # it may hold much memory, and others may hold the task
+            # the work may hold much memory, and callers may keep the task
             del self._work
             self._end()
 
@@ -134,43 +134,44 @@ class Task(Generic[T]):
         if self._process != os.getpid() and not self.is_done:
             raise started_before_fork()
         if not self.is_done:
-            self._wait_for_another()
+            self._wait_for_thread()
         if self._error is not None:
             raise self._error
         return self._result[0]
 
-    def _wait_for_another(self) -> None:
+    def _wait_for_thread(self) -> None:
         # a lock per waiter: an interrupt while it is acquired harms no other waiter
         over = threading.Lock()
         over.acquire()
-        # before the calls of `when_over`, which may raise
-        self._calls.appendleft(over.release)
+        # before the callbacks of `cancel`, which may raise
+        self._done_callbacks.appendleft(over.release)
         if self.is_done:
-            self._call()
+            self._run_callbacks()
         # with a timeout: Ctrl-C cannot interrupt a plain wait where a library restarts waits, as polars does
         while not over.acquire(timeout=threading.TIMEOUT_MAX):
             pass
 
-    def when_over(self, call: Callable[[], None]) -> None:
-        """Call `call` when the work is done, or cancel work that has not started and call it now."""
-        if self._started.acquire(blocking=False):
+    def cancel(self, on_end: Callable[[], None]) -> None:
+        """Cancel the work if it has not started. Call `on_end` once the work has ended or is cancelled."""
+        if self._start_lock.acquire(blocking=False):
             self._error = CancelledError()
             self._end()
-        self._calls.append(call)
+        self._done_callbacks.append(on_end)
         if self.is_done:
-            self._call()
+            self._run_callbacks()
 
     def _end(self) -> None:
         self._is_over = True
-        self._call()
+        self._run_callbacks()
 
-    def _call(self) -> None:
-        while self._calls:
-            with suppress(IndexError):  # another thread may call them as well
-                self._calls.popleft()()
+    def _run_callbacks(self) -> None:
+        while self._done_callbacks:
+            with suppress(IndexError):  # another thread may pop the last callback
+                self._done_callbacks.popleft()()
 
 
 def begin(work: Callable[[], T]) -> Task[T]:
+    """Start `work` in a background thread."""
     task = Task(work)
     _background_pool().put(task.run)
     return task
@@ -182,8 +183,10 @@ def _background_pool() -> WorkerThreads:
 
 
 def started_before_fork() -> StorageError:
-    """The error of a forked child that waits for threads of its parent."""
-    return StorageError("this was started before a fork, in the parent: do it again in this process")
+    """Return the error for a forked child that waits for a thread of its parent."""
+    return StorageError(
+        "the read or write was started in the parent process, before a fork: start it again in this process"
+    )
 
 
 os.register_at_fork(after_in_child=_background_pool.cache_clear)
@@ -199,25 +202,25 @@ class _OrderedTasks(Generic[T]):
     """Tasks in order: the next task, which the reader waits for, and up to `buffered` tasks after it."""
 
     def __init__(self, tasks: Iterable[Callable[[], T]], buffered: int) -> None:
-        self._tasks, self._turn, self._process = iter(tasks), threading.Lock(), os.getpid()
-        self._room, self._pulled = buffered + 1, 0
+        self._tasks, self._iterator_lock, self._process = iter(tasks), threading.Lock(), os.getpid()
+        self._capacity, self._pulled_count = buffered + 1, 0
         #: The number of results that the reader has got, each of which makes room for another task.
         self.returned = 0
         self.queue: deque[Task[T]] = deque()
         self.is_over = False
 
     def pull(self, *, blocking: bool = True) -> Task[T] | None:
-        """Queue the next task, which the caller must run. Returns None without a task or room."""
+        """Queue the next task, which the caller must run. Returns None if no task or no room is left."""
         if self._process != os.getpid():
             raise started_before_fork()
-        while not self._turn.acquire(blocking, _PATIENCE_S if blocking else -1):
-            # an interrupt may end a thread between this line and `try`, without a release
+        while not self._iterator_lock.acquire(blocking, _RECHECK_S if blocking else -1):
+            # an interrupt may have ended a thread between this line and `try`: then the lock is never released
             if self.is_over or not blocking:
                 return None
         try:
-            task = None if self.is_over or self._pulled - self.returned == self._room else self._next_task()
+            task = None if self.is_over or self._pulled_count - self.returned == self._capacity else self._next_task()
         finally:
-            self._turn.release()
+            self._iterator_lock.release()
         if self.is_over:
             self._close()
         return task
@@ -227,11 +230,11 @@ class _OrderedTasks(Generic[T]):
         if self.is_over:
             return
         if by_thread:
-            pool.put(self._advance)
+            pool.put(self._pull_and_run)
         elif task := self.pull():
             pool.put(task.run)
 
-    def _advance(self) -> None:
+    def _pull_and_run(self) -> None:
         if task := self.pull():
             task.run()
 
@@ -255,17 +258,17 @@ class _OrderedTasks(Generic[T]):
         except BaseException as error:
             self.is_over = True
             work = partial(_fail, error)
-        self._pulled += 1
+        self._pulled_count += 1
         self.queue.append(Task(work))
         return self.queue[-1]
 
     def _close(self) -> None:
-        if self._process == os.getpid() and self._turn.acquire(blocking=False):
+        if self._process == os.getpid() and self._iterator_lock.acquire(blocking=False):
             try:
                 if isinstance(self._tasks, GeneratorType):
                     self._tasks.close()
             finally:
-                self._turn.release()
+                self._iterator_lock.release()
 
 
 def in_order(
@@ -273,19 +276,20 @@ def in_order(
 ) -> Generator[T, None, None]:
     """Yield the results of `tasks` in order, while threads work on up to `buffered` tasks after the next one.
 
-    The caller does the first task. Every later task has a thread, since most tasks wait for a storage; tasks that
-    compute share `workers`, including the caller. One thread at a time uses the iterator of tasks, which is closed at
-    the end, after an error and after `close`; if `joined`, the threads have ended too.
+    Without `workers`, each task in the buffer gets a thread: for tasks that wait for storage. With `workers`, up to
+    `workers` threads, including the caller, run the tasks: for tasks that compute. The caller runs the first task.
+
+    One thread at a time uses the iterator of tasks, which is closed at the end, after an error and after `close`; if
+    `joined`, the threads have ended too.
     """
     computes = workers is not None
     threads = buffered if workers is None else workers - 1
     ordered, pool = _OrderedTasks(tasks, buffered), None
     try:
-        if threads and ordered.pull() and ordered.pull():
+        # the caller runs the first task, so a single task needs no thread
+        if threads and ordered.pull() and (second_task := ordered.pull()):
             pool = WorkerThreads(threads, _THREAD_NAME)
-            # the caller does the first task
-            for task in list(ordered.queue)[1:]:
-                pool.put(task.run)
+            pool.put(second_task.run)
             for _ in range(buffered - 1):
                 ordered.submit_next(pool, by_thread=computes)
         while next_task := ordered.next():
@@ -306,7 +310,7 @@ def in_order(
 
 
 def prefetched(items: Iterator[T], count: int) -> Iterator[T]:
-    """Return `items`, the first `count` computed now; an error is raised after the earlier items."""
+    """Return `items`, the first `count` computed now; an error is raised after the items that precede it."""
     ready: list[T] = []
     try:
         ready.extend(islice(items, count))
@@ -328,17 +332,17 @@ def _fail(error: BaseException) -> NoReturn:
 
 
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
-#: The interpreter's own reentrant lock.
 _RLOCK = type(threading.RLock())
 
 
 def process_lock() -> AbstractContextManager[object]:
     """A reentrant lock for the threads of one process; in a forked child it is free, even if the parent holds it.
 
-    The guarded data must be valid for the child in any state. It is the interpreter's own lock, which a `with` block
-    takes and gives back in one step: between two steps an interrupt, such as Ctrl-C, would leave it held forever.
+    The guarded data must be valid for the child in any state. The lock is the interpreter's own: a `with` block
+    acquires and releases it in one step. Between two steps an interrupt, such as Ctrl-C, would leave it held forever.
     """
     lock = threading.RLock()
+    # a tool may replace `threading.RLock` later; only the interpreter's lock can be reset after a fork
     if isinstance(lock, _RLOCK):
         _locks.add(lock)
     return lock
@@ -348,9 +352,9 @@ def process_locks() -> list[Any]:
     return list(_locks)
 
 
-def _renew_all() -> None:
+def _reset_locks() -> None:
     for lock in process_locks():
         lock._at_fork_reinit()
 
 
-os.register_at_fork(after_in_child=_renew_all)
+os.register_at_fork(after_in_child=_reset_locks)

@@ -26,7 +26,7 @@ from distlog.core.storage.backend import (
     UnfinishedUpload,
     check_one_wins,
 )
-from distlog.core.storage.local_files import LINK, LocalFiles, closed_after, known_local_disk
+from distlog.core.storage.local_files import LINK_ERROR, LocalFiles, closed_after, known_local_disk
 from distlog.core.storage.object_client import StorageOptions
 from distlog.core.storage.object_store import ObjectStore
 from distlog.core.storage.parallel import in_order
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 #: How long a conditional put is tried, in seconds.
 COMMIT_TIMEOUT_S = 600.0
-#: Bytes of one read, and how many reads of an object are in flight after the current one.
+#: The bytes of one read, and the number of reads of a file in flight after the current one.
 CHUNK_BYTES = 2 << 20
 _READS_IN_FLIGHT = 4
-#: How far the store's clock and ours may be apart: S3 itself refuses requests from a quarter of an hour on.
+#: The largest accepted difference between the store's clock and this machine's. (S3 refuses requests from 15 min on.)
 MAX_CLOCK_SKEW_MS = 300_000
-#: `check_store` lets _RACERS writers race for each of _RACES names. It measures _SAMPLES requests of each kind, with
-#: small and large objects.
+#: In `check_store` _RACERS writers race for each of _RACES names. Each speed is measured by _SAMPLES requests, with
+#: small or large objects.
 _RACES, _RACERS, _SAMPLES = 3, 16, 10
 _SMALL, _LARGE_BYTES = bytes(1024), 32 << 20
 
@@ -58,7 +58,7 @@ class Storage:
     """
 
     def __init__(self, url: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> None:
-        """`url` is a path, file://, s3://bucket/folder, memory://, ...; `options` are its fsspec client's."""
+        """`url` is a path, file://, s3://bucket/folder, memory://, ...; `options` are for the fsspec client."""
         address = parse_url(url)
         if not isinstance(options or {}, Mapping):
             raise StorageError(
@@ -99,10 +99,10 @@ class Storage:
 
     @property
     def is_local_disk(self) -> bool:
-        """Whether this is a disk of this machine, where processes may share files by locks and mapped pages."""
+        """Return whether this is a disk of this machine, where processes may share locks and mapped pages."""
         return self.is_local and known_local_disk(self.local_path(""))
 
-    def _folder_at(self, url: str) -> Storage:
+    def _with_folder(self, url: str) -> Storage:
         storage = object.__new__(Storage)
         storage.__dict__.update(self.__dict__)
         storage._set_folder(url)
@@ -110,11 +110,11 @@ class Storage:
 
     def child(self, name: str) -> Storage:
         """Return the folder `name` in this one, with the same client, options and counters."""
-        return self._folder_at(self._prefix + name.strip("/"))
+        return self._with_folder(self._prefix + name.strip("/"))
 
     def without_links(self) -> Storage:
-        """Return this folder, without reads through links, which raise StorageError."""
-        storage = self._folder_at(self.url)
+        """Return this folder without reads through links: these raise StorageError."""
+        storage = self._with_folder(self.url)
         storage._backend = self._backend.without_links() if isinstance(self._backend, LocalFiles) else self._backend
         return storage
 
@@ -122,13 +122,13 @@ class Storage:
         """Yield the folders around this one, the nearest first, up to the bucket or the root of the disk."""
         url = self.url.rstrip("/").rpartition("/")[0]
         while url and not url.endswith("/"):
-            yield self._folder_at(url)
+            yield self._with_folder(url)
             url = url.rpartition("/")[0]
 
     def sibling(self, name: str) -> Storage | None:
         """Return the folder `name` next to this one; None if this folder has no parent."""
-        parent, _, name_here = self.url.rpartition("/")
-        return None if not name_here or parent.endswith("/") else self._folder_at(f"{parent}/{name}")
+        parent, _, own_name = self.url.rpartition("/")
+        return None if not own_name or parent.endswith("/") else self._with_folder(f"{parent}/{name}")
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """Read bytes `start` to `end` (None: the end) in one request; fewer if the file is shorter."""
@@ -160,7 +160,7 @@ class Storage:
         self._backend.put_many({self._prefix + name: data})
 
     def put_many(self, files: Mapping[str, Buffer]) -> None:
-        """Write or replace a few files; after an error, some may be written."""
+        """Write or replace a few files, each atomically. After an error, some may be written."""
         self._backend.put_many({self._prefix + name: data for name, data in files.items()})
 
     def open_write(self, name: str, part_bytes: int | None = None) -> ObjectWriter:
@@ -172,37 +172,38 @@ class Storage:
     ) -> bytes:
         """Write `data` unless `name` exists; return the stored bytes, ours or another writer's.
 
-        `data` must be unique (by a uuid): the bytes show who was first. Another writer's bytes are cut at
-        MAX_CONDITIONAL_BYTES + 1. After a lost response the file is read back. Raises StorageError if nothing was
-        written, CommitStateUnknownError if `data` may have been written. `put_time` receives the time of the put.
+        `data` must be unique (by a uuid), so that the stored bytes show who was first. At most
+        MAX_CONDITIONAL_BYTES + 1 of another writer's bytes are returned. After a lost response the file is read back.
+        Raises StorageError if nothing was written, CommitStateUnknownError if `data` may have been written.
+        `put_time` receives the time of the put.
         """
         if not 0 < len(data) <= MAX_CONDITIONAL_BYTES:
-            raise StorageError("a conditional put needs 1 byte to 64 MiB", file=name, size=len(data))
+            raise StorageError("a conditional put must have 1 byte to 64 MiB", file=name, size=len(data))
         return self._backend.put_if_absent(self._prefix + name, data, timeout_s, put_time or PutTime())
 
     def sync(self, folder: str) -> None:
-        """Make all visible files in `folder` durable, of all writers. Raises CommitStateUnknownError."""
+        """Make all visible files in `folder` durable, whoever wrote them. Raises CommitStateUnknownError."""
         self._backend.sync(self._prefix + folder)
 
     def probe_put_if_absent(self, folder: str) -> None:
-        """Raise StorageError if several writers can win a `put_if_absent` in `folder`."""
+        """Raise StorageError if several writers win a `put_if_absent` of one name in `folder`, which this tries."""
         self._backend.probe_put_if_absent(self._prefix + folder, COMMIT_TIMEOUT_S)
 
     def list_folders(self, folder: str = "") -> list[str]:
         """List the folders in `folder`, with names relative to this storage."""
-        prefix, path = self._located(folder)
+        prefix, path = self._prefix_and_path(folder)
         return [prefix + entry for entry in self._backend.entries(path) if isinstance(entry, str)]
 
     def links(self, folder: str = "") -> list[str]:
         """List the links in `folder`, which other listings omit; object storage has none."""
         if not isinstance(self._backend, LocalFiles):
             return []
-        return self._backend.links(self._located(folder)[1])
+        return self._backend.links(self._prefix_and_path(folder)[1])
 
     def refuse_links(self, folder: str = "") -> None:
         """Raise StorageError if `folder` has a link, for callers that delete or copy files."""
         for name in sorted(self.links(folder))[:1]:
-            raise StorageError(LINK, file=self._prefix + f"{folder}/{name}".strip("/"))
+            raise StorageError(LINK_ERROR, file=self._prefix + f"{folder}/{name}".strip("/"))
 
     def open_file(self, name: str) -> int:
         """Open a local file to read; the caller closes the descriptor. Raises OSError."""
@@ -212,12 +213,12 @@ class Storage:
         """Open a local file to read in the block. Raises OSError."""
         return closed_after(self.open_file(name))
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Return whether this folder exists; always True in an object store."""
         return not self.is_local or os.path.isdir(self.local_path(""))
 
-    def _located(self, folder: str) -> tuple[str, str]:
-        """The prefix of the names in `folder`, and its path."""
+    def _prefix_and_path(self, folder: str) -> tuple[str, str]:
+        """Return the prefix of the names in `folder`, and its path."""
         prefix = f"{folder.strip('/')}/" if folder.strip("/") else ""
         return prefix, (self._prefix + prefix).rstrip("/") or "/"
 
@@ -246,13 +247,13 @@ class Storage:
 
     def list(self, folder: str = "") -> list[FileInfo]:
         """List the files in `folder` in any order, without links; empty if the folder does not exist."""
-        prefix, path = self._located(folder)
+        prefix, path = self._prefix_and_path(folder)
         files = (entry for entry in self._backend.entries(path) if isinstance(entry, FileInfo))
         return [FileInfo(prefix + file.name, file.size, file.modified_ms) for file in files]
 
     def list_after(self, folder: str, name: str = "") -> Iterator[FileInfo]:
         """Same as `list`, for names after `name`, on S3 in order."""
-        prefix, path = self._located(folder)
+        prefix, path = self._prefix_and_path(folder)
         for file in self._backend.files_after(path, name):
             yield FileInfo(prefix + file.name, file.size, file.modified_ms)
 
@@ -260,7 +261,7 @@ class Storage:
         self._backend.delete([self._prefix + name for name in names])
 
     def map(self, name: str, start: int = 0, end: int | None = None) -> memoryview:
-        """Bytes `start` to `end` (None: the rest) of a local file that nothing may cut (see `mapping`), read-only."""
+        """Map bytes `start` to `end` (None: the end) of a local file, read-only. Nothing may cut it (`FileMap`)."""
         return self._local().map(self._prefix + name, start, end)
 
     def local_path(self, name: str) -> str:
@@ -269,16 +270,16 @@ class Storage:
 
     def _local(self) -> LocalFiles:
         if not isinstance(self._backend, LocalFiles):
-            raise StorageError("this needs a local disk", url=self.url)
+            raise StorageError("this operation needs a local disk: the storage is an object store", url=self.url)
         return self._backend
 
 
 _REMOTE = re.compile(r"(?P<protocol>[A-Za-z][A-Za-z0-9+.-]+)://(?P<location>.*)", re.DOTALL)
 _LOCAL = re.compile(r"(?:file|local):(?://(?P<server>[^/]*))?(?P<path>.*)", re.DOTALL | re.IGNORECASE)
-_LOOKS_REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]+:/")
+_REMOTE_WITHOUT_SLASHES = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]+:/")
 _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
-#: Addresses that cannot hold a topic, and what to use instead; the address is not repeated.
-_REFUSED = {
+#: By protocol: why an address cannot hold a topic, and what to use instead; without the address, a possible secret.
+_REFUSED_PROTOCOLS = {
     "hdfs": "hdfs:// cannot hold a topic: it has no put-if-absent; use s3://bucket/folder, gs://, abfs:// or a path",
     **dict.fromkeys(
         ("http", "https"),
@@ -311,19 +312,19 @@ class StorageUrl:
 
 
 def parse_url(url: str | os.PathLike[str]) -> StorageUrl:
-    """Normalise a path (made absolute) or a URL; errors do not repeat the address, which may hold a secret."""
+    """Make a path absolute, or normalise a URL. Errors do not repeat the address, which may hold a secret."""
     text = os.fspath(url) if isinstance(url, os.PathLike) else url
     if not isinstance(text, str):
         raise StorageError("an address must be text or a path, as in /data/logs/clicks", got=type(text).__name__)
     if local := _LOCAL.fullmatch(text):
         if local["server"] not in (None, "", "localhost"):
             # RFC 8089: a server follows two slashes, so `file://tmp/x` would not mean /tmp/x
-            meant = f"file:///{local['server']}{local['path']}"
-            raise StorageError(f"the address of a local folder has three slashes, as in {meant}; or use its path")
+            corrected = f"file:///{local['server']}{local['path']}"
+            raise StorageError(f"the address of a local folder has three slashes, as in {corrected}; or use its path")
         return _local(local["path"])
     if remote := _REMOTE.fullmatch(text):
         return _remote(remote["protocol"].lower(), remote["location"])
-    if _LOOKS_REMOTE.match(text):
+    if _REMOTE_WITHOUT_SLASHES.match(text):
         _refuse_protocol(text.partition(":")[0].lower())
         raise StorageError("not an address: use a path, or a protocol and two slashes, as in s3://bucket/folder")
     return _local(text)
@@ -348,12 +349,12 @@ def _remote(protocol: str, location: str) -> StorageUrl:
 
 
 def _refuse_protocol(protocol: str) -> None:
-    if protocol in _REFUSED:
-        raise StorageError(f"not an address of a topic: {_REFUSED[protocol]}")
+    if protocol in _REFUSED_PROTOCOLS:
+        raise StorageError(f"not an address of a topic: {_REFUSED_PROTOCOLS[protocol]}")
 
 
 def _refuse_credentials(protocol: str, location: str) -> None:
-    """Addresses are logged, stored and shown, so secrets belong in the storage options or the environment."""
+    """Refuse addresses with secrets: addresses are logged, stored and shown, unlike options and the environment."""
     login, separator, _ = location.partition("/")[0].rpartition("@")
     names_container = protocol in _CONTAINER_AT_ACCOUNT and ":" not in login
     if (separator and not names_container) or "?" in location:
@@ -368,14 +369,14 @@ __all__ = ["MAX_CONDITIONAL_BYTES", "FileInfo", "ObjectWriter", "PutTime", "Stor
 
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/")
 _LOCAL_SCHEMES = ("file", "local")
-#: The schemes of `Storage`, and those that can be read but cannot hold a topic.
-_STORES = ("s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss", "az", "memory")
-_WEB = ("http", "https")
+#: The schemes that can hold a topic, and those that can only be read.
+_STORE_SCHEMES = ("s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss", "az", "memory")
+_WEB_SCHEMES = ("http", "https")
 READABLE = ("a local path", "file://", "s3://", "gs://", "abfs://", "https://", "hdfs://")
 
 
 class InputStorage:
-    """Files to read: local paths, following links, and URLs. Pickles."""
+    """Input files: local paths, following links, and URLs. Can be pickled."""
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
         self._options = StorageOptions(options or {})
@@ -393,10 +394,10 @@ class InputStorage:
         scheme = match["scheme"].lower() if (match := _SCHEME.match(url)) else "file"
         if scheme in _LOCAL_SCHEMES:
             return parse_url(url).url
-        if scheme in _STORES:
-            # a question mark is a part of a pattern here
+        if scheme in _STORE_SCHEMES:
+            # `parse_url` refuses a question mark, which is a part of a pattern here
             return parse_url(url.replace("?", "\0")).url.replace("\0", "?")
-        if scheme not in (*_WEB, "hdfs"):
+        if scheme not in (*_WEB_SCHEMES, "hdfs"):
             raise StorageError(
                 f"{scheme}:// cannot be read: use {', '.join(READABLE)}, or read it with Spark:\n"
                 "import distlog.spark\n"
@@ -410,18 +411,18 @@ class InputStorage:
     def size(self, url: str) -> int:
         """Return the size of a file. Raises FileNotFoundError if it is missing, or a folder."""
         if self.is_local(url):
-            with _local_errors(url):
+            with _reading_errors(url):
                 status = os.stat(url)
             if not stat.S_ISREG(status.st_mode):
                 raise FileNotFoundError(url)
             return status.st_size
-        with self._masked(url):
+        with self._hiding_query(url):
             return self._store(url).size(url)
 
     def entries(self, folder: str) -> Entries:
         """List the files and folders in a folder; empty if it does not exist, and on a web server."""
         if not self.is_local(folder):
-            return [] if folder.startswith(_WEB) else self._store(folder).entries(folder)
+            return [] if folder.startswith(_WEB_SCHEMES) else self._store(folder).entries(folder)
         try:
             with os.scandir(folder) as entries:
                 statuses = [(entry.name, entry.stat()) for entry in entries if entry.is_dir() or entry.is_file()]
@@ -433,7 +434,7 @@ class InputStorage:
 
     def read(self, url: str, start: int, end: int) -> bytes:
         if not self.is_local(url):
-            with self._masked(url):
+            with self._hiding_query(url):
                 return self._store(url).read(url, start, end)
         with _open_file(url) as file:
             return os.pread(file, end - start, start)
@@ -451,8 +452,8 @@ class InputStorage:
         yield from in_order(reads, min(_READS_IN_FLIGHT, max(len(starts) - 1, 0)))
 
     @contextmanager
-    def _masked(self, url: str) -> Iterator[None]:
-        """Keep the query of a web address, which may be a signature, out of errors."""
+    def _hiding_query(self, url: str) -> Iterator[None]:
+        """Leave the query of a web address, which may be a signature, out of the errors of the block."""
         try:
             yield
         except StorageError as error:
@@ -464,17 +465,19 @@ class InputStorage:
         address = urlsplit(url)
         key = f"{address.scheme}://{address.netloc}"
         if key not in self._stores:
-            settings: dict[str, Any] = dict(parse_url(f"{key}/-").settings) if address.scheme in _STORES else {}
+            settings: dict[str, Any] = (
+                dict(parse_url(f"{key}/-").settings) if address.scheme in _STORE_SCHEMES else {}
+            )
             if address.scheme == "hdfs":
                 settings = {"host": address.hostname, **({"port": address.port} if address.port else {})}
-            options = StorageOptions({**settings, **({} if address.scheme in _WEB else self._options)})
+            options = StorageOptions({**settings, **({} if address.scheme in _WEB_SCHEMES else self._options)})
             self._stores[key] = ObjectStore(address.scheme, options, self.counters)
         return self._stores[key]
 
 
 def shown(url: str) -> str:
     """Return an address for messages, without a user, and without the query of a web address."""
-    if not url.startswith(_WEB):
+    if not url.startswith(_WEB_SCHEMES):
         return url
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
@@ -482,12 +485,12 @@ def shown(url: str) -> str:
 
 @contextmanager
 def _open_file(path: str) -> Iterator[int]:
-    with _local_errors(path), closed_after(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as file:
+    with _reading_errors(path), closed_after(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as file:
         yield file
 
 
 @contextmanager
-def _local_errors(path: str) -> Iterator[None]:
+def _reading_errors(path: str) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
@@ -500,7 +503,7 @@ def _local_errors(path: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class StoreCheck:
-    """The result of one check; `ok` is None if it was not tried."""
+    """The result of one check: `ok` is None if it was skipped."""
 
     name: str
     ok: bool | None
@@ -509,7 +512,7 @@ class StoreCheck:
 
 @dataclass(frozen=True, slots=True)
 class StoreReport:
-    """The results of `check_store`. `speeds` has medians in ms, and MB/s; it may be empty."""
+    """The results of `check_store`. `speeds` has medians in ms, and rates in MB/s; empty if not measured."""
 
     url: str
     checks: tuple[StoreCheck, ...]
@@ -530,15 +533,15 @@ class StoreReport:
         return {"url": self.url, "ok": self.ok, "checks": checks, "speeds": dict(self.speeds)}
 
 
-class _WrongError(Exception):
-    """The storage returned a wrong answer."""
+class _WrongAnswerError(Exception):
+    """The storage gave a wrong answer."""
 
 
 def check_store(
     storage: Storage, clock: Callable[[], int], monotonic: Callable[[], float], *, is_measured: bool = True
 ) -> StoreReport:
     """Check the storage in a new folder; `clock` returns our time in ms, `monotonic` measures in seconds."""
-    was_there = storage.is_there()
+    existed = storage.exists()
     folder = storage.child(f".distlog-check-{uuid.uuid4().hex}")
     results: list[StoreCheck] = []
     checks: dict[str, Callable[[], str | None]] = {
@@ -549,39 +552,38 @@ def check_store(
         "clock": partial(_check_clock, folder, clock),
         "a race for one name": partial(_check_races, folder),
     }
-    is_met, is_clean = False, False
+    # after an error: the remaining checks are skipped; a store that refused the first put has no files to delete
+    has_failed, is_clean = False, False
     try:
         for name, check in checks.items():
-            if is_met:
+            if has_failed:
                 results.append(StoreCheck(name, None, ""))
                 continue
             try:
                 results.append(StoreCheck(name, True, check() or ""))
-            except _WrongError as wrong:
-                results.append(StoreCheck(name, False, str(wrong)))
+            except _WrongAnswerError as error:
+                results.append(StoreCheck(name, False, str(error)))
             except (DistlogError, OSError) as error:
-                # later checks would fail too, after seconds
-                is_met = True
-                # after a refused first put a store has no files to delete; a disk may have folders
+                has_failed = True
                 is_refused = isinstance(error, StorageRefusedError) and not storage.counters.bytes_written
                 is_clean = is_refused and not storage.is_local
                 results.append(StoreCheck(name, False, str(error)))
         speeds = _speeds(folder, monotonic) if is_measured and all(check.ok for check in results) else {}
     finally:
         if not is_clean:
-            _clear(storage, folder, was_there=was_there)
+            _clear(storage, folder, existed=existed)
     return StoreReport(storage.url, tuple(results), speeds)
 
 
-def _expect(is_right: bool, wrong: str) -> None:
+def _require(is_right: bool, wrong: str) -> None:
     if not is_right:
-        raise _WrongError(wrong)
+        raise _WrongAnswerError(wrong)
 
 
 def _check_replaced(folder: Storage) -> None:
     for data in (b"old", b"newer", b""):
         folder.put("f/a", data)
-        _expect(folder.read("f/a") == data, "a read does not return the bytes just written")
+        _require(folder.read("f/a") == data, "a read does not return the bytes just written")
 
 
 def _check_ranges(folder: Storage) -> None:
@@ -589,45 +591,48 @@ def _check_ranges(folder: Storage) -> None:
     folder.put_many({"f/data": data, "f/empty": b""})
     size = len(data)
     for start, end in ((0, None), (1000, 2000), (size - 5, size + 5), (size, None), (2 * size, 3 * size)):
-        _expect(folder.read("f/data", start, end) == data[start:end], f"wrong bytes from {start} to {end}")
-    _expect(folder.read("f/empty") == folder.read("f/empty", 0, 10) == b"", "an empty object cannot be read")
+        _require(folder.read("f/data", start, end) == data[start:end], f"wrong bytes from {start} to {end}")
+    _require(folder.read("f/empty") == folder.read("f/empty", 0, 10) == b"", "an empty object cannot be read")
     parts = folder.read_ranges([("f/data", 500_000, 500_100), ("f/data", 5, 10)])
-    _expect([bytes(part) for part in parts] == [data[500_000:500_100], data[5:10]], "wrong bytes of several ranges")
+    _require([bytes(part) for part in parts] == [data[500_000:500_100], data[5:10]], "wrong bytes of several ranges")
 
 
 def _check_listings(folder: Storage) -> None:
     names = {f"l/{number:03d}": bytes(number) for number in range(1, 6)}
     folder.put_many({**names, "l/below/z": b"1"})
     sizes = {file.name: file.size for file in folder.list("l")}
-    _expect(
+    _require(
         sizes == {name: len(data) for name, data in names.items()}, "a listing does not have the files just written"
     )
-    _expect(folder.list_folders("l") == ["l/below"], "folders are not listed as folders")
-    _expect(folder.list("nothing") == [], "a missing folder is not listed as empty")
+    _require(folder.list_folders("l") == ["l/below"], "folders are not listed as folders")
+    _require(folder.list("nothing") == [], "a missing folder is not listed as empty")
 
 
 def _check_deletes(folder: Storage) -> None:
     folder.put_many({"d/a": b"1", "d/b": b"2"})
     folder.delete(["d/a", "d/missing"])
-    _expect([file.name for file in folder.list("d")] == ["d/b"], "a deleted object is listed")
+    _require([file.name for file in folder.list("d")] == ["d/b"], "a deleted object is listed")
     with suppress(FileNotFoundError):
         folder.read("d/a")
-        raise _WrongError("a deleted object can be read")
+        raise _WrongAnswerError("a deleted object can be read")
 
 
 def _check_clock(folder: Storage, clock: Callable[[], int]) -> str:
     folder.put("c/a", b"1")
     before_ms = clock()
-    ahead_ms = folder.now_ms("c") - before_ms
-    _expect(abs(ahead_ms) <= MAX_CLOCK_SKEW_MS, f"it is {ahead_ms:+,} ms from this machine's: set the clocks")
-    return f"{ahead_ms:+,} ms from this machine's"
+    skew_ms = folder.now_ms("c") - before_ms
+    _require(
+        abs(skew_ms) <= MAX_CLOCK_SKEW_MS,
+        f"it is {skew_ms:+,} ms from this machine's: set both by NTP",
+    )
+    return f"{skew_ms:+,} ms from this machine's"
 
 
 def _check_races(folder: Storage) -> str:
     for name in (f"r/{number}" for number in range(_RACES)):
         put, delete = partial(folder.put_if_absent, name), partial(folder.delete, [name])
         check_one_wins(put, delete, folder.url, racers=_RACERS)
-    return f"{_RACES} of {_RACERS} writers had one winner each"
+    return f"{_RACES} races of {_RACERS} writers had one winner each"
 
 
 def _speeds(folder: Storage, monotonic: Callable[[], float]) -> dict[str, float]:
@@ -658,8 +663,8 @@ def _seconds(call: Callable[[], object], monotonic: Callable[[], float]) -> floa
     return max(monotonic() - start, 1e-9)
 
 
-def _clear(storage: Storage, folder: Storage, *, was_there: bool) -> None:
-    """Delete the files of the checks, ignoring errors, which the checks have reported."""
+def _clear(storage: Storage, folder: Storage, *, existed: bool) -> None:
+    """Delete the files of the checks. Ignores errors, which the checks have reported."""
     with suppress(StorageError, OSError):
         for part in [*folder.list_folders(), *folder.list_folders("l")]:
             folder.delete([file.name for file in folder.list(part)])
@@ -668,6 +673,6 @@ def _clear(storage: Storage, folder: Storage, *, was_there: bool) -> None:
         for part in ("l/below", "f", "l", "d", "c", "r", "s", "p", ""):
             with suppress(OSError):
                 os.rmdir(f"{path}/{part}")
-        if not was_there:
+        if not existed:
             with suppress(OSError):
                 os.rmdir(storage.local_path(""))

@@ -1,4 +1,4 @@
-"""Appends in bulk: an Appender writes rows as segments, and one commit adds them all."""
+"""Appends in bulk: an Appender writes rows as segments, and one commit adds all segments."""
 
 from __future__ import annotations
 
@@ -45,32 +45,33 @@ from distlog.core.segments.segment_writer import Bundles, SegmentWriter, SmallSe
 from distlog.core.storage.parallel import Task, WorkerThreads, cores, in_order
 from distlog.core.storage.storage import Storage
 from distlog.core.times import NO_TIMESTAMP, check_unit, in_ms, iso, wrong_unit
-from distlog.core.write.rows import Appendable, Longs, Partitioner, batches, normalize, parts_of, rows_of
+from distlog.core.write.rows import Appendable, Longs, Partitioner, batches, normalize, row_count, rows_by_partition
 
 BatchId = int | str
 """A batch in its application: a number from 0 on, or text of 1 to 1000 characters."""
 
 
-#: The number of partitions that the text of a result names.
-_SPANS = 4
+#: The number of partitions whose offsets the text of a result shows.
+_SHOWN_PARTITIONS = 4
 #: The number of partitions whose files are uploaded at the same time.
-_CLOSERS = 8
+_UPLOAD_THREADS = 8
 #: A slice of fewer bytes is written faster than threads can share it.
 _SHARED_BYTES = 1 << 20
-#: An append to this number of partitions, with this number of bytes each on average, may write them in one bundle
-#: without a writer for each, which needs 90 kB.
-SMALL_PARTITIONS, SMALL_PART = 64, 1 << 14
-#: Bytes of rows that are gathered to find that out: always, and at most, if the partitions may be small.
-SMALL_BYTES, MOST_SMALL_BYTES = 32 << 20, 256 << 20
-#: The least bytes that a writer gathers before it writes: they can be written past the page cache.
-LEAST_GATHERED = 256 << 10
+#: Rows of at least this number of partitions, with at most this number of bytes per partition on average, may be
+#: written as one bundle, without a writer for each partition, which needs 90 kB.
+MANY_PARTITIONS, SMALL_PART_BYTES = 64, 1 << 14
+#: The bytes of rows that are gathered to find out whether they fit a bundle are in proportion to the partitions,
+#: between these limits.
+MIN_BUNDLE_CHECK_BYTES, MAX_BUNDLE_CHECK_BYTES = 32 << 20, 256 << 20
+#: The fewest bytes that a writer gathers before it writes: they can be written past the page cache.
+MIN_GATHER_BYTES = 256 << 10
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AppendResult(Shown):
     """The result of an append: the version of its commit, or None, and the (first, end) offsets by partition.
 
-    `replayed`: this (app_id, batch_id) was committed before, and the result is the first commit's.
+    `replayed` is True if this (app_id, batch_id) was committed before: the result is the first commit's.
     """
 
     version: int | None
@@ -84,15 +85,15 @@ class AppendResult(Shown):
 
     def __str__(self) -> str:
         version = "" if self.version is None else f", version {self.version}"
-        spans = [f"{number}: {first:,} to {end:,}" for number, (first, end) in list(self.offsets.items())[:_SPANS]]
-        more = ["..."] if len(self.offsets) > _SPANS else []
-        again = "appended before" if self.replayed else "appended"
-        return (
-            f"{again} {counted(self.record_count, 'record')}{version}; offsets {', '.join([*spans, *more]) or 'none'}"
-        )
+        shown = list(self.offsets.items())[:_SHOWN_PARTITIONS]
+        spans = [f"{partition}: {first:,} to {end:,}" for partition, (first, end) in shown]
+        ellipsis = ["..."] if len(self.offsets) > _SHOWN_PARTITIONS else []
+        verb = "appended before" if self.replayed else "appended"
+        spans_text = ", ".join([*spans, *ellipsis]) or "none"
+        return f"{verb} {counted(self.record_count, 'record')}{version}; offsets {spans_text}"
 
     def to_table(self) -> pa.Table:
-        """Return a row per partition: the offsets from `start_offset` (in) to `end_offset` (out)."""
+        """Return a row per partition: the offsets from `start_offset` up to, without, `end_offset`."""
         firsts, ends = ([span[side] for span in self.offsets.values()] for side in (0, 1))
         columns = {"partition": list(self.offsets), "start_offset": firsts, "end_offset": ends}
         return pa.table({name: integers(column) for name, column in columns.items()})
@@ -101,9 +102,9 @@ class AppendResult(Shown):
 class Appender:
     """Writes rows as segments of one topic, to be committed; not thread-safe.
 
-    `read_version` is from before the first write; records without a key start at `first_partition`. Up to `workers`
-    threads, with the caller's, write partitions in parallel, and call `clock` and `new_id`. `held_bytes` limits the
-    small segments that are written together, by default to LARGEST_BUNDLE.
+    `read_version` is the version that the caller read before the first write. Records without a key start at
+    `first_partition`. Up to `workers` threads, including the caller, write partitions in parallel, and call `clock`
+    and `new_id`. `held_bytes` limits the small segments that are written as one bundle; default LARGEST_BUNDLE.
     """
 
     def __init__(
@@ -134,17 +135,18 @@ class Appender:
         self._new_stem: Callable[[], str] = lambda: paths.new_stem(read_version, new_id())
         self._bundles = Bundles(storage, self._new_stem, held_bytes)
         share = BLOCK_BYTES if held_bytes is None else held_bytes // (4 * partitions)
-        self._gather_bytes = min(max(share, LEAST_GATHERED), BLOCK_BYTES)
-        self._count = partitions
-        self._small: _Small | None = None
+        self._gather_bytes = min(max(share, MIN_GATHER_BYTES), BLOCK_BYTES)
+        self._partition_count = partitions
+        #: Gathered rows that `close` writes as one bundle, unless another append follows.
+        self._small_parts: _SmallParts | None = None
         self._is_closing = False
 
     def append(self, data: Appendable, partition: int | None = None, progress: bool | None = False) -> int:
-        """Append the rows; returns their number. After an error only `abort` may be called."""
+        """Append the rows, and return their number. After an error only `abort` may be called."""
         tasks_ahead = 2 * self._workers if self._workers > 1 else 0
         with (
             closing(batches(data, self._unit)) as slices,
-            Progress("appending", total_rows=rows_of(data), shown=progress) as bar,
+            Progress("appending", total_rows=row_count(data), shown=progress) as bar,
         ):
             for rows in in_order(self._tasks(slices, partition), tasks_ahead, workers=self._workers, joined=True):
                 bar.add(rows)
@@ -152,17 +154,16 @@ class Appender:
 
     def _tasks(self, slices: Iterator[pa.RecordBatch], partition: int | None) -> Iterator[Callable[[], int]]:
         rows = 0
-        if self._small is not None:
-            small, self._small = self._small, None
-            parts = list(parts_of(small.order, small.counts))
-            self._open(parts)
-            write = self._task(small.source, parts)
-            # their rows were counted before
-            yield lambda: 0 * write()
-        elif not self._queues and partition is None and self._count >= SMALL_PARTITIONS:
-            self._small, slices = self._gathered(slices)
-            if self._small is not None:
-                count = len(self._small.order)
+        if self._small_parts is not None:
+            gathered, self._small_parts = self._small_parts, None
+            parts = list(rows_by_partition(gathered.order, gathered.counts))
+            self._open_queues(parts)
+            # 0: the append that gathered these rows has counted them
+            yield partial(_write, self._queue(gathered.source, parts), 0)
+        elif not self._queues and partition is None and self._partition_count >= MANY_PARTITIONS:
+            self._small_parts, slices = self._gather_small_parts(slices)
+            if self._small_parts is not None:
+                count = len(self._small_parts.order)
                 yield lambda: count
                 return
         for batch in slices:
@@ -170,48 +171,52 @@ class Appender:
             source = RecordInput.from_arrow(records)
             parts = list(self._partitioner.split(records, partition, rows))
             rows += records.num_rows
-            self._open(parts)
+            self._open_queues(parts)
             if self._workers > 1 and records.nbytes >= _SHARED_BYTES:
                 yield from (self._task(source, [part]) for part in parts)
             else:
                 yield self._task(source, parts)
 
-    def _gathered(self, slices: Iterator[pa.RecordBatch]) -> tuple[_Small | None, Iterator[pa.RecordBatch]]:
-        """(all rows, if they are few and for many partitions, the remaining slices)."""
+    def _gather_small_parts(
+        self, slices: Iterator[pa.RecordBatch]
+    ) -> tuple[_SmallParts | None, Iterator[pa.RecordBatch]]:
+        """Return all rows if they fit one bundle of many small partitions, or None; and the slices that remain."""
         gathered, size = list[pa.RecordBatch](), 0
-        most = max(SMALL_BYTES, min(SMALL_PART * self._count, MOST_SMALL_BYTES))
+        max_bytes = max(MIN_BUNDLE_CHECK_BYTES, min(SMALL_PART_BYTES * self._partition_count, MAX_BUNDLE_CHECK_BYTES))
         for batch in slices:
             gathered.append(batch)
             size += batch.nbytes
-            if size > most:
+            if size > max_bytes:
                 return None, chain(gathered, slices)
-        rows, size, normal, partitioner = 0, 0, list[pa.RecordBatch](), copy.copy(self._partitioner)
+        rows, size, normalized, partitioner = 0, 0, list[pa.RecordBatch](), copy.copy(self._partitioner)
         for batch in gathered:
-            normal.append(normalize(batch, self.config, self._clock(), rows, self._unit))
+            normalized.append(normalize(batch, self.config, self._clock(), rows, self._unit))
             rows += batch.num_rows
             # a dictionary's values are repeated here, so the records may be far larger than the input
-            size += normal[-1].nbytes
-            if size > SMALL_PART * self._count:
+            size += normalized[-1].nbytes
+            if size > SMALL_PART_BYTES * self._partition_count:
                 return None, iter(gathered)
-        if rows >= SMALL_PARTITIONS and all(batch.schema == normal[0].schema for batch in normal):
-            records = join(normal)
+        if rows >= MANY_PARTITIONS and all(batch.schema == normalized[0].schema for batch in normalized):
+            records = join(normalized)
             order, counts = partitioner.group(records)
             partitions = np.flatnonzero(counts)
-            if len(partitions) >= SMALL_PARTITIONS and records.nbytes <= SMALL_PART * len(partitions):
+            if len(partitions) >= MANY_PARTITIONS and records.nbytes <= SMALL_PART_BYTES * len(partitions):
                 source = RecordInput.from_arrow(records)
                 form = batch_format(self.config, self._codec, self._clock, self._random)
                 row_counts = counts[partitions]
                 segments = SmallSegments.of(source, records.nbytes, order, partitions, row_counts, form)
                 if segments is not None:
                     self._partitioner = partitioner
-                    return _Small(source, order, counts, segments), iter(())
+                    return _SmallParts(source, order, counts, segments), iter(())
         return None, iter(gathered)
 
     def _task(self, source: RecordInput, parts: Sequence[tuple[int, Longs]]) -> Callable[[], int]:
-        writes = [self._queues[number].put(source, rows) for number, rows in parts]
-        return partial(_write, writes, sum(len(rows) for _, rows in parts))
+        return partial(_write, self._queue(source, parts), sum(len(rows) for _, rows in parts))
 
-    def _open(self, parts: Sequence[tuple[int, Longs]]) -> None:
+    def _queue(self, source: RecordInput, parts: Sequence[tuple[int, Longs]]) -> list[Callable[[], None]]:
+        return [self._queues[partition].put(source, rows) for partition, rows in parts]
+
+    def _open_queues(self, parts: Sequence[tuple[int, Longs]]) -> None:
         """Open the queues of all partitions before a write: a segment that shares a bundle is held longer."""
         for partition, _ in parts:
             if partition not in self._queues:
@@ -232,25 +237,25 @@ class Appender:
                 self._queues[partition] = PartitionQueue(writer)
 
     def close(self) -> Sequence[SegmentInfo]:
-        """Make all files durable; returns the segments, by partition. An error leaves nothing open."""
+        """Make all files durable, and return the segments, sorted by partition. An error leaves nothing open."""
         self._is_closing = True
-        if self._small is not None:
-            return self._small.segments.write(self._storage, self._new_stem(), self._clock())
+        if self._small_parts is not None:
+            return self._small_parts.segments.write(self._storage, self._new_stem(), self._clock())
         queues = [self._queues[partition] for partition in sorted(self._queues)]
         uploads = any(queue.is_uploading for queue in queues)
-        closers = WorkerThreads(_CLOSERS if uploads else self._workers - 1, "distlog-close")
-        closing = [Task(queue.close) for queue in queues]
+        closers = WorkerThreads(_UPLOAD_THREADS if uploads else self._workers - 1, "distlog-close")
+        tasks = [Task(queue.close) for queue in queues]
         try:
-            for queue, task in zip(queues, closing, strict=True):
+            for queue, task in zip(queues, tasks, strict=True):
                 if queue.is_uploading or not uploads:
                     closers.put(task.run)
-            segments = [segment for task in closing for segment in task.wait()]
+            segments = [segment for task in tasks for segment in task.wait()]
             self._bundles.close()
             return [self._bundles.placed(segment) for segment in segments]
         except BaseException:
-            for queue, task in zip(queues, closing, strict=True):
-                # only after its thread has left it; a second interrupt does not wait for that
-                task.when_over(queue.abort)
+            for queue, task in zip(queues, tasks, strict=True):
+                # a callback, since a wait for the closing thread could be interrupted: then the queue would stay open
+                task.cancel(queue.abort)
             raise
         finally:
             closers.end(joined=True)
@@ -262,7 +267,9 @@ class Appender:
                 queue.abort()
 
 
-class _Small(NamedTuple):
+class _SmallParts(NamedTuple):
+    """Rows of many partitions, few for each: in `order`, with `counts` per partition, as `group_by_partition`."""
+
     source: RecordInput
     order: Longs
     counts: Longs
@@ -280,22 +287,22 @@ class PartitionQueue:
 
     def __init__(self, writer: SegmentWriter) -> None:
         self._writer, self._lock = writer, threading.Lock()
-        self._waiting = deque[tuple[RecordInput, npt.NDArray[np.int64]]]()
-        self._put = self._written = 0
+        self._queue = deque[tuple[RecordInput, npt.NDArray[np.int64]]]()
+        self._put_count = self._written_count = 0
         self._is_aborted = False
         self._error: BaseException | None = None
-        self._trace: TracebackType | None = None
+        self._traceback: TracebackType | None = None
 
     def put(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> Callable[[], None]:
-        """Queue the `rows` of `source`; returns a call that writes these and earlier rows, or raises their error."""
-        self._waiting.append((source, rows))
-        self._put += 1
-        return partial(self._write_up_to, self._put)
+        """Queue the `rows` of `source`; returns a call that writes these and earlier rows, or raises the error."""
+        self._queue.append((source, rows))
+        self._put_count += 1
+        return partial(self._write_up_to, self._put_count)
 
     def _write_up_to(self, count: int) -> None:
         try:
             with self._lock:
-                while self._written < count:
+                while self._written_count < count:
                     self._write_next()
         finally:
             if self._is_aborted:
@@ -303,17 +310,17 @@ class PartitionQueue:
 
     def _write_next(self) -> None:
         if self._is_aborted:
-            raise StorageError("cannot write: the append was aborted, and appends nothing; begin a new one")
+            raise StorageError("cannot write: the append was aborted, so nothing was appended; start a new append")
         if self._error is not None:
             # with its first traceback: each raise adds frames, which would keep the caller's objects alive
-            raise self._error.with_traceback(self._trace)
+            raise self._error.with_traceback(self._traceback)
         try:
-            self._writer.append(*self._waiting[0])
+            self._writer.append(*self._queue[0])
         except BaseException as error:
-            self._error, self._trace = error, error.__traceback__
+            self._error, self._traceback = error, error.__traceback__
             raise
-        self._waiting.popleft()
-        self._written += 1
+        self._queue.popleft()
+        self._written_count += 1
 
     def close(self) -> list[SegmentInfo]:
         return self._writer.close()
@@ -335,8 +342,8 @@ class PartitionQueue:
 class Transaction:
     """Appends to any partitions of a topic that become visible together when the `with` block ends without an error.
 
-    `result` has the version and the offsets afterwards. If the block or an append raises, nothing is appended, and
-    `commit` raises the append's error again. A forked child can only abort its copy.
+    Then `result` has the version and the offsets. If the block or an append raises, nothing is appended, and `commit`
+    raises the append's error again. A forked child can only abort its copy.
     """
 
     def __init__(
@@ -352,11 +359,11 @@ class Transaction:
         self._handle, self._current, self._app_id, self._batch_id = handle, current, app_id, batch_id
         snapshot = current.recent()
         self._read_version = snapshot.version
-        self._is_replay = replayed(snapshot, app_id, batch_id) is not None
+        self._is_replay = earlier_result(snapshot, app_id, batch_id) is not None
         check_room_for_batch_id(snapshot, app_id, batch_id)
         self._appender: Appender | None = open_appender(handle, current, compression, timestamp_unit)
         self._error: BaseException | None = None
-        self._trace: TracebackType | None = None
+        self._traceback: TracebackType | None = None
         self._process = os.getpid()
         self.result = AppendResult(None)
 
@@ -364,8 +371,8 @@ class Transaction:
         """Append records.
 
         Args:
-            data: As `table` of `Topic.append`.
-            partition: The partition of all rows.
+            data: The records, in a form that `Topic.append` accepts.
+            partition: The partition of all records; default as in `Topic.append`.
             progress: As in `Scan.to_table`.
 
         Returns:
@@ -386,7 +393,7 @@ class Transaction:
             return appender.append(data, partition, progress)
         except BaseException as error:
             self.abort()
-            self._error, self._trace = error, error.__traceback__
+            self._error, self._traceback = error, error.__traceback__
             raise
 
     def commit(self) -> AppendResult:
@@ -406,7 +413,7 @@ class Transaction:
             read_version=self._read_version,
             app_id=self._app_id,
             batch_id=self._batch_id,
-            written_by=appender.config,
+            checked_config=appender.config,
         )
         self._current.advance(snapshot)
         return self.result
@@ -416,16 +423,16 @@ class Transaction:
             raise InvalidRecordError("the transaction was started before a fork: start another one in this process")
         if self._error is not None:
             # with its first traceback: each raise adds frames, which would keep the caller's objects alive
-            raise self._error.with_traceback(self._trace)
+            raise self._error.with_traceback(self._traceback)
         if self._appender is None:
-            raise InvalidRecordError("the transaction has ended; begin another")
+            raise InvalidRecordError("the transaction has ended: start another one")
         return self._appender
 
     def abort(self) -> None:
-        """Append nothing; the written files stay unreferenced until vacuum."""
+        """End the transaction without an append. Vacuum deletes its files, which no commit names."""
         if self._appender is not None:
             self._appender.abort()
-        self._appender = self._error = self._trace = None
+        self._appender = self._error = self._traceback = None
 
     def __enter__(self) -> Transaction:
         return self
@@ -437,18 +444,19 @@ class Transaction:
             self.commit()
 
 
-def at_log_ends(snapshot: Snapshot, segments: Sequence[SegmentInfo]) -> list[SegmentInfo]:
-    ends = snapshot.partitions.log_end_offsets.tolist()
-    placed = []
+def moved_to_log_ends(head: Snapshot, segments: Sequence[SegmentInfo]) -> list[SegmentInfo]:
+    ends = head.partitions.log_end_offsets.tolist()
+    moved_segments = list[SegmentInfo]()
     for segment in segments:
         if segment.partition >= len(ends):
             raise CommitConflictError("the topic no longer has this partition", partition=segment.partition)
-        placed.append(segment.moved_to(ends[segment.partition]))
-        ends[segment.partition] = placed[-1].next_offset
-    return placed
+        moved_segments.append(segment.moved_to(ends[segment.partition]))
+        ends[segment.partition] = moved_segments[-1].next_offset
+    return moved_segments
 
 
 def offsets_of(segments: Iterable[SegmentInfo]) -> dict[int, tuple[int, int]]:
+    """Return the first offset and the end offset of the segments of each partition."""
     if isinstance(segments, SegmentTable):
         numbers, firsts = np.unique(segments.array("partition"), return_index=True)
         lasts = np.append(firsts, len(segments))[1:] - 1
@@ -471,59 +479,61 @@ def commit_append(
     batch_id: BatchId | None = None,
     in_order: bool = False,
     write_id: str | None = None,
-    written_by: TopicConfig | None = None,
+    checked_config: TopicConfig | None = None,
 ) -> tuple[AppendResult, Snapshot]:
     """Add `segments` at the log ends, and seal their partitions' active segments, in one commit or none.
 
-    `written_by` are the settings by which the records were checked; None: they fit any topic. If the same (app_id,
-    batch_id), or `in_order` a later one, was committed before, this is a replay, and nothing is sealed.
+    `checked_config` has the settings by which the records were checked, or None if the records fit any topic. If the
+    same (app_id, batch_id) was committed before, or with `in_order` a later one, this is a replay: nothing is sealed.
     """
-    _check_stored(app_id, batch_id)
+    _check_batch_id(app_id, batch_id)
     if len(segments) >= TABLE_ROWS and not isinstance(segments, SegmentTable):
         segments = SegmentTable.of(sorted(segments, key=lambda segment: segment.partition))
     batch = None if app_id is None or batch_id is None else SetTransaction(app_id, batch_id, {}, in_order)
-    # before the commit: where warnings are errors, nothing is appended
+    # before the commit, so that nothing is appended if warnings raise
     warn_of_times(handle.storage.name, snapshot, segments, handle.clock())
     if handle.storage.is_local or write_id is not None:
         race = CommitRace(handle.log, snapshot, "append", read_version=read_version, write_id=write_id)
     else:
-        is_keyed = written_by is None or "compact" in written_by.cleanup_policy
+        is_keyed = checked_config is None or "compact" in checked_config.cleanup_policy
         race = handle.append_queue.race(snapshot, segments, batch, read_version=read_version, is_keyed=is_keyed)
-    placed: Sequence[SegmentInfo] = ()
+    segments_at_ends: Sequence[SegmentInfo] = ()
     with race, ActiveSeals(handle, race) as seals:
         for head in race:
-            if earlier := replayed(head, app_id, batch_id, in_order=in_order):
-                return earlier, head
+            if first_result := earlier_result(head, app_id, batch_id, in_order=in_order):
+                return first_result, head
             sealed = seals.seal(head, set(_column(segments, "partition").tolist()))
             if sealed is None:
                 continue
-            if written_by is not None:
-                check_keyed(sealed.config, written_by)
+            if checked_config is not None:
+                check_not_newly_compacted(sealed.config, checked_config)
             check_room_for_batch_id(sealed, app_id, batch_id, in_order=in_order)
-            placed, actions = _placed(sealed, segments)
+            segments_at_ends, actions = _moved_and_added(sealed, segments)
             if batch is not None:
-                actions.append(replace(batch, offsets=offsets_of(placed)))
+                actions.append(replace(batch, offsets=offsets_of(segments_at_ends)))
             if not actions:
                 return AppendResult(None), head
             race.put([*seals.actions, *actions])
     assert race.commit is not None
-    return AppendResult(race.commit.version, offsets_of(race.placed(placed))), race.after
+    return AppendResult(race.commit.version, offsets_of(race.placed(segments_at_ends))), race.after
 
 
-def _placed(head: Snapshot, segments: Sequence[SegmentInfo]) -> tuple[Sequence[SegmentInfo], list[Action]]:
+def _moved_and_added(head: Snapshot, segments: Sequence[SegmentInfo]) -> tuple[Sequence[SegmentInfo], list[Action]]:
+    """Return the segments at the log ends, and the actions that add them."""
     if isinstance(segments, SegmentTable):
-        # as `at_log_ends`, in columns
+        # as `moved_to_log_ends`, in columns
         rows = segments.columns()
-        owners, ends = numbers_of(rows["partition"]), head.partitions.log_end_offsets
-        if len(owners) and owners[-1] >= len(ends):
-            raise CommitConflictError("the topic no longer has this partition", partition=int(owners[-1]))
+        partitions, ends = numbers_of(rows["partition"]), head.partitions.log_end_offsets
+        if len(partitions) and partitions[-1] >= len(ends):
+            raise CommitConflictError("the topic no longer has this partition", partition=int(partitions[-1]))
         counts = numbers_of(rows["next_offset"]) - numbers_of(rows["base_offset"])
-        sums = np.cumsum(counts) - counts
-        firsts = np.searchsorted(owners, owners)
-        table = SegmentTable(moved(rows, ends[owners] + sums - sums[firsts]))
+        counts_before = np.cumsum(counts) - counts
+        # the row of the first segment of each segment's partition
+        first_rows = np.searchsorted(partitions, partitions)
+        table = SegmentTable(moved(rows, ends[partitions] + counts_before - counts_before[first_rows]))
         return table, [AddTable(table.columns())]
-    placed = at_log_ends(head, segments)
-    return placed, [*map(Add, placed)]
+    moved_segments = moved_to_log_ends(head, segments)
+    return moved_segments, [*map(Add, moved_segments)]
 
 
 def _column(segments: Sequence[SegmentInfo], name: str) -> Longs:
@@ -532,21 +542,22 @@ def _column(segments: Sequence[SegmentInfo], name: str) -> Longs:
     return np.array([getattr(segment, name) for segment in segments], np.int64)
 
 
-def check_keyed(config: TopicConfig, written_by: TopicConfig) -> None:
+def check_not_newly_compacted(config: TopicConfig, checked_config: TopicConfig) -> None:
     """Raise CommitConflictError if the topic has become compacted, since the records were not checked for keys."""
-    if "compact" in config.cleanup_policy and "compact" not in written_by.cleanup_policy:
+    if "compact" in config.cleanup_policy and "compact" not in checked_config.cleanup_policy:
         raise CommitConflictError(
             "nothing was committed: the topic has become compacted, so each record needs a key; write again"
         )
 
 
-def replayed(
+def earlier_result(
     snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None, *, in_order: bool = False
 ) -> AppendResult | None:
-    """The result of the first commit of (app_id, batch_id), or None.
+    """Return the result of the first commit of (app_id, batch_id), or None.
 
-    `in_order`: the application commits its batches in the order of their numbers. So a batch below its newest was
-    committed too, if it had rows; its result has no version and no offsets once they are forgotten.
+    With `in_order`, the application commits its batches in the order of their numbers. So a batch with a lower
+    number than its newest was committed too, if it had rows. Its result has no version or offsets once they are
+    forgotten.
     """
     if app_id is None or batch_id is None or not snapshot.transactions.has(app_id, batch_id, in_order=in_order):
         return None
@@ -557,35 +568,35 @@ def replayed(
 def check_room_for_batch_id(
     snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None, *, in_order: bool = False
 ) -> None:
-    """Raise StorageFullError if the topic can remember no new batch: a forgotten one would be a duplicate."""
-    most = snapshot.config.batch_ids_bytes
-    if batch_id is None or in_order or snapshot.transactions.size <= most:
+    """Raise StorageFullError if the topic can remember no new batch id, without which a retry would append twice."""
+    limit = snapshot.config.batch_ids_bytes
+    if batch_id is None or in_order or snapshot.transactions.size <= limit:
         return
-    if replayed(snapshot, app_id, batch_id) is None:
+    if earlier_result(snapshot, app_id, batch_id) is None:
         raise StorageFullError(
             "nothing was appended: the batch ids that the topic remembers, with their offsets, have reached "
             "batch.ids.bytes; raise the setting, or wait: ids are forgotten after 30 days",
             batches=len(snapshot.transactions),
             bytes=snapshot.transactions.size,
-            most=most,
+            limit=limit,
         )
 
 
-def check_batch(app_id: str | None, batch_id: BatchId | None) -> BatchId | None:
-    """The batch's id, also from numpy; InvalidRecordError for one id alone, or an app_id of distlog's."""
-    number: object = batch_id
-    if isinstance(number, np.integer):
-        batch_id = int(number)
-    _check_stored(app_id, batch_id)
+def checked_batch_id(app_id: str | None, batch_id: BatchId | None) -> BatchId | None:
+    """Return the batch id, as an int if it is numpy's. Raises InvalidRecordError for invalid or reserved ids."""
+    id_or_number: object = batch_id
+    if isinstance(id_or_number, np.integer):
+        batch_id = int(id_or_number)
+    _check_batch_id(app_id, batch_id)
     if app_id is not None and app_id.startswith(RESERVED_APPS):
-        begin = ", ".join(repr(prefix) for prefix in RESERVED_APPS)
+        prefixes = ", ".join(repr(prefix) for prefix in RESERVED_APPS)
         raise InvalidRecordError(
-            f"application ids that begin with {begin} are reserved: give another app_id", app_id=app_id[:100]
+            f"application ids that begin with {prefixes} are reserved: give another app_id", app_id=app_id[:100]
         )
     return batch_id
 
 
-def _check_stored(app_id: str | None, batch_id: BatchId | None) -> None:
+def _check_batch_id(app_id: str | None, batch_id: BatchId | None) -> None:
     if app_id is None and batch_id is None:
         return
     try:
@@ -620,56 +631,56 @@ def open_appender(
     )
 
 
-#: 1990: seconds that are taken for milliseconds are before it.
-USUAL_MS = 631_152_000_000
+#: The start of 1990. A time before it is probably a number of seconds that was taken for milliseconds.
+EARLIEST_USUAL_MS = 631_152_000_000
 _warned = set[tuple[str, type[Warning]]]()
 
 
 def warn_of_times(topic: str, snapshot: Snapshot, segments: Sequence[SegmentInfo], now_ms: int) -> None:
     times_ms = np.concatenate([_column(segments, name) for name in ("min_timestamp", "max_timestamp")])
-    early_ms = times_ms[(times_ms > NO_TIMESTAMP) & (times_ms < USUAL_MS)]
+    early_ms = times_ms[(times_ms > NO_TIMESTAMP) & (times_ms < EARLIEST_USUAL_MS)]
     if len(early_ms):
         warn_of_early(topic, snapshot.topic_id, int(early_ms.min()))
-    if expired := _records_beyond(segments, snapshot.config, now_ms):
+    if expired := _expired_record_count(segments, snapshot.config, now_ms):
         text = (
             f"{counted(expired, 'record')} {'is' if expired == 1 else 'are'} older than "
             f"retention.ms={snapshot.config.retention_ms}, so the next retention deletes them: to keep them, set "
             "retention.ms higher, or to -1"
         )
-        _warn(topic, snapshot.topic_id, text, RetentionWarning)
+        _warn_once(topic, snapshot.topic_id, text, RetentionWarning)
 
 
 def warn_of_early(topic: str, topic_id: str, early_ms: int) -> None:
-    is_second = not is_early(in_ms(early_ms, "s")) and wrong_unit(early_ms, "s") is None
-    looks = ", and looks like seconds" if is_second else ""
+    may_be_seconds = not is_early(in_ms(early_ms, "s")) and wrong_unit(early_ms, "s") is None
+    hint = ", and looks like seconds" if may_be_seconds else ""
     text = (
-        f"records have times before 1990, as {iso(early_ms)}: {early_ms} was taken for milliseconds{looks}; if "
-        "numbers count another unit, convert them, or name it: timestamp_unit is s, ms, us or ns"
+        f"records have times before 1990, as {iso(early_ms)}: {early_ms} was taken for milliseconds{hint}; if "
+        "your timestamps are in another unit, convert them, or set timestamp_unit to s, us or ns"
     )
-    _warn(topic, topic_id, text, TimestampWarning)
+    _warn_once(topic, topic_id, text, TimestampWarning)
 
 
 def is_early(timestamp: int) -> bool:
-    return NO_TIMESTAMP < timestamp < USUAL_MS
+    return NO_TIMESTAMP < timestamp < EARLIEST_USUAL_MS
 
 
-def _warn(topic: str, topic_id: str, text: str, category: type[Warning]) -> None:
+def _warn_once(topic: str, topic_id: str, text: str, category: type[Warning]) -> None:
     if (topic_id, category) not in _warned:
-        warnings.warn(f"{topic}: {text}", category, stacklevel=_caller())
-        # not if warnings raise
+        warnings.warn(f"{topic}: {text}", category, stacklevel=_caller_stack_level())
+        # not reached if warnings are errors
         _warned.add((topic_id, category))
 
 
-def _caller() -> int:
-    """The stack level, from the caller, of the first function outside distlog."""
+def _caller_stack_level() -> int:
+    """Return the `stacklevel` with which a warning of the caller points to the first function outside distlog."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("distlog."):
         frame, level = frame.f_back, level + 1
     return level
 
 
-def _records_beyond(segments: Sequence[SegmentInfo], config: TopicConfig, now_ms: int) -> int:
-    """The number of records in segments that retention will delete by their time."""
+def _expired_record_count(segments: Sequence[SegmentInfo], config: TopicConfig, now_ms: int) -> int:
+    """Return the number of records in the segments that the next retention deletes because of their age."""
     if "delete" not in config.cleanup_policy or config.retention_ms < 0:
         return 0
     newest_ms = _column(segments, "max_timestamp")

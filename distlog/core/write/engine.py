@@ -67,21 +67,27 @@ from distlog.core.segments.segment_state import RollTime
 from distlog.core.segments.segment_writer import Parts, WrittenSegment, effect, write_batches
 from distlog.core.storage.backend import Deadline
 from distlog.core.storage.parallel import cores, in_order, in_parallel
-from distlog.core.write.append import AppendResult, at_log_ends, check_keyed, offsets_of, warn_of_times
+from distlog.core.write.append import (
+    AppendResult,
+    check_not_newly_compacted,
+    moved_to_log_ends,
+    offsets_of,
+    warn_of_times,
+)
 
 #: How long a producer's batches are retried, in seconds (Kafka's delivery.timeout.ms).
 DELIVERY_TIMEOUT_S = 120.0
 
 
 class Engine(ABC):
-    """Appends batches to one topic; a producer's are retried for DELIVERY_TIMEOUT_S after errors of the storage."""
+    """Appends batches to one topic. After storage errors, a producer's batches are retried for DELIVERY_TIMEOUT_S."""
 
     #: True if everything appended is known to be durable.
     is_flushed = True
 
     @abstractmethod
     def append(self, parts: Sequence[PartitionBatches], fence: Fence | None = None) -> Appends:
-        """Append the batches, unless `fence` raises; an error that is raised applies to all parts."""
+        """Append the batches, unless `fence` raises. An error that is raised applies to all parts."""
 
     def flush(self) -> None:  # noqa: B027 - a commit is durable
         """Return when everything appended is durable."""
@@ -89,24 +95,24 @@ class Engine(ABC):
     def close(self) -> None:  # noqa: B027
         """Flush, and close files; a later `append` opens them again."""
 
-    def begin_child(self) -> None:  # noqa: B027
+    def reset_in_child(self) -> None:  # noqa: B027
         """Become usable in a forked child, in any state of the parent's threads."""
 
 
 class Fence(Protocol):
-    """A check at the head before an append: of a producer's epoch, or a leader's."""
+    """A check at the head before an append: of the producer's or the leader's epoch."""
 
     def check(self, head: Snapshot, partitions: Collection[int]) -> None:
-        """Raise the appender's error if this head has its successor."""
+        """Raise an error if `head` has a newer producer or leader than the one that appends."""
 
 
-#: Roughly the most bytes of a batch in addition to its few records.
-_SPARE_BYTES = 1 << 12
+#: About the largest overhead, in bytes, of a batch with few records.
+_OVERHEAD_BYTES = 1 << 12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartitionBatches:
-    """The `rows` of `source`, of about `record_bytes`, for `partition`, in batches of this `form`."""
+    """Rows of `source`, of about `record_bytes`, to append to a partition in batches of the format `form`."""
 
     partition: int
     source: RecordInput
@@ -121,10 +127,10 @@ class PartitionBatches:
         return self.form.producer_id >= 0
 
     def encode(self) -> EncodedBatches:
-        """Encode the batches: most of the time of an append."""
-        room = self.record_bytes + 8 * len(self.rows) + _SPARE_BYTES
+        """Encode the batches, which takes most of the time of an append."""
+        room = self.record_bytes + 8 * len(self.rows) + _OVERHEAD_BYTES
         encoder = RecordEncoder(self.form, gather_bytes=sys.maxsize, room=room)
-        # one step encodes all rows, since `gather_bytes` has no limit
+        # without a limit of `gather_bytes`, one step encodes all rows
         next(encoder.append(self.source, self.rows), None)
         return encoder.finish()
 
@@ -136,13 +142,13 @@ _SHARED_BYTES = 1 << 20
 
 
 def encode_in_threads(encodings: Iterable[Callable[[], Item]], parts: Sequence[PartitionBatches]) -> Iterator[Item]:
-    """The results of the encodings of `parts`, in order, by several threads if there are many bytes."""
+    """Yield the results of the `encodings` of `parts`, in order. Several threads encode if the parts are large."""
     workers = cores() if sum(part.record_bytes for part in parts) >= _SHARED_BYTES else 1
     return in_order(encodings, 2 * workers if workers > 1 else 0, workers=workers, joined=True)
 
 
 class Appends(NamedTuple):
-    """The appended offsets, by partition, and the failures."""
+    """The result with the appended offsets, and the failures."""
 
     result: AppendResult
     failures: Sequence[Failure] = ()
@@ -157,12 +163,12 @@ class Failure(NamedTuple):
     in_doubt: bool
 
 
-#: With a longer `flush.ms` there is no sync in the background.
-_LONGEST_MS = DAY_MS
+#: If `flush.ms` is longer, no sync runs in the background.
+_MAX_BACKGROUND_FLUSH_MS = DAY_MS
 
 
 class DirectEngine(Engine):
-    """Appends to the active segments of partitions; then calls `on_append`.
+    """Appends to the active segments of partitions. Calls `on_append` after each append.
 
     Each partition succeeds or fails alone. By default, records are acknowledged when they are durable; readers may
     see them earlier. A flush policy may delay syncs, until `flush` or `close` at the latest.
@@ -178,18 +184,18 @@ class DirectEngine(Engine):
         self._handle, self._current, self._on_append = handle, current, on_append
         self._lock_timeout_s = lock_timeout_s
         self._logs = OpenLogs[int](lambda partition: PartitionLog(handle, partition, current))
-        self.begin_child()
-        weakref.finalize(self, _close, self._logs, os.getpid()).atexit = False
+        self.reset_in_child()
+        weakref.finalize(self, _close_own_logs, self._logs, os.getpid()).atexit = False
 
-    def begin_child(self) -> None:
-        """Become usable in a forked child: unflushed records are the parent's."""
+    def reset_in_child(self) -> None:
+        """Become usable in a forked child, without the parent's unflushed records."""
         self._lock = threading.RLock()
-        # by partition and segment: the last records that were acknowledged without a sync
+        # by partition and stem of the segment: the last records that were acknowledged without a sync
         self._unflushed: dict[tuple[int, str], Appended] = {}
         self._timer: threading.Timer | None = None
-        self._loss: DistlogError | None = None
+        self._lost_records_error: DistlogError | None = None
         # the partitions with appends since the last `close`
-        self._used = set[int]()
+        self._used_partitions = set[int]()
 
     def append(self, parts: Sequence[PartitionBatches], fence: Fence | None = None) -> Appends:
         appends = [_PartAppend(part, fence) for part in parts]
@@ -224,26 +230,26 @@ class DirectEngine(Engine):
                     append.append(logs[append.partition], self._lock_timeout_s)
                 in_parallel(lambda append: append.flush(logs[append.partition], self._lock_timeout_s), appends)
         finally:
-            # an interrupt may come when some records are acknowledged already
-            self._note_unflushed(appends)
+            # also after an interrupt, when some records may have been acknowledged
+            self._track_unflushed(appends)
         self._sync_sealed(appends)
 
     def _in_groups(self, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-        """The items in groups of as many partitions as may have open logs."""
+        """Yield the items in groups: each has at most as many partitions as may have open logs."""
         size = self._logs.most_open()
-        return (items[first : first + size] for first in range(0, len(items), size))
+        return (items[start : start + size] for start in range(0, len(items), size))
 
     def _begin_together(self, logs: Mapping[int, PartitionLog]) -> None:
-        """Create the missing active segments in one commit, since each commit costs several syncs."""
-        self._used.update(logs)
+        """Create all missing active segments in one commit, since each commit costs several syncs."""
+        self._used_partitions.update(logs)
         states = self._current.snapshot.partitions
         missing = [log for partition, log in logs.items() if states[partition].active is None]
         if len(missing) > 1:
-            # a partition that cannot be opened raises the error later, and does not fail the others
+            # a partition that cannot be opened raises its error in its own append, and fails no other partition
             with suppress(DistlogError):
                 open_together(missing)
 
-    def _note_unflushed(self, appends: Sequence[_PartAppend]) -> None:
+    def _track_unflushed(self, appends: Sequence[_PartAppend]) -> None:
         for append in appends:
             for appended in append.acknowledged:
                 segment = append.partition, appended.stem
@@ -251,10 +257,10 @@ class DirectEngine(Engine):
                     self._unflushed.pop(segment, None)
                 else:
                     self._unflushed[segment] = appended
-        self._sync_later()
+        self._schedule_sync()
 
     def _sync_sealed(self, appends: Sequence[_PartAppend]) -> None:
-        """Sync earlier segments, which are sealed: later their commits may be deleted."""
+        """Sync sealed segments now: later the commits that name them may be deleted."""
         last_stems = {append.partition: append.acknowledged[-1].stem for append in appends if append.acknowledged}
         for partition, stem in list(self._unflushed):
             if last_stems.get(partition, stem) != stem:
@@ -265,10 +271,10 @@ class DirectEngine(Engine):
         return not self._unflushed
 
     def flush(self) -> None:
-        """Return when all appends are durable; raises LostRecordsError once if acknowledged records are lost."""
+        """Return when all appends are durable. Raises LostRecordsError, once, if acknowledged records are lost."""
         with self._lock:
             failure = self._sync()
-            error, self._loss = self._loss or failure, None
+            error, self._lost_records_error = self._lost_records_error or failure, None
         if error is not None:
             raise error
 
@@ -279,24 +285,25 @@ class DirectEngine(Engine):
         return failure
 
     def _sync_one(self, partition: int, stem: str, timeout_s: float | None) -> DistlogError | None:
+        """Sync a segment's acknowledged records; returns an error after which the next sync tries again."""
         try:
             with self._logs.use(partition) as log:
                 log.flush(self._unflushed[partition, stem], timeout_s=timeout_s)
         except (LostRecordsError, TopicNotFoundError, OffsetOutOfRangeError) as error:
-            # a retry would find no more
-            self._loss = self._loss or error
+            # not retried: the records are lost
+            self._lost_records_error = self._lost_records_error or error
         except DistlogError as error:
             return error
-        # last: after an interrupt or an error, the next flush needs the records
+        # only here: after an interrupt or another error, the next flush syncs the records
         self._unflushed.pop((partition, stem), None)
         return None
 
-    def _sync_later(self) -> None:
+    def _schedule_sync(self) -> None:
         flush_ms = self._current.snapshot.config.flush_ms
-        if self._timer is None and self._unflushed and flush_ms <= _LONGEST_MS:
+        if self._timer is None and self._unflushed and flush_ms <= _MAX_BACKGROUND_FLUSH_MS:
             timer = threading.Timer(flush_ms / 1000, self._sync_in_background)
             timer.daemon = True
-            with suppress(RuntimeError):  # there can be no more threads: `close` syncs
+            with suppress(RuntimeError):  # no more threads are possible: `close` syncs
                 timer.start()
                 self._timer = timer
 
@@ -306,28 +313,28 @@ class DirectEngine(Engine):
             try:
                 self._sync()
             finally:
-                self._sync_later()
+                self._schedule_sync()
 
     def close(self) -> None:
-        """Flush, and close the files; a later open reads no log, even after a reboot."""
+        """Flush, write checkpoints, and close the files. So the next open reads no log, even after a reboot."""
         with self._lock:
             try:
                 self.flush()
-                partitions = sorted(self._used)
-                self._used.clear()
+                partitions = sorted(self._used_partitions)
+                self._used_partitions.clear()
                 for group in self._in_groups(partitions):
                     with self._logs.use_all(group) as logs:
-                        in_parallel(self._checkpoint_of, list(logs.values()))
+                        in_parallel(self._checkpoint, list(logs.values()))
             finally:
                 self._logs.close_flushed()
 
-    def _checkpoint_of(self, log: PartitionLog) -> None:
-        # the records are durable already
+    def _checkpoint(self, log: PartitionLog) -> None:
+        # an error loses nothing, since the records are durable
         with suppress(DistlogError):
             log.checkpoint(timeout_s=self._lock_timeout_s)
 
 
-def _close(logs: OpenLogs[int], process: int) -> None:
+def _close_own_logs(logs: OpenLogs[int], process: int) -> None:
     # a forked child must not wait for the locks of its parent
     if process == os.getpid():
         logs.close_flushed()
@@ -338,16 +345,16 @@ _RETRIABLE = (StorageError, CommitStateUnknownError, TransactionTooOldError)
 
 
 class _PartAppend:
-    """The append of one partition's batches; an error stops this partition alone."""
+    """The append of one partition's batches. An error stops only this partition."""
 
     def __init__(self, part: PartitionBatches, fence: Fence | None) -> None:
         self.part, self.partition = part, part.partition
         self._fence = None if fence is None else partial(fence.check, partitions=(part.partition,))
         self._batches: EncodedBatches | None = None
         self._appended: list[Appended] = []
-        self._acknowledged = 0
+        self._acknowledged_count = 0
         self._error: BaseException | None = None
-        self._is_rest_in_doubt = False
+        self._are_missing_in_doubt = False
 
     def encode(self) -> _PartAppend:
         try:
@@ -357,92 +364,92 @@ class _PartAppend:
         return self
 
     def append(self, log: PartitionLog, timeout_s: float | None) -> None:
-        """Append the missing batches, with no other records between them; see `append_runs`."""
+        """Append the batches that are not in the log yet, with no other records between them."""
         batches, self._batches = self._batches, None
         if batches is None:
             return
         try:
             part = self.part
-            every_run = runs(batches, part.config, part.now_ms, in_transaction=part.form.transactional)
-            missing = islice(every_run, len(self._appended), None)
-            # closed at once, since it holds the partition's lock
-            with closing(log.append_runs(missing, self._fence, timeout_s=timeout_s)) as appends:
+            all_runs = runs(batches, part.config, part.now_ms, in_transaction=part.form.transactional)
+            missing_runs = islice(all_runs, len(self._appended), None)
+            # close the generator at once, since it holds the partition's lock
+            with closing(log.append_runs(missing_runs, self._fence, timeout_s=timeout_s)) as appends:
                 for appended in appends:
                     self._appended.append(appended)
         except DistlogError as error:
             self._error = error
         except BaseException as error:
             # only distlog's errors promise that nothing was appended
-            self._error, self._is_rest_in_doubt = error, True
+            self._error, self._are_missing_in_doubt = error, True
             raise
 
     def flush(self, log: PartitionLog, timeout_s: float | None = None) -> None:
         """Acknowledge the appended records, after a sync if the flush policy requires one."""
         try:
-            for appended in self._appended[self._acknowledged :]:
+            for appended in self._appended[self._acknowledged_count :]:
                 if appended.flush_due:
                     log.flush(appended, timeout_s=timeout_s)
-                self._acknowledged += 1
+                self._acknowledged_count += 1
         except BaseException as error:
-            # it may still be flushed by another process
+            # the records stay in doubt, since another process may still flush them
             self._error = self._error or error
 
     def fail_remaining(self, error: BaseException) -> None:
-        if sum(map(_count, self.acknowledged)) < len(self.part.rows):
+        if sum(map(_record_count, self.acknowledged)) < len(self.part.rows):
             self._error = self._error or error
 
     @property
     def is_retriable(self) -> bool:
-        return self.part.has_producer and isinstance(self._error, _RETRIABLE) and not self._is_rest_in_doubt
+        return self.part.has_producer and isinstance(self._error, _RETRIABLE) and not self._are_missing_in_doubt
 
     def reset(self) -> None:
         if isinstance(self._error, LostRecordsError):
-            del self._appended[self._acknowledged :]
+            del self._appended[self._acknowledged_count :]
         self._error = None
 
     @property
     def acknowledged(self) -> list[Appended]:
-        """The records that were appended, and are as safe as the topic wants it; the offsets follow each other."""
-        return self._appended[: self._acknowledged]
+        """The appended records that the topic's flush policy accepts as safe, with consecutive offsets."""
+        return self._appended[: self._acknowledged_count]
 
     @property
     def failures(self) -> list[Failure]:
-        """The records without acknowledgement: the ones that may be in the log, and the ones that are not."""
+        """The records without acknowledgement: first those that may be in the log, then those that are not."""
         if self._error is None:
             return []
-        doubtful = sum(map(_count, self._appended[self._acknowledged :]))
-        missing = len(self.part.rows) - sum(map(_count, self._appended))
-        if self._is_rest_in_doubt:
-            doubtful, missing = doubtful + missing, 0
-        counts = ((doubtful, True), (missing, False))
+        in_doubt_count = sum(map(_record_count, self._appended[self._acknowledged_count :]))
+        missing_count = len(self.part.rows) - sum(map(_record_count, self._appended))
+        if self._are_missing_in_doubt:
+            in_doubt_count, missing_count = in_doubt_count + missing_count, 0
+        counts = ((in_doubt_count, True), (missing_count, False))
         return [Failure(self.partition, count, self._error, in_doubt) for count, in_doubt in counts if count]
 
 
 def runs(
     batches: EncodedBatches, config: TopicConfig, now_ms: int, *, in_transaction: bool = False
 ) -> Iterator[BatchRun]:
-    """Cut `batches` where a segment must end by size, time or a full index; usually into one run."""
+    """Cut `batches` where a segment must end because of its size, time or index. Usually one run has all batches."""
     data, rows = np.frombuffer(batches.data, np.uint8), batches.batches
     first = 0
     while first < len(rows):
-        end = first + _room(rows[first:], int(batches.min_timestamps[first]), config, now_ms)
+        end = first + _fitting_batches(rows[first:], int(batches.min_timestamps[first]), config, now_ms)
         run = rows[first:end].copy()
         start, base_offset = int(run["position"][0]), int(run["base_offset"][0])
         run["position"] -= start
         run["base_offset"] -= base_offset
-        newest = batches.offsets_of_max_timestamp[first:end]
+        offsets_of_max = batches.offsets_of_max_timestamp[first:end]
         yield BatchRun(
             data[start : start + int(run["size"].sum())],
             run,
-            np.where(newest < 0, newest, newest - base_offset),
+            np.where(offsets_of_max < 0, offsets_of_max, offsets_of_max - base_offset),
             batches.min_timestamps[first:end],
             in_transaction,
         )
         first = end
 
 
-def _room(rows: npt.NDArray[Any], first_min_timestamp: int, config: TopicConfig, now_ms: int) -> int:
-    """The number of batches that fit an empty segment, at least one."""
+def _fitting_batches(rows: npt.NDArray[Any], first_min_timestamp: int, config: TopicConfig, now_ms: int) -> int:
+    """Return the number of leading batches that fit an empty segment, at least one."""
     roll_time = RollTime(time_span(config))
     roll_time.open(rows[0], first_min_timestamp, now_ms)
     by_size = int(np.searchsorted(np.cumsum(rows["size"], dtype=np.int64), config.segment_size, side="right"))
@@ -451,12 +458,12 @@ def _room(rows: npt.NDArray[Any], first_min_timestamp: int, config: TopicConfig,
     return max(1, min(by_size, by_index, roll_time.room(rows, now_ms)))
 
 
-def _count(appended: Appended) -> int:
+def _record_count(appended: Appended) -> int:
     return appended.end_offset - appended.first_offset
 
 
 class CommitEngine(Engine):
-    """Commits the batches of each append together; a commit is durable, so there is nothing to flush or close."""
+    """Commits the batches of each append together. A commit is durable, so nothing needs a flush."""
 
     def __init__(self, handle: TopicHandle, current: CurrentSnapshot) -> None:
         self._handle, self._current = handle, current
@@ -470,7 +477,7 @@ class CommitEngine(Engine):
             try:
                 return Appends(self._commit(snapshot, batches, config, fence))
             except ConcurrentAppendError:
-                # the next check shows if they are in the log already, or a newer producer has started
+                # the next check shows whether the batches are in the log, or a newer producer has started
                 pass
             except (StorageError, CommitStateUnknownError):
                 if not has_producer or not deadline.pause():
@@ -480,150 +487,165 @@ class CommitEngine(Engine):
     def _commit(self, snapshot: Snapshot, batches: Parts, config: TopicConfig, fence: Fence | None) -> AppendResult:
         check = ProducerCheck(self._handle, snapshot)
         try:
-            in_log = {number: check.check(number, batch) for number, batch in batches.items()}
+            known_batches = {partition: check.check(partition, new) for partition, new in batches.items()}
         except ProducerFencedError:
             if fence is not None:
                 fence.check(snapshot, batches)
             raise
         offsets = dict[int, tuple[int, int]]()
-        for number, last in in_log.items():
-            if last is not None:
-                end = last.last_offset + 1
-                offsets[number] = end - sum(batch.offset_count for batch in batches[number]), end
+        for partition, last_batch in known_batches.items():
+            if last_batch is not None:
+                end = last_batch.last_offset + 1
+                offsets[partition] = end - sum(batch.offset_count for batch in batches[partition]), end
         if offsets:
-            # one commit has all batches
+            # one commit adds all batches, so all are in the log if one is
             return AppendResult(None, offsets, replayed=True)
-        fences = None if fence is None else lambda head: fence.check(head, batches)
-        result, after = commit_batches(check, batches, config, fences)
-        self._current.advance(after)
+        check_fence = None if fence is None else lambda head: fence.check(head, batches)
+        result, head = commit_batches(check, batches, config, check_fence)
+        self._current.advance(head)
         return result
 
 
 def valid_batches(encoded: EncodedBatches) -> list[ValidBatch]:
+    """Return each batch by itself, with positions and offsets from 0 on."""
     data = np.frombuffer(encoded.data, np.uint8)
-    rows, firsts = encoded.batches.copy(), encoded.batches["base_offset"]
+    rows, base_offsets = encoded.batches.copy(), encoded.batches["base_offset"]
     ends = rows["position"] + rows["size"]
-    newest = np.where(encoded.offsets_of_max_timestamp < 0, -1, encoded.offsets_of_max_timestamp - firsts)
+    offsets_of_max = encoded.offsets_of_max_timestamp
+    deltas = np.where(offsets_of_max < 0, -1, offsets_of_max - base_offsets)
     parts = [data[start:end] for start, end in zip(rows["position"].tolist(), ends.tolist(), strict=True)]
     rows["position"] = rows["base_offset"] = 0
-    times = zip(parts, newest.tolist(), encoded.min_timestamps.tolist(), strict=True)
-    return [ValidBatch(part, rows[row : row + 1], *numbers) for row, (part, *numbers) in enumerate(times)]
+    fields = zip(parts, deltas.tolist(), encoded.min_timestamps.tolist(), strict=True)
+    return [ValidBatch(part, rows[row : row + 1], *numbers) for row, (part, *numbers) in enumerate(fields)]
 
 
 def commit_batches(
-    checked: ProducerCheck, parts: Parts, written_by: TopicConfig, fence: Callable[[Snapshot], None] | None = None
+    checked: ProducerCheck, parts: Parts, checked_config: TopicConfig, fence: Callable[[Snapshot], None] | None = None
 ) -> tuple[AppendResult, Snapshot]:
-    """Commit the `checked` batches of `parts`, all or none; ConcurrentAppendError if they no longer come next."""
+    """Commit the `checked` batches of `parts`, all or none. ConcurrentAppendError if they no longer come next."""
     handle, snapshot = checked.handle, checked.snapshot
-    numbered = [number for number, batches in parts.items() if any(batch.has_producer for batch in batches)]
-    open_transactions = {number: checked.producers_of(number)[0].open_transactions for number in numbered}
+    producer_partitions = [
+        partition for partition, batches in parts.items() if any(batch.has_producer for batch in batches)
+    ]
+    open_transactions = {
+        partition: checked.producers_of(partition).table.open_transactions for partition in producer_partitions
+    }
     written = write_batches(handle, snapshot, parts, open_transactions)
     segments = [segment.info for segment in written]
-    placed: Sequence[SegmentInfo] = ()
+    segments_at_ends: Sequence[SegmentInfo] = ()
     warn_of_times(handle.storage.name, snapshot, segments, handle.clock())
     if handle.storage.is_local or fence is not None:
         race = CommitRace(handle.log, snapshot, "append", read_version=snapshot.version)
     else:
-        is_keyed = "compact" in written_by.cleanup_policy
+        is_keyed = "compact" in checked_config.cleanup_policy
         race = handle.append_queue.race(snapshot, segments, None, read_version=snapshot.version, is_keyed=is_keyed)
     with race, ActiveSeals(handle, race) as seals:
         for head in race:
             sealed = seals.seal(head, parts)
             if sealed is None:
                 continue
-            check_keyed(sealed.config, written_by)
+            check_not_newly_compacted(sealed.config, checked_config)
             if fence is not None:
                 fence(sealed)
-            check = checked.after(sealed, {number: parts[number] for number in numbered})
-            placed, actions = _with_producers(check, numbered, written, at_log_ends(sealed, segments))
-            race.put([*seals.actions, *map(Add, placed), *actions])
+            check = checked.after(sealed, {partition: parts[partition] for partition in producer_partitions})
+            segments_at_ends, actions = _with_producers(
+                check, producer_partitions, written, moved_to_log_ends(sealed, segments)
+            )
+            race.put([*seals.actions, *map(Add, segments_at_ends), *actions])
     assert race.commit is not None
-    return AppendResult(race.commit.version, offsets_of(race.placed(placed))), race.after
+    return AppendResult(race.commit.version, offsets_of(race.placed(segments_at_ends))), race.after
 
 
 def _with_producers(
-    check: ProducerCheck, numbered: Sequence[int], written: Sequence[WrittenSegment], placed: Sequence[SegmentInfo]
+    check: ProducerCheck,
+    producer_partitions: Sequence[int],
+    written: Sequence[WrittenSegment],
+    segments_at_ends: Sequence[SegmentInfo],
 ) -> tuple[list[SegmentInfo], list[Action]]:
-    """The segments with their first unstable offsets, and the actions with their producers."""
+    """Return the segments with their first unstable offsets, and the actions that name their producers."""
     transactions, segments = dict[int, OpenTransactions](), list[SegmentInfo]()
-    named = {number: list[ProducerBatch]() for number in numbered}
-    for result, segment in zip(written, placed, strict=True):
-        number, offset = segment.partition, segment.base_offset
+    new_batches = {partition: list[ProducerBatch]() for partition in producer_partitions}
+    for result, segment in zip(written, segments_at_ends, strict=True):
+        partition, offset = segment.partition, segment.base_offset
         if segment.has_transactions:
-            producers = check.producers_of(number)[0]
-            open_transactions = transactions.setdefault(number, OpenTransactions(producers.open_transactions))
+            producers = check.producers_of(partition).table
+            open_transactions = transactions.setdefault(partition, OpenTransactions(producers.open_transactions))
             aborted, first_unstable = effect(result, offset, open_transactions)
             if aborted != list(result.aborted):
-                # the written index has other offsets
+                # the transaction index, which is already written, has other offsets
                 raise ConcurrentAppendError
             segment = replace(segment, first_unstable_offset=first_unstable)
         segments.append(segment)
-        for batch in result.batches if number in named else ():
-            named[number] += producer_batches(batch.data, batch.rows, offset)
+        for batch in result.batches if partition in new_batches else ():
+            new_batches[partition] += producer_batches(batch.data, batch.rows, offset)
             offset += batch.offset_count
-    batches = {
-        number: (*check.producers_of(number)[1], *sufficient_batches(new_batches))
-        for number, new_batches in sorted(named.items())
-        if new_batches
+    named_batches = {
+        partition: (*check.producers_of(partition).unnamed_batches, *sufficient_batches(batches))
+        for partition, batches in sorted(new_batches.items())
+        if batches
     }
-    return segments, [ProducerBatches(batches)] if batches else []
+    return segments, [ProducerBatches(named_batches)] if named_batches else []
 
 
-#: The largest age of segments that are read for producers, if no commit names them, as after active segments.
-REMEMBERED_MS = 15 * 60_000
+#: If no commit names a partition's producers, as after active segments, they are read from segments up to this age.
+PRODUCER_SEARCH_AGE_MS = 15 * 60_000
 
 
-def known_producers(
-    handle: TopicHandle, state: PartitionState, passed_ms: int = 0
-) -> tuple[ProducerTable, Sequence[ProducerBatch]]:
-    """The producers that a partition's commits name, and the earlier batches that its next commit must name."""
+class KnownProducers(NamedTuple):
+    """A partition's producers, and their batches that no commit names yet, so that the next commit must."""
+
+    table: ProducerTable
+    unnamed_batches: Sequence[ProducerBatch]
+
+
+def known_producers(handle: TopicHandle, state: PartitionState, passed_ms: int = 0) -> KnownProducers:
     if state.producers or not len(state.segments):
-        return state.producers, ()
-    # no commit has named a producer yet: young segments, and all from the first open transaction on, may have some
-    young = np.flatnonzero(state.segments.array("created_ms") >= handle.clock() - REMEMBERED_MS)
-    # not the last old one: a job may commit a segment long after it wrote it
+        return KnownProducers(state.producers, ())
+    # no commit has named a producer yet: read the young segments, and all from the first open transaction on
+    young = np.flatnonzero(state.segments.array("created_ms") >= handle.clock() - PRODUCER_SEARCH_AGE_MS)
+    # not after the last old segment: a job may commit a segment long after it wrote it
     first = int(young[0]) if len(young) else len(state.segments)
     first = min(first, state.segments.find(last_stable_offset(handle.reader, state)))
-    batches, numbered = list[ProducerBatch](), set[int]()
+    batches, producers_with_batches = list[ProducerBatch](), set[int]()
     for segment in state.segments[first:]:
         for chunk in whole_log(handle.reader, segment) if segment.may_have_producers else ():
             for batch in producer_batches(chunk.data, chunk.batches, segment.shift):
-                # a marker alone has no sequence number of its producer
-                if not batch.is_marker or batch.producer_id in numbered:
-                    numbered.add(batch.producer_id)
+                # without an earlier batch, a marker gives no sequence number of its producer
+                if not batch.is_marker or batch.producer_id in producers_with_batches:
+                    producers_with_batches.add(batch.producer_id)
                     batches.append(batch)
     entries = sufficient_batches(batches)
-    return ProducerTable().updated(entries, passed_ms), entries
+    return KnownProducers(ProducerTable().updated(entries, passed_ms), entries)
 
 
 def producer_entries(handle: TopicHandle, state: PartitionState) -> npt.NDArray[np.void]:
-    """The state of each producer (ENTRY rows of a producer snapshot)."""
-    return ProducerStates(dict(known_producers(handle, state)[0].items())).entries()
+    """Return the state of each producer, as ENTRY rows of a producer snapshot."""
+    return ProducerStates(dict(known_producers(handle, state).table.items())).entries()
 
 
 class ProducerCheck:
-    """Checks batches against the producers at the end of `snapshot`; `first` may refuse a producer's first batch."""
+    """Checks batches against the producers of `snapshot`; `first_of(partition)` may refuse a first batch."""
 
     def __init__(
-        self, handle: TopicHandle, snapshot: Snapshot, first: Callable[[int], FirstBatch] = lambda _: any_first
+        self, handle: TopicHandle, snapshot: Snapshot, first_of: Callable[[int], FirstBatch] = lambda _: any_first
     ) -> None:
-        self.handle, self.snapshot, self.first = handle, snapshot, first
-        self._producers = dict[int, tuple[ProducerTable, Sequence[ProducerBatch]]]()
-        # the states after the checked batches, and their end offsets
+        self.handle, self.snapshot, self._first_of = handle, snapshot, first_of
+        self._producers = dict[int, KnownProducers]()
+        # by partition: the producers' states after the checked batches, and their end offset
         self._states = dict[int, tuple[ProducerStates, int]]()
 
     def after(self, head: Snapshot, parts: Parts) -> ProducerCheck:
-        """The check of `parts`, which were checked here, at a newer `head`; ConcurrentAppendError if one fails."""
+        """Return the check of `parts`, which passed here, at a newer `head`. ConcurrentAppendError if one fails."""
         if head is self.snapshot:
             return self
-        check = ProducerCheck(self.handle, head, self.first)
-        for number, batches in parts.items():
-            earlier, later = self.snapshot.partitions[number], head.partitions[number]
+        check = ProducerCheck(self.handle, head, self._first_of)
+        for partition, batches in parts.items():
+            earlier, later = self.snapshot.partitions[partition], head.partitions[partition]
             if later is not earlier and (later.producers is not earlier.producers or not earlier.producers):
-                _check_again(check, number, batches)
+                _check_again(check, partition, batches)
         return check
 
-    def producers_of(self, partition: int) -> tuple[ProducerTable, Sequence[ProducerBatch]]:
+    def producers_of(self, partition: int) -> KnownProducers:
         if partition not in self._producers:
             if partition >= len(self.snapshot.partitions):
                 raise InvalidRecordError("the topic no longer has this partition", partition=partition)
@@ -633,10 +655,10 @@ class ProducerCheck:
         return self._producers[partition]
 
     def check(self, partition: int, batches: Sequence[ValidBatch]) -> KnownBatch | None:
-        """Check the next batches; returns the partition's own last batch if it has them already."""
+        """Check the next batches. If the log has them already, returns the last of the log's batches."""
         if not any(batch.has_producer for batch in batches):
             return None
-        table, _ = self.producers_of(partition)
+        table = self.producers_of(partition).table
         end = self.snapshot.partitions[partition].log_end_offset
         states, end = self._states.setdefault(partition, (ProducerStates(), end))
         rows = np.concatenate([batch.rows for batch in batches])
@@ -646,20 +668,20 @@ class ProducerCheck:
                 states.add_if_missing(producer, state)
         spans = rows["last_offset_delta"].astype(np.int64) + 1
         rows["base_offset"] = np.cumsum(spans) - spans
-        duplicate = states.check(batch_fields(rows), self.first(partition))
+        duplicate = states.check(batch_fields(rows), self._first_of(partition))
         if duplicate is None:
             for batch in batches:
                 states.observe(batch.data, batch.rows, end)
                 end += batch.offset_count
             self._states[partition] = states, end
         else:
-            # its commit is visible, and may not be durable yet
+            # the commit of the duplicate is visible, but may not be durable yet
             self.handle.storage.sync(paths.COMMITS_DIR)
         return duplicate
 
     def _has_expired(self, state: ProducerState) -> bool:
-        since_ms = min(max(0, self.handle.clock() - self.snapshot.timestamp_ms), PRODUCER_PAUSE_MS)
-        silent_ms = self.snapshot.passed_ms + since_ms - state.heard_ms
+        since_commit_ms = min(max(0, self.handle.clock() - self.snapshot.timestamp_ms), PRODUCER_PAUSE_MS)
+        silent_ms = self.snapshot.passed_ms + since_commit_ms - state.heard_ms
         return state.transaction_first_offset == NONE and silent_ms >= self.handle.producer_expiration_ms
 
 

@@ -1,4 +1,4 @@
-"""A producer: a writer without duplicates, which can append to many partitions all or nothing."""
+"""A producer: a writer without duplicates, with transactions across partitions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.storage.backend import Deadline
 from distlog.core.write.append import Appender, AppendResult, commit_append, open_appender
 from distlog.core.write.engine import DELIVERY_TIMEOUT_S, Appends, Engine, PartitionBatches
-from distlog.core.write.writer import RecordSender, Writer, deliver, successes
+from distlog.core.write.writer import RecordSender, Writer, deliver, successful_deliveries
 
 
 class Producer(Writer):
@@ -49,10 +49,10 @@ class Producer(Writer):
         {0: (2, 3), 1: (1, 2)}
     """
 
-    def begin_empty(self) -> None:
-        """Become empty, as after a fork."""
-        self._is_open = False
-        super().begin_empty()
+    def reset_in_child(self) -> None:
+        """Become empty, as a new producer."""
+        self._is_transaction_open = False
+        super().reset_in_child()
 
     def begin(self) -> ProducerTransaction:
         """Begin a transaction. A `with` block commits it, or aborts it if the block raises.
@@ -62,16 +62,16 @@ class Producer(Writer):
             InvalidRecordError: A transaction is open.
             ProducerFencedError: A newer producer with its id has started.
         """
-        sender = self._transactions()
-        if self._is_open:
+        sender = self._transaction_sender()
+        if self._is_transaction_open:
             raise InvalidRecordError("a transaction is open: commit or abort it first")
         self.flush()
         sender.begin()
-        self._is_open = True
+        self._is_transaction_open = True
         return ProducerTransaction(self)
 
     def commit(self) -> AppendResult:
-        """Commit the transaction, and return the offsets of its records, by partition, also in `result`.
+        """Commit the transaction, and return the offsets of its records, by partition, which `result` keeps.
 
         After an error other than CommitStateUnknownError the transaction can only be aborted.
 
@@ -80,8 +80,8 @@ class Producer(Writer):
             CommitStateUnknownError: The commit may have happened; commit again.
             InvalidRecordError: No transaction is open.
         """
-        sender = self._transactions()
-        self._check_is_open()
+        sender = self._transaction_sender()
+        self._check_transaction_open()
         self._check_can_wait()
         self._check_open()
         self._drain()
@@ -91,12 +91,12 @@ class Producer(Writer):
         except CommitStateUnknownError:
             raise
         except BaseException as error:
-            # a retry could leave out lost records
+            # a second commit would leave out the records that were lost
             self._fail(error)
             raise
-        self._is_open, self.result = False, result
+        self._is_transaction_open, self.result = False, result
         if self._on_delivery is not None:
-            deliver(successes(result), self._on_delivery)
+            deliver(successful_deliveries(result), self._on_delivery)
         return result
 
     def abort(self) -> None:
@@ -107,25 +107,25 @@ class Producer(Writer):
             ProducerFencedError: A newer producer has started, and the outcome of `commit` is unknown.
             InvalidRecordError: No transaction is open.
         """
-        sender = self._transactions()
-        self._check_is_open()
+        sender = self._transaction_sender()
+        self._check_transaction_open()
         self._check_can_wait()
         if self._error is None:
             # buffered records are not sent
             self._fail(_AbortedError("the transaction was aborted"))
         self._drain()
-        # until the end `_error` stays set, so that it cannot be committed: it lacks records
+        # `_error` stays set until the end: a commit would lack the dropped records
         try:
             sender.abort()
         except CommittedError:
-            self._is_open, self._error = False, None
+            self._is_transaction_open, self._error = False, None
             raise
-        self._is_open, self._error = False, None
+        self._is_transaction_open, self._error = False, None
 
     def close(self) -> None:
-        """Flush, and take no more records; aborts an open transaction."""
+        """Flush, and accept no more records. Aborts an open transaction."""
         try:
-            if self._is_open and not self.is_closed:
+            if self._is_transaction_open and not self.is_closed:
                 self.abort()
         finally:
             super().close()
@@ -133,13 +133,13 @@ class Producer(Writer):
     @property
     def in_transaction(self) -> bool:
         """True if a transaction is open."""
-        return self._is_open
+        return self._is_transaction_open
 
-    def _check_is_open(self) -> None:
-        if not self._is_open:
+    def _check_transaction_open(self) -> None:
+        if not self._is_transaction_open:
             raise InvalidRecordError("no transaction is open: call begin first")
 
-    def _transactions(self) -> TransactionSender:
+    def _transaction_sender(self) -> TransactionSender:
         if not isinstance(self._sender, TransactionSender):
             raise InvalidConfigError("transactions need a transactional_id: give one to topic.producer")
         return self._sender
@@ -148,21 +148,23 @@ class Producer(Writer):
         return self
 
 
-# Without a transactional id a producer has a new random id each time. With one, the commit log counts its
-# generations, each with a commit, as the application `producer:<transactional id>`. Batch numbers are generation *
-# 2^32 + the number in it; 0 is the commit that begins it. So a higher generation ends the lower ones. The epoch in
-# batches is the generation; when the epochs of a producer id are used up, the next generation has another id, as in
-# Kafka.
+# A producer without a transactional id has a random producer id. With a transactional id, each start of the producer
+# begins a generation, by a commit of the application `producer:<transactional id>`. The application's batch ids are
+# generation * 2^32 + the number of the transaction in the generation; number 0 is the commit that begins the
+# generation. So any commit of a higher generation fences the lower ones.
+#
+# The epoch in record batches counts the generations of a producer id. When a producer id has had all epochs, the next
+# generation has another id, as in Kafka.
 
-#: Epochs of one producer id: an int16 that is not negative.
-_EPOCHS = 1 << 15
-_NUMBER_BITS = 32
-_LONGEST_ID = 249
+#: The number of epochs of one producer id: an int16 that is not negative.
+_EPOCHS_PER_ID = 1 << 15
+_TRANSACTION_BITS = 32
+_MAX_ID_CHARACTERS = 249
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdentity:
-    """A producer's numbers in batches and commits; without a `transactional_id` nothing can replace it."""
+    """A producer's numbers in batches and commits. Without a `transactional_id`, no other producer can fence it."""
 
     transactional_id: str | None
     generation: int
@@ -171,9 +173,9 @@ class ProducerIdentity:
     app_id: str
 
     def check(self, head: Snapshot, partitions: Collection[int] = ()) -> None:
-        """Raise ProducerFencedError if a newer producer with this transactional id has started by this head."""
+        """Raise ProducerFencedError if `head` has a newer producer with this transactional id."""
         if self.transactional_id is not None:
-            newest = _generation(head, self.app_id)
+            newest = _newest_generation(head, self.app_id)
             if newest is not None and newest > self.generation:
                 text = "a newer producer with this transactional id has started: close this one"
                 raise ProducerFencedError(text, transactional_id=self.transactional_id)
@@ -182,30 +184,30 @@ class ProducerIdentity:
 def begin_producer(
     handle: TopicHandle, current: CurrentSnapshot, transactional_id: str | None = None
 ) -> ProducerIdentity:
-    """A new producer; fences all earlier ones with the same transactional id, and aborts their open transaction."""
+    """Start a producer. Fences earlier producers with its transactional id, so their open transaction is aborted."""
     if transactional_id is None:
-        unique = handle.new_id()
-        return ProducerIdentity(None, 0, int(unique[:16], 16) & MAX_LONG, 0, f"{PRODUCER_APP}{unique}")
-    if not isinstance(transactional_id, str) or not 0 < len(transactional_id) <= _LONGEST_ID:
-        text = f"a transactional id is text of 1 to {_LONGEST_ID} characters"
+        random_id = handle.new_id()
+        return ProducerIdentity(None, 0, int(random_id[:16], 16) & MAX_LONG, 0, f"{PRODUCER_APP}{random_id}")
+    if not isinstance(transactional_id, str) or not 0 < len(transactional_id) <= _MAX_ID_CHARACTERS:
+        text = f"a transactional id is text of 1 to {_MAX_ID_CHARACTERS} characters"
         raise InvalidConfigError(text, transactional_id=repr(transactional_id)[:300])
     app_id = f"{PRODUCER_APP}{transactional_id}"
     with CommitRace(handle.log, current.refresh(), "producer") as race:
         for head in race:
-            newest = _generation(head, app_id)
+            newest = _newest_generation(head, app_id)
             generation = 0 if newest is None else newest + 1
-            race.put([SetTransaction(app_id, generation << _NUMBER_BITS, {}, in_order=True)])
-    after = race.after
-    current.advance(after)
-    number, epoch = divmod(generation, _EPOCHS)
-    digest = hashlib.sha256(f"{after.topic_id}/{number}/{transactional_id}".encode()).digest()
+            race.put([SetTransaction(app_id, generation << _TRANSACTION_BITS, {}, in_order=True)])
+    head = race.after
+    current.advance(head)
+    id_number, epoch = divmod(generation, _EPOCHS_PER_ID)
+    digest = hashlib.sha256(f"{head.topic_id}/{id_number}/{transactional_id}".encode()).digest()
     producer_id = int.from_bytes(digest[:8], "big") & MAX_LONG
     return ProducerIdentity(transactional_id, generation, producer_id, epoch, app_id)
 
 
-def _generation(snapshot: Snapshot, app_id: str) -> int | None:
-    newest = snapshot.transactions.newest(app_id)
-    return None if newest is None else newest >> _NUMBER_BITS
+def _newest_generation(snapshot: Snapshot, app_id: str) -> int | None:
+    newest_batch_id = snapshot.transactions.newest(app_id)
+    return None if newest_batch_id is None else newest_batch_id >> _TRANSACTION_BITS
 
 
 class CommittedError(CommitConflictError):
@@ -213,7 +215,7 @@ class CommittedError(CommitConflictError):
 
 
 class ProducerSender(RecordSender):
-    """Sends a producer's buffers, with the sequence numbers of its batches; a forked child is another producer."""
+    """Sends a producer's buffers, with sequence numbers in the batches. In a forked child it is another producer."""
 
     def __init__(
         self,
@@ -224,27 +226,27 @@ class ProducerSender(RecordSender):
         transactional_id: str | None,
     ) -> None:
         super().__init__(handle, current, engine, compression)
-        self._begin(transactional_id)
+        self._start(transactional_id)
 
-    def _begin(self, transactional_id: str | None = None) -> None:
+    def _start(self, transactional_id: str | None = None) -> None:
         self._identity, self._process = begin_producer(self.handle, self.current, transactional_id), os.getpid()
-        # by partition
+        # the next sequence number, by partition
         self._next_sequences = Counter[int]()
 
     @property
     def identity(self) -> ProducerIdentity:
-        """Raises InvalidRecordError in a forked child if the producer has a transactional id."""
+        """The producer's identity. In a forked child: a new one, or InvalidRecordError with a transactional id."""
         if self._process != os.getpid():
             if self._identity.transactional_id is not None:
                 raise InvalidRecordError("the producer was started before a fork: start another one in this process")
-            self._begin()
+            self._start()
         return self._identity
 
     def _append(self, parts: Sequence[PartitionBatches]) -> Appends:
         appends = self.engine.append(parts, self.identity)
-        incomplete = {failure.partition for failure in appends.failures}
+        failed_partitions = {failure.partition for failure in appends.failures}
         for part in parts:
-            if part.partition not in incomplete:
+            if part.partition not in failed_partitions:
                 sequence = self._next_sequences[part.partition]
                 self._next_sequences[part.partition] = int(increment_sequence(sequence, len(part.rows)))
         return appends
@@ -256,18 +258,18 @@ class ProducerSender(RecordSender):
 
 
 class TransactionSender(ProducerSender):
-    """Sends a producer's buffers; within a transaction to segments, which one commit adds at its end, or none."""
+    """Sends a producer's buffers; in a transaction as segments, which one commit adds at its end."""
 
     _appender: Appender | None = None
-    _read_version = _transactions = 0
-    #: The transaction's segments, once its commit was tried.
-    _written: Sequence[SegmentInfo] | None = None
+    _read_version = _transaction_count = 0
+    #: The transaction's segments, since the first attempt to commit it.
+    _segments: Sequence[SegmentInfo] | None = None
 
     def begin(self) -> None:
         self.identity.check(self.current.refresh())
-        self._read_version, self._written = self.current.snapshot.version, None
-        # each has its own number, so that it is recognized even after an interrupt right after its commit
-        self._transactions += 1
+        self._read_version, self._segments = self.current.snapshot.version, None
+        # a number per transaction, so that its commit is recognized even after an interrupt right after it
+        self._transaction_count += 1
         self._appender = open_appender(self.handle, self.current, self.compression)
 
     def send(self, records: pa.RecordBatch) -> Appends:
@@ -277,11 +279,11 @@ class TransactionSender(ProducerSender):
         return Appends(AppendResult(None))
 
     def commit(self) -> AppendResult:
-        """Commit all sent records; may be called again after CommitStateUnknownError."""
-        if self._written is None:
-            self._written = self._open_appender().close()
-        if self._written:
-            result = self._committed_once(self._written)
+        """Commit all records that were sent. May be called again after CommitStateUnknownError."""
+        if self._segments is None:
+            self._segments = self._open_appender().close()
+        if self._segments:
+            result = self._commit_once(self._segments)
         else:
             self.identity.check(self.current.refresh())
             result = AppendResult(None)
@@ -289,24 +291,24 @@ class TransactionSender(ProducerSender):
         return result
 
     def abort(self) -> None:
-        """Drop all sent records; raises CommittedError if the commit succeeded."""
-        # a commit of unknown outcome cannot succeed after another one that has its number
-        if self._written and self._committed_once([]).replayed:
+        """Drop all records that were sent. Raises CommittedError if a commit has succeeded."""
+        # if a commit's outcome is unknown: after an empty commit with its number, it can no longer succeed
+        if self._segments and self._commit_once([]).replayed:
             self._appender = None
             raise CommittedError("the transaction is committed, so it cannot be aborted: send no record again")
         self._open_appender().abort()
         self._appender = None
 
-    def begin_child(self) -> None:
+    def reset_in_child(self) -> None:
         self._appender = None
-        super().begin_child()
+        super().reset_in_child()
 
     def _open_appender(self) -> Appender:
         assert self._appender is not None
         return self._appender
 
-    def _committed_once(self, segments: Sequence[SegmentInfo]) -> AppendResult:
-        """Commit the segments under the transaction's number, unless something is committed under it."""
+    def _commit_once(self, segments: Sequence[SegmentInfo]) -> AppendResult:
+        """Commit the segments with the transaction's number, unless a commit has this number already."""
         identity, deadline = self.identity, Deadline(DELIVERY_TIMEOUT_S)
         while True:
             try:
@@ -314,12 +316,12 @@ class TransactionSender(ProducerSender):
                     self.handle,
                     self.current.snapshot,
                     segments,
-                    # where nothing is added, no file can be too old
+                    # None without files: vacuum can have deleted none
                     read_version=self._read_version if segments else None,
                     app_id=identity.app_id,
-                    batch_id=(identity.generation << _NUMBER_BITS) + self._transactions,
+                    batch_id=(identity.generation << _TRANSACTION_BITS) + self._transaction_count,
                     in_order=True,
-                    written_by=self._open_appender().config,
+                    checked_config=self._open_appender().config,
                 )
                 break
             except (StorageError, CommitStateUnknownError):
@@ -328,7 +330,7 @@ class TransactionSender(ProducerSender):
         self.current.advance(snapshot)
         if result.replayed and result.version is None:
             identity.check(snapshot)
-            raise ProducerFencedError("the outcome of this transaction is no longer kept: open a new producer")
+            raise ProducerFencedError("the topic no longer has the transaction's outcome: create a new producer")
         return result
 
 
@@ -339,12 +341,12 @@ def producer_sender(
     compression: str | None,
     transactional_id: str | None,
 ) -> RecordSender:
-    """The sender of a new producer; fences all earlier producers with the same transactional id."""
+    """Start a producer, and return its sender. Fences earlier producers with its transactional id."""
     if transactional_id is None:
         return ProducerSender(handle, current, engine, compression, None)
     sender = TransactionSender(handle, current, engine, compression, transactional_id)
     if handle.storage.is_local_disk:
-        # until the appends of earlier producers with this id have ended
+        # so that no append of an earlier producer with this id comes after this start
         wait_for_appends(handle, current.snapshot)
     return sender
 
@@ -357,6 +359,8 @@ class _AbortedError(CommitConflictError):
 
 
 class ProducerTransaction:
+    """Commits a producer's transaction at the end of a `with` block, or aborts it if the block raises."""
+
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
 
@@ -381,5 +385,5 @@ class ProducerTransaction:
         try:
             self._producer.abort()
         except DistlogError as failure:
-            # the first error is raised
+            # logged only, since the block's or the commit's error is raised
             _log.warning("cannot abort the transaction: %s", failure)

@@ -1,4 +1,4 @@
-"""Rows: checks a caller's data, makes Arrow columns, and splits them by partition."""
+"""Rows: checks data to append, makes it Arrow columns, and splits these by partition."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidRecordError
 from distlog.core.format.kernels.record_write import fill_partitions, first_out_of_range, group_rows
 from distlog.core.format.record_batch import HEADER_SIZE, HEADERS_TYPE
-from distlog.core.format.record_encoder import largest_batch, unfit
+from distlog.core.format.record_encoder import invalid_array_error, largest_batch
 from distlog.core.integers import MAX_INT, MAX_LONG, MIN_LONG
 from distlog.core.times import NO_TIMESTAMP, WHOLE_TIME, in_ms, scale, to_ms, wrong_unit
 
-_NUMBERS = (pa.types.is_timestamp, pa.types.is_integer, pa.types.is_null)
-_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+_TIME_KINDS = (pa.types.is_timestamp, pa.types.is_integer, pa.types.is_null)
+_TEXT_KINDS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 
 
 def timestamps_of(
     batch: pa.RecordBatch, config: TopicConfig, now_ms: int, first_row: int, unit: str = "ms"
 ) -> pa.Array:
-    """The times of the records in ms since 1970, int64 without nulls; missing ones are `now_ms`."""
+    """Return the records' times in ms since 1970, int64 without nulls. A missing time is `now_ms`."""
     if config.message_timestamp_type == "LogAppendTime" or "timestamp" not in batch.schema.names:
         return integers(np.full(batch.num_rows, now_ms))
     column = _in_ms(scaled(batch.column("timestamp"), unit, first_row))
@@ -45,7 +45,7 @@ def timestamps_of(
         row = pc.index(is_bad, True).as_py()
         if row >= 0:
             timestamp, limits = column[row].as_py(), {"earliest": earliest_ms, "latest": latest_ms}
-            raise InvalidRecordError(_refusal(timestamp), row=first_row + row, timestamp=timestamp, **limits)
+            raise InvalidRecordError(_timestamp_fault(timestamp), row=first_row + row, timestamp=timestamp, **limits)
     return column
 
 
@@ -54,11 +54,13 @@ def check_timestamp(timestamp: int | None, config: TopicConfig, now_ms: int) -> 
         return
     earliest_ms, latest_ms = _limits(config, now_ms)
     if not earliest_ms <= timestamp <= latest_ms:
-        raise InvalidRecordError(_refusal(timestamp), timestamp=timestamp, earliest=earliest_ms, latest=latest_ms)
+        raise InvalidRecordError(
+            _timestamp_fault(timestamp), timestamp=timestamp, earliest=earliest_ms, latest=latest_ms
+        )
 
 
 def scaled(column: pa.Array, unit: str, first_row: int = 0) -> pa.Array:
-    """Numbers of `unit` as milliseconds; other types, and numbers below 0, do not change."""
+    """Convert integers in `unit` to milliseconds. Returns other types, and negative numbers, unchanged."""
     if unit == "ms" or not pa.types.is_integer(column.type):
         return column
     divisor, factor = scale(unit)
@@ -67,22 +69,22 @@ def scaled(column: pa.Array, unit: str, first_row: int = 0) -> pa.Array:
     except pa.ArrowException as error:
         raise InvalidRecordError(f"{WHOLE_TIME}: {error}", timestamp_unit=unit) from None
     largest = pc.max(numbers).as_py()
-    if largest is not None and (wrong := wrong_unit(largest, unit)):
+    if largest is not None and (fault := wrong_unit(largest, unit)):
         row = first_row + pc.index(numbers, largest).as_py()
-        raise InvalidRecordError(wrong, row=row, timestamp=largest, timestamp_unit=unit)
+        raise InvalidRecordError(fault, row=row, timestamp=largest, timestamp_unit=unit)
     times = pc.divide(numbers, divisor) if divisor > 1 else pc.multiply(numbers, factor)
     return pc.if_else(pc.less(numbers, 0), numbers, times)
 
 
 def _in_ms(column: pa.Array) -> pa.Array:
-    if any(is_text(column.type) for is_text in _TEXTS):
-        column = _parsed(column)
+    if any(is_text(column.type) for is_text in _TEXT_KINDS):
+        column = _parsed_times(column)
     if pa.types.is_date(column.type):
         column = column.cast(pa.timestamp("ms"))
-    if not any(is_kind(column.type) for is_kind in _NUMBERS):
-        # as from time.time()
-        how = "; multiply seconds by 1000 and cast them" if pa.types.is_floating(column.type) else ""
-        text = f"column timestamp must be a timestamp, a date, int64 milliseconds, or ISO 8601 text{how}"
+    if not any(is_kind(column.type) for is_kind in _TIME_KINDS):
+        # floats come from `time.time()`
+        advice = "; multiply seconds by 1000 and cast them" if pa.types.is_floating(column.type) else ""
+        text = f"column timestamp must be a timestamp, a date, int64 milliseconds, or ISO 8601 text{advice}"
         raise InvalidRecordError(text, type=column.type)
     try:
         if pa.types.is_timestamp(column.type):
@@ -93,7 +95,7 @@ def _in_ms(column: pa.Array) -> pa.Array:
         raise InvalidRecordError(f"column timestamp must fit int64 milliseconds: {error}") from None
 
 
-def _parsed(texts: pa.Array) -> pa.Array:
+def _parsed_times(texts: pa.Array) -> pa.Array:
     with suppress(pa.ArrowException):
         return texts.cast(pa.timestamp("ns", "UTC"))
     try:
@@ -104,9 +106,9 @@ def _parsed(texts: pa.Array) -> pa.Array:
         ) from None
 
 
-def _refusal(timestamp: int) -> str:
-    if wrong := wrong_unit(timestamp):
-        return wrong
+def _timestamp_fault(timestamp: int) -> str:
+    if fault := wrong_unit(timestamp):
+        return fault
     if timestamp < NO_TIMESTAMP:
         return "a timestamp is in milliseconds since 1970, and cannot be before 1970; -1 means none"
     return (
@@ -146,15 +148,15 @@ class Row(NamedTuple):
 
     @property
     def max_bytes(self) -> int:
-        """Its largest size in a batch, uncompressed (Kafka's `DefaultRecord.recordSizeUpperBound`)."""
+        """The largest size of the record in an uncompressed batch (Kafka's `DefaultRecord.recordSizeUpperBound`)."""
         size = ROW_OVERHEAD + len(self.key or b"") + len(self.value or b"")
         for key, value in self.headers or ():
             size += _HEADER_OVERHEAD + len(key.encode()) + len(value or b"")
         return size
 
 
-#: The fields of a writer's record: its Row's fields, then the time of its append.
-FIELDS = len(Row._fields) + 1
+#: A writer keeps its records as one flat list: the fields of a record's Row, its append time, then the next record.
+FIELDS_PER_RECORD = len(Row._fields) + 1
 
 
 def row_of(
@@ -163,24 +165,24 @@ def row_of(
     return Row(_partition(partition), _timestamp(timestamp, unit), _key(key), _value(value), _headers(headers))
 
 
-def columns_of(fields: Sequence[Any]) -> dict[str, Sequence[Any]]:
-    """The columns of records with FIELDS each; leaves out an optional column without values."""
-    columns = {name: fields[first::FIELDS] for first, name in enumerate(Row._fields)}
+def columns_of(flat_fields: Sequence[Any]) -> dict[str, Sequence[Any]]:
+    """Return the columns of records with FIELDS_PER_RECORD values each, without optional columns that are empty."""
+    columns = {name: flat_fields[index::FIELDS_PER_RECORD] for index, name in enumerate(Row._fields)}
     optional = {name: columns[name] for name in ("partition", "timestamp", "headers")}
     empty = [name for name, values in optional.items() if values.count(None) == len(values)]
     return {name: values for name, values in columns.items() if name not in empty}
 
 
-def batch_of_fields(fields: Sequence[Any], per_ms: int, now_ms: int) -> pa.RecordBatch:
-    """The batch of records, given FIELDS of each; their types are not checked again.
+def batch_of_fields(flat_fields: Sequence[Any], per_ms: int, now_ms: int) -> pa.RecordBatch:
+    """Return the batch of records with FIELDS_PER_RECORD values each, whose types were checked.
 
-    A record without a timestamp gets the time at which it was taken, which counts `per_ms` units to a millisecond. If
-    that is after `now_ms`, the clock was set back since: its timestamp is null, and the append gives the time.
+    A record without a timestamp gets its append time, which is in units of 1/`per_ms` ms. If the append time is after
+    `now_ms`, the clock was set back since. Then the timestamp is null, and the append sets it.
     """
-    columns = columns_of(fields)
+    columns = columns_of(flat_fields)
     arrays = {field.name: column_of(columns[field.name], field.type) for field in SCHEMA if field.name in columns}
-    # numpy takes Python's integers several times as slowly
-    times = numbers_of(column_of(fields[FIELDS - 1 :: FIELDS], pa.int64()))
+    # Arrow converts Python's integers several times as fast as numpy
+    times = numbers_of(column_of(flat_fields[FIELDS_PER_RECORD - 1 :: FIELDS_PER_RECORD], pa.int64()))
     times_ms = integers(times // per_ms)
     if len(times_ms) and pc.max(times_ms).as_py() > now_ms:
         times_ms = pc.if_else(pc.greater(times_ms, integers([now_ms])[0]), pa.nulls(1, pa.int64())[0], times_ms)
@@ -189,7 +191,7 @@ def batch_of_fields(fields: Sequence[Any], per_ms: int, now_ms: int) -> pa.Recor
 
 
 def batch_of(columns: Mapping[str, Sequence[Any]], first_row: int = 0, unit: str = "ms") -> pa.RecordBatch:
-    """A batch of `columns`, some or all of SCHEMA's; InvalidRecordError counts rows from `first_row`."""
+    """Return a batch of `columns`, some or all of SCHEMA's. Row numbers in errors start at `first_row`."""
     fields = [field for field in SCHEMA if field.name in columns]
     arrays = [_array(field, columns[field.name], first_row, unit) for field in fields]
     return pa.RecordBatch.from_arrays(arrays, names=[field.name for field in fields])
@@ -197,10 +199,10 @@ def batch_of(columns: Mapping[str, Sequence[Any]], first_row: int = 0, unit: str
 
 def _array(field: pa.Field, values: Sequence[Any], first_row: int, unit: str) -> pa.Array:
     has_unit = field.name == "timestamp" and unit != "ms"
-    # types are checked all at once, and values one by one only if needed
-    is_plain = _PLAIN[field.name].issuperset(map(type, values))
+    # a check per value is slow, so it is done only if a value has another type
+    is_convertible = _CONVERTIBLE[field.name].issuperset(map(type, values))
     try:
-        if not is_plain:
+        if not is_convertible:
             check = partial(_timestamp, unit=unit) if has_unit else _CHECKS[field.name]
             values = [_checked_at(row, check, value) for row, value in enumerate(values, first_row)]
         column = column_of(values, field.type)
@@ -208,7 +210,7 @@ def _array(field: pa.Field, values: Sequence[Any], first_row: int, unit: str) ->
         raise InvalidRecordError(f"column {field.name} must be {field.type}: {error}") from None
     if not has_unit:
         return column
-    return (scaled(column, unit, first_row) if is_plain else column).cast(pa.timestamp("ms"))
+    return (scaled(column, unit, first_row) if is_convertible else column).cast(pa.timestamp("ms"))
 
 
 def _checked_at(row: int, check: Callable[[Any], Any], value: Any) -> Any:
@@ -219,7 +221,7 @@ def _checked_at(row: int, check: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _timestamp(value: Any, unit: str = "ms") -> int | None:
-    original = value
+    given_value = value
     if isinstance(value, (date, np.datetime64, str)):
         if value != value:  # NaT of pandas or numpy
             return None
@@ -234,12 +236,12 @@ def _timestamp(value: Any, unit: str = "ms") -> int | None:
         raise InvalidRecordError(text, got=repr(value))
     else:
         value = _integer("timestamp", value, MIN_LONG, MAX_LONG)
-        if value is not None and unit != "ms" and (wrong := wrong_unit(value, unit)):
-            raise InvalidRecordError(wrong, timestamp=value, timestamp_unit=unit)
+        if value is not None and unit != "ms" and (fault := wrong_unit(value, unit)):
+            raise InvalidRecordError(fault, timestamp=value, timestamp_unit=unit)
         value = None if value is None else in_ms(value, unit)
     time: int | None = value
     if time is not None and not -1 <= time <= MAX_LONG:
-        raise InvalidRecordError(f"{WHOLE_TIME}, from 0 on, or -1 for none", got=repr(original)[:100])
+        raise InvalidRecordError(f"{WHOLE_TIME}, at least 0, or -1 for none", got=repr(given_value)[:100])
     return time
 
 
@@ -270,7 +272,7 @@ def _utf8(name: str, text: str) -> bytes:
         raise InvalidRecordError(f"{name} is not valid text: it holds a lone surrogate") from None
 
 
-_NAMES_OF_A_HEADER = {"key", "value"}
+_HEADER_FIELDS = {"key", "value"}
 
 
 def _headers(headers: Any) -> list[Header] | None:
@@ -278,14 +280,14 @@ def _headers(headers: Any) -> list[Header] | None:
         return None
     if isinstance(headers, (str, bytes)) or not isinstance(headers, Iterable):
         raise InvalidRecordError("headers must be a list of (key, value), or a dict", got=type(headers).__name__)
-    if isinstance(headers, Mapping) and headers.keys() == _NAMES_OF_A_HEADER:
+    if isinstance(headers, Mapping) and headers.keys() == _HEADER_FIELDS:
         # either one header of a scan, without its list, or two headers with these names
         raise InvalidRecordError("a dict of key and value is one header: give a list of dicts, or pairs (key, value)")
     return [_header(header) for header in (headers.items() if isinstance(headers, Mapping) else headers)]
 
 
 def _header(header: Any) -> Header:
-    if isinstance(header, Mapping) and header.keys() == _NAMES_OF_A_HEADER:
+    if isinstance(header, Mapping) and header.keys() == _HEADER_FIELDS:
         header = header["key"], header["value"]
     if not isinstance(header, (tuple, list)) or len(header) != 2 or not isinstance(header[0], str):
         raise InvalidRecordError("a header must be (text, bytes), or a dict of key and value")
@@ -306,24 +308,24 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "headers": _headers,
 }
 _NULL = type(None)
-#: The types that Arrow converts; Arrow or `normalize` checks their ranges.
-_PLAIN: Mapping[str, frozenset[type]] = {
+#: By column, the Python types that need no check per value: Arrow converts them, and it or `normalize` checks ranges.
+_CONVERTIBLE: Mapping[str, frozenset[type]] = {
     **dict.fromkeys(("partition", "timestamp"), frozenset({int, _NULL})),
     **dict.fromkeys(("key", "value"), frozenset({bytes, _NULL})),
     "headers": frozenset({_NULL}),
 }
 
 
-ACCEPTED = ("partition", "timestamp", "key", "value", "headers")
+ACCEPTED_COLUMNS = ("partition", "timestamp", "key", "value", "headers")
 #: Columns of a scan that an append sets, so that a scan's result can be appended.
-IGNORED = ("offset", "timestamp_type", "timestampType", "topic")
-#: Bytes routed and encoded at once: they fit the processor's caches, and bound memory.
+IGNORED_COLUMNS = ("offset", "timestamp_type", "timestampType", "topic")
+#: The bytes that are split and encoded at once. They fit into the processor's caches, and bound memory.
 SLICE_BYTES = 8 << 20
 _ROWS_PER_BATCH = 65_536
-_BYTES = (pa.types.is_binary, pa.types.is_string, pa.types.is_large_binary, pa.types.is_large_string)
-_USUAL_KINDS = (*_BYTES, pa.types.is_fixed_size_binary, pa.types.is_primitive, pa.types.is_null)
-#: The value types whose bytes a dictionary saves.
-_VARIED = (*_BYTES, pa.types.is_string_view)
+_BYTES_KINDS = (pa.types.is_binary, pa.types.is_string, pa.types.is_large_binary, pa.types.is_large_string)
+_USUAL_KINDS = (*_BYTES_KINDS, pa.types.is_fixed_size_binary, pa.types.is_primitive, pa.types.is_null)
+#: Types whose values have different sizes. A dictionary array has each value once, the records have it in every row.
+_VARIABLE_SIZE_KINDS = (*_BYTES_KINDS, pa.types.is_string_view)
 _KEY_NEEDED = "a compacted topic needs a key in every record: give one, or set cleanup.policy=delete"
 
 Appendable = Any
@@ -331,8 +333,8 @@ Appendable = Any
 
 
 def batches(data: Appendable, unit: str = "ms") -> Generator[pa.RecordBatch, None, None]:
-    """The rows of `data`, SLICE_BYTES at a time; InvalidRecordError for another type, or a wrong dict."""
-    for batch in _as_given(data, unit):
+    """Yield batches of about SLICE_BYTES. Raises InvalidRecordError for data of another type, or a bad dict."""
+    for batch in _record_batches(data, unit):
         _check_memory(batch)
         size = batch.nbytes + sum(map(_repeated_bytes, batch.columns))
         rows = max(1, batch.num_rows * SLICE_BYTES // max(size, SLICE_BYTES))
@@ -340,31 +342,33 @@ def batches(data: Appendable, unit: str = "ms") -> Generator[pa.RecordBatch, Non
 
 
 def _repeated_bytes(column: pa.Array) -> int:
-    """The bytes of a dictionary's values, repeated in each row; 0 for any other column."""
-    if not pa.types.is_dictionary(column.type) or not any(is_kind(column.type.value_type) for is_kind in _VARIED):
+    """Return the bytes of a dictionary column's values as if each row had its own; 0 for another column."""
+    if not pa.types.is_dictionary(column.type) or not any(
+        is_kind(column.type.value_type) for is_kind in _VARIABLE_SIZE_KINDS
+    ):
         return 0
     sizes = pc.binary_length(column.dictionary.cast(pa.large_binary()))
     return int(pc.sum(sizes.take(column.indices).cast(pa.int64())).as_py() or 0)
 
 
-def rows_of(data: Appendable) -> int | None:
+def row_count(data: Appendable) -> int | None:
     if isinstance(data, pa.Table | pa.RecordBatch):
         return int(data.num_rows)
-    # a scan would read records to get its length
+    # `len` of a lazy scan would read its records
     return len(data) if isinstance(data, list | tuple) or hasattr(data, "iloc") else None
 
 
 def _check_memory(batch: pa.RecordBatch) -> None:
-    """Raise InvalidRecordError for offsets outside an array's memory; usual types are checked later."""
+    """Raise InvalidRecordError for an array whose offsets exceed its memory. The encoder checks usual types."""
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        usual = any(is_kind(column.type) for is_kind in _USUAL_KINDS)
+        is_usual = any(is_kind(column.type) for is_kind in _USUAL_KINDS)
         try:
-            column.validate(full=name in ACCEPTED and not usual)
+            column.validate(full=name in ACCEPTED_COLUMNS and not is_usual)
         except pa.ArrowException as error:
-            raise unfit(name, error) from None
+            raise invalid_array_error(name, error) from None
 
 
-def _as_given(data: Appendable, unit: str) -> Iterator[pa.RecordBatch]:
+def _record_batches(data: Appendable, unit: str) -> Iterator[pa.RecordBatch]:
     if isinstance(data, pa.RecordBatch):
         yield data
     elif isinstance(data, pa.Table):
@@ -382,7 +386,7 @@ def _as_given(data: Appendable, unit: str) -> Iterator[pa.RecordBatch]:
         for chunk in _chunks(iter(data)):
             names = {name for record in chunk for name in record}
             _check_names(names)
-            columns = {name: [record.get(name) for record in chunk] for name in ACCEPTED if name in names}
+            columns = {name: [record.get(name) for record in chunk] for name in ACCEPTED_COLUMNS if name in names}
             yield batch_of(columns, first_row, unit)
             first_row += len(chunk)
     else:
@@ -400,7 +404,7 @@ def _stream_of(data: Any) -> pa.RecordBatchReader:
 
 def _table_of_pandas(frame: Any) -> pa.Table:
     # levels from `groupby("key")` or an index of times; any other index only numbers the rows
-    levels = [name for name in frame.index.names if name in ACCEPTED and name not in frame.columns]
+    levels = [name for name in frame.index.names if name in ACCEPTED_COLUMNS and name not in frame.columns]
     frame = frame.reset_index(levels) if levels else frame
     try:
         return pa.Table.from_pandas(frame, preserve_index=False)
@@ -432,10 +436,10 @@ def _chunks(records: Iterator[Any]) -> Iterator[list[Mapping[str, Any]]]:
 def normalize(
     batch: pa.RecordBatch, config: TopicConfig, now_ms: int, first_row: int = 0, unit: str = "ms"
 ) -> pa.RecordBatch:
-    """The columns to write: `timestamp` int64 without nulls, `key` and `value` binary.
+    """Return the columns to write: `timestamp` int64 without nulls, `key` and `value` binary.
 
-    With `partition` int32 and `headers` if the input has them. LogAppendTime is left to the encoder.
-    InvalidRecordError names the column, and the row, counted from `first_row`.
+    The batch has `partition` (int32) and `headers` if the input has them. The encoder writes LogAppendTime.
+    Row numbers in errors start at `first_row`.
     """
     _check_names(batch.schema.names)
     if "value" not in batch.schema.names:
@@ -454,52 +458,52 @@ def normalize(
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
-def room_of(config: TopicConfig, codec: str) -> int:
-    """The largest size of a record before compression, for a Kafka producer and for the writer."""
-    room = largest_batch(config) - HEADER_SIZE
+def max_record_bytes(config: TopicConfig, codec: str) -> int:
+    """Return the largest record, before compression, that fits a batch, as a Kafka producer computes it."""
+    max_bytes = largest_batch(config) - HEADER_SIZE
     # data that does not compress grows a little
-    return room if codec == "none" else room - (room >> 10) - 64
+    return max_bytes if codec == "none" else max_bytes - (max_bytes >> 10) - 64
 
 
 def check_row(row: Row, size: int, config: TopicConfig, now_ms: int, codec: str) -> None:
     """Raise InvalidRecordError for a row of at most `size` bytes that `normalize` or `encode` would refuse."""
     if row.key is None and "compact" in config.cleanup_policy:
         raise InvalidRecordError(_KEY_NEEDED)
-    room = room_of(config, codec)
-    if size > room:
+    max_bytes = max_record_bytes(config, codec)
+    if size > max_bytes:
         text, limit = "a record must fit max.message.bytes and segment.bytes", largest_batch(config)
-        raise InvalidRecordError(text, size=size, room=room, limit=limit)
+        raise InvalidRecordError(text, size=size, room=max_bytes, limit=limit)
     check_timestamp(row.timestamp, config, now_ms)
 
 
-def unknown_columns(names: Iterable[Any], accepted: Iterable[str] = ACCEPTED) -> str:
+def unknown_columns_text(names: Iterable[Any], accepted: Iterable[str] = ACCEPTED_COLUMNS) -> str:
     columns = ", ".join(sorted(map(str, names)))
     text = f"unknown column {columns}: rename it, leave it out, or put it into the value"
     return f"{text}; columns are {', '.join(accepted)}"
 
 
 def _check_names(names: Collection[Any]) -> None:
-    unknown = set(names).difference(ACCEPTED, IGNORED)
+    unknown = set(names).difference(ACCEPTED_COLUMNS, IGNORED_COLUMNS)
     if unknown:
-        raise InvalidRecordError(unknown_columns(unknown))
+        raise InvalidRecordError(unknown_columns_text(unknown))
     if len(set(names)) < len(names):
         raise InvalidRecordError("two columns have the same name", columns=", ".join(names))
 
 
-#: Arrow's cast of list views to lists makes arrays that are not valid.
-_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+#: Without list views, which Arrow casts to lists that are not valid.
+_LIST_KINDS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
 
 def _check_header_fields(kind: pa.DataType) -> None:
     """Raise InvalidRecordError for a column whose cast by Arrow would leave out or add a field."""
-    is_list = any(is_kind(kind) for is_kind in _LISTS)
+    is_list = any(is_kind(kind) for is_kind in _LIST_KINDS)
     # a column without headers, from Polars, has a type without fields
     if pa.types.is_map(kind) or (is_list and pa.types.is_null(kind.value_type)):
         return
     has_fields = is_list and pa.types.is_struct(kind.value_type)
     if not has_fields or sorted(field.name for field in kind.value_type) != ["key", "value"]:
         raise InvalidRecordError(
-            f"column headers must be {HEADERS_TYPE}, or a map, with the fields key and value alone", type=kind
+            f"column headers must be {HEADERS_TYPE}, or a map, with the fields key and value only", type=kind
         )
 
 
@@ -537,7 +541,7 @@ _BYTE = np.dtype(np.uint8)
 
 
 def group_by_partition(partitions: Ints, count: int) -> tuple[Longs, Longs]:
-    """(the row numbers, grouped by partition and in order within each; the number of rows of each partition)."""
+    """Return the row numbers, grouped by partition and in order within each, and the number of rows per partition."""
     order = np.empty(len(partitions), np.int64)
     counts = np.zeros(count, np.int64)
     if group_rows(partitions, order, counts, np.empty(count, np.int64)) >= 0:
@@ -546,7 +550,7 @@ def group_by_partition(partitions: Ints, count: int) -> tuple[Longs, Longs]:
 
 
 def _buffers(array: pa.Array[Any]) -> tuple[Ints | Longs, Bytes, Bytes]:
-    # (the offsets of this slice, the data, the validity bits of the whole array, or nothing if all are valid)
+    """Return this slice's offsets, the data, and the whole array's validity bits (empty if all are valid)."""
     valid, offsets, data = array.buffers()
     kind = np.dtype(np.int64 if pa.types.is_large_binary(array.type) else np.int32)
     slice_offsets = _view(offsets, kind)[array.offset : array.offset + len(array) + 1]
@@ -557,15 +561,16 @@ def _view(buffer: pa.Buffer | None, kind: np.dtype[Any] = _BYTE) -> npt.NDArray[
     return np.frombuffer(memoryview(buffer) if buffer else b"", kind)
 
 
-#: Bytes of keys and values after which records without a key go to the next partition.
+#: The bytes of keys and values after which records without a key go to the next partition.
 STICKY_BYTES = 131_072
 
 
 class Partitioner:
     """Splits batches of records by partition, as Kafka's `BuiltInPartitioner`.
 
-    A record without a partition goes to `(murmur2(key) & 0x7fffffff) % partitions`; without a key, to one partition
-    for a run of bytes, from `first` on, then to the next. The state stays from batch to batch.
+    A record without a partition goes to `(murmur2(key) & 0x7fffffff) % partitions`. Records without a key go to one
+    partition until it has got `run_bytes` bytes, then to the next partition; the first is `first`. A run continues
+    from batch to batch.
     """
 
     def __init__(self, partitions: int, first: int, run_bytes: int = STICKY_BYTES) -> None:
@@ -577,7 +582,7 @@ class Partitioner:
         return group_by_partition(self._partitions_of(records, first_row), self._partitions)
 
     def assign(self, keys: pa.Array[Any], values: pa.Array[Any]) -> Ints:
-        """The partition of each record, by its key or by sticky runs."""
+        """Return the partition of each record: by its key, or without a key by sticky runs."""
         key_offsets, key_data, valid = _buffers(keys)
         value_offsets, _, _ = _buffers(values)
         assigned = np.empty(len(keys), np.int32)
@@ -590,13 +595,14 @@ class Partitioner:
     def split(
         self, records: pa.RecordBatch, partition: int | None = None, first_row: int = 0
     ) -> Iterator[tuple[int, Longs]]:
-        """(partition, its row numbers in order). InvalidRecordError counts rows from `first_row`."""
+        """Yield each partition with its row numbers, in order. Row numbers in errors start at `first_row`."""
         if partition is not None:
-            yield self._checked(partition), np.arange(records.num_rows)
+            self._check(partition)
+            yield operator.index(partition), np.arange(records.num_rows)
         elif self._partitions == 1 and "partition" not in records.schema.names:
             yield 0, np.arange(records.num_rows)
         elif records.num_rows:
-            yield from parts_of(*self.group(records, first_row))
+            yield from rows_by_partition(*self.group(records, first_row))
 
     def _partitions_of(self, records: pa.RecordBatch, first_row: int) -> Ints:
         assigned = self.assign(records.column("key"), records.column("value"))
@@ -607,16 +613,15 @@ class Partitioner:
             flags_of(column.is_valid()), numbers_of(column.fill_null(integers([0], column.type)[0])), assigned
         )
         partitions = partitions.astype(np.int32)
-        bad = first_out_of_range(partitions, self._partitions)
-        if bad >= 0:
-            self._checked(int(partitions[bad]), first_row + bad)
+        bad_row = first_out_of_range(partitions, self._partitions)
+        if bad_row >= 0:
+            check_row_partition(int(partitions[bad_row]), self._partitions, first_row + bad_row)
         return partitions
 
-    def _checked(self, partition: int, row: int | None = None) -> int:
+    def _check(self, partition: int) -> None:
         if isinstance(partition, bool) or not hasattr(partition, "__index__"):
             raise InvalidRecordError("a partition must be an integer", got=type(partition).__name__)
-        check_row_partition(partition, self._partitions, row)
-        return operator.index(partition)
+        check_row_partition(partition, self._partitions)
 
 
 def check_row_partition(partition: int, count: int, row: int | None = None) -> None:
@@ -625,7 +630,8 @@ def check_row_partition(partition: int, count: int, row: int | None = None) -> N
         raise InvalidRecordError(text, partition=partition, row=row)
 
 
-def parts_of(order: Longs, counts: Longs) -> Iterator[tuple[int, Longs]]:
+def rows_by_partition(order: Longs, counts: Longs) -> Iterator[tuple[int, Longs]]:
+    """Yield each partition that has rows, and their numbers, from the result of `group_by_partition`."""
     ends = np.cumsum(counts)
-    for number in np.flatnonzero(counts).tolist():
-        yield number, order[ends[number] - counts[number] : ends[number]]
+    for partition in np.flatnonzero(counts).tolist():
+        yield partition, order[ends[partition] - counts[partition] : ends[partition]]

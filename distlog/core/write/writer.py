@@ -1,4 +1,4 @@
-"""Appends records one by one: they are buffered, and a buffer is sent by size, by time, by a flush, or at exit."""
+"""Appends records one by one, in buffers: a buffer is sent when it is full or old, at a flush, or at exit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from distlog.core.times import check_unit, fastest
 from distlog.core.write.append import AppendResult, is_early, warn_of_early
 from distlog.core.write.engine import Appends, CommitEngine, DirectEngine, Engine, Fence, PartitionBatches
 from distlog.core.write.rows import (
-    FIELDS,
+    FIELDS_PER_RECORD,
     ROW_OVERHEAD,
     Header,
     Partitioner,
@@ -35,13 +35,13 @@ from distlog.core.write.rows import (
     check_row,
     check_row_partition,
     columns_of,
+    max_record_bytes,
     normalize,
-    room_of,
     row_of,
 )
 
-#: Bytes of records, at their largest size in a batch, that are committed without waiting longer. A writer holds up
-#: to twice as many: Kafka's `buffer.memory`.
+#: The bytes of records, at their largest size in a batch, after which a buffer is full. A writer has up to two
+#: buffers (Kafka's `buffer.memory`).
 BUFFER_BYTES = 16 << 20
 
 
@@ -58,12 +58,12 @@ class Writer:
 
     `append` raises for a record that the topic refuses, and the writer stays usable. After an error of the storage,
     every call raises that error, and later records are not committed. The error has the number of records that were
-    not committed, the number in doubt, and their partitions.
+    not committed, the number of records whose commit is in doubt, and the partitions of both.
 
     `on_delivery` runs in the background, once per buffer and partition, and its errors are logged. It may call
     `append`; `flush` and `close` raise in it, since they wait for it. The next buffer waits, too.
 
-    A `with` block closes the writer, and so sends its records, however the block ends, as Kafka's producer does. At
+    A `with` block closes the writer, which sends its records, even if the block raises, as Kafka's producer does. At
     exit an unclosed writer sends its records and warns (ResourceWarning). In a forked child the writer is empty.
 
     Examples:
@@ -89,21 +89,22 @@ class Writer:
             raise InvalidConfigError("linger_ms must not be negative, buffer_bytes must be positive")
         self._handle, self._sender, self._on_delivery = sender.handle, sender, on_delivery
         self._now, self._per_ms = fastest(self._handle.clock)
-        self._closed = self._is_over = False
+        self._closed = self._is_close_done = False
         self.result = AppendResult(None)
-        self._accumulator = Accumulator(self._send, self._idle, linger_s=linger_ms / 1000, buffer_bytes=buffer_bytes)
-        self.begin_empty()
+        linger_s = linger_ms / 1000
+        self._accumulator = Accumulator(self._send, self._on_empty, linger_s=linger_s, buffer_bytes=buffer_bytes)
+        self.reset_in_child()
         _unclosed.all.add(self)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} belongs to one process: pickle its topic, and open another there")
 
-    def begin_empty(self) -> None:
-        """Become empty, as after a fork: the records, their thread and their error are the parent's."""
-        self._accumulator.begin_empty()
-        self._sender.begin_child()
+    def reset_in_child(self) -> None:
+        """Become empty, as a new writer: the records, their thread and their error are the parent's."""
+        self._accumulator.reset()
+        self._sender.reset_in_child()
         self._error: BaseException | None = None
-        self._ruled_by: Snapshot | None = None
+        self._rules_snapshot: Snapshot | None = None
 
     def append(
         self,
@@ -135,27 +136,27 @@ class Writer:
             ...     writer.append("{}", key="dora", headers={"source": b"app"})
         """
         accumulator, now = self._accumulator, self._now
-        if self._current.snapshot is not self._ruled_by:
+        if self._current.snapshot is not self._rules_snapshot:
             self._load_rules()
-        # the usual case, since this is called for every record
+        # a fast path for the usual case, since this is called for every record
         if (
             type(value) is bytes
-            and (self._takes_null_keys if key is None else type(key) is bytes)
+            and (self._allows_null_keys if key is None else type(key) is bytes)
             and timestamp is None
             and headers is None
             and (partition is None or (type(partition) is int and 0 <= partition < self._partitions))
-            and (size := len(value) + (ROW_OVERHEAD if key is None else ROW_OVERHEAD + len(key))) <= self._room
+            and (size := len(value) + (ROW_OVERHEAD if key is None else ROW_OVERHEAD + len(key))) <= self._max_bytes
         ):
             accumulator.put((partition, None, key, value, None, now()))
         else:
-            row = self._checked(value, key, timestamp, headers, partition)
+            row = self._checked_row(value, key, timestamp, headers, partition)
             size = row.max_bytes
             accumulator.put((*row, now()))
         accumulator.bytes = total = accumulator.bytes + size
         if total >= accumulator.limit:
-            self._advance()
+            self._schedule()
 
-    def _checked(self, value: Any, key: Any, timestamp: Any, headers: Any, partition: Any) -> Row:
+    def _checked_row(self, value: Any, key: Any, timestamp: Any, headers: Any, partition: Any) -> Row:
         now_ms = self._handle.clock()
         row = row_of(value, key, timestamp, headers, partition, self._unit)
         if row.timestamp is not None and is_early(row.timestamp):
@@ -171,19 +172,19 @@ class Writer:
         self._check_open()
         snapshot = self._current.snapshot
         self._codec = codec_of(snapshot.config, self._sender.compression)
-        self._room, self._partitions = room_of(snapshot.config, self._codec), len(snapshot.partitions)
-        self._takes_null_keys = "compact" not in snapshot.config.cleanup_policy
-        self._ruled_by = snapshot
+        self._max_bytes, self._partitions = max_record_bytes(snapshot.config, self._codec), len(snapshot.partitions)
+        self._allows_null_keys = "compact" not in snapshot.config.cleanup_policy
+        self._rules_snapshot = snapshot
 
-    def _advance(self) -> None:
-        self._accumulator.advance(lambda: _unclosed.add(self))
-        if self._closed:  # by another thread, which may not have seen this record
+    def _schedule(self) -> None:
+        self._accumulator.schedule(lambda: _unclosed.add(self))
+        if self._closed:  # by another thread, which may have drained the buffer before this record
             self._drain()
             self._sender.engine.close()
         self._raise_error()
 
     def flush(self) -> AppendResult:
-        """Make the records durable, and return the last buffer's result, also in `result`.
+        """Make the records durable, and return the last buffer's result, which `result` keeps.
 
         Raises:
             InvalidRecordError: The writer is closed.
@@ -194,19 +195,19 @@ class Writer:
         self._drain()
         self._raise_error()
         self._sender.engine.flush()
-        self._accumulator.idle_if_empty()
+        self._accumulator.report_if_empty()
         return self.result
 
     def close(self) -> None:
-        """Flush, and take no more records; raises the last commit's error."""
+        """Flush, and accept no more records. Raises the last commit's error."""
         self._check_can_wait()
-        if not self._is_over:
-            # `_is_over` is set last: after an interrupt the next close waits and raises as this one would
-            self._closed, self._ruled_by = True, None
+        if not self._is_close_done:
+            # `_is_close_done` is set last: after an interrupt, the next call of `close` flushes
+            self._closed, self._rules_snapshot = True, None
             self._drain()
             self._sender.engine.close()
-            self._accumulator.idle_if_empty()
-            self._is_over = True
+            self._accumulator.report_if_empty()
+            self._is_close_done = True
             self._raise_error()
 
     def _check_can_wait(self) -> None:
@@ -216,7 +217,7 @@ class Writer:
     def _check_open(self) -> None:
         self._raise_error()
         if self._closed:
-            raise InvalidRecordError("the writer is closed; open another")
+            raise InvalidRecordError("the writer is closed: create another one")
 
     def _drain(self) -> None:
         if not self._accumulator.is_sender:
@@ -224,67 +225,67 @@ class Writer:
 
     def _raise_error(self) -> None:
         if self._error is not None:
-            # so that the error also counts the concurrent records of other threads
+            # first send the records that other threads appended concurrently, so that the error counts them
             self._drain()
             _unclosed.discard(self)
             # with its first traceback: each raise adds frames, which would keep the caller's objects alive
-            raise self._error.with_traceback(self._trace)
+            raise self._error.with_traceback(self._traceback)
 
     def _send(self, fields: list[Any]) -> None:
-        deliveries = self._sent(fields) if self._error is None else self._uncommitted(fields, self._error)
+        deliveries = self._send_records(fields) if self._error is None else self._fail_records(fields, self._error)
         if self._on_delivery is not None:
             deliver(deliveries, self._on_delivery)
 
-    def _sent(self, fields: list[Any]) -> list[Delivery]:
+    def _send_records(self, fields: list[Any]) -> list[Delivery]:
         try:
             outcome = self._sender.send(batch_of_fields(fields, self._per_ms, self._handle.clock()))
         except BaseException as error:
             self._fail(error)
             in_doubt = isinstance(error, CommitStateUnknownError)
-            return self._uncommitted(fields, error, in_doubt=in_doubt) + self._fail_buffer(error)
-        self.result, deliveries = outcome.result, successes(outcome.result)
+            return self._fail_records(fields, error, in_doubt=in_doubt) + self._fail_buffered_records(error)
+        self.result, deliveries = outcome.result, successful_deliveries(outcome.result)
         if not outcome.failures:
             return deliveries
-        first = outcome.failures[0].error
-        self._fail(first)
-        for partition, count, cause, in_doubt in outcome.failures:
-            self._add_missing(first, Counter({partition: count}), in_doubt=in_doubt)
-            deliveries += errors({partition: count}, cause)
-        return deliveries + self._fail_buffer(first)
+        first_error = outcome.failures[0].error
+        self._fail(first_error)
+        for partition, count, failure, in_doubt in outcome.failures:
+            self._count_in_error(first_error, Counter({partition: count}), in_doubt=in_doubt)
+            deliveries += failed_deliveries({partition: count}, failure)
+        return deliveries + self._fail_buffered_records(first_error)
 
     def _fail(self, error: BaseException) -> None:
-        self._missing: Counter[str] = Counter()
-        self._missing_by_partition: Counts = Counter()
-        self._trace, self._error, self._ruled_by = error.__traceback__, error, None
+        self._failed_counts: Counter[str] = Counter()
+        self._failed_by_partition: Counts = Counter()
+        self._traceback, self._error, self._rules_snapshot = error.__traceback__, error, None
 
-    def _add_missing(self, error: BaseException, counts: Counts, *, in_doubt: bool) -> None:
-        self._missing["records_in_doubt" if in_doubt else "records_not_committed"] += sum(counts.values())
-        self._missing_by_partition += counts
-        details = {**self._missing, "of_partitions": dict(self._missing_by_partition)}
+    def _count_in_error(self, error: BaseException, counts: Counts, *, in_doubt: bool) -> None:
+        self._failed_counts["records_in_doubt" if in_doubt else "records_not_committed"] += sum(counts.values())
+        self._failed_by_partition += counts
+        details = {**self._failed_counts, "of_partitions": dict(self._failed_by_partition)}
         if isinstance(error, DistlogError):
             error.details.update(details)
         elif hasattr(error, "add_note"):
             error.add_note(" ".join(f"{name}={value}" for name, value in details.items()))
 
-    def _fail_buffer(self, error: BaseException) -> list[Delivery]:
-        """Fail the buffered records, since they must not overtake failed ones."""
-        fields = self._accumulator.empty()
-        return self._uncommitted(fields, error) if fields else []
+    def _fail_buffered_records(self, error: BaseException) -> list[Delivery]:
+        """Fail the buffered records, which must not be committed without the failed records before them."""
+        fields = self._accumulator.remove_all()
+        return self._fail_records(fields, error) if fields else []
 
-    def _uncommitted(self, fields: list[Any], error: BaseException, *, in_doubt: bool = False) -> list[Delivery]:
+    def _fail_records(self, fields: list[Any], error: BaseException, *, in_doubt: bool = False) -> list[Delivery]:
         try:
-            counts = _counted(fields, len(self._current.snapshot.partitions))
+            counts = _counts_by_partition(fields, len(self._current.snapshot.partitions))
         except MemoryError:
-            counts = Counter({None: len(fields) // FIELDS})
-        self._add_missing(error, counts, in_doubt=in_doubt)
-        return errors(counts, error)
+            counts = Counter({None: len(fields) // FIELDS_PER_RECORD})
+        self._count_in_error(error, counts, in_doubt=in_doubt)
+        return failed_deliveries(counts, error)
 
-    def _idle(self) -> None:
+    def _on_empty(self) -> None:
         if self._error is None and self._sender.engine.is_flushed:
             _unclosed.discard(self)
 
     def commit_at_exit(self) -> BaseException | None:
-        """Commit the buffered records; returns an error that no call has raised."""
+        """Commit the buffered records, and return the error, if any, since no call can raise it."""
         self._drain()
         error = self._error
         if error is None:
@@ -292,14 +293,14 @@ class Writer:
                 self._sender.engine.flush()
                 return None
             except Exception as failure:
-                # the other writers still have to commit
+                # not raised: the other writers still have to commit
                 error = failure
         _unclosed.discard(self)
         return error
 
     @property
     def is_closed(self) -> bool:
-        """True after `close`: the writer takes no more records."""
+        """True after `close`: the writer accepts no more records."""
         return self._closed
 
     def __repr__(self) -> str:
@@ -312,19 +313,19 @@ class Writer:
         self.close()
 
 
-#: Records by partition; None counts records without a key and a partition.
+#: The number of records by partition. None stands for records without a key or partition.
 Counts = Counter[int | None]
 
 
-def _counted(fields: Sequence[Any], partitions: int) -> Counts:
+def _counts_by_partition(fields: Sequence[Any], partitions: int) -> Counts:
     columns = columns_of(fields)
     row_partitions = columns.get("partition", [None] * len(columns["value"]))
     counts: Counts = Counter(partition for partition in row_partitions if partition is not None)
-    keyed = zip(row_partitions, columns["key"], strict=True)
-    keys = [key for partition, key in keyed if partition is None and key is not None]
+    partitions_and_keys = zip(row_partitions, columns["key"], strict=True)
+    keys = [key for partition, key in partitions_and_keys if partition is None and key is not None]
     column = pa.array(keys, pa.large_binary())
     batch = pa.record_batch({"key": column, "value": pa.nulls(len(keys), pa.binary())})
-    counts.update({number: len(rows) for number, rows in Partitioner(partitions, 0).split(batch)})
+    counts.update({partition: len(rows) for partition, rows in Partitioner(partitions, 0).split(batch)})
     without_key = len(row_partitions) - sum(counts.values())
     if without_key:
         counts[0 if partitions == 1 else None] += without_key
@@ -334,65 +335,68 @@ def _counted(fields: Sequence[Any], partitions: int) -> Counts:
 class Accumulator:
     """A buffer that one thread sends, in order: when it is full, when it has lingered, or when it is drained.
 
-    `send` gets all fields of a buffer's records and raises nothing; `idle` is called when no record is left. There
-    are at most two buffers of about `buffer_bytes`: one fills while the other is sent. The thread lives while there
-    are records. No other thread removes them, since a thread that appends or waits may be interrupted anywhere. If no
-    thread can be started, the caller sends.
+    `send` gets the fields of a buffer's records, one record after the other, and raises nothing. `on_empty` is called
+    when no record is left. There are at most two buffers of about `buffer_bytes`: one fills while the other is sent.
 
-    A lock for each record would add half to its cost. So the writer calls `put` with the FIELDS of a record, in one
-    step of the interpreter, adds to `bytes`, and calls `advance` if `bytes` has reached `limit`, which is 0 while the
-    buffer is empty. A race for `bytes` can only make one buffer a little larger or smaller.
+    The sending thread lives while there are records. No other thread removes records, since a thread that appends or
+    waits may be interrupted anywhere. If no thread can be started, the caller sends.
+
+    A lock for each record would add half to its cost. So the writer calls `put` with FIELDS_PER_RECORD values, in one
+    step of the interpreter, adds to `bytes`, and calls `schedule` if `bytes` has reached `limit`, which is 0 while
+    the buffer is empty. A race for `bytes` can only make one buffer a little larger or smaller.
     """
 
     def __init__(
-        self, send: Callable[[list[Any]], None], idle: Callable[[], None], *, linger_s: float, buffer_bytes: int
+        self, send: Callable[[list[Any]], None], on_empty: Callable[[], None], *, linger_s: float, buffer_bytes: int
     ) -> None:
-        self._send, self._idle, self._linger_s, self._buffer_bytes = send, idle, linger_s, buffer_bytes
+        self._send, self._on_empty, self._linger_s, self._buffer_bytes = send, on_empty, linger_s, buffer_bytes
         self.fields: list[Any] = []
         self.put: Callable[[tuple[Any, ...]], None] = self.fields.extend
-        self.begin_empty()
+        self.reset()
 
-    def begin_empty(self) -> None:
+    def reset(self) -> None:
         # the same list, since an append that the fork interrupted refers to it
         self.fields.clear()
         self.bytes = self.limit = 0
-        # unlike its condition, it is acquired and released in one step, so an interrupt cannot leave it locked
+        # acquired and released in one step, unlike its condition, so an interrupt cannot leave it locked
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._sending: list[Any] | None = None
-        self._buffers_handed = self._drained_to = 0
-        self._deadline = 0.0
+        self._buffer_in_flight: list[Any] | None = None
+        # numbers of buffers: those that were started, and those that are sent without lingering
+        self._buffers_started = self._drain_until = 0
+        self._linger_end_s = 0.0
         self._thread: threading.Thread | None = None
 
     @property
     def is_sender(self) -> bool:
         return self._thread is threading.current_thread()
 
-    def advance(self, begin: Callable[[], None]) -> None:
-        """Schedule the buffer, and wait while two are full; calls `begin` if it was empty."""
+    def schedule(self, on_begin: Callable[[], None]) -> None:
+        """Schedule the buffer, and wait while both buffers are full. Calls `on_begin` if the buffer was empty."""
         with self._lock:
             if self.fields and self.limit == 0:
-                begin()
-                self._deadline = time.monotonic() + self._linger_s
-                if self._has_thread():  # else the next record must call `advance`, too
+                on_begin()
+                self._linger_end_s = time.monotonic() + self._linger_s
+                if self._ensure_thread():  # else the next record must call `schedule`, too
                     self.limit = self._buffer_bytes
         self._wait_while(self._is_full)
 
     def drain(self) -> None:
-        """Send all records so far, and wait for it; not in the sending thread."""
+        """Send all records so far, and wait until they are sent. Not for the sending thread."""
         with self._lock:
-            last = self._buffers_handed + bool(self.fields)
-            self._drained_to = max(self._drained_to, last)
-        self._wait_while(lambda: self._sent < last)
+            last_buffer = self._buffers_started + bool(self.fields)
+            self._drain_until = max(self._drain_until, last_buffer)
+        self._wait_while(lambda: self._buffers_sent < last_buffer)
 
-    def idle_if_empty(self) -> None:
+    def report_if_empty(self) -> None:
         with self._lock:
-            if not self.fields and self._sending is None:
-                self._idle()
+            if not self.fields and self._buffer_in_flight is None:
+                self._on_empty()
 
-    def empty(self) -> list[Any]:
+    def remove_all(self) -> list[Any]:
+        """Remove the buffered records, and return their fields."""
         with self._lock:
-            # the limit first: a later record then calls `advance`
+            # the limit first, so that a concurrent record calls `schedule`
             self.limit = self.bytes = 0
             count = len(self.fields)
             fields = self.fields[:count]
@@ -400,88 +404,89 @@ class Accumulator:
             return fields
 
     @property
-    def _sent(self) -> int:
-        return self._buffers_handed - (self._sending is not None)
+    def _buffers_sent(self) -> int:
+        return self._buffers_started - (self._buffer_in_flight is not None)
 
     def _is_full(self) -> bool:
         return bool(self.fields) and self.bytes >= self._buffer_bytes
 
-    def _wait_while(self, is_waited: Callable[[], bool]) -> None:
-        """Wait while `is_waited`; without a sending thread, send the records here."""
-        while self._lacks_thread(is_waited):
+    def _wait_while(self, must_wait: Callable[[], bool]) -> None:
+        """Wait while `must_wait`; if no sending thread can be started, send the records in this thread."""
+        while self._must_send_here(must_wait):
             with self._lock:
                 if self._thread is not None:
                     continue
                 self._thread = threading.current_thread()
             self._run(lingers=False)
 
-    def _lacks_thread(self, is_waited: Callable[[], bool]) -> bool:
+    def _must_send_here(self, must_wait: Callable[[], bool]) -> bool:
         with self._lock:
-            # once, or waiting threads would wake each other forever
+            # not in the loop, or waiting threads would wake each other forever
             self._changed.notify_all()
-            while self.fields or self._sending is not None:
-                if not self._has_thread():
+            while self.fields or self._buffer_in_flight is not None:
+                if not self._ensure_thread():
                     return True
-                if self.is_sender or not is_waited():
+                if self.is_sender or not must_wait():
                     return False
                 # with a timeout, or Ctrl-C could not end it where a library restarts waits, as polars does
                 self._changed.wait(threading.TIMEOUT_MAX)
         return False
 
-    def _has_thread(self) -> bool:
+    def _ensure_thread(self) -> bool:
+        """Start the sending thread if there is none; returns False if that is not possible."""
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="distlog-writer", daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # there can be no more threads, or the interpreter is ending
+            except RuntimeError:  # no more threads are possible, or the interpreter is shutting down
                 return False
             self._thread = thread
         return True
 
     def _run(self, *, lingers: bool = True) -> None:
         try:
-            while (sending := self._next(lingers)) is not None:
+            while (buffer := self._next_buffer(lingers)) is not None:
                 try:
-                    self._send(sending)
+                    self._send(buffer)
                 finally:
-                    del sending
+                    del buffer
                     with self._lock:
                         if self.is_sender:
-                            self._sending = None
+                            self._buffer_in_flight = None
                             if not self.fields:
-                                self._idle()
+                                self._on_empty()
                             self._changed.notify_all()
         finally:
             with self._lock:
-                if self.is_sender:  # only after an interrupt: the next thread sends the rest
+                if self.is_sender:  # only after an interrupt: the next thread sends the remaining records
                     self._thread = None
 
-    def _next(self, lingers: bool) -> list[Any] | None:
-        """Wait until a buffer is due, and return it; None without records, or in a child of the sending thread."""
+    def _next_buffer(self, lingers: bool) -> list[Any] | None:
+        """Wait until the buffer is due, and return it; None if it is empty, or after a fork of the sending thread."""
         with self._lock:
-            while self.is_sender and self._sending is None:
+            while self.is_sender and self._buffer_in_flight is None:
                 if not self.fields:
                     self._thread = None
                     return None
-                may_linger = lingers and self._drained_to <= self._buffers_handed
-                wait_s = self._deadline - time.monotonic() if may_linger else 0
+                may_linger = lingers and self._drain_until <= self._buffers_started
+                wait_s = self._linger_end_s - time.monotonic() if may_linger else 0
                 if wait_s > 0 and not self._is_full():
                     self._changed.wait(min(wait_s, threading.TIMEOUT_MAX))
                 else:
-                    self._sending = self.empty()
-                    self._buffers_handed += 1
+                    self._buffer_in_flight = self.remove_all()
+                    self._buffers_started += 1
                     self._changed.notify_all()
-            return self._sending if self.is_sender else None
+            return self._buffer_in_flight if self.is_sender else None
 
 
 _log = logging.getLogger("distlog")
 
 
 class UnclosedWriters:
-    """The writers of this process with records to commit or an error to raise; this keeps them alive."""
+    """The writers of this process with records to commit or an error to raise, which it keeps alive."""
 
     def __init__(self) -> None:
-        #: The writers to empty in forked children.
+        #: All writers, which a forked child resets.
         self.all: weakref.WeakSet[Writer] = weakref.WeakSet()
         self._writers: set[Writer] = set()
         self._committed: set[Writer] = set()
@@ -499,30 +504,30 @@ class UnclosedWriters:
             if (error := writer.commit_at_exit()) is not None:
                 _log.error("%r was not closed, and its last commit failed: %s", writer, error, exc_info=error)
 
-    def warn(self) -> None:
+    def commit_and_warn(self) -> None:
         self.commit()
         for writer in self._committed:
             if not writer.is_closed:
                 text = f"{writer!r} was not closed before exit; close it, or use a with block"
                 warnings.warn(text, ResourceWarning, source=writer, stacklevel=2)
 
-    def forget_parents(self) -> None:
+    def reset_in_child(self) -> None:
         for writer in self.all:
-            writer.begin_empty()
+            writer.reset_in_child()
         self._writers.clear()
         self._committed.clear()
 
 
 _unclosed = UnclosedWriters()
-os.register_at_fork(after_in_child=_unclosed.forget_parents)
-# Twice: before threads end, which clients of object stores need, and after them. A child of multiprocessing runs only
-# the first call, for which Python has no public name.
+os.register_at_fork(after_in_child=_unclosed.reset_in_child)
+# Two commits: before Python ends its threads, which clients of object stores need, and afterwards. A child of
+# multiprocessing makes only the first one, for which Python has no public function.
 getattr(threading, "_register_atexit", lambda call: None)(_unclosed.commit)
-atexit.register(_unclosed.warn)
+atexit.register(_unclosed.commit_and_warn)
 
 
 class RecordSender:
-    """Sends buffers of records of one topic to `engine`, by partition; `fence` may refuse a buffer."""
+    """Sends buffers of records to the `engine` of one topic, by partition; `fence` may refuse a buffer."""
 
     def __init__(
         self,
@@ -535,17 +540,18 @@ class RecordSender:
     ) -> None:
         self.handle, self.current, self.engine, self.compression = handle, current, engine, compression
         self._fence = fence
-        self._partitioner: tuple[int, Partitioner] | None = None
+        # for this number of partitions
+        self._partitioner, self._partitioned_count = Partitioner(1, 0), 0
 
     def send(self, records: pa.RecordBatch) -> Appends:
-        """Append the records, each partition's in their order; an error that is raised applies to all records."""
+        """Append the records, in order within each partition. An error that is raised applies to all records."""
         return self._append(self._route(records))
 
     def _append(self, parts: Sequence[PartitionBatches]) -> Appends:
         return self.engine.append(parts, self._fence)
 
     def _form_of(self, partition: int, form: BatchFormat) -> BatchFormat:
-        """The form of the next batches of this partition, which is `form` without a producer."""
+        """Return the format of the partition's next batches: `form`, to which a producer adds its numbers."""
         return form
 
     def _route(self, records: pa.RecordBatch) -> list[PartitionBatches]:
@@ -554,24 +560,24 @@ class RecordSender:
         form = batch_format(config, codec_of(config, self.compression), handle.clock, handle.random)
         records = normalize(records, config, now_ms)
         source = RecordInput.from_arrow(records)
-        if self._partitioner is None or self._partitioner[0] != count:
-            self._partitioner = count, Partitioner(count, handle.random.randrange(count))
+        if self._partitioned_count != count:
+            self._partitioner, self._partitioned_count = Partitioner(count, handle.random.randrange(count)), count
         parts = list[PartitionBatches]()
-        for partition, rows in self._partitioner[1].split(records):
+        for partition, rows in self._partitioner.split(records):
             size = records.nbytes * len(rows) // records.num_rows
             parts.append(
                 PartitionBatches(partition, source, rows, size, config, self._form_of(partition, form), now_ms)
             )
         return parts
 
-    def begin_child(self) -> None:
-        self.engine.begin_child()
+    def reset_in_child(self) -> None:
+        self.engine.reset_in_child()
 
 
 def engine_of(
     handle: TopicHandle, current: CurrentSnapshot, on_append: Callable[[], None], lock_timeout_s: float | None = None
 ) -> Engine:
-    """The engine for a topic: direct on a local disk, else commits."""
+    """Return the engine of a topic: DirectEngine on a local disk, else CommitEngine."""
     if handle.storage.is_local_disk:
         return DirectEngine(handle, current, on_append, lock_timeout_s)
     return CommitEngine(handle, current)
@@ -579,9 +585,9 @@ def engine_of(
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The records of one partition in one buffer, with offsets from `first_offset` to before `end_offset`.
+    """The records of one partition in one buffer, with offsets from `first_offset` up to, without, `end_offset`.
 
-    With an `error` there are no offsets, and records without a key have no partition.
+    With an `error` the records have no offsets, and those without a key have no partition.
     """
 
     partition: int | None
@@ -595,11 +601,11 @@ OnDelivery = Callable[[Delivery], object]
 """Called in the background with the Delivery of each partition of a buffer."""
 
 
-def successes(result: AppendResult) -> list[Delivery]:
+def successful_deliveries(result: AppendResult) -> list[Delivery]:
     return [Delivery(number, first, end, end - first, None) for number, (first, end) in result.offsets.items()]
 
 
-def errors(counts: Mapping[int | None, int], error: BaseException | None) -> list[Delivery]:
+def failed_deliveries(counts: Mapping[int | None, int], error: BaseException | None) -> list[Delivery]:
     return [Delivery(number, None, None, count, error) for number, count in counts.items()]
 
 
@@ -608,5 +614,5 @@ def deliver(deliveries: Iterable[Delivery], on_delivery: OnDelivery) -> None:
     for delivery in deliveries:
         try:
             on_delivery(delivery)
-        except BaseException:  # noqa: PERF203 - it must not end the sending thread, or stop the next call
+        except BaseException:  # noqa: PERF203 - an error must not end the sending thread
             _log.exception("on_delivery failed for %r", delivery)

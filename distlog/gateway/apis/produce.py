@@ -22,7 +22,7 @@ from distlog.core.log.partition_log import AppendInfo, WouldWaitError
 from distlog.core.storage.locks_and_pages import TIMEOUT_S
 from distlog.core.storage.parallel import PARALLEL_REQUESTS, in_parallel
 from distlog.core.times import NO_TIMESTAMP
-from distlog.core.write.append import USUAL_MS, is_early, warn_of_early
+from distlog.core.write.append import EARLIEST_USUAL_MS, is_early, warn_of_early
 from distlog.gateway.kafka_apis import Api, Broker
 from distlog.gateway.protocol.error_codes import (
     CoordinatorError,
@@ -332,7 +332,7 @@ def _warn_of_early_times(part: ProducedPart, partition: Partition) -> None:
     if part.info is None or not part.records or part.info.appended.append_time_ms != NO_TIMESTAMP:
         return
     times_ms = _TIMES.unpack_from(part.records, _TIMES_AT)
-    if min(times_ms) < USUAL_MS and (early_ms := next(filter(is_early, times_ms), None)) is not None:
+    if min(times_ms) < EARLIEST_USUAL_MS and (early_ms := next(filter(is_early, times_ms), None)) is not None:
         warn_of_early(partition.hosted.name, partition.hosted.snapshot.topic_id, early_ms)
 
 
