@@ -245,8 +245,8 @@ class Consumer:
     def _offset_at_cut(self, number: int, offset: int, cut: int) -> int:
         if offset > cut and self._options.out_of_range == "fail":
             raise OffsetOutOfRangeError(
-                "delivered records are no longer in the log, since a failed sync cut it off; undo their effects, "
-                "then consume from cut_at: pass it as start, or call reset_group if the consumer is in a group",
+                "delivered records are no longer in the log, which was cut off when a sync failed; undo their "
+                "effects, then consume from cut_at: pass it as start, or in a group call reset_group",
                 partition=number,
                 offset=offset,
                 cut_at=cut,
