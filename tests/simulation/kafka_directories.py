@@ -23,7 +23,7 @@ import pyarrow as pa
 import distlog
 from distlog import OffsetOutOfRangeError, SnapshotTooOldError, StorageError, TopicExistsError
 from distlog.core.format.record_encoder import encode
-from distlog.core.kafka.dump import NOTHING, DumpedFile, dump
+from distlog.core.kafka.dump import NO_SUCH_BATCH, DumpedFile, dump
 from distlog.core.kafka.dump_lines import DumpOptions, DumpOutput
 from distlog.core.kafka.partition_folder import PARTITION_METADATA, file_name, write_topic_id
 from distlog.core.paths import LEADER_EPOCHS
@@ -247,7 +247,7 @@ def _wrong_dump(folder: str, start: int, rows: Mapping[int, Row]) -> Iterator[st
 
 def _is_of_empty_batch(entry: Mapping[str, Any]) -> bool:
     """True for a batch from which compaction removed all records; Kafka's DumpLogSegments reports it the same."""
-    return entry["type"] == "timestampMismatch" and entry["logTimestamp"] == NOTHING
+    return entry["type"] == "timestampMismatch" and entry["logTimestamp"] == NO_SUCH_BATCH
 
 
 #: The endings of the files to dump, and the problems that a dump may report.
