@@ -460,7 +460,7 @@ def frequent_checkpoints(
             mock.patch.multiple(checkpoint, LARGE_ROWS=rows, write_incremental=incremental),
             # writers queue after the first lost race
             mock.patch.object(group_commit, "MANY", 1),
-            mock.patch.object(group_log, "_CROWD", 2),
+            mock.patch.object(group_log, "_FEW_MEMBERS", 2),
             mock.patch.object(actions, "TABLE_ROWS", 2 if in_tables else actions.TABLE_ROWS),
             mock.patch.object(append_commit, "TABLE_ROWS", 2 if in_tables else append_commit.TABLE_ROWS),
         ):

@@ -263,7 +263,7 @@ def _others_die_at_once() -> Any:
     def dead(self: Any, state: Any) -> set[str]:
         return {member.id for member in state.members if member.id != self.id}
 
-    return mock.patch.object(group_log.Membership, "_dead", dead)
+    return mock.patch.object(group_log.Membership, "_dead_ids", dead)
 
 
 def _without_part(name: str, value: Any) -> Plant:
