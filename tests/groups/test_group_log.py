@@ -55,12 +55,12 @@ def test_states_follow_each_other_and_only_the_newest_are_kept(storage_url: Addr
     log, reader = log_on(storage), log_on(storage)
     state = log.load()
     assert (state.version, state.exists) == (-1, False)
-    newer = reader.newer(state)
+    newer = reader.newest_after(state)
     for count in range(1, 2 * RETAINED_VERSIONS + 20):
         state = put_state(log, state, further)
         assert (state.version, state.positions) == (count - 1, {0: count})
         if count % 20 == 0:
-            newer = reader.newer(newer)
+            newer = reader.newest_after(newer)
             assert newer == state
     assert log_on(storage).load() == state
     assert versions(storage)[-RETAINED_VERSIONS:] == list(
@@ -110,7 +110,7 @@ def test_a_put_on_top_of_an_ignored_one_is_ignored(storage: Storage) -> None:
     ghost = dataclasses.replace(further(stale), version=stale.version + 1)
     storage.put(file_of(ghost.version), ghost.encode())
     late = log_on(storage)
-    assert late.newer(stale) == ghost
+    assert late.newest_after(stale) == ghost
     assert put_state(late, ghost, further).positions == {0: newest.positions[0] + 1}
     assert log.load() == late.load()
 
@@ -144,7 +144,7 @@ def test_a_commit_is_a_put_and_a_list_and_a_refresh_is_two_gets(storage: Storage
         old_counters[2] + 1,
         old_counters[3],
     )
-    log.newer(state)
+    log.newest_after(state)
     assert counters.gets == old_counters[0] + 2
 
 
