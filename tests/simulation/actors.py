@@ -115,7 +115,7 @@ class Stage:
         keys = [b"k%d" % random.randrange(self.keys) if self.keys else None for _ in range(count)]
         if self.more is None:
             return self.records_of(keys, sender, atomic=atomic)
-        return self._batch_of([self._drawn(key, self.more) for key in keys], sender, atomic=atomic)
+        return self.batch_of([self._drawn(key, self.more) for key in keys], sender, atomic=atomic)
 
     def input(self, random: Random, sender: str) -> tuple[Batch, pa.Table]:
         """Return a few new records as `records`, in a part of the batches as they are read from files."""
@@ -140,9 +140,9 @@ class Stage:
         """Return new records with keys and values only."""
         number = next(self.names)
         records = [NewRecord(None, key, b"%d.%d" % (number, index), ()) for index, key in enumerate(keys)]
-        return self._batch_of(records, sender, atomic=atomic)
+        return self.batch_of(records, sender, atomic=atomic)
 
-    def _batch_of(self, records: Sequence[NewRecord], sender: str, *, atomic: bool = True) -> tuple[Batch, pa.Table]:
+    def batch_of(self, records: Sequence[NewRecord], sender: str, *, atomic: bool = True) -> tuple[Batch, pa.Table]:
         """Return the batch of the records, and the table to append."""
         batch = self.oracle.new_batch(records, atomic=atomic, sender=sender)
         times, keys, values, headers = zip(*records, strict=True)

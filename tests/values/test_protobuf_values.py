@@ -176,6 +176,13 @@ def test_an_invalid_message_is_named_with_its_partition_and_offset(bad: bytes, r
     assert table["user"].to_pylist() == ["ann", None, None, "ann"]
 
 
+@pytest.mark.parametrize("value", [None, b"17"], ids=["tombstone", "without a header"])
+def test_a_batch_without_any_message_has_null_fields(value: bytes | None) -> None:
+    scan = topic_of(value, value).scan(columns="value")
+    table = scan.protobuf(TEXT, message="shop.Click", registry=REGISTRY, on_error="null")
+    assert table["user"].to_pylist() == [None, None]
+
+
 @pytest.mark.long
 def test_bad_messages_among_many_are_detected() -> None:
     values = [framed(7, CLICK + click(user=f"u{number}")) for number in range(300)]

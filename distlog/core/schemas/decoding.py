@@ -232,8 +232,8 @@ def _short_heads(starts: Longs, lengths: Longs, data: npt.NDArray[np.uint8]) -> 
     # in short indexes all numbers are one byte, and the first, a zigzag varint, is twice the number of indexes
     columns = np.arange(_SHORT)
     inside = columns < lengths[:, None]
-    heads = np.where(inside, data[np.where(inside, starts[:, None] + columns, 0)], 0x80) if len(starts) else inside
-    heads = heads.astype(np.uint8)
+    heads = np.full(inside.shape, 0x80, np.uint8)
+    heads[inside] = data[(starts[:, None] + columns)[inside]]
     sizes = 1 + (heads[:, :1] >> 1)
     is_index = columns < sizes
     short = (sizes[:, 0] <= _SHORT) & (heads[:, 0] % 2 == 0) & ((heads < 0x80) | ~is_index).all(axis=1)
