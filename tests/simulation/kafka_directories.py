@@ -5,6 +5,7 @@ The broker is stopped during an import, and was killed before it: its last write
 
 from __future__ import annotations
 
+import base64
 import gzip
 import io
 import json
@@ -237,12 +238,19 @@ def _wrong_dump(folder: str, start: int, rows: Mapping[int, Row]) -> Iterator[st
     if problems or output.failures:
         yield f"{problems} and {output.failures} failures"
     dumped = {
-        entry["offset"]: tuple(entry[name].encode() if name in entry else None for name in ("key", "payload"))
+        entry["offset"]: tuple(_dumped_bytes(entry.get(name)) for name in ("key", "payload"))
         for entry in entries
         if entry["type"] == "record" and "endTxnMarker" not in entry and entry["offset"] >= start
     }
     if dumped != {offset: (row.key, row.value) for offset, row in rows.items()}:
         yield f"the records {dumped}, not {rows}"
+
+
+def _dumped_bytes(value: str | Mapping[str, str] | None) -> bytes | None:
+    """Return the bytes of a dumped key or value, which are in base64 if they are no text."""
+    if value is None or isinstance(value, str):
+        return value and value.encode()
+    return base64.b64decode(value["base64"])
 
 
 def _is_of_empty_batch(entry: Mapping[str, Any]) -> bool:
