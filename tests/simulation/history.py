@@ -26,7 +26,7 @@ from distlog.core.storage.storage import Storage, check_store
 from distlog.core.times import now_ms
 from distlog.core.write import append as append_commit
 from distlog.core.write import engine
-from simulation import actors, gateways, kafka_directories, readers, roots, schema_values
+from simulation import actors, gateways, inspector, kafka_directories, readers, roots, schema_values
 from simulation.actors import Actor, Memory, Stage
 from simulation.kafka_directories import Broker, OnImported
 from simulation.object_store import Faults, Flaws, ObjectStore, connected, parts_of
@@ -202,6 +202,7 @@ def plan(seed: int) -> Plan:
         cast += [("renamer", actors.maintains(["new-id"]))] * (Random(f"new id/{seed}").random() < 0.3)
     cast += of_kafka
     cast += [("encoder", schema_values.appends_values)] * schema_values.has_values(seed)
+    cast += [("inspector", inspector.inspects)] * inspector.has_inspector(seed)
     crowd = Random(f"crowd/{seed}")
     is_crowd = crowd.random() < 0.1
     if is_crowd:

@@ -247,9 +247,11 @@ def _wrong_dump(folder: str, start: int, rows: Mapping[int, Row]) -> Iterator[st
 
 
 def _dumped_bytes(value: str | Mapping[str, str] | None) -> bytes | None:
-    """Return the bytes of a dumped key or value, which are in base64 if they are no text."""
-    if value is None or isinstance(value, str):
-        return value and value.encode()
+    """Return the bytes of a dumped key or value, which is in base64 unless it is text."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.encode()
     return base64.b64decode(value["base64"])
 
 

@@ -348,7 +348,8 @@ class Oracle:
         elif paths.parse_checkpoint_file(name) is not None:
             (self._checkpoints.add if kind == "put" else self._checkpoints.discard)(name)
         elif kind == "delete":
-            self._file_is_deleted(name)
+            for text in self.wrong_deletion(name):
+                self.says(text)
 
     def _leads(self, key: str, data: bytes) -> None:
         """Check a change of a gateway's own topic: only the leader of a partition adds to it."""
@@ -543,16 +544,22 @@ class Oracle:
             if new.start > max(old.start, least):
                 yield f"partition {number} begins at {new.start}, not at {old.start}"
 
-    def _file_is_deleted(self, name: str) -> None:
+    def wrong_deletion(self, name: str) -> Iterator[str]:
+        """Yield why a file must not be deleted now: readers may need it."""
         topic = self.url.rpartition("/")[2]
         bundle, segment = paths.parse_bundle_file(name), paths.parse_segment_file(name, topic)
         stems = [(key, file) for key, file in self._files.items() if key == segment or key[1] == bundle]
         for (partition, stem), file in stems:
             if file.live:
-                self.says(f"{name} was deleted, although segment {stem} of partition {partition} is live")
+                yield f"{name} was deleted, although segment {stem} of partition {partition} is live"
             elif self.world.now - file.removed_s < self.delay_s - 1:
                 ago_s = self.world.now - file.removed_s
-                self.says(f"{name} was deleted {ago_s:.0f} s after its segment was removed, not {self.delay_s:.0f}")
+                yield f"{name} was deleted {ago_s:.0f} s after its segment was removed, not {self.delay_s:.0f}"
+
+    def wrong_retention(self, version: int, partition: int, stems: Sequence[str]) -> Iterator[str]:
+        """Yield why retention must not remove the segments from a version."""
+        state = self.states[version]
+        yield from _kept_too_short(state.partitions[partition], stems, state, self._author_ms)
 
     # --- the audit at the end
 

@@ -6,7 +6,7 @@ import json
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from random import Random
 from typing import Any, Literal
@@ -34,7 +34,7 @@ _SCHEMAS = {
     3: Schema("PROTOBUF", _PROTOBUF),
 }
 _UNKNOWN = 9
-_EPOCH = datetime.fromtimestamp(0, UTC)
+_EPOCH = datetime.fromtimestamp(0, timezone.utc)
 _Fields = Mapping[str, Any]
 
 
@@ -53,6 +53,8 @@ def appends_values(stage: Stage, process: Process, memory: Memory) -> None:
             batch.refused = True
             topic = stage.open() if isinstance(error, TopicNotFoundError) else topic
         stage.pause(random)
+        if random.random() < 0.5:
+            continue
         start_s = oracle.world.now
         with suppress(*stage.passing, OffsetOutOfRangeError, TopicExistsError):
             registry = SchemaRegistry(_SCHEMAS) if random.random() < 0.3 else _stored_registry(stage)
@@ -155,7 +157,8 @@ def _fields(number: int) -> dict[str, Any]:
 def _value(schema_id: int, number: int) -> bytes:
     """Return the value that has a number, and its fields in a schema."""
     fields = _fields(number)
-    page, spent = fields["page"].encode(), fields["spent"]
+    page: bytes = fields["page"].encode()
+    spent: float | None = fields["spent"]
     double = b"" if spent is None else struct.pack("<d", spent)
     header = struct.pack(">bi", 0, schema_id)
     if schema_id == 3:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 from distlog.core.integers import MAX_LONG
-from simulation import actors, gateways, kafka_directories, readers, roots, schema_values
+from simulation import actors, gateways, inspector, kafka_directories, readers, roots, schema_values
 from simulation.actors import Actor
 from simulation.history import Plan, compaction_lag, key_index
 from simulation.kafka_directories import OnImported
@@ -135,6 +135,7 @@ def plan(seed: int) -> Plan:
     if renames:
         more.append(("renamer", actors.maintains(["new-id"])))
     more += [("encoder", schema_values.appends_values)] * schema_values.has_values(seed)
+    more += [("inspector", inspector.inspects)] * inspector.has_inspector(seed)
     incremental = random.random() < 0.3
     has_holes = is_compacted and Random(f"holes/{seed}").random() < 0.2
     return Plan(
