@@ -226,8 +226,8 @@ def _wrong_newest(topic: distlog.Topic, rows: _Rows, isolation: _Isolation, rand
     records = topic.get([*keys, b"nobody"], isolation)
     for key in {b"nobody", *keys} | records.keys():
         record, partitions = records.get(key), {number for number, _ in locations.get(key, ())}
-        location = record and (record.partition, record.offset)
-        if (location is None) != (key not in locations) or (len(partitions) == 1 and location != locations[key][-1]):
+        newest = record and (record.partition, record.offset)
+        if (newest is None) != (key not in locations) or (len(partitions) == 1 and newest != locations[key][-1]):
             yield f"the last record of {key!r}, {isolation}, is {record}, and its records are at {locations.get(key)}"
 
 
