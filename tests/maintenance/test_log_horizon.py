@@ -156,6 +156,18 @@ def test_an_older_version_or_time_is_refused_with_both_bounds(world: World) -> N
         world.topic().restore(39)
 
 
+def test_an_older_version_is_refused_if_vacuum_failed_to_delete_one_commit(world: World) -> None:
+    old_topic(world)
+    data = world.storage.read(paths.commit_file(20), 0, 1 << 20)
+    run(world)
+    # no checkpoint has the new horizon yet
+    names = [file.name for file in world.storage.list(paths.COMMITS_DIR)]
+    world.storage.delete([name for name in names if (paths.parse_checkpoint_file(name) or 0) > 40])
+    world.storage.put(paths.commit_file(20), data)
+    with pytest.raises(OffsetOutOfRangeError, match=r"versions 40 to 42.*version=30"):
+        log_of(world).load(version=30)
+
+
 def test_younger_commits_stay(world: World) -> None:
     commits(world, 40)
     world.clock.now += WEEK_MS - 20 * HOUR_MS

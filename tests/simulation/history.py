@@ -369,13 +369,16 @@ def _audit(stage: Stage, auditor: Process, memories: Sequence[Memory], is_vacuum
 def _audit_topic(stage: Stage, is_vacuumed: bool) -> None:
     topic = stage.open()
     stage.oracle.audit(topic)
+    stage.oracle.check_new_checkpoint(topic)
     if is_vacuumed:
+        version, pause_s = topic.version, stage.oracle.delay_s + LONGEST_PUT_MS / 1000 + 60
         # the first run raises the horizon past what dead writers left, and the second one deletes it
         for _ in range(2):
-            stage.oracle.world.pause(stage.oracle.delay_s + LONGEST_PUT_MS / 1000 + 60)
+            stage.oracle.world.pause(pause_s)
             topic.vacuum()
         topic.log.checkpoints.wait()
         stage.oracle.check_vacuumed()
+        stage.oracle.check_horizon(version, pause_s)
         stage.oracle.check_checkpoints()
     if stage.lag_s:
         # a load of an old version needs the new checkpoint in a listing

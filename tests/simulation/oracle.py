@@ -15,6 +15,7 @@ from distlog.core import paths
 from distlog.core.commits import checkpoint
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CorruptMetadataError
+from distlog.core.maintain import vacuum
 from distlog.core.read.group_log import GroupState
 from simulation.commit_reader import Body, ReadCommit, UnreadableError, read_commit
 from simulation.object_store import ObjectStore
@@ -671,6 +672,23 @@ class Oracle:
                 self.says(f"nobody can read {name}: {error}")
             else:
                 self._is_as_committed(state)
+
+    def check_new_checkpoint(self, topic: distlog.Topic) -> None:
+        """Check that a checkpoint can have the state of a topic; without one, its commits stay."""
+        try:
+            state = checkpoint.decode(checkpoint.encode(topic.snapshot), "a new checkpoint")
+        except (CorruptMetadataError, ValueError) as error:
+            self.says(f"a checkpoint cannot have the state of version {topic.version}: {error}")
+        else:
+            self._is_as_committed(state)
+
+    def check_horizon(self, version: int, passed_s: float) -> None:
+        """Check that vacuum raised the log retention horizon to the versions of `passed_s` ago, up to `version`."""
+        state = self.states[self.head]
+        kept_ms = state.number("commit.retention.ms", WEEK_MS)
+        # it is raised to the versions of the checkpoints that are kept for time travel
+        if 0 <= kept_ms < passed_s * 1000 and state.log_floor < version - 2 * vacuum.KEPT_EVERY:
+            self.says(f"after vacuum the log retention horizon is {state.log_floor}, and {version} is old")
 
     def check_oldest(self, topic: distlog.Topic) -> None:
         """Check that time travel reaches back to the log retention horizon."""

@@ -255,6 +255,9 @@ class SnapshotLoader:
                     return self._from_listing(end, few=few)
                 except CorruptMetadataError:
                     if first == self._first_listed:
+                        # a commit that vacuum failed to delete may remain between deleted ones
+                        if end < MAX_LONG and (head := self.load()) and end <= head.log_floor:
+                            raise self._not_kept(end - 1, head.log_floor, head.version) from None
                         raise
                     first = self._first_listed
         text = "commits vanish while they are read, as vacuum deletes faster than the storage answers: try again"
