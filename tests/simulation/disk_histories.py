@@ -301,6 +301,9 @@ class DiskHistory:
         with topic.writer(on_delivery=deliveries.append) as writer:
             for partition in range(topic.partitions):
                 writer.append(THE_END, key=b"end", partition=partition)
+            self.world.pause(5.0)
+            if not deliveries:
+                self.oracle.says("a writer has not sent records that waited for longer than linger.ms")
         ends = {delivery.partition: delivery.first_offset for delivery in deliveries}
         rows = rows_of(topic.refresh())
         if (

@@ -137,7 +137,7 @@ def plan(seed: int) -> Plan:
     if is_compacted:
         config |= {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01}
         config |= {"delete.retention.ms": Random(f"tombstones/{seed}").choice((0, 20_000, 20_000, 86_400_000))}
-        config |= compaction_lag(seed, (5_000, 20_000, 60_000))
+        config |= rules_of_compacted(seed, (5_000, 20_000, 60_000))
     # clocks may be wrong
     config |= {"message.timestamp.after.max.ms": MAX_LONG}
     if random.random() < 0.2:
@@ -352,6 +352,7 @@ def _stage_of_adopted(stage: Stage, drawn: Plan) -> Stage:
 def _audit(stage: Stage, auditor: Process, memories: Sequence[Memory], is_vacuumed: bool) -> None:
     if stage.oracle.has_markers:
         gateways.finish(stage, auditor)
+    _check_linger(stage)
     _audit_topic(stage, is_vacuumed)
     if stage.kafka is not None:
         for memory in memories:
@@ -364,6 +365,19 @@ def _audit(stage: Stage, auditor: Process, memories: Sequence[Memory], is_vacuum
             topic = stage.kafka.stage.open()
             for text in readers.wrong_answers(topic, oracle.rows_at(topic.version), random):
                 oracle.says(f"version {topic.version}: {text}")
+
+
+def _check_linger(stage: Stage) -> None:
+    """Append a record to a writer, which sends it although nobody flushes it."""
+    topic, deliveries = stage.open(), list[Any]()
+    batch, _ = stage.records_of([b"k0"], "auditor")
+    batch.tried.add(topic.snapshot.topic_id)
+    with topic.writer(linger_ms=100, on_delivery=deliveries.append) as writer:
+        writer.append(batch.values[0], key=b"k0")
+        stage.oracle.world.pause(60.0)
+        if not deliveries:
+            stage.oracle.says("a writer has not sent a record that waited for longer than linger.ms")
+    batch.acknowledge(topic.snapshot.topic_id)
 
 
 def _audit_topic(stage: Stage, is_vacuumed: bool) -> None:
@@ -430,9 +444,11 @@ def key_index(seed: int) -> Mapping[str, object]:
     return {"key.index.enable": True} if has_index else {}
 
 
-def compaction_lag(seed: int, lags_ms: Sequence[int]) -> Mapping[str, object]:
-    """Return the setting that keeps young records, for a quarter of the compacted topics, from their creation on."""
-    return {"min.compaction.lag.ms": Random(f"lag/{seed}").choice(lags_ms)} if seed % 4 == 3 else {}
+def rules_of_compacted(seed: int, lags_ms: Sequence[int]) -> Mapping[str, object]:
+    """Return settings of a quarter of the compacted topics: young records stay, and retention deletes no old one."""
+    if seed % 4 != 3:
+        return {}
+    return {"min.compaction.lag.ms": Random(f"lag/{seed}").choice(lags_ms), "retention.ms": 10_000}
 
 
 @contextmanager

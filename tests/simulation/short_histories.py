@@ -13,7 +13,7 @@ from random import Random
 from distlog.core.integers import MAX_LONG
 from simulation import actors, gateways, inspector, kafka_directories, readers, roots, schema_values
 from simulation.actors import Actor
-from simulation.history import Plan, compaction_lag, key_index
+from simulation.history import Plan, key_index, rules_of_compacted
 from simulation.kafka_directories import OnImported
 from simulation.object_store import Faults
 
@@ -122,7 +122,7 @@ def plan(seed: int) -> Plan:
     pause_s = max(random.choice((0.3, 3.0, 20.0)), least_s / 15)
     length_s, commits_s = max(pause_s * random.choice((4, 6, 10)), least_s), 0.0
     if is_compacted:
-        config |= compaction_lag(seed, [int(pauses * pause_s * 1000) for pauses in (1, 4, 20)])
+        config |= rules_of_compacted(seed, [int(pauses * pause_s * 1000) for pauses in (1, 4, 20)])
     if "crowd" in names:
         # they hardly rest, so they wait for each other
         pause_s, length_s = 0.3, 3.0
