@@ -536,13 +536,13 @@ _OFTEN = {
 def _other_settings(stage: Stage, random: Random) -> dict[str, object]:
     """Draw a setting of how records are written and compacted, and how long commits are kept."""
     # a lag of a topic from its creation on stays, so that the oracle knows that no compaction had a lower one
-    lag_ms = stage.config.get("min.compaction.lag.ms")
+    lag_ms = int(str(stage.config.get("min.compaction.lag.ms", 0))) or None
     changed: list[dict[str, object]] = [
         {"compression.type": random.choice(("gzip", "lz4", "snappy", "zstd", None))},
         {"index.interval.bytes": random.choice((0, 100, None))},
         {"delete.retention.ms": random.choice((0, 30_000, None))},
-        {"min.compaction.lag.ms": random.choice((lag_ms or 0, 100_000 if lag_ms else 20_000, lag_ms))},
-        {"max.compaction.lag.ms": random.choice((30_000, None))},
+        {"min.compaction.lag.ms": random.choice((lag_ms or 0, 2 * lag_ms if lag_ms else 20_000, lag_ms))},
+        {"max.compaction.lag.ms": random.choice((10 * lag_ms if lag_ms else 30_000, None))},
     ]
     if kept_ms := stage.config.get("commit.retention.ms"):
         changed.append({"commit.retention.ms": random.choice((kept_ms, 200_000, None))})

@@ -20,6 +20,7 @@ from distlog.core.read.group_log import GroupState
 from simulation.commit_reader import Body, ReadCommit, UnreadableError, read_commit
 from simulation.object_store import ObjectStore
 from simulation.record_log import Headers, RecordLog, Rewrite, Row, StoredRow, read_segment, rows_by_offset
+from simulation.threads import living
 from simulation.topic_state import PartitionLog, TopicState, differences
 from simulation.world import BEGIN_MS, Process, World
 
@@ -82,10 +83,14 @@ class Batch:
     transactional: bool = False
     #: The whole records, where they are compared.
     records: Sequence[NewRecord] = ()
+    #: The times by the clock of the process and of the store when it was created, and when it was acknowledged.
+    created_ms: Sequence[float] = ()
+    acknowledged_ms: Sequence[float] = ()
 
     def acknowledge(self, topic_id: str, offsets: Mapping[int, tuple[int, int]] | None = None) -> None:
         """Note that a topic acknowledged it, perhaps with offsets."""
         self.acknowledged, self.topic_id = True, topic_id
+        self.acknowledged_ms = _times_ms()
         self.offsets = offsets or self.offsets
 
 
@@ -203,7 +208,7 @@ class Oracle:
     def new_batch(self, records: Sequence[NewRecord], *, atomic: bool = True, sender: str = "") -> Batch:
         """Return the batch of records that somebody is about to append."""
         values, keys = [record.id for record in records], [record.key for record in records]
-        batch = Batch(values, keys, atomic=atomic, sender=sender, records=records)
+        batch = Batch(values, keys, atomic=atomic, sender=sender, records=records, created_ms=_times_ms())
         self.batches.append(batch)
         return batch
 
@@ -595,6 +600,9 @@ class Oracle:
                 by_append = self.states[self.head].settings.get("message.timestamp.type") == "LogAppendTime"
                 if record.differs_from(log.rows[offset], by_append=by_append):
                     self.says(f"record {record} was appended, and {log.rows[offset]} is there")
+                if record.timestamp is None and batch.acknowledged and not by_append:
+                    for text in _wrong_time(batch, log.rows[offset].timestamp, self.world.now):
+                        self.says(f"record {record.id!r} without a time {text}")
                 first, end = (batch.offsets or {}).get(partition, (0, _ENDLESS if batch.offsets is None else 0))
                 if not first <= offset < end:
                     self.says(f"record {record.id!r} is at offset {offset} of partition {partition}, not as reported")
@@ -700,6 +708,19 @@ class Oracle:
     def check_version(self, topic: distlog.Topic, version: int) -> None:
         """Compare a kept version with its commits; raises as `CommitLog.load`."""
         self._is_as_committed(topic.log.load(version, include_dropped=True))
+
+
+def _times_ms() -> tuple[float, float]:
+    process = living().process
+    return process.now_ns() / 1e6, BEGIN_MS + process.world.now * 1000
+
+
+def _wrong_time(batch: Batch, time_ms: int, now_s: float) -> Iterator[str]:
+    """Yield what is wrong with the time that an append gave a record; two clocks may drift apart."""
+    drift_ms = now_s * 0.2 + 2
+    spans = zip(batch.created_ms, batch.acknowledged_ms, strict=True)
+    if not any(first - drift_ms <= time_ms <= last + drift_ms for first, last in spans):
+        yield f"has {time_ms}, and was appended from {batch.created_ms} to {batch.acknowledged_ms}"
 
 
 def _is_adopted(segment: tuple[int, str]) -> bool:
