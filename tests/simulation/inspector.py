@@ -168,7 +168,7 @@ def wrong_reads(oracle: Oracle, topic: distlog.Topic, random: Random) -> Iterato
     rows = oracle.rows_at(topic.version, committed=isolation == "read_committed")
     number = random.randrange(topic.partitions)
     log = {offset: row for (partition, offset), row in sorted(rows.items()) if partition == number}
-    # each of them reads as much as the appends of a short history
+    # a check reads as much as a short history appends
     checks = (
         _wrong_start(topic, number, log, isolation, random),
         _wrong_newest(topic, rows, isolation, random),
