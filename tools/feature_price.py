@@ -140,7 +140,7 @@ FEATURES = (
             "distlog/core/maintain/compaction.py",
             "distlog/core/maintain/group_rewrite.py",
             "distlog/core/maintain/merge*.py",
-            "distlog/core/maintain/record_keys.py",
+            "distlog/core/maintain/survivors.py",
             "distlog/jobs/maintenance.py",
         ),
         r"maintenance/test_(batch_join|c[lo]|key|merge|offset_map|rewrite|t|un)|spark/test_spark_(compaction|merging)",

@@ -20,7 +20,7 @@ from pyspark.sql.types import BinaryType
 from distlog.core.arrays import column_of, integers
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.maintain import record_keys
+from distlog.core.maintain import survivors
 from distlog.core.maintain.compaction import Cleanable, CleaningPlan, GroupToClean, clean_group, clean_or_failure
 from distlog.core.maintain.executor import Item as SizedItem
 from distlog.core.maintain.executor import WorkItem
@@ -146,7 +146,7 @@ def rows(targets: Iterable[int], kind: int, data: Sequence[bytes]) -> pa.RecordB
     return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 
 
-def blob_rows(blobs: record_keys.Blobs, targets: np.ndarray, kinds: np.ndarray) -> pa.RecordBatch:
+def blob_rows(blobs: survivors.Blobs, targets: np.ndarray, kinds: np.ndarray) -> pa.RecordBatch:
     """Return part i of the blobs as a row to `targets[i]`, without a copy."""
     ends = np.append(0, blobs.ends * blobs.words.itemsize).astype(np.int32)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(blobs.words)]
@@ -197,7 +197,7 @@ class KeysItem:
 
     partition: int
     segments: list[SegmentInfo]
-    verdicts: record_keys.Verdicts
+    verdicts: survivors.Verdicts
     start_offset: int
     first_bucket: int
     buckets: int
@@ -212,11 +212,11 @@ class HashKeys:
     def receive(self, kind: int, data: memoryview) -> Iterator[pa.RecordBatch]:
         """Read all segments, and send their keys whenever there are enough."""
         item: KeysItem = pickle.loads(data)
-        parts, size = list[record_keys.KeyedRecords](), 0
+        parts, size = list[survivors.KeyedRecords](), 0
         keyed = (
             part
             for segment in item.segments
-            for part in record_keys.keyed_records(self._reader, segment, 0, item.verdicts, self._secret)
+            for part in survivors.keyed_records(self._reader, segment, 0, item.verdicts, self._secret)
         )
         while part := result_or_failure(item.partition, partial(next, keyed, None)):
             if isinstance(part, RewriteFailure):
@@ -224,8 +224,8 @@ class HashKeys:
                 yield rows([item.first_bucket], RESULT, [pickle.dumps(part)])
                 continue
             parts.append(part)
-            size += record_keys.exchanged_bytes(part)
-            if size >= record_keys.BLOBS_BYTES:
+            size += survivors.exchanged_bytes(part)
+            if size >= survivors.BLOBS_BYTES:
                 yield _send_keys(item, parts)
                 parts, size = [], 0
         yield _send_keys(item, parts)
@@ -234,8 +234,8 @@ class HashKeys:
         yield from ()
 
 
-def _send_keys(item: KeysItem, parts: list[record_keys.KeyedRecords]) -> pa.RecordBatch:
-    blobs = record_keys.keys_by_bucket(parts, item.start_offset, item.buckets)
+def _send_keys(item: KeysItem, parts: list[survivors.KeyedRecords]) -> pa.RecordBatch:
+    blobs = survivors.keys_by_bucket(parts, item.start_offset, item.buckets)
     # clean records have the targets from `item.buckets` on
     clean, bucket = np.divmod(blobs.targets, item.buckets)
     return blob_rows(blobs, item.first_bucket + bucket, np.where(clean, CLEAN, DIRTY))
@@ -260,19 +260,19 @@ class FindSuperseded:
     def receive(self, kind: int, data: memoryview) -> Iterator[pa.RecordBatch]:
         if kind == ITEM:
             self._item: BucketItem = pickle.loads(data)
-            self._keys = record_keys.OffsetMap(self._item.slots)
+            self._keys = survivors.OffsetMap(self._item.slots)
         elif kind == RESULT:
             yield rows([self._item.first_group], RESULT, [bytes(data)])
         else:
-            find = self._keys.put_rows if kind == DIRTY else self._keys.superseded
-            superseded = find(record_keys.key_rows(data))
+            find = self._keys.put_rows if kind == DIRTY else self._keys.superseded_offsets
+            superseded = find(survivors.key_rows(data))
             self._superseded.append(superseded)
             self._size += superseded.nbytes
-            if self._size >= record_keys.BLOBS_BYTES:
+            if self._size >= survivors.BLOBS_BYTES:
                 yield from self.finish()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        blobs = record_keys.offsets_by_group(np.concatenate([*self._superseded, _NONE]), self._item.base_offsets)
+        blobs = survivors.offsets_by_group(np.concatenate([*self._superseded, _NONE]), self._item.base_offsets)
         yield blob_rows(blobs, self._item.first_group + blobs.targets, np.full(len(blobs.ends), SUPERSEDED))
         self._superseded, self._size = [], 0
 
@@ -290,9 +290,9 @@ class RewriteGroup:
             self._due, start = due, due.group.base_offset
             # segments without bytes may span any number of offsets
             end = max((segment.next_offset for segment in due.group.segments if segment.log_bytes), default=start)
-            self._survivors = record_keys.OffsetSurvivors(start, end, latest_offset=due.end_offset - 1)
+            self._survivors = survivors.OffsetSurvivors(start, end, latest_offset=due.end_offset - 1)
         elif kind == SUPERSEDED:
-            self._survivors.supersede(record_keys.blob_offsets(data))
+            self._survivors.supersede(survivors.blob_offsets(data))
         else:
             self._has_failed = True
             yield rows([0], RESULT, [bytes(data)])
@@ -311,7 +311,7 @@ def too_large(plans: Sequence[CleaningPlan], dedupe_buffer_bytes: int, core_coun
         plan
         for plan in plans
         if plan.log_bytes > most_bytes
-        or record_keys.map_slots(plan.dirty_records) * record_keys.SLOT_BYTES > dedupe_buffer_bytes
+        or survivors.map_slots(plan.dirty_records) * survivors.SLOT_BYTES > dedupe_buffer_bytes
     ]
 
 
@@ -326,16 +326,16 @@ def clean_shared(
     to_judge = [plan for plan in plans if any(segment.may_have_producers for segment in plan.segments)]
     verdicts = SparkExecutor(spark).map(partial(_judge, handle, handle.trusted_ms()), to_judge)
     verdicts_of = dict(zip([plan.partition for plan in to_judge], verdicts, strict=True))
-    outcomes = [(plan, verdicts_of.get(plan.partition, record_keys.Verdicts())) for plan in plans]
-    sound = [(plan, outcome) for plan, outcome in outcomes if isinstance(outcome, record_keys.Verdicts)]
+    outcomes = [(plan, verdicts_of.get(plan.partition, survivors.Verdicts())) for plan in plans]
+    sound = [(plan, outcome) for plan, outcome in outcomes if isinstance(outcome, survivors.Verdicts)]
     stages = _plan_stages(sound, dedupe_buffer_bytes, now_ms, cores(spark))
     failures = [failure for _, failure in outcomes if isinstance(failure, RewriteFailure)]
     results = [*failures, *stages.run(spark, handle)]
     return [_cleaned(plan, [result for result in results if result.partition == plan.partition]) for plan in plans]
 
 
-def _judge(handle: TopicHandle, now_ms: int, plan: CleaningPlan) -> record_keys.Verdicts | RewriteFailure:
-    work = partial(record_keys.judge, handle.reader, plan.segments, now_ms, handle.producer_expiration_ms)
+def _judge(handle: TopicHandle, now_ms: int, plan: CleaningPlan) -> survivors.Verdicts | RewriteFailure:
+    work = partial(survivors.judge, handle.reader, plan.segments, now_ms, handle.producer_expiration_ms)
     return result_or_failure(plan.partition, work)
 
 
@@ -352,7 +352,7 @@ class _Stages:
         if not self.groups:
             return []
         # the secret is sent with the code, like secrets of the storage: a shuffle would write a row to a disk
-        secret = handle.random.randbytes(record_keys.SECRET_BYTES)
+        secret = handle.random.randbytes(survivors.SECRET_BYTES)
         keys, buckets, groups = (
             frame_of(spark, ITEM, [pickle.dumps(item) for item in items])
             for items in (self.keys, self.buckets, self.groups)
@@ -364,16 +364,16 @@ class _Stages:
 
 
 def _plan_stages(
-    plans: Sequence[tuple[CleaningPlan, record_keys.Verdicts]], dedupe_buffer_bytes: int, now_ms: int, core_count: int
+    plans: Sequence[tuple[CleaningPlan, survivors.Verdicts]], dedupe_buffer_bytes: int, now_ms: int, core_count: int
 ) -> _Stages:
     """Plan the tasks: tasks of the first stage read equal amounts; buckets are in proportion to records."""
     stages, records = _Stages(), sum(plan.dirty_records for plan, _ in plans)
-    target = target_cost((segment for plan, _ in plans for segment in plan.cleaned), core_count)
+    target = target_cost((segment for plan, _ in plans for segment in plan.segments_to_clean), core_count)
     for plan, verdicts in plans:
-        least_buckets = ceil(core_count * plan.dirty_records / max(records, 1))
-        buckets, slots = record_keys.plan_buckets(plan.dirty_records, dedupe_buffer_bytes, least_buckets)
+        min_buckets = ceil(core_count * plan.dirty_records / max(records, 1))
+        buckets, slots = survivors.plan_buckets(plan.dirty_records, dedupe_buffer_bytes, min_buckets)
         groups = plan.groups(verdicts, now_ms, plan.end_offset)
-        for part in pack(plan.cleaned, target):
+        for part in pack(plan.segments_to_clean, target):
             part_verdicts = verdicts.within(part[0].base_offset, part[-1].next_offset)
             stages.keys.append(
                 KeysItem(plan.partition, part, part_verdicts, plan.start_offset, len(stages.buckets), buckets)

@@ -141,10 +141,10 @@ from distlog.core.format.record_batch import Source
 from distlog.core.arrays import byte_array
 from distlog.core.format.kernels.compaction import count_keys
 from distlog.core.format.kernels.compaction import scatter_keys
-from distlog.core.maintain.record_keys import hash_keys
+from distlog.core.maintain.survivors import hash_keys
 from distlog.core.format.kernels.compaction import set_bits
 from distlog.core.format.kernels.compaction import unset_bits
-from distlog.core.maintain.record_keys import OffsetMap
+from distlog.core.maintain.survivors import OffsetMap
 from distlog.core.format.kernels.compaction import RETAINED
 from distlog.core.format.kernels.compaction import RECORD_GROWTH
 from distlog.core.format.kernels.compaction import choose_records
@@ -188,12 +188,12 @@ for _ in range(int(sys.argv[1])):
     fields = RecordFields.allocate(int(sections["record_count"].sum()), ("key", "value"))
     records = scan_sections(selection, opened, sections, fields)
     timestamps, offsets = fields.timestamps[:records], np.arange(records)
-    keyed, valued = fields.key.valid[:records], fields.value.valid[:records]
+    has_key, has_value = fields.key.valid[:records], fields.value.valid[:records]
 
     hashes = hash_keys(opened, fields.key.positions[:records], fields.key.offsets[: records + 1], bytes(16))
     rows, counts = at_end("rows", 3 * records, np.int64).reshape(-1, 3), np.zeros(6, np.int64)
-    count_keys(hashes, keyed, offsets, records // 2, counts)
-    scatter_keys(hashes, keyed, offsets, records // 2, np.cumsum(counts) - counts, rows)
+    count_keys(hashes, has_key, offsets, records // 2, counts)
+    scatter_keys(hashes, has_key, offsets, records // 2, np.cumsum(counts) - counts, rows)
     superseded = OffsetMap(2 * records + 2).put_rows(rows)
     bits, unset = at_end("bits", (records + 7) // 8, np.uint8), at_end("unset", records, np.bool_)
     bits[:] = 0
@@ -203,7 +203,7 @@ for _ in range(int(sys.argv[1])):
 
     keep, kept = at_end("keep", records, np.bool_), at_end("kept", len(sections), RETAINED)
     flags = np.zeros(len(sections), bool)
-    choose_records(sections["emitted"].copy(), flags, flags, records, unset, keyed, valued, offsets, timestamps,
+    choose_records(sections["emitted"].copy(), flags, flags, records, unset, has_key, has_value, offsets, timestamps,
                    keep, kept)
     keep[:] = [pick.random() < 0.6 for _ in range(records)]
     room = int((sections["end"] - sections["start"]).sum() + RECORD_GROWTH * sections["record_count"].sum())

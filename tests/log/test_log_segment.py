@@ -74,7 +74,7 @@ def test_bytes_that_differ_from_their_headers_are_refused(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match="do not fill their bytes"):
         segment.append(data[len(records(0)) :], rows[1:])
     with pytest.raises(ValueError, match="a value for each batch"):
-        segment.append(data, rows, newest_offsets=np.zeros(1, np.int64))
+        segment.append(data, rows, offsets_of_max_timestamp=np.zeros(1, np.int64))
     assert segment.size == 0
 
 

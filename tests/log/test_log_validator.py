@@ -29,7 +29,7 @@ def test_a_good_batch_is_stored_unchanged(codec: str) -> None:
     data = packed(records(0, 1, 1), codec, producer=PRODUCER, attributes=TRANSACTIONAL)
     valid = checked(data)
     assert bytes(valid.data) == data
-    assert (valid.newest_offset, valid.min_timestamp) == (1, NOW)
+    assert (valid.offset_of_max_timestamp, valid.min_timestamp) == (1, NOW)
 
 
 def test_the_leader_epoch_is_the_logs() -> None:
@@ -50,7 +50,7 @@ def test_records_without_a_time_are_accepted() -> None:
         message_timestamp_before_max_ms=1,
         segment_ms=1,
     )
-    assert (valid.rows["max_timestamp"], valid.newest_offset, valid.min_timestamp) == ([-1], -1, -1)
+    assert (valid.rows["max_timestamp"], valid.offset_of_max_timestamp, valid.min_timestamp) == ([-1], -1, -1)
 
 
 @pytest.mark.parametrize("codec", [name for name in CODECS if name != "none"])

@@ -120,7 +120,7 @@ def test_accepted_batches_can_be_read(codec: str) -> None:
         times = decoded.column(1).cast("int64").to_pylist()
         assert decoded.column(0).to_pylist() == [0, 1, 2]
         assert max(times) == valid.rows[0]["max_timestamp"]
-        assert (min(times), times.index(max(times))) == (valid.min_timestamp, valid.newest_offset)
+        assert (min(times), times.index(max(times))) == (valid.min_timestamp, valid.offset_of_max_timestamp)
     assert 50 < accepted < 450
 
 

@@ -17,7 +17,7 @@ from topics import NOW
 
 import distlog
 from distlog.core.format.record_batch import APPEND_TIME, CONTROL, DELETE_HORIZON, HEADER_SIZE, read_headers
-from distlog.core.maintain import record_keys
+from distlog.core.maintain import survivors
 from distlog.core.topic import Topic
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -149,7 +149,7 @@ def test_append_times_stay_the_times_of_their_commits(tmp_path: Path) -> None:
 
 
 def test_compressed_batches_are_opened_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_keys, "OPENED_BYTES", 1000)
+    monkeypatch.setattr(survivors, "OPENED_BYTES", 1000)
     topic = distlog.create(f"{tmp_path}/log", config={"compression.type": "zstd", "retention.ms": -1})
     rows_of_all = records(300)
     for start in range(0, 300, 10):

@@ -132,7 +132,7 @@ def test_only_topics_that_are_compacted_are_chosen() -> None:
 
 def test_an_old_dirty_record_is_due_at_any_ratio() -> None:
     settings = {"min_cleanable_dirty_ratio": 1, "max_compaction_lag_ms": NOW - 1_001}
-    assert [plan.overdue for plan in plan_compaction(snapshot(row(2), **settings), NOW)] == [True]
+    assert [plan.is_overdue for plan in plan_compaction(snapshot(row(2), **settings), NOW)] == [True]
     settings["max_compaction_lag_ms"] = NOW - 1_000
     assert plan_compaction(snapshot(row(2), **settings), NOW) == []
     unknown = row(2, first_timestamp=-1)

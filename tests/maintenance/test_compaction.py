@@ -18,7 +18,7 @@ from distlog.core.format.record_batch import APPEND_TIME, DELETE_HORIZON, read_h
 from distlog.core.integers import MAX_LONG
 from distlog.core.maintain.compaction import GroupToClean, clean_group
 from distlog.core.maintain.group_rewrite import SegmentGroup
-from distlog.core.maintain.record_keys import OffsetSurvivors, Verdicts, keyed_records
+from distlog.core.maintain.survivors import OffsetSurvivors, Verdicts, keyed_records
 from distlog.core.read.lookup import MAX_TIMESTAMP
 from distlog.core.times import to_ms
 
@@ -194,7 +194,7 @@ def test_rewriting_by_offsets_equals_rewriting_by_a_map(log: CompactedTopic) -> 
         part for segment in log.segments() for part in keyed_records(topic.reader, segment, 0, Verdicts(), SECRET)
     ]
     hashes, offsets = (
-        np.concatenate([getattr(segment, name)[segment.keyed] for segment in results])
+        np.concatenate([getattr(segment, name)[segment.has_key] for segment in results])
         for name in ("hashes", "offsets")
     )
     newest = dict(zip(map(bytes, hashes), offsets.tolist(), strict=True))
@@ -208,7 +208,7 @@ def test_rewriting_by_offsets_equals_rewriting_by_a_map(log: CompactedTopic) -> 
     log.compact()
     assert log.log_bytes() == alike
     assert read_headers(alike)["record_count"].sum() == 5
-    assert group.unkeyed == 1
+    assert group.unkeyed_records == 1
 
 
 #: Two keys with one MurmurHash3_x64_128 of seed 0; collisions for any key are cheap to make.

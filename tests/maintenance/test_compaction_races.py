@@ -38,8 +38,8 @@ class Running:
         self.rewritten: RewrittenPartition = clean_partition(self.handle, CleaningPlan.of(self.initial, due))
 
     def commit(self) -> tuple[int, Snapshot]:
-        left_out, after = commit_rewrite(self.handle, self.initial, [self.rewritten])
-        return left_out[0], after
+        skipped_groups, after = commit_rewrite(self.handle, self.initial, [self.rewritten])
+        return skipped_groups[0], after
 
 
 def fill(log: CompactedTopic, *keys: bytes) -> None:

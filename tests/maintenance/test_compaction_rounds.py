@@ -13,7 +13,7 @@ import distlog
 from distlog.core.commits import actions
 from distlog.core.errors import InvalidConfigError
 from distlog.core.maintain import compaction, group_rewrite
-from distlog.core.maintain.record_keys import SLOT_BYTES, OffsetMap, Verdicts, build_map
+from distlog.core.maintain.survivors import SLOT_BYTES, OffsetMap, Verdicts, build_map
 from distlog.core.segments.segment_parts import part_of
 
 
@@ -114,7 +114,7 @@ def test_more_segments_than_a_commit_takes_are_cleaned_by_several(
         topic.append([{"partition": index, "key": b"k", "value": b"%d" % number} for index in range(partitions)])
     monkeypatch.setattr(actions, "MOST_ROWS", 2 * most)
     for module in (compaction, group_rewrite):
-        monkeypatch.setattr(module, "MOST_SEGMENTS", most)
+        monkeypatch.setattr(module, "MAX_SEGMENTS", most)
     old_version = topic.version
     report = topic.compact()
     assert report.ok

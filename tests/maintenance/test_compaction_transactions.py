@@ -23,8 +23,8 @@ from distlog.core.format.record_batch import (
     read_headers,
 )
 from distlog.core.maintain.compaction import Cleanable, CleaningPlan, clean_partition
-from distlog.core.maintain.record_keys import SLOT_BYTES
 from distlog.core.maintain.retention import retention
+from distlog.core.maintain.survivors import SLOT_BYTES
 
 LATER = 1000
 """The delete.retention.ms of the topics."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from siphash import SECRET, reference
 
-from distlog.core.maintain.record_keys import hash_keys
+from distlog.core.maintain.survivors import hash_keys
 
 #: Published hashes, under SECRET, of the first bytes of 0, 1, 2, ... by their number.
 VECTORS = {

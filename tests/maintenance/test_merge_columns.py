@@ -30,7 +30,7 @@ from distlog.core.format.record_batch import COMMIT, CONTROL, TRANSACTIONAL
 from distlog.core.maintain import merge_job
 from distlog.core.maintain.executor import LocalExecutor
 from distlog.core.maintain.merge import job_bytes_of, merge, plan_merge
-from distlog.core.maintain.merge_job import JOB_BYTES, MOST_UPLOAD_BYTES, MergedJob, do_job, jobs, upload_bytes
+from distlog.core.maintain.merge_job import JOB_BYTES, LARGE_UPLOAD_BYTES, MergedJob, do_job, jobs, upload_bytes
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 
@@ -237,8 +237,8 @@ def test_a_group_that_is_below_the_log_start_by_its_commit_is_left_out() -> None
 
 def test_a_job_uploads_larger_parts_only_where_it_has_the_memory() -> None:
     assert upload_bytes(JOB_BYTES) is None
-    assert upload_bytes(8 * MOST_UPLOAD_BYTES - 1) is None
-    assert upload_bytes(8 * MOST_UPLOAD_BYTES) == MOST_UPLOAD_BYTES
+    assert upload_bytes(8 * LARGE_UPLOAD_BYTES - 1) is None
+    assert upload_bytes(8 * LARGE_UPLOAD_BYTES) == LARGE_UPLOAD_BYTES
 
 
 def test_an_end_marker_with_the_newest_time_names_no_record(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_more_segments_than_a_commit_takes_are_merged_by_several_runs(monkeypatc
     topic = bundled_topic(Storage("memory://merged-by-several-runs/t"), 3, partitions=300)
     old_contents = contents(topic)
     monkeypatch.setattr(actions, "MOST_ROWS", 1000)
-    monkeypatch.setattr(merge, "MOST_SEGMENTS", 500)
+    monkeypatch.setattr(merge, "MAX_SEGMENTS", 500)
     assert len(topic.compact(dry_run=True).groups) == 166
     reports = [topic.compact() for _ in range(3)]
     assert [(len(report.groups), report.backlog) for report in reports] == [(166, 402), (134, 0), (0, 0)]
@@ -87,7 +87,7 @@ def test_more_segments_than_a_commit_takes_are_merged_by_several_runs(monkeypatc
 def test_a_group_of_more_segments_than_a_commit_takes_is_merged_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     topic = bundled_topic(Storage("memory://merged-bit-by-bit/t"), 40, partitions=1)
     old_contents = contents(topic)
-    monkeypatch.setattr(merge, "MOST_SEGMENTS", 16)
+    monkeypatch.setattr(merge, "MAX_SEGMENTS", 16)
     counts = [len(segments(topic))]
     while topic.compact().groups:
         counts.append(len(segments(topic)))

@@ -22,7 +22,7 @@ from distlog.core.commits.segment_table import SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.integers import MAX_INT
-from distlog.core.maintain.merge import GROWTH, plan_merge
+from distlog.core.maintain.merge import LARGE_GROWTH, plan_merge
 from distlog.core.segments.segment_writer import LARGEST_PART
 
 SEGMENT_BYTES = 1000
@@ -122,8 +122,8 @@ def test_groups_that_may_grow_beyond_a_part_need_eight_times_the_bytes_of_their_
         segments = [segment(number, number, size) for number, size in enumerate(sizes)]
         return [len(group.segments) for group in plan_merge(replace(snapshot_of(segments), config=config))]
 
-    assert counts([LARGEST_PART] * (GROWTH - 1)) == []
-    assert counts([LARGEST_PART] * GROWTH) == [GROWTH]
+    assert counts([LARGEST_PART] * (LARGE_GROWTH - 1)) == []
+    assert counts([LARGEST_PART] * LARGE_GROWTH) == [LARGE_GROWTH]
     assert counts([LARGEST_PART // 2] * 2) == [2]
     full = [config.segment_size // 4] * 3
     assert counts(full) == []

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distlog.core.errors import InvalidConfigError
-from distlog.core.maintain.record_keys import (
+from distlog.core.maintain.survivors import (
     SLOT_BYTES,
     Blobs,
     KeyedRecords,
@@ -120,7 +120,7 @@ def superseded(parts: list[KeyedRecords], start_offset: int) -> list[int]:
     rows = [
         (tuple(part.hashes[index].tolist()), int(part.offsets[index]))
         for part in parts
-        for index in np.flatnonzero(part.keyed)
+        for index in np.flatnonzero(part.has_key)
     ]
     last = {key: offset for key, offset in rows if offset >= start_offset}
     return sorted(offset for key, offset in rows if offset < last.get(key, 0))
@@ -135,7 +135,7 @@ def test_buckets_find_superseded_records_in_any_order(buckets: int, start_offset
     for bucket in range(buckets):
         keys = OffsetMap(map_slots(KEYS))
         offsets += [keys.put_rows(key_rows(data)) for target, data in blobs if target == bucket]
-        offsets += [keys.superseded(key_rows(data)) for target, data in blobs if target == bucket + buckets]
+        offsets += [keys.superseded_offsets(key_rows(data)) for target, data in blobs if target == bucket + buckets]
     assert sorted(np.concatenate(offsets).tolist()) == superseded(parts, start_offset)
 
 
@@ -146,7 +146,7 @@ def test_a_bucket_has_all_records_of_its_keys_and_about_as_many_as_the_others() 
     assert sum(map(len, keys)) == len(set.union(*keys)) == KEYS
     assert min(map(len, keys)) > KEYS / 5 * 0.7
     offsets = sorted(offset for _, data in blobs for offset in key_rows(data)[:, 2].tolist())
-    assert offsets == [int(offset) for part in parts for offset in part.offsets[part.keyed]]
+    assert offsets == [int(offset) for part in parts for offset in part.offsets[part.has_key]]
 
 
 def test_no_records_are_no_blob() -> None:
@@ -158,7 +158,7 @@ def test_the_same_record_twice_supersedes_nothing() -> None:
     keys, row = OffsetMap(4), np.array([[1, 2, 30]])
     assert keys.put_rows(row).tolist() == []
     assert keys.put_rows(row).tolist() == []
-    assert keys.superseded(row).tolist() == []
+    assert keys.superseded_offsets(row).tolist() == []
 
 
 def test_too_many_keys_fail() -> None:

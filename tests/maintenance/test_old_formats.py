@@ -16,7 +16,7 @@ import distlog
 from distlog import CorruptRecordError
 from distlog.core.format.record_batch import check_crcs, read_headers
 from distlog.core.format.record_decoder import decode
-from distlog.core.maintain.record_keys import upgraded
+from distlog.core.maintain.survivors import in_format_2
 
 # format 2 has the type CreateTime, and format 0 has none
 OLD = {name: partition for name, partition in partitions().items() if name.startswith("logs.")}
@@ -29,7 +29,7 @@ def test_every_message_keeps_its_offset_time_key_and_value_in_format_2(name: str
     for log in OLD[name].logs:
         data = log.read_bytes()
         batches = read_headers(data)
-        converted, rows_made = upgraded(data, batches)
+        converted, rows_made = in_format_2(data, batches)
         headers = read_headers(converted)
         check_crcs(converted, headers)
         assert headers.tolist() == rows_made.tolist()
@@ -42,7 +42,7 @@ def test_every_message_keeps_its_offset_time_key_and_value_in_format_2(name: str
 
 def test_plain_messages_become_few_batches_and_gaps_stay(tmp_path: Path) -> None:
     data = b"".join(entry(1, offset, b"v") for offset in (*range(1000), *range(2000, 2100)))
-    converted, rows_read = upgraded(data, read_headers(data))
+    converted, rows_read = in_format_2(data, read_headers(data))
     assert len(rows_read) == 2
     assert rows_read["base_offset"].tolist() == [0, 2000]
     assert rows_read["last_offset_delta"].tolist() == [999, 99]
@@ -53,7 +53,7 @@ def test_a_format_1_wrapper_of_format_0_messages_is_rewritten() -> None:
     """testCleanCorruptMessageSet: KAFKA-4298, an old cleaner wrote them so."""
     inner = b"".join(entry(0, offset, b"k%d" % offset) for offset in range(3))
     wrapper = entry(1, 2, None, gzip.compress(inner), attributes=1)
-    converted, rows_read = upgraded(wrapper, read_headers(wrapper))
+    converted, rows_read = in_format_2(wrapper, read_headers(wrapper))
     check_crcs(converted, rows_read)
     assert rows_read["magic"].tolist() == [2]
     records = decode(converted, rows_read, columns=("offset", "key")).to_pylist()
@@ -66,7 +66,7 @@ def test_a_damaged_wrapper_is_named_with_its_position() -> None:
     second = int(batches["position"][1])
     data[second + 60] ^= 0xFF
     with pytest.raises(CorruptRecordError) as caught:
-        upgraded(bytes(data), batches, file="a.log", file_position=1000)
+        in_format_2(bytes(data), batches, file="a.log", file_position=1000)
     assert (caught.value.details["file"], caught.value.details["position"]) == ("a.log", 1000 + second)
 
 

@@ -78,7 +78,7 @@ def test_many_rebuilt_segments_are_recorded_by_several_commits(
     topic.append([{"partition": number, "value": b""} for number in range(700)])
     learned = [dataclasses.replace(rebuilt, fields={"leader_epoch": 7}) for rebuilt in all_rebuilt(topic)]
     monkeypatch.setattr(actions, "MOST_ROWS", 600)
-    monkeypatch.setattr(verify, "MOST_SEGMENTS", 300)
+    monkeypatch.setattr(verify, "MAX_SEGMENTS", 300)
     after = commit_index_fields(topic.handle, topic.snapshot, learned)
     assert after.version == topic.version + 3
     assert {segment.leader_epoch for state in after.partitions for segment in state.segments} == {7}

@@ -79,7 +79,7 @@ def test_more_segments_than_a_commit_takes_come_back_by_several(
         topic.delete_records({number: 260})
         assert topic.retention().to_dict()["segments"] == 260
     monkeypatch.setattr("distlog.core.commits.actions.MOST_ROWS", 600)
-    monkeypatch.setattr("distlog.core.maintain.restore.MOST_SEGMENTS", 600, raising=False)
+    monkeypatch.setattr("distlog.core.maintain.restore.MAX_SEGMENTS", 600, raising=False)
     dry, report = topic.restore(old_version, dry_run=True), topic.restore(old_version)
     assert report.to_dict()["partitions"] == dry.to_dict()["partitions"]
     assert report.to_dict()["records"] == 780
@@ -94,7 +94,7 @@ def test_more_segments_of_a_partition_than_a_commit_takes_are_refused_with_advic
     topic = old_topic(storage)
     old_version = topic.version
     topic.retention()
-    monkeypatch.setattr("distlog.core.maintain.restore.MOST_SEGMENTS", 4)
+    monkeypatch.setattr("distlog.core.maintain.restore.MAX_SEGMENTS", 4)
     for dry_run in (True, False):
         with pytest.raises(CommitConflictError, match="a commit takes 4 segments: restore a later version first"):
             topic.restore(old_version, dry_run=dry_run)

@@ -279,7 +279,7 @@ def test_more_segments_than_a_commit_takes_are_deleted_by_several_runs(
     for _ in range(4):
         topic.append(rows)
     monkeypatch.setattr("distlog.core.commits.actions.MOST_ROWS", 1001)
-    monkeypatch.setattr("distlog.core.maintain.retention.MOST_SEGMENTS", 1001)
+    monkeypatch.setattr("distlog.core.maintain.retention.MAX_SEGMENTS", 1001)
     planned = topic.retention(dry_run=True).partitions
     assert topic.retention().partitions == planned
     assert [len(partition.segments) for partition in planned] == [4] * 250 + [1]

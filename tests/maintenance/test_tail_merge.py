@@ -25,7 +25,13 @@ from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitConflictError
 from distlog.core.maintain import merge
 from distlog.core.maintain.group_rewrite import SegmentGroup
-from distlog.core.maintain.merge import GROWTH, LARGEST_BYTES, WINDOW, merge_tails, plan_tail_merge
+from distlog.core.maintain.merge import (
+    LARGE_GROWTH,
+    MAX_TAIL_SEGMENT_BYTES,
+    TAIL_SEGMENTS,
+    merge_tails,
+    plan_tail_merge,
+)
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 from distlog.core.write.append import commit_append
@@ -57,7 +63,9 @@ class Stream:
 
     def plan(self) -> list[SegmentGroup]:
         state = PartitionState(log_end_offset=self.end, segments=self.table)
-        return plan_tail_merge(snapshot_of(self.config, state), {0: 1}, most_bytes=LARGEST_BYTES, most_segments=512)
+        return plan_tail_merge(
+            snapshot_of(self.config, state), {0: 1}, max_bytes=MAX_TAIL_SEGMENT_BYTES, max_segments=512
+        )
 
     def _append(self, size: int) -> None:
         segment = histories.segment(0, self.end, 10, log_bytes=size)
@@ -71,7 +79,11 @@ class Stream:
         )
         copies = 1 + max(self._copies.pop(stem) for stem in group.stems)
         smallest = min(self._smallest.pop(stem) for stem in group.stems)
-        assert 2 * max(group.segments.log_bytes) <= group.log_bytes <= min(self.config.segment_size, LARGEST_BYTES)
+        assert (
+            2 * max(group.segments.log_bytes)
+            <= group.log_bytes
+            <= min(self.config.segment_size, MAX_TAIL_SEGMENT_BYTES)
+        )
         assert copies <= math.log2(group.log_bytes / smallest) + 1
         self._copies[segment.stem], self._smallest[segment.stem] = copies, smallest
         self.table = self.table.replaced(group.stems, [segment])
@@ -98,18 +110,18 @@ def snapshot_of(config: TopicConfig, *states: PartitionState) -> Snapshot:
 @pytest.mark.long
 def test_thousands_of_micro_batches_leave_few_segments_and_copy_each_byte_few_times() -> None:
     stream = Stream().run([10 * KB] * 2_500)
-    levels = math.ceil(math.log(2_500, GROWTH))
-    assert stream.most_segments <= (GROWTH - 1) * levels + 1
+    levels = math.ceil(math.log(2_500, LARGE_GROWTH))
+    assert stream.most_segments <= (LARGE_GROWTH - 1) * levels + 1
     assert stream.copied <= levels * stream.appended
     assert stream.most_copies <= levels
-    assert stream.most_at_once <= LARGEST_BYTES
+    assert stream.most_at_once <= MAX_TAIL_SEGMENT_BYTES
 
 
 @pytest.mark.long
 def test_micro_batches_of_any_sizes_leave_few_small_segments() -> None:
     sizes = [int(10 ** (2 + 5 * ((number * 7919) % 1000) / 1000)) for number in range(3000)]
     stream = Stream().run(sizes)
-    assert stream.most_segments <= 4 * stream.appended / LARGEST_BYTES + 60
+    assert stream.most_segments <= 4 * stream.appended / MAX_TAIL_SEGMENT_BYTES + 60
     assert stream.copied <= 4 * stream.appended
 
 
@@ -117,8 +129,8 @@ def test_large_segments_are_left_alone_and_the_merged_ones_do_not_grow_beyond_th
     large = Stream().run([100 * MB] * 50)
     assert (large.copied, len(large.table)) == (0, 50)
     medium = Stream().run([3 * MB] * 400)
-    assert max(medium.table.log_bytes) <= LARGEST_BYTES
-    assert len(medium.table) < 2.5 * medium.appended / LARGEST_BYTES + GROWTH
+    assert max(medium.table.log_bytes) <= MAX_TAIL_SEGMENT_BYTES
+    assert len(medium.table) < 2.5 * medium.appended / MAX_TAIL_SEGMENT_BYTES + LARGE_GROWTH
     small = TopicConfig.parse({"internal.segment.bytes": MB})
     limited = Stream(small).run([50 * KB] * 400)
     assert max(limited.table.log_bytes) <= MB
@@ -137,17 +149,17 @@ def test_the_work_after_one_append_is_bounded_and_the_smallest_groups_come_first
 
     snapshot = snapshot_of(TopicConfig(), *(partition(number, (15 - number) * MB) for number in range(15)))
 
-    def selected(most_bytes: int, most_segments: int) -> list[int]:
+    def selected(max_bytes: int, max_segments: int) -> list[int]:
         groups = plan_tail_merge(
-            snapshot, dict.fromkeys(range(15), 1), most_bytes=most_bytes, most_segments=most_segments
+            snapshot, dict.fromkeys(range(15), 1), max_bytes=max_bytes, max_segments=max_segments
         )
         return [group.partition for group in groups]
 
     assert selected(8 * MB, 512) == [14]
     assert selected(8 * MB + 1, 512) == [14, 13]
-    assert selected(LARGEST_BYTES, 17) == [14, 13, 12]
+    assert selected(MAX_TAIL_SEGMENT_BYTES, 17) == [14, 13, 12]
     assert selected(1 << 40, 512) == list(range(14, -1, -1))
-    only = plan_tail_merge(snapshot, {7: 1}, most_bytes=LARGEST_BYTES, most_segments=512)
+    only = plan_tail_merge(snapshot, {7: 1}, max_bytes=MAX_TAIL_SEGMENT_BYTES, max_segments=512)
     assert [group.partition for group in only] == [7]
 
 
@@ -155,11 +167,11 @@ def test_old_small_segments_are_left_to_a_merge_of_all() -> None:
     segments = [histories.segment(0, 10 * number, 10, log_bytes=100) for number in range(1000)]
     state = PartitionState(log_end_offset=10_000, segments=NO_SEGMENTS.appended(segments))
     for appended in (1, 500):
-        (group,) = plan_tail_merge(snapshot_of(TopicConfig(), state), {0: appended}, most_bytes=1, most_segments=1)
-        assert len(group.segments) == WINDOW + appended
+        (group,) = plan_tail_merge(snapshot_of(TopicConfig(), state), {0: appended}, max_bytes=1, max_segments=1)
+        assert len(group.segments) == TAIL_SEGMENTS + appended
     assert group.segments[-1].next_offset == 10_000
     started = replace(state, log_start_offset=9_955)
-    (group,) = plan_tail_merge(snapshot_of(TopicConfig(), started), {0: 1}, most_bytes=1, most_segments=1) or [None]
+    (group,) = plan_tail_merge(snapshot_of(TopicConfig(), started), {0: 1}, max_bytes=1, max_segments=1) or [None]
     assert group is None or group.segments[0].base_offset >= 9_950
 
 
@@ -184,7 +196,7 @@ def test_a_stream_of_real_segments_reads_the_same_and_is_sound(storage: Storage)
         _, snapshot = merge_tails(topic.handle, topic.snapshot, appended)
         topic.advance(snapshot)
     assert contents(topic) == {0: [b"v%d" % number for number in range(200)]}
-    assert topic.segments().num_rows <= 3 * (GROWTH - 1)
+    assert topic.segments().num_rows <= 3 * (LARGE_GROWTH - 1)
     assert topic.verify().ok
     assert topic.compact().ok
     assert topic.segments().num_rows <= 2
@@ -223,6 +235,6 @@ def test_work_grows_with_what_was_appended(monkeypatch: pytest.MonkeyPatch) -> N
     merge_tails(None, snapshot, [small])  # type: ignore[arg-type]
     merge_tails(None, snapshot, [dataclasses.replace(small, log_bytes=MB)] * 1000)  # type: ignore[arg-type]
     assert reads == [
-        {"most_bytes": LARGEST_BYTES, "most_segments": 512},
-        {"most_bytes": 4000 * MB, "most_segments": 2000},
+        {"max_bytes": MAX_TAIL_SEGMENT_BYTES, "max_segments": 512},
+        {"max_bytes": 4000 * MB, "max_segments": 2000},
     ]

@@ -157,7 +157,7 @@ def test_times_of_the_encoder_are_used(tmp_path: Path) -> None:
     segment.append(
         encoded.data,
         encoded.batches,
-        newest_offsets=encoded.offsets_of_max_timestamp,
+        offsets_of_max_timestamp=encoded.offsets_of_max_timestamp,
         min_timestamps=encoded.min_timestamps,
     )
     state = segment.state

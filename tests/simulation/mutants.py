@@ -70,7 +70,7 @@ MODULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("groups/test_*.py", "consuming/test_consume_groups.py", "consuming/test_consume_leases.py"),
     ),
     "compaction": (
-        ("maintain.compaction", "maintain.group_rewrite", "maintain.record_keys"),
+        ("maintain.compaction", "maintain.group_rewrite", "maintain.survivors"),
         ("maintenance/test_comp*.py", "maintenance/test_clean*.py"),
     ),
     "retention": (

@@ -82,23 +82,23 @@ def the_index_has_no_age() -> Any:
 
 def merges_store_offsets_of_the_log() -> Any:
     """A merge writes offsets of the log, not those relative to their segment."""
-    real = merge_job._Writing._described
+    real = merge_job._SegmentWrites._input_fields
 
-    def described(self: Any, *arguments: Any) -> Any:
+    def input_fields(self: Any, *arguments: Any) -> Any:
         header = real(self, *arguments)
         return {**header, "stored_base_offset": header["base_offset"]}
 
-    return mock.patch.object(merge_job._Writing, "_described", described)
+    return mock.patch.object(merge_job._SegmentWrites, "_input_fields", input_fields)
 
 
 def merged_groups_are_swapped() -> Any:
     """A merge of several groups swaps their ranges in the bundle."""
-    real = merge_job._Writing._stored
+    real = merge_job._SegmentWrites._write_files
 
-    def stored(self: Any, *arguments: Any) -> Any:
+    def write_files(self: Any, *arguments: Any) -> Any:
         return {name: positions[::-1].copy() for name, positions in real(self, *arguments).items()}
 
-    return mock.patch.object(merge_job._Writing, "_stored", stored)
+    return mock.patch.object(merge_job._SegmentWrites, "_write_files", write_files)
 
 
 def joined_batches_have_no_holes() -> Any:

@@ -40,7 +40,7 @@ from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.config import TopicConfig
 from distlog.core.maintain.compaction import Cleanable, CleaningPlan, CompactionReport, GroupToClean, clean_partition
 from distlog.core.maintain.group_rewrite import SegmentGroup, commit_rewrite
-from distlog.core.maintain.record_keys import SLOT_BYTES, Verdicts
+from distlog.core.maintain.survivors import SLOT_BYTES, Verdicts
 from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.topic import Topic
 from distlog.spark import SparkExecutor

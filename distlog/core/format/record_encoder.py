@@ -448,13 +448,13 @@ class EncodedBatches:
 class ValidBatch(NamedTuple):
     """A checked batch at offset 0, and its BATCH row.
 
-    `newest_offset` is the offset of the first record with the largest timestamp, -1 without a timestamp;
+    `offset_of_max_timestamp` is the offset of the first record with the largest timestamp, -1 without a timestamp;
     `min_timestamp` is the smallest. The times are the producer's: the log gives LogAppendTime under its lock.
     """
 
     data: npt.NDArray[np.uint8]
     rows: npt.NDArray[Any]
-    newest_offset: int
+    offset_of_max_timestamp: int
     min_timestamp: int
 
     @property

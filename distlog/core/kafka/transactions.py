@@ -369,7 +369,7 @@ def _commit_marker(
             text = "the log has an open transaction that no commit names: rebuild the topic from a copy"
             raise CorruptRecordError(text, partition=number, start_offset=transaction.start_offset)
         return False
-    batch = ValidBatch(run.data, run.rows, int(run.newest_offsets[0]), int(run.min_timestamps[0]))
+    batch = ValidBatch(run.data, run.rows, int(run.offsets_of_max_timestamp[0]), int(run.min_timestamps[0]))
 
     def check_unchanged(head: Snapshot) -> None:
         if head.partitions[number].log_end_offset != snapshot.partitions[number].log_end_offset:

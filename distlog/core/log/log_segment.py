@@ -48,7 +48,7 @@ from distlog.core.log.segment_files import (
 )
 from distlog.core.segments.producer_states import OpenTransactions
 from distlog.core.segments.segment_state import (
-    BY_HEADERS,
+    FROM_HEADERS,
     OFFSET_INDEX,
     TIME_INDEX,
     TXN_INDEX,
@@ -325,20 +325,23 @@ class LogSegment(ReadableSegment):
         data: bytes | memoryview,
         rows: npt.NDArray[Any],
         *,
-        newest_offsets: Longs = BY_HEADERS,
-        min_timestamps: Longs = BY_HEADERS,
+        offsets_of_max_timestamp: Longs = FROM_HEADERS,
+        min_timestamps: Longs = FROM_HEADERS,
         aborted: Sequence[AbortedTransaction] = (),
         first_unstable_offset: int | None = None,
     ) -> None:
         """Append all of `data`, whose headers are `rows` (BATCH rows, absolute offsets, right checksums).
 
-        `newest_offsets` and `min_timestamps` are per batch, as in `ValidBatch`; `aborted` are the transactions that
-        the batches end. Raises UnfitBatchError before anything is written; other errors leave the files unchanged.
+        By batch: the offset of the first record with the largest timestamp, and the smallest timestamp. `aborted` are
+        the transactions that the batches end. Raises UnfitBatchError before anything is written; other errors leave
+        the files unchanged.
         """
         if not len(rows):
             return
         numbers_before = self._usable()
-        after, entries = fold(numbers_before, data, rows, self._interval, newest_offsets, min_timestamps, aborted)
+        after, entries = fold(
+            numbers_before, data, rows, self._interval, offsets_of_max_timestamp, min_timestamps, aborted
+        )
         if first_unstable_offset is not None:
             after[_UNSTABLE] = first_unstable_offset
         try:

@@ -28,7 +28,7 @@ from distlog.core.errors import (
     StorageError,
     StorageFullError,
 )
-from distlog.core.format.kernels.segments import ALL_FINE, BAD_FORMAT, NOT_ALL, inspect_batches, move_batches
+from distlog.core.format.kernels.segments import BAD_FORMAT, BAD_SIZES, NO_FAULT, inspect_batches, move_batches
 from distlog.core.format.record_batch import (
     CONTROL,
     TRANSACTIONAL,
@@ -44,7 +44,7 @@ from distlog.core.log.producers import NO_EFFECT, PartitionProducers, validate
 from distlog.core.log.segment_files import ActiveFile, DamagedLogError, FileCalls, SegmentFiles
 from distlog.core.segments.producer_states import FirstBatch, any_first
 from distlog.core.segments.segment_reader import TopicHandle
-from distlog.core.segments.segment_state import BY_HEADERS, Longs, SegmentState
+from distlog.core.segments.segment_state import FROM_HEADERS, Longs, SegmentState
 from distlog.core.storage.locks_and_pages import TIMEOUT_S, FileLock
 from distlog.core.storage.parallel import process_lock
 from distlog.core.times import NO_TIMESTAMP
@@ -363,7 +363,7 @@ class PartitionLog(PartitionFlush):
 
     def _put(self, run: BatchRun, *, may_wait: bool) -> Appended:
         """Check the batches, append them, and count them in the page; needs the lock."""
-        data, rows, newest_offsets, min_timestamps, in_transaction = run
+        data, rows, offsets_of_max_timestamp, min_timestamps, in_transaction = run
         active, snapshots = self._partition, self._snapshots
         offset_count, newest, has_producers = check_headers(
             rows, snapshots.snapshot.config, data.nbytes, in_transaction=in_transaction
@@ -385,7 +385,7 @@ class PartitionLog(PartitionFlush):
         if segment.config.message_timestamp_type == "LogAppendTime":
             state = snapshots.snapshot.partitions[active.partition]
             time_ms = append_time(state, segment, self._clock())
-            rows, newest_offsets, min_timestamps = stamped(data, rows, time_ms)
+            rows, offsets_of_max_timestamp, min_timestamps = stamped(data, rows, time_ms)
             newest = time_ms
         if segment.next_offset + offset_count > MAX_LONG:
             raise InvalidRecordError(
@@ -402,14 +402,14 @@ class PartitionLog(PartitionFlush):
         # writes the base offsets into `data`; `moved` gets the new headers
         moved = np.empty(len(rows), rows.dtype)
         move_batches(data, rows, first, moved)
-        if len(newest_offsets):
-            newest_offsets = newest_offsets + first
+        if len(offsets_of_max_timestamp):
+            offsets_of_max_timestamp = offsets_of_max_timestamp + first
         effect = self._producers.effect_of(data, moved) if in_transaction else NO_EFFECT
         try:
             segment.append(
                 data.data,
                 moved,
-                newest_offsets=newest_offsets,
+                offsets_of_max_timestamp=offsets_of_max_timestamp,
                 min_timestamps=min_timestamps,
                 aborted=effect.aborted,
                 first_unstable_offset=effect.first_unstable_offset,
@@ -442,7 +442,7 @@ class PartitionLog(PartitionFlush):
         run = BatchRun(
             valid.data,
             valid.rows,
-            np.array([valid.newest_offset]),
+            np.array([valid.offset_of_max_timestamp]),
             np.array([valid.min_timestamp]),
             in_transaction=fence is not None,
         )
@@ -490,7 +490,7 @@ class PartitionLog(PartitionFlush):
 
 
 _WRONG_RUN = {
-    NOT_ALL: "the batches do not fill their bytes without gaps",
+    BAD_SIZES: "the batches do not fill their bytes without gaps",
     BAD_FORMAT: "direct appends take batches of format 2, without transactions",
 }
 
@@ -500,8 +500,8 @@ _BAD_OFFSETS = "batches must have the offsets from 0 on, without a gap"
 class BatchRun(NamedTuple):
     """Batches from offset 0 on: the bytes, all their headers (BATCH rows), and values that headers may lack.
 
-    `newest_offsets` has, for each batch, the offset of its first record with the largest timestamp, -1 without
-    timestamps; `min_timestamps` its smallest timestamp. BY_HEADERS (empty): the headers' values count.
+    `offsets_of_max_timestamp` has, for each batch, the offset of its first record with the largest timestamp, -1
+    without timestamps; `min_timestamps` its smallest timestamp. FROM_HEADERS (empty): the headers' values apply.
 
     `in_transaction`: the batches belong to an open transaction, which cannot end before the append returns, or are
     its end marker. The caller makes sure by `fence`, or by the transaction's own lock.
@@ -509,8 +509,8 @@ class BatchRun(NamedTuple):
 
     data: npt.NDArray[np.uint8]
     rows: npt.NDArray[Any]
-    newest_offsets: Longs = BY_HEADERS
-    min_timestamps: Longs = BY_HEADERS
+    offsets_of_max_timestamp: Longs = FROM_HEADERS
+    min_timestamps: Longs = FROM_HEADERS
     in_transaction: bool = False
 
 
@@ -528,7 +528,7 @@ def check_headers(
         raise RecordTooLargeError(
             "the batches are larger than segment.bytes: append fewer at once", size=size, limit=config.segment_size
         )
-    if verdict != ALL_FINE:
+    if verdict != NO_FAULT:
         raise InvalidRecordError(_WRONG_RUN.get(verdict, _BAD_OFFSETS))
     return offset_count, newest, has_producers
 
@@ -543,7 +543,7 @@ def append_time(state: PartitionState, segment: LogSegment, now_ms: int) -> int:
 def stamped(
     data: npt.NDArray[np.uint8], rows: npt.NDArray[Any], time_ms: int
 ) -> tuple[npt.NDArray[Any], Longs, Longs]:
-    """Write the time into the batches of `data`; returns their new rows, `newest_offsets` and `min_timestamps`."""
+    """Write the time into the batches of `data`; returns their new rows, and the last values of a `BatchRun`."""
     times, rows = np.full(len(rows), time_ms, np.int64), rows.copy()
     set_append_times(rows, times)
     write_append_times(data, rows)

@@ -24,9 +24,8 @@ from distlog.core.format.indexes import AbortedTransaction
 from distlog.core.format.kernels.compaction import RETAINED, choose_records
 from distlog.core.format.record_batch import APPEND_TIME, CONTROL, DELETE_HORIZON, HEADER_SIZE, TRANSACTIONAL
 from distlog.core.integers import MAX_INT, MAX_LONG
-from distlog.core.maintain import record_keys
 from distlog.core.maintain.group_rewrite import (
-    MOST_SEGMENTS,
+    MAX_SEGMENTS,
     FilteredBatches,
     Flags,
     RecordBytes,
@@ -40,6 +39,18 @@ from distlog.core.maintain.group_rewrite import (
     result_or_failure,
     rewrite_group,
 )
+from distlog.core.maintain.survivors import (
+    SECRET_BYTES,
+    MapSurvivors,
+    OffsetMap,
+    ScannedRecords,
+    Survivors,
+    Verdicts,
+    build_map,
+    checked_chunks,
+    judge,
+    scan_records,
+)
 from distlog.core.segments.chunks import Chunk
 from distlog.core.segments.producer_states import last_stable_offset
 from distlog.core.segments.segment_reader import TopicHandle
@@ -48,8 +59,10 @@ from distlog.core.segments.segment_reader import TopicHandle
 DEDUPE_BUFFER_BYTES = 128 << 20
 #: Bytes that a round cleans before its commit, so that small partitions share one.
 ROUND_BYTES = 64 << 20
-#: A round over at least one of the due partitions; the last parameter is the bytes for keys.
-Clean = Callable[[TopicHandle, Snapshot, Sequence["Cleanable"], int], Sequence[RewrittenPartition | RewriteFailure]]
+#: Runs one round over at least one of the due partitions; the last parameter is the memory for keys, in bytes.
+CleanRound = Callable[
+    [TopicHandle, Snapshot, Sequence["Cleanable"], int], Sequence[RewrittenPartition | RewriteFailure]
+]
 
 
 # Each round is one commit. It collects the keys of the dirty range of each partition, as many as fit in memory, then
@@ -57,7 +70,7 @@ Clean = Callable[[TopicHandle, Snapshot, Sequence["Cleanable"], int], Sequence[R
 def compact(
     handle: TopicHandle,
     snapshot: Snapshot,
-    clean: Clean | None = None,
+    clean: CleanRound | None = None,
     *,
     partitions: Collection[int] | None = None,
     dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES,
@@ -65,29 +78,31 @@ def compact(
 ) -> tuple[CompactionReport, Snapshot]:
     """Compact the `partitions` that are due by the topic's config; returns the report and the new state.
 
-    Each takes as many rounds of `clean` as it needs, by default in this process. A partition that cannot be cleaned
-    does not change, and the report names it. Raises CommitConflictError if the topic was dropped,
+    Rounds of `clean`, by default in this process, run until all are clean. A partition that cannot be cleaned does
+    not change, and the report names it. Raises CommitConflictError if the topic was dropped,
     TransactionTooOldError if a round took longer than vacuum waits, and CommitStateUnknownError.
     """
     snapshot_before = snapshot_after = handle.log.refresh(snapshot)
     numbers = range(len(snapshot_before.partitions)) if partitions is None else partitions
-    stable, failed = dict[int, int](), dict[int, str]()
+    stable_offsets, failure_reasons = dict[int, int](), dict[int, str]()
     for number in numbers:
         state = snapshot_before.partitions[number]
         stable_offset = result_or_failure(number, partial(last_stable_offset, handle.reader, state))
         if isinstance(stable_offset, RewriteFailure):
-            failed[number] = stable_offset.reason
+            failure_reasons[number] = stable_offset.reason
         else:
-            stable[number] = stable_offset
-    logs = [log for log in plan_compaction(snapshot_before, handle.trusted_ms(), stable) if log.partition in numbers]
-    rounds = _Rounds(logs, failed)
-    while not dry_run and (dirty := list(rounds.dirty(snapshot_after))):
-        results = (clean or clean_dirtiest)(handle, snapshot_after, dirty, dedupe_buffer_bytes)
+            stable_offsets[number] = stable_offset
+    logs = plan_compaction(snapshot_before, handle.trusted_ms(), stable_offsets)
+    rounds = _Rounds([log for log in logs if log.partition in numbers], failure_reasons)
+    while not dry_run and (dirty_logs := list(rounds.dirty_logs(snapshot_after))):
+        results = (clean or clean_dirtiest)(handle, snapshot_after, dirty_logs, dedupe_buffer_bytes)
         cleaned = [result for result in results if isinstance(result, RewrittenPartition)]
-        left_out, snapshot_after = commit_rewrite(handle, snapshot_after, cleaned)
-        rounds.add(cleaned, left_out, [result for result in results if isinstance(result, RewriteFailure)])
+        skipped_groups, snapshot_after = commit_rewrite(handle, snapshot_after, cleaned)
+        rounds.add(cleaned, skipped_groups, [result for result in results if isinstance(result, RewriteFailure)])
     return CompactionReport(
-        tuple(rounds.results(snapshot_before, snapshot_after)), dry_run, tuple(_notes(snapshot_before, stable))
+        tuple(rounds.results(snapshot_before, snapshot_after)),
+        dry_run,
+        tuple(_notes(snapshot_before, stable_offsets)),
     ), snapshot_after
 
 
@@ -98,8 +113,8 @@ _COUNTED = ("segments", "bytes", "records")
 class PartitionCompaction:
     """One partition below `end_offset`, before and after the compaction; in a dry run both are the same.
 
-    `unkeyed_records` were dropped because they have no key. `skipped_groups` were changed by another process
-    concurrently: the next compaction retries them. `error`: why the partition is not clean.
+    `unkeyed_records` were dropped because they have no key. Another process changed `skipped_groups` concurrently:
+    the next compaction retries them. `error`: why the partition is not clean.
     """
 
     partition: int
@@ -159,10 +174,10 @@ class CompactionReport(Shown):
 
 @dataclass(frozen=True, slots=True)
 class GroupToClean:
-    """A group of segments, and what decides which of its records stay, besides later records."""
+    """A group of segments, and all that decides which of its records stay, except for later records of their keys."""
 
     group: SegmentGroup
-    verdicts: record_keys.Verdicts
+    verdicts: Verdicts
     end_offset: int
     now_ms: int
     config: TopicConfig
@@ -173,58 +188,58 @@ class GroupToClean:
 class CleaningPlan:
     """One round: it removes older records of the keys of the dirty range [start_offset, end_offset).
 
-    `segments` are all of the partition's, since transactions depend on them; those from `first` on reach above the
-    log start. They and the topic's `config` are of `read_version`, committed at `timestamp_ms`. A plan pickles, so a
-    task reads no commit.
+    `segments` are all of the partition's, since transactions depend on them; those from row `first_live` on reach
+    above the log start. They and the topic's `config` are of `read_version`, committed at `timestamp_ms`. A plan can
+    be pickled, so that a task reads no commit.
     """
 
     partition: int
     start_offset: int
     end_offset: int
     segments: list[SegmentInfo]
-    first: int
+    first_live: int
     config: TopicConfig
     read_version: int
     timestamp_ms: int
 
     @classmethod
     def of(cls, snapshot: Snapshot, log: Cleanable) -> CleaningPlan:
-        """The plan of one round over the dirty range, as far as one commit takes its segments."""
+        """The plan of one round over the dirty range, with as many segments as one commit can replace."""
         state = snapshot.partitions[log.partition]
-        segments, first = list(state.segments), state.segments.find(state.log_start_offset)
-        first_excluded = [segment.base_offset for segment in segments[first + MOST_SEGMENTS :][:1]]
-        start, end = first_dirty_offset(state), min([log.first_uncleanable_offset, *first_excluded])
+        segments, first_live = list(state.segments), state.segments.find(state.log_start_offset)
+        commit_ends = [segment.base_offset for segment in segments[first_live + MAX_SEGMENTS :][:1]]
+        start, end = first_dirty_offset(state), min([log.first_uncleanable_offset, *commit_ends])
         version = snapshot.version, snapshot.timestamp_ms
-        return cls(log.partition, start, end, segments, first, snapshot.config, *version)
+        return cls(log.partition, start, end, segments, first_live, snapshot.config, *version)
 
     def now_ms(self, handle: TopicHandle) -> int:
-        """The time for the horizons of tombstones, which a fast or a slow clock would drop too early."""
+        """The time now for delete horizons; at least the commit's time if the clock is clearly slow."""
         now_ms = handle.trusted_ms()
         return now_ms if now_ms >= self.timestamp_ms - AHEAD_MS else self.timestamp_ms
 
     @property
-    def cleaned(self) -> list[SegmentInfo]:
+    def segments_to_clean(self) -> list[SegmentInfo]:
         """The segments that reach above the log start, and begin below `end_offset`."""
-        return [segment for segment in self.segments[self.first :] if segment.base_offset < self.end_offset]
+        return [segment for segment in self.segments[self.first_live :] if segment.base_offset < self.end_offset]
 
     @property
-    def dirty(self) -> list[SegmentInfo]:
+    def dirty_segments(self) -> list[SegmentInfo]:
         """The segments of the dirty range."""
-        return [segment for segment in self.cleaned if segment.next_offset > self.start_offset]
+        return [segment for segment in self.segments_to_clean if segment.next_offset > self.start_offset]
 
     @property
     def dirty_records(self) -> int:
         """The number of records, and so the largest number of keys, in the dirty segments."""
-        return sum(segment.record_count for segment in self.dirty)
+        return sum(segment.record_count for segment in self.dirty_segments)
 
     @property
     def log_bytes(self) -> int:
-        return sum(segment.log_bytes for segment in self.cleaned)
+        return sum(segment.log_bytes for segment in self.segments_to_clean)
 
-    def groups(self, verdicts: record_keys.Verdicts, now_ms: int, end_offset: int) -> list[GroupToClean]:
+    def groups(self, verdicts: Verdicts, now_ms: int, end_offset: int) -> list[GroupToClean]:
         """The groups of adjacent segments below `end_offset`, each to become one segment."""
-        below = [segment for segment in self.cleaned if segment.base_offset < end_offset]
-        groups = (SegmentGroup(SegmentTable.of(part)) for part in group_segments(below, self.config))
+        segments = [segment for segment in self.segments_to_clean if segment.base_offset < end_offset]
+        groups = (SegmentGroup(SegmentTable.of(part)) for part in group_segments(segments, self.config))
         return [
             GroupToClean(
                 group,
@@ -244,8 +259,8 @@ class CleaningPlan:
 class Cleanable:
     """The dirty range of one partition, and the bytes before it and in it.
 
-    A segment that `first_dirty_offset` cuts counts in both, as in Kafka. `overdue`: a dirty record is older than
-    `max.compaction.lag.ms`.
+    A segment that `first_dirty_offset` cuts counts in both, as in Kafka. The log is overdue if a dirty record is
+    older than `max.compaction.lag.ms`.
     """
 
     partition: int
@@ -253,7 +268,7 @@ class Cleanable:
     first_uncleanable_offset: int
     clean_bytes: int
     dirty_bytes: int
-    overdue: bool
+    is_overdue: bool
 
     @property
     def dirty_ratio(self) -> float:
@@ -267,17 +282,17 @@ def plan_compaction(
     config = snapshot.config
     if "compact" not in config.cleanup_policy:
         return []
-    stable = last_stable_offsets or {}
-    ranges = (
-        cleanable(number, state, config, now_ms, stable.get(number, state.log_end_offset))
+    stable_offsets = last_stable_offsets or {}
+    logs = (
+        cleanable(number, state, config, now_ms, stable_offsets.get(number, state.log_end_offset))
         for number, state in enumerate(snapshot.partitions)
     )
-    dirty = [
+    due_logs = [
         log
-        for log in ranges
-        if log.dirty_bytes and (log.overdue or log.dirty_ratio > config.min_cleanable_dirty_ratio)
+        for log in logs
+        if log.dirty_bytes and (log.is_overdue or log.dirty_ratio > config.min_cleanable_dirty_ratio)
     ]
-    return sorted(dirty, key=lambda log: -log.dirty_ratio)
+    return sorted(due_logs, key=lambda log: -log.dirty_ratio)
 
 
 def cleanable(
@@ -296,7 +311,7 @@ def cleanable(
         first_uncleanable_offset=end,
         clean_bytes=int(table.log_bytes[: np.searchsorted(table.base_offsets, start)].sum()),
         dirty_bytes=int(table.log_bytes[first:stop].sum()),
-        overdue=oldest_ms < now_ms - config.max_compaction_lag_ms,
+        is_overdue=oldest_ms < now_ms - config.max_compaction_lag_ms,
     )
 
 
@@ -307,21 +322,21 @@ def _first_uncleanable_offset(
     end = min(last_stable_offset, state.log_end_offset)
     if config.min_compaction_lag_ms > 0:
         first = table.find(start)
-        # the age is from the largest timestamp, or from the write of a segment without timestamps
-        timestamps = state.segments.max_timestamps
-        created = state.segments.array("created_ms")
-        young = np.where(timestamps >= 0, timestamps, created)[first:] > now_ms - config.min_compaction_lag_ms
-        if young.any():
-            end = min(end, int(table.base_offsets[first + young.argmax()]))
-    index = table.find(end)
-    return min(end, int(table.base_offsets[index])) if index < len(table) else end
+        # a segment's age counts from its largest timestamp, or without timestamps from its creation
+        newest_ms = np.where(table.max_timestamps >= 0, table.max_timestamps, table.array("created_ms"))
+        is_young = newest_ms[first:] > now_ms - config.min_compaction_lag_ms
+        if is_young.any():
+            end = min(end, int(table.base_offsets[first + is_young.argmax()]))
+    # no segment is cleaned in part
+    row = table.find(end)
+    return min(end, int(table.base_offsets[row])) if row < len(table) else end
 
 
 def group_segments(segments: Iterable[SegmentInfo], config: TopicConfig) -> list[list[SegmentInfo]]:
     """Groups of adjacent `segments`, each to become one segment: Kafka's greedy `groupSegmentsBySize`.
 
-    A group fits `segment.bytes`, `segment.index.bytes` and 2^31 - 1 offsets, which a segment without bytes may
-    exceed.
+    A group has at most `segment.bytes`, `segment.index.bytes` and 2^31 - 1 offsets; segments without bytes may have
+    more offsets.
     """
     groups: list[list[SegmentInfo]] = []
     log_bytes = offset_index_bytes = time_index_bytes = 0
@@ -343,9 +358,9 @@ def group_segments(segments: Iterable[SegmentInfo], config: TopicConfig) -> list
 
 
 # A batch that loses no record is copied. A batch that loses some records keeps its base offset, last offset and base
-# sequence. A batch that loses all records is dropped, or stays as 61 bytes if its offsets or its producer's sequence
-# are needed. A tombstone, or a marker without records to mark, first gets a delete horizon (KIP-534),
-# `delete.retention.ms` from now. A compaction at or after that horizon drops it.
+# sequence. A batch that loses all records is dropped, or stays as a header of 61 bytes if its offsets or its
+# producer's sequence number are needed. A tombstone, or the marker of a transaction without data, first gets a delete
+# horizon (KIP-534), `delete.retention.ms` from now. A compaction at or after that horizon drops it.
 
 _COLUMNS = ("key", "value")
 _KEPT_WHEN_EMPTY = APPEND_TIME | TRANSACTIONAL | CONTROL
@@ -355,8 +370,8 @@ _KEPT_WHEN_EMPTY = APPEND_TIME | TRANSACTIONAL | CONTROL
 class BatchFilter:
     """Decides which records and batches stay; offsets are absolute."""
 
-    survivors: record_keys.Survivors
-    verdicts: record_keys.Verdicts
+    survivors: Survivors
+    verdicts: Verdicts
     end_offset: int
     now_ms: int
     delete_retention_ms: int
@@ -366,7 +381,7 @@ class BatchFilter:
     def aborted(self) -> Sequence[AbortedTransaction]:
         return self.verdicts.aborted
 
-    def described(self, output: SegmentInfo, inputs: SegmentTable) -> SegmentInfo:
+    def with_input_fields(self, output: SegmentInfo, inputs: SegmentTable) -> SegmentInfo:
         return dataclasses.replace(
             output,
             leader_epoch=inputs[-1].leader_epoch,
@@ -386,70 +401,55 @@ class BatchFilter:
 
     def apply(self, chunk: Chunk) -> Iterator[FilteredBatches]:
         """The batches that stay of a checked chunk of one segment, in parts if they are compressed."""
-        outcomes = self._outcomes(chunk)
-        start, rows = 0, np.flatnonzero(~outcomes.discarded & (chunk.batches["record_count"] > 0))
+        flags = self._flags(chunk)
+        start, rows = 0, np.flatnonzero(~flags.is_discarded & (chunk.batches["record_count"] > 0))
         while start < len(chunk.batches):
-            scanned = record_keys.scan_records(chunk.selection(), rows, _COLUMNS) if len(rows) else None
+            scanned = scan_records(chunk.selection(), rows, _COLUMNS) if len(rows) else None
             scanned_rows, rows = np.split(rows, [len(scanned.sections) if scanned else 0])
             end = int(rows[0]) if len(rows) else len(chunk.batches)
-            yield self._filtered(chunk, slice(start, end), outcomes.part(start, end), scanned_rows - start, scanned)
+            yield self._filtered(chunk, slice(start, end), flags.part(start, end), scanned_rows - start, scanned)
             start = end
 
-    def _outcomes(self, chunk: Chunk) -> _BatchOutcomes:
+    def _flags(self, chunk: Chunk) -> _BatchFlags:
         batches = chunk.batches
         base_offsets = batches["base_offset"] + chunk.ranges[0].slice.segment.shift
         ends = base_offsets + batches["last_offset_delta"] + 1
-        control = batches["attributes"] & CONTROL != 0
+        is_control = batches["attributes"] & CONTROL != 0
         has_horizon = batches["attributes"] & DELETE_HORIZON != 0
-        expired = has_horizon & (batches["base_timestamp"] <= self.now_ms)
-        discardable = self.verdicts.discardable(base_offsets)
-        return _BatchOutcomes(
-            discarded=discardable & (expired | ~control),
-            stays_empty=self.verdicts.last(base_offsets) | (ends == self.end_offset),
-            control=control,
+        is_past_horizon = has_horizon & (batches["base_timestamp"] <= self.now_ms)
+        is_discardable = self.verdicts.is_discardable(base_offsets)
+        return _BatchFlags(
+            is_discarded=is_discardable & (is_past_horizon | ~is_control),
+            stays_empty=self.verdicts.is_last(base_offsets) | (ends == self.end_offset),
+            is_control=is_control,
             has_horizon=has_horizon,
-            expired=expired,
-            obsolete=discardable & control,
+            is_past_horizon=is_past_horizon,
+            is_obsolete_marker=is_discardable & is_control,
         )
 
     def _filtered(
         self,
         chunk: Chunk,
         part: slice,
-        outcomes: _BatchOutcomes,
+        flags: _BatchFlags,
         scanned_rows: npt.NDArray[np.intp],
-        scanned: record_keys.ScannedRecords | None,
+        scanned: ScannedRecords | None,
     ) -> FilteredBatches:
         """Return what stays of a `part` of the chunk's batches, of which those in `scanned_rows` have records."""
         batches = chunk.batches[part]
-        retained, is_kept, unkeyed = np.zeros(len(batches), RETAINED), np.empty(0, bool), 0
-        if scanned is not None:
-            retained_scanned, is_kept = np.empty(len(scanned_rows), RETAINED), np.empty(scanned.count, bool)
-            unkeyed = choose_records(
-                scanned.sections["emitted"].copy(),
-                outcomes.control[scanned_rows],
-                outcomes.expired[scanned_rows],
-                self.survivors.latest_offset,
-                self.survivors.current(scanned),
-                scanned.keyed,
-                scanned.fields.value.valid[: scanned.count],
-                scanned.offsets,
-                scanned.timestamps,
-                is_kept,
-                retained_scanned,
-            )
-            retained[scanned_rows] = retained_scanned
+        retained, is_kept, unkeyed_records = self._chosen(flags, scanned_rows, scanned)
         has_records = retained["records"] > 0
-        wants_horizon = has_records & ~outcomes.has_horizon & ((retained["tombstones"] > 0) | outcomes.obsolete)
-        by_record = batches["attributes"] & APPEND_TIME == 0
-        mistimed = by_record & (batches["max_timestamp"] != retained["max_timestamp"])
-        is_copied = has_records & (retained["records"] == batches["record_count"]) & ~wants_horizon & ~mistimed
-        is_rewritten, is_emptied = has_records & ~is_copied, ~has_records & outcomes.stays_empty
+        wants_horizon = has_records & ~flags.has_horizon
+        wants_horizon &= (retained["tombstones"] > 0) | flags.is_obsolete_marker
+        has_create_times = batches["attributes"] & APPEND_TIME == 0
+        loses_max = has_create_times & (batches["max_timestamp"] != retained["max_timestamp"])
+        is_copied = has_records & (retained["records"] == batches["record_count"]) & ~wants_horizon & ~loses_max
+        is_rewritten, is_emptied = has_records & ~is_copied, ~has_records & flags.stays_empty
         headers = batches.copy()
         headers["record_count"] = retained["records"]
-        timed, first = is_rewritten & by_record, is_rewritten & ~outcomes.has_horizon
-        headers["max_timestamp"][timed] = retained["max_timestamp"][timed]
-        headers["base_timestamp"][first] = retained["first_timestamp"][first]
+        gets_max, gets_base = is_rewritten & has_create_times, is_rewritten & ~flags.has_horizon
+        headers["max_timestamp"][gets_max] = retained["max_timestamp"][gets_max]
+        headers["base_timestamp"][gets_base] = retained["first_timestamp"][gets_base]
         headers["base_timestamp"][wants_horizon] = min(self.now_ms + self.delete_retention_ms, MAX_LONG)
         headers["attributes"][wants_horizon] |= DELETE_HORIZON
         headers["size"][is_emptied] = HEADER_SIZE
@@ -459,7 +459,7 @@ class BatchFilter:
         if scanned is not None and len(rows):
             sections = scanned.sections[np.searchsorted(scanned_rows, rows)]
             first_records, base_times = retained["first_record"][rows], headers["base_timestamp"][rows]
-            data, ends = scanned.rewritten(sections, first_records, sections["base_offset"], base_times, is_kept)
+            data, ends = scanned.rewrite(sections, first_records, sections["base_offset"], base_times, is_kept)
             starts = np.append(0, ends[:-1])
             # at the codec's default level, as Kafka does it
             records = RecordBytes(data, starts, ends - starts).compressed(headers[rows], {})
@@ -470,39 +470,63 @@ class BatchFilter:
             data,
             stored,
             base_offsets=stored["base_offset"] + segment.shift,
-            newest_offsets=np.where(stored["max_timestamp"] < 0, -1, offsets_of_max),
+            offsets_of_max_timestamp=np.where(stored["max_timestamp"] < 0, -1, offsets_of_max),
             min_timestamps=np.full(len(stored), segment.min_timestamp),
-            unchanged=bool((is_copied | (is_emptied & (batches["record_count"] == 0))).all()),
-            forgets=bool((outcomes.expired & ~is_copied).any()),
-            unkeyed=unkeyed,
+            is_unchanged=bool((is_copied | (is_emptied & (batches["record_count"] == 0))).all()),
+            drops_deletes=bool((flags.is_past_horizon & ~is_copied).any()),
+            unkeyed_records=unkeyed_records,
         )
+
+    def _chosen(
+        self, flags: _BatchFlags, scanned_rows: npt.NDArray[np.intp], scanned: ScannedRecords | None
+    ) -> tuple[np.ndarray, Flags, int]:
+        """Return RETAINED rows of all batches, which scanned records stay, and the number of dropped unkeyed ones."""
+        all_retained = np.zeros(len(flags.is_control), RETAINED)
+        if scanned is None:
+            return all_retained, np.empty(0, bool), 0
+        retained, is_kept = np.empty(len(scanned_rows), RETAINED), np.empty(scanned.count, bool)
+        unkeyed_records = choose_records(
+            scanned.sections["emitted"].copy(),
+            flags.is_control[scanned_rows],
+            flags.is_past_horizon[scanned_rows],
+            self.survivors.latest_offset,
+            self.survivors.is_current(scanned),
+            scanned.has_key,
+            scanned.fields.value.valid[: scanned.count],
+            scanned.offsets,
+            scanned.timestamps,
+            is_kept,
+            retained,
+        )
+        all_retained[scanned_rows] = retained
+        return all_retained, is_kept, unkeyed_records
 
 
 @dataclass(frozen=True, slots=True)
-class _BatchOutcomes:
+class _BatchFlags:
     """Flags of each batch that do not depend on its records."""
 
-    discarded: Flags
+    is_discarded: Flags
     stays_empty: Flags
-    control: Flags
+    is_control: Flags
     has_horizon: Flags
-    expired: Flags
-    obsolete: Flags
+    is_past_horizon: Flags
+    is_obsolete_marker: Flags
 
-    def part(self, start: int, end: int) -> _BatchOutcomes:
-        return _BatchOutcomes(*(getattr(self, spec.name)[start:end] for spec in fields(self)))
+    def part(self, start: int, end: int) -> _BatchFlags:
+        return _BatchFlags(*(getattr(self, spec.name)[start:end] for spec in fields(self)))
 
 
 def clean_partition(
     handle: TopicHandle, plan: CleaningPlan, dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES
 ) -> RewrittenPartition:
-    """Clean by `plan`, up to the offset at which the memory for keys is full."""
+    """Run the round `plan`, up to the offset at which the memory for keys is full."""
     now_ms = plan.now_ms(handle)
-    verdicts = record_keys.judge(handle.reader, plan.segments, handle.trusted_ms(), handle.producer_expiration_ms)
-    keys = record_keys.OffsetMap.within(dedupe_buffer_bytes, plan.dirty_records)
-    secret = handle.random.randbytes(record_keys.SECRET_BYTES)
-    record_keys.build_map(handle.reader, plan.dirty, plan.start_offset, plan.end_offset, verdicts, keys, secret)
-    survivors, end = record_keys.MapSurvivors(keys, secret), keys.latest_offset + 1
+    verdicts = judge(handle.reader, plan.segments, handle.trusted_ms(), handle.producer_expiration_ms)
+    keys = OffsetMap.within(dedupe_buffer_bytes, plan.dirty_records)
+    secret = handle.random.randbytes(SECRET_BYTES)
+    build_map(handle.reader, plan.dirty_segments, plan.start_offset, plan.end_offset, verdicts, keys, secret)
+    survivors, end = MapSurvivors(keys, secret), keys.latest_offset + 1
     groups = (clean_group(handle, group, survivors) for group in plan.groups(verdicts, now_ms, end))
     return RewrittenPartition(plan.partition, tuple(groups), plan.start_offset, end)
 
@@ -513,37 +537,37 @@ def clean_or_failure(
     return result_or_failure(plan.partition, lambda: clean_partition(handle, plan, dedupe_buffer_bytes))
 
 
-def clean_group(handle: TopicHandle, due: GroupToClean, survivors: record_keys.Survivors) -> RewrittenGroup:
+def clean_group(handle: TopicHandle, due: GroupToClean, survivors: Survivors) -> RewrittenGroup:
     """Write the records of the group that stay."""
     config, segments = due.config, due.group.segments
     batch_filter = BatchFilter(survivors, due.verdicts, due.end_offset, due.now_ms, config.delete_retention_ms)
-    chunks = chain.from_iterable(record_keys.checked_chunks(handle.reader, segment) for segment in segments)
+    chunks = chain.from_iterable(checked_chunks(handle.reader, segment) for segment in segments)
     return rewrite_group(handle, due.group, batch_filter, chunks, config=config, read_version=due.read_version)
 
 
 def clean_dirtiest(
     handle: TopicHandle, snapshot: Snapshot, logs: Sequence[Cleanable], dedupe_buffer_bytes: int
 ) -> list[RewrittenPartition | RewriteFailure]:
-    """Clean the first due partitions in one round in this process: ROUND_BYTES of log, or one partition."""
+    """Clean the first of `logs` in one round in this process: ROUND_BYTES, or a single larger log."""
     results: list[RewrittenPartition | RewriteFailure] = []
-    room = ROUND_BYTES
+    round_bytes = 0
     for log in logs:
         plan = CleaningPlan.of(snapshot, log)
-        room -= plan.log_bytes
-        if results and room < 0:
+        round_bytes += plan.log_bytes
+        if results and round_bytes > ROUND_BYTES:
             break
         try:
             results.append(clean_or_failure(handle, plan, dedupe_buffer_bytes))
         except StorageError:
-            # commit the cleaned partitions first: the next round starts with this one, and raises
+            # first commit the cleaned partitions: the next round starts with this partition, and raises the error
             if not results:
                 raise
             break
     return results
 
 
-def _notes(snapshot: Snapshot, stable: Mapping[int, int]) -> Iterator[str]:
-    for number, offset in stable.items():
+def _notes(snapshot: Snapshot, stable_offsets: Mapping[int, int]) -> Iterator[str]:
+    for number, offset in stable_offsets.items():
         state = snapshot.partitions[number]
         if "compact" in snapshot.config.cleanup_policy and offset < state.log_end_offset:
             text = "is open, and nothing after its start is cleaned; `distlog transactions` shows its producer"
@@ -553,25 +577,28 @@ def _notes(snapshot: Snapshot, stable: Mapping[int, int]) -> Iterator[str]:
 class _Rounds:
     """The partitions that are due, and the rounds that were done for each."""
 
-    def __init__(self, logs: Sequence[Cleanable], failed: Mapping[int, str]) -> None:
-        self._logs, self._failed = logs, dict(failed)
+    def __init__(self, logs: Sequence[Cleanable], failure_reasons: Mapping[int, str]) -> None:
+        self._logs, self._failure_reasons = logs, dict(failure_reasons)
         self._rounds: dict[int, list[RewrittenPartition]] = {log.partition: [] for log in logs}
-        self._skipped = dict.fromkeys(self._rounds, 0)
+        self._skipped_groups = dict.fromkeys(self._rounds, 0)
 
     def add(
-        self, cleaned: Sequence[RewrittenPartition], left_out: Mapping[int, int], failed: Sequence[RewriteFailure]
+        self,
+        cleaned: Sequence[RewrittenPartition],
+        skipped_groups: Mapping[int, int],
+        failures: Sequence[RewriteFailure],
     ) -> None:
         for partition in cleaned:
             self._rounds[partition.partition].append(partition)
-            self._skipped[partition.partition] += left_out[partition.partition]
-        self._failed |= {failure.partition: failure.reason for failure in failed}
+            self._skipped_groups[partition.partition] += skipped_groups[partition.partition]
+        self._failure_reasons |= {failure.partition: failure.reason for failure in failures}
 
-    def dirty(self, snapshot: Snapshot) -> Iterator[Cleanable]:
+    def dirty_logs(self, snapshot: Snapshot) -> Iterator[Cleanable]:
         """Yield the partitions that have more to clean, and whose last round made progress."""
         for log in self._logs:
             start, rounds = first_dirty_offset(snapshot.partitions[log.partition]), self._rounds[log.partition]
             has_progress = not rounds or start > rounds[-1].start_offset
-            if log.partition not in self._failed and start < log.first_uncleanable_offset and has_progress:
+            if log.partition not in self._failure_reasons and start < log.first_uncleanable_offset and has_progress:
                 yield log
 
     def results(self, snapshot_before: Snapshot, snapshot_after: Snapshot) -> Iterator[PartitionCompaction]:
@@ -583,14 +610,16 @@ class _Rounds:
                 **_totals(snapshot_before.partitions[number], end, "before"),
                 **_totals(snapshot_after.partitions[number], end, "after"),
                 rounds=len(self._rounds[number]),
-                unkeyed_records=sum(group.unkeyed for cleaned in self._rounds[number] for group in cleaned.groups),
-                skipped_groups=self._skipped[number],
-                error=self._failed.get(number),
+                unkeyed_records=sum(
+                    group.unkeyed_records for cleaned in self._rounds[number] for group in cleaned.groups
+                ),
+                skipped_groups=self._skipped_groups[number],
+                error=self._failure_reasons.get(number),
             )
 
 
 def _totals(state: PartitionState, end_offset: int, when: str) -> dict[str, int]:
     table = state.segments
-    below = table.base_offsets < end_offset
-    totals = below.sum(), table.log_bytes[below].sum(), table.record_counts[below].sum()
+    is_below = table.base_offsets < end_offset
+    totals = is_below.sum(), table.log_bytes[is_below].sum(), table.record_counts[is_below].sum()
     return {f"{name}_{when}": int(total) for name, total in zip(_COUNTED, totals, strict=True)}

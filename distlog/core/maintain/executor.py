@@ -20,11 +20,11 @@ class Executor(Protocol):
 
     @property
     def memory(self) -> int:
-        """Bytes that a merge holds by default in one process."""
+        """The memory of a merge in one process by default, in bytes."""
 
     @property
     def workers(self) -> int:
-        """Items in work at the same time in one process."""
+        """The number of items that one process works on at the same time."""
 
     def map(self, work: Callable[[Item], Result], items: Sequence[Item], /) -> Iterable[Result]:
         """Return the result of `work` for each item, in order; raises what `work` raises.
@@ -38,7 +38,7 @@ class Executor(Protocol):
         """Run one round of compaction over at least one of the partitions that are due."""
 
 
-#: Items of a remote topic in work at the same time. Each holds a few MiB, and 30 MiB more to upload.
+#: The number of items of a remote topic in work at the same time. Each takes a few MiB, and 30 MiB more to upload.
 PARALLEL = 8
 
 
@@ -66,7 +66,7 @@ class LocalExecutor:
         return 1 if self.storage.is_local else PARALLEL
 
     def map(self, work: Callable[[Item], Result], items: Sequence[Item], /) -> Iterable[Result]:
-        """Return the results. When the iteration ends, even by an error, no thread works any more."""
+        """Return the results. The iteration ends, even by an error, only after the last thread."""
         if self.storage.is_local:
             return map(work, items)
         return in_order((partial(work, item) for item in items), PARALLEL, joined=True)

@@ -1,4 +1,4 @@
-"""Rewrites groups of adjacent segments, and commits what replaces them: for compaction and for merging."""
+"""Rewrites groups of adjacent segments, and commits their replacements: for compaction and for merging."""
 
 from __future__ import annotations
 
@@ -68,19 +68,20 @@ class SegmentGroup:
 class FilteredBatches:
     """Batches (BATCH rows) back to back in `data`, with values that their headers lack; offsets are absolute.
 
-    `newest_offsets` are the offsets of the largest timestamps, -1 where no record has it, as in an emptied batch.
-    `min_timestamps` are at most the smallest ones. `unchanged`: they are the input batches. `forgets`: tombstones or
-    markers may have been dropped. `unkeyed` is the number of records that were dropped without a key.
+    `offsets_of_max_timestamp` has, for each batch, the offset of the first record with the largest timestamp, or -1
+    if no record has it, as in an emptied batch. No record of a batch is older than its `min_timestamps`. The flags:
+    `is_unchanged`, they are the input batches; `drops_deletes`, tombstones or markers may have been dropped.
+    `unkeyed_records` were dropped, as they have no key.
     """
 
     data: Bytes
     batches: np.ndarray
     base_offsets: Longs
-    newest_offsets: Longs
+    offsets_of_max_timestamp: Longs
     min_timestamps: Longs
-    unchanged: bool = False
-    forgets: bool = False
-    unkeyed: int = 0
+    is_unchanged: bool = False
+    drops_deletes: bool = False
+    unkeyed_records: int = 0
 
 
 class Filter(Protocol):
@@ -97,8 +98,8 @@ class Filter(Protocol):
     def apply(self, chunk: Chunk, /) -> Iterator[FilteredBatches]:
         """The batches that stay of a checked chunk, in order. Raises CorruptRecordError."""
 
-    def described(self, output: SegmentInfo, inputs: SegmentTable, /) -> SegmentInfo:
-        """Return `output` with the fields that come from `inputs`, not from its batches."""
+    def with_input_fields(self, output: SegmentInfo, inputs: SegmentTable, /) -> SegmentInfo:
+        """Return `output` with the fields that come from the segments `inputs`, not from its batches."""
 
 
 Result = TypeVar("Result")
@@ -109,7 +110,7 @@ FILE_ERRORS = (CorruptionError, SnapshotTooOldError, UnsupportedVersionError)
 
 @dataclass(frozen=True, slots=True)
 class RewriteFailure:
-    """A partition, or its offsets from `offsets[0]` to `offsets[1]`, whose files cannot be rewritten, and why."""
+    """A partition, or its offsets [offsets[0], offsets[1]), whose files cannot be rewritten, and the reason."""
 
     partition: int
     reason: str
@@ -121,7 +122,7 @@ class RewriteFailure:
 
 
 def result_or_failure(partition: int, work: Callable[[], Result]) -> Result | RewriteFailure:
-    """The result of `work`, or the failure of the partition's files as a value, which does not end a whole job."""
+    """The result of `work`; or its FILE_ERRORS as a value, which lets a job go on with other partitions."""
     try:
         return work()
     except FILE_ERRORS as error:
@@ -132,15 +133,15 @@ def result_or_failure(partition: int, work: Callable[[], Result]) -> Result | Re
 class RewrittenGroup:
     """A group, and the `outputs` that replace its segments, or its own segments if nothing changes.
 
-    `outputs` cover the offsets of the group, with gaps where records were dropped. `unkeyed` and `forgets` are
-    as in `FilteredBatches`. Once tombstones were dropped, no segment before the group may return to an older version,
-    which may hold the values that they deleted.
+    `outputs` cover the offsets of the group, with gaps where records were dropped. With `drops_deletes`, tombstones
+    or markers were dropped: then no segment before the group may return to an older version, which may have the
+    values that the tombstones deleted.
     """
 
     group: SegmentGroup
     outputs: tuple[SegmentInfo, ...]
-    unkeyed: int = 0
-    forgets: bool = False
+    unkeyed_records: int = 0
+    drops_deletes: bool = False
 
     @property
     def partition(self) -> int:
@@ -155,14 +156,14 @@ class RewrittenGroup:
         return self.group.next_offset
 
     @property
-    def changed(self) -> bool:
+    def is_changed(self) -> bool:
         return [output.stem for output in self.outputs] != self.group.stems
 
     @property
-    def forgets_transactions(self) -> bool:
+    def drops_transactions(self) -> bool:
         """True if a segment of the group may hold transactions but no output does."""
-        had = bool(self.group.segments.array("has_transactions").any())
-        return had and not any(output.has_transactions for output in self.outputs)
+        had_transactions = bool(self.group.segments.array("has_transactions").any())
+        return had_transactions and not any(output.has_transactions for output in self.outputs)
 
 
 def rewrite_group(
@@ -181,23 +182,23 @@ def rewrite_group(
     `part_bytes`. Raises CorruptRecordError. An error leaves no partial file and no upload.
     """
     output = _Output(handle, group, batch_filter, config, read_version, part_bytes)
-    unchanged, forgets, unkeyed = len(group.segments) == 1, False, 0
+    is_unchanged, drops_deletes, unkeyed_records = len(group.segments) == 1, False, 0
     try:
         for chunk in chunks:
             for filtered in batch_filter.apply(chunk.timed()):
-                unchanged &= filtered.unchanged
-                forgets |= filtered.forgets
-                unkeyed += filtered.unkeyed
+                is_unchanged &= filtered.is_unchanged
+                drops_deletes |= filtered.drops_deletes
+                unkeyed_records += filtered.unkeyed_records
                 output.write(filtered)
-        outputs = group.segments if unchanged else output.close()
+        outputs = group.segments if is_unchanged else output.close()
     finally:
         output.abort()
-    return RewrittenGroup(group, tuple(outputs), unkeyed, forgets)
+    return RewrittenGroup(group, tuple(outputs), unkeyed_records, drops_deletes)
 
 
 @dataclass(slots=True)
 class _Output:
-    """The segments that replace a group; a second one only if the first cannot grow."""
+    """The segments that replace a group; more than one only if a segment cannot take all batches."""
 
     handle: TopicHandle
     group: SegmentGroup
@@ -217,24 +218,24 @@ class _Output:
         batches, first = filtered.batches, 0
         while first < len(batches):
             file = self._file = self._file or self._open()
-            moved = filtered.base_offsets[first:] - self._base_offset
-            end = first + file.room(batches[first:], moved)
+            base_offsets = filtered.base_offsets[first:] - self._base_offset
+            end = first + file.room(batches[first:], base_offsets)
             if end == first and file.next_offset > 0:
                 self._seal(int(filtered.base_offsets[first]))
                 continue
-            # a batch that is too large for any segment was so before, and gets a segment alone
+            # a batch that no segment has room for was alone in its old segment, and gets a new one
             end = max(end, first + 1)
             rows = batches[first:end].copy()
             start = int(rows["position"][0])
             rows["position"] -= start
-            newest = filtered.newest_offsets[first:end]
-            newest = np.where(newest < 0, -1, newest - self._base_offset)
+            offsets_of_max = filtered.offsets_of_max_timestamp[first:end]
+            offsets_of_max = np.where(offsets_of_max < 0, -1, offsets_of_max - self._base_offset)
             part = filtered.data[start : start + int(rows["size"].sum())]
-            file.write(part, rows, moved[: end - first], newest, filtered.min_timestamps[first:end])
+            file.write(part, rows, base_offsets[: end - first], offsets_of_max, filtered.min_timestamps[first:end])
             first = end
 
     def close(self) -> list[SegmentInfo]:
-        """Make everything durable; returns the segments, none if nothing was written and a filter may drop all."""
+        """Make everything durable; returns the segments, none if the filter dropped all batches."""
         if self.batch_filter.keeps_all and not self.sealed:
             self._file = self._file or self._open()
         self._seal(self.group.next_offset)
@@ -261,14 +262,14 @@ class _Output:
             transaction for transaction in self.batch_filter.aborted if base <= transaction.last_offset < next_offset
         ]
         sealed = with_aborted(handle.storage, handle.name, sealed, aborted, base)
-        # as Kafka keeps the file's time, from which retention counts for records without times
+        # as in Kafka: retention counts from this time for records without timestamps
         created_ms = int(inputs.array("created_ms")[-1])
         output = dataclasses.replace(sealed.moved_to(base), next_offset=next_offset, created_ms=created_ms)
-        self.sealed.append(self.batch_filter.described(output, inputs))
+        self.sealed.append(self.batch_filter.with_input_fields(output, inputs))
 
 
-#: Segments that a commit replaces, since it has a row for each old and each new one.
-MOST_SEGMENTS = MOST_ROWS // 2
+#: The most segments that a commit replaces, since it has a row for each old and each new one.
+MAX_SEGMENTS = MOST_ROWS // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,96 +289,105 @@ class RewrittenPartition:
 def commit_rewrite(
     handle: TopicHandle, snapshot: Snapshot, rewritten: Sequence[RewrittenPartition]
 ) -> tuple[dict[int, int], Snapshot]:
-    """Replace the segments of groups that were rewritten at `snapshot`, in one commit, or several of whole
-    partitions.
+    """Replace the segments of groups that were rewritten at `snapshot`; no partition is split over two commits.
 
-    Returns the number of groups that were left out, by partition, and the new state. A group is left out if one of
-    its segments was removed; a cleaned partition stays dirty from there. It does not change if the topic is no longer
-    compacted.
+    Returns the number of skipped groups by partition, and the new state. A group is skipped if one of its segments
+    was removed; a cleaned partition stays dirty from there on. A cleaned partition does not change if the topic is no
+    longer compacted.
     """
-    left_out, after, producers = dict[int, int](), snapshot, ProducerSnapshots(handle)
+    skipped_groups, after, producers = dict[int, int](), snapshot, ProducerSnapshots(handle)
     for partitions in _in_commits(rewritten):
         with CommitRace(handle.log, after, "compact", read_version=snapshot.version) as race:
             for head in race:
-                actions, emptied = _replacement(partitions, left_out, head)
+                actions, emptied = _replacement(partitions, skipped_groups, head)
                 if not actions:
                     break
-                # before the commit, after which logs without their first segments start later
+                # before the commit: after it, logs without their first segments start later
                 producers.store(head, emptied)
                 race.put(actions)
         after = race.after
-    return left_out, after
+    return skipped_groups, after
 
 
 def _in_commits(rewritten: Sequence[RewrittenPartition]) -> Iterator[list[RewrittenPartition]]:
-    run, count = list[RewrittenPartition](), 0
-    for group in rewritten:
-        segments = sum(len(group.group.segments) for group in group.groups)
-        if run and count + segments > MOST_SEGMENTS:
-            yield run
-            run, count = [], 0
-        run.append(group)
+    partitions, count = list[RewrittenPartition](), 0
+    for partition in rewritten:
+        segments = sum(len(group.group.segments) for group in partition.groups)
+        if partitions and count + segments > MAX_SEGMENTS:
+            yield partitions
+            partitions, count = [], 0
+        partitions.append(partition)
         count += segments
-    yield run
+    yield partitions
 
 
 def _replacement(
-    rewritten: Sequence[RewrittenPartition], left_out: dict[int, int], current: Snapshot
+    rewritten: Sequence[RewrittenPartition], skipped_groups: dict[int, int], current: Snapshot
 ) -> tuple[list[Action], dict[int, int]]:
-    """The actions that replace groups in `current`, and the number of emptied first segments by partition."""
+    """The actions that replace groups in `current`, and the number of first segments that go without replacement.
+
+    Sets the number of `skipped_groups` of each partition.
+    """
     replaced, emptied = list[RewrittenGroup](), dict[int, int]()
     is_compacted, cleaned = "compact" in current.config.cleanup_policy, list[Cleaned]()
     for partition in rewritten:
         if partition.end_offset and not is_compacted:
-            left_out[partition.partition] = len(partition.groups)
+            skipped_groups[partition.partition] = len(partition.groups)
             continue
         state = current.partitions[partition.partition]
-        groups, left_out[partition.partition], clean = _replaceable(state, partition)
+        groups, skipped_groups[partition.partition], clean_end = _replaceable(state, partition)
         replaced += groups
-        if count := _emptied(state, groups):
+        if count := _emptied_segments(state, groups):
             emptied[partition.partition] = count
-        if clean > first_dirty_offset(state):
-            cleaned.append(Cleaned(partition.partition, clean))
+        if clean_end > first_dirty_offset(state):
+            cleaned.append(Cleaned(partition.partition, clean_end))
     # removals and additions are adjacent, since a commit packs runs of one kind
     removals = [Remove(group.partition, stem) for group in replaced for stem in group.group.stems]
     return [*removals, *(Add(segment) for group in replaced for segment in group.outputs), *cleaned], emptied
 
 
 def _replaceable(state: PartitionState, rewritten: RewrittenPartition) -> tuple[list[RewrittenGroup], int, int]:
-    """The groups of a partition to replace, the number left out, and the offset below which it becomes clean."""
+    """The groups of a partition to replace, the number of skipped ones, and the end of its clean part."""
     # a group below the log start must not come back, and need not be clean
     groups = [(group, group.group.stems) for group in rewritten.groups if group.next_offset > state.log_start_offset]
     live = state.segments.common_stems({stem for _, stems in groups for stem in stems})
     stale = [group for group, stems in groups if not live.issuperset(stems)]
-    # superseded records may remain in the replacement of a stale group, and in segments that were restored before all
-    # groups: the partition is dirty from there on
-    other = [group.base_offset for group in stale]
-    begin = state.segments.base_offsets[state.segments.find(state.log_start_offset) :][:1].tolist()
-    other += [offset for offset in begin if rewritten.groups and offset < rewritten.groups[0].base_offset]
-    clean = min([rewritten.end_offset, *other])
-    dirty = max(clean, first_dirty_offset(state))
+    # superseded records may remain in the segments that now replace a stale group, and in segments that were restored
+    # before all groups: the partition is dirty from there on
+    unclean_offsets = [group.base_offset for group in stale]
+    first_offset = state.segments.base_offsets[state.segments.find(state.log_start_offset) :][:1].tolist()
+    unclean_offsets += [
+        offset for offset in first_offset if rewritten.groups and offset < rewritten.groups[0].base_offset
+    ]
+    clean_end = min([rewritten.end_offset, *unclean_offsets])
+    dirty = max(clean_end, first_dirty_offset(state))
     # above the clean part, offsets without a segment would look like a loss
     gaps = [group for group, _ in groups if not group.outputs and group.next_offset > dirty]
-    # without its end marker, a transaction would be open again by an earlier segment
-    markers = [group for group, _ in groups if group.forgets_transactions and group.base_offset > dirty]
-    # a key whose value may be restored must not lose its tombstone
-    deletes = [group for group, _ in groups if group.forgets and other and group.base_offset > min(other)]
-    left_out = {group.base_offset for group in (*stale, *gaps, *markers, *deletes)}
-    replaced = [group for group, _ in groups if group.base_offset not in left_out and group.changed]
-    return replaced, len(left_out), clean
+    # without its end marker, a transaction with data in an earlier segment would be open again
+    without_markers = [group for group, _ in groups if group.drops_transactions and group.base_offset > dirty]
+    # a key must not lose its tombstone if an unclean segment before it may have the key's value
+    without_deletes = [
+        group
+        for group, _ in groups
+        if group.drops_deletes and unclean_offsets and group.base_offset > min(unclean_offsets)
+    ]
+    skipped = {group.base_offset for group in (*stale, *gaps, *without_markers, *without_deletes)}
+    replaced = [group for group, _ in groups if group.base_offset not in skipped and group.is_changed]
+    return replaced, len(skipped), clean_end
 
 
-def _emptied(state: PartitionState, groups: Sequence[RewrittenGroup]) -> int:
+def _emptied_segments(state: PartitionState, groups: Sequence[RewrittenGroup]) -> int:
+    """The number of segments at the start of the log that the groups remove without a replacement."""
     if all(group.outputs for group in groups):
         return 0
     removed = {stem for group in groups for stem in group.group.stems}
-    begin = min((group.base_offset for group in groups if group.outputs), default=state.log_end_offset)
-    emptied = takewhile(lambda segment: segment.base_offset < begin and segment.stem in removed, state.segments)
+    log_start = min((group.base_offset for group in groups if group.outputs), default=state.log_end_offset)
+    emptied = takewhile(lambda segment: segment.base_offset < log_start and segment.stem in removed, state.segments)
     return sum(1 for _ in emptied)
 
 
 def first_dirty_offset(state: PartitionState) -> int:
-    """The offset from which the partition is dirty; the log start if the noted offset lies outside of the log."""
+    """The offset from which the partition is dirty; the log start if the stored offset is outside of the log."""
     if state.log_start_offset <= state.first_dirty_offset <= state.log_end_offset:
         return state.first_dirty_offset
     return state.log_start_offset
@@ -389,19 +399,19 @@ Longs = npt.NDArray[np.int64]
 
 Flags = npt.NDArray[np.bool_]
 
-_NONE: Longs = np.zeros(0, np.int64)
+_NO_NUMBERS: Longs = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordBytes:
-    """The records of batches without the headers: `sizes` bytes of `data` from `starts`."""
+    """The records of batches, without headers: of batch i `sizes[i]` bytes of `data` from `starts[i]` on."""
 
     data: Bytes = field(default_factory=lambda: np.zeros(0, np.uint8))
-    starts: Longs = field(default_factory=lambda: _NONE)
-    sizes: Longs = field(default_factory=lambda: _NONE)
+    starts: Longs = field(default_factory=lambda: _NO_NUMBERS)
+    sizes: Longs = field(default_factory=lambda: _NO_NUMBERS)
 
     def compressed(self, batches: np.ndarray, levels: Mapping[int, int | None]) -> RecordBytes:
-        """Compress the records by the codecs of BATCH rows; a codec without a level has its default."""
+        """Compress the records by the codecs of BATCH rows, at the codec's default level if `levels` has none."""
         codecs = batches["attributes"] & CODEC_MASK
         if not codecs.any():
             return self
@@ -410,28 +420,28 @@ class RecordBytes:
         sizes = np.array([len(part) for part in parts], np.int64)
         return RecordBytes(byte_array(b"".join(parts)), np.cumsum(sizes) - sizes, sizes)
 
-    def of_rows(self, rows: Flags) -> RecordBytes:
-        return RecordBytes(self.data, self.starts[rows], self.sizes[rows])
+    def only(self, is_chosen: Flags) -> RecordBytes:
+        return RecordBytes(self.data, self.starts[is_chosen], self.sizes[is_chosen])
 
 
 def lay_out(
-    source: Bytes, headers: np.ndarray, copied: Flags, emptied: Flags, rewritten: Flags, records: RecordBytes
+    source: Bytes, headers: np.ndarray, is_copied: Flags, is_emptied: Flags, is_rewritten: Flags, records: RecordBytes
 ) -> tuple[Bytes, np.ndarray]:
-    """The remaining batches of `source`, back to back, and their BATCH rows; `headers` are all its batches.
+    """Write the batches of `source` that stay, back to back; returns the bytes and their BATCH rows.
 
-    `copied` batches are unchanged, `emptied` batches become a header, `rewritten` batches get the `records`; other
-    batches are dropped.
+    `headers` has the new header of each batch of `source`. A copied batch keeps its bytes, an emptied one becomes a
+    header, a rewritten one gets the next of `records`; all others are dropped.
     """
-    remains = copied | emptied | rewritten
-    batches = headers[remains]
-    batches["size"][rewritten[remains]] = HEADER_SIZE + records.sizes
+    stays = is_copied | is_emptied | is_rewritten
+    batches = headers[stays]
+    batches["size"][is_rewritten[stays]] = HEADER_SIZE + records.sizes
     batches["position"] = np.cumsum(batches["size"]) - batches["size"]
     data = new_array(int(batches["size"].sum()), np.uint8)
-    unchanged = batches[copied[remains]]
-    copy_slices(data, unchanged["position"].copy(), source, headers["position"][copied], unchanged["size"].copy())
-    targets = batches["position"][rewritten[remains]] + HEADER_SIZE
+    unchanged = batches[is_copied[stays]]
+    copy_slices(data, unchanged["position"].copy(), source, headers["position"][is_copied], unchanged["size"].copy())
+    targets = batches["position"][is_rewritten[stays]] + HEADER_SIZE
     copy_slices(data, targets, records.data, records.starts, records.sizes)
-    changed = batches[~copied[remains]]
+    changed = batches[~is_copied[stays]]
     write_headers(data.data, changed)
-    batches[~copied[remains]] = changed
+    batches[~is_copied[stays]] = changed
     return data, batches

@@ -24,7 +24,7 @@ from distlog.core.display import Shown, counted, sums_of
 from distlog.core.format.indexes import TIME_ENTRY
 from distlog.core.format.kernels.segments import find_groups
 from distlog.core.maintain.executor import Executor, LocalExecutor
-from distlog.core.maintain.group_rewrite import MOST_SEGMENTS, RewriteFailure, SegmentGroup
+from distlog.core.maintain.group_rewrite import MAX_SEGMENTS, RewriteFailure, SegmentGroup
 from distlog.core.maintain.merge_job import JOB_BYTES, MergedJob, MergeJob, do_job, jobs
 from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.segments.segment_writer import LARGEST_PART
@@ -41,27 +41,27 @@ def merge(
     """Merge the groups worth merging, in one commit; returns the report and the new state.
 
     A job reads `job_bytes` at once, and holds as much to write; larger jobs read with fewer requests. The next run
-    merges groups beyond MOST_SEGMENTS. A group is left out if a segment was removed concurrently, or if it cannot be
-    read, which the report names.
+    merges groups beyond MAX_SEGMENTS. A group is skipped if a segment was removed concurrently. The report names the
+    groups that cannot be read.
     """
     snapshot = handle.log.refresh(snapshot)
     planned = plan_merge(snapshot)
     counts = np.cumsum([len(group.segments) for group in planned])
-    groups = planned[: int(counts.searchsorted(MOST_SEGMENTS, side="right"))]
+    groups = planned[: int(counts.searchsorted(MAX_SEGMENTS, side="right"))]
     if planned and not groups:
-        # one group alone is more than a commit takes
-        groups = [SegmentGroup(planned[0].segments.part(0, MOST_SEGMENTS))]
+        # the first group alone is more than a commit takes
+        groups = [SegmentGroup(planned[0].segments.part(0, MAX_SEGMENTS))]
     if dry_run or not groups:
         report, after = MergeReport(snapshot.version, tuple(groups), dry_run), snapshot
     else:
         report, after = merge_groups(handle, snapshot, groups, executor, job_bytes=job_bytes)
         planned = plan_merge(after)
     backlog = sum(len(group.segments) for group in planned)
-    most = int(after.partitions.segment_counts().max(initial=0))
-    return dataclasses.replace(report, backlog=backlog, most_segments=most), after
+    most_segments = int(after.partitions.segment_counts().max(initial=0))
+    return dataclasses.replace(report, backlog=backlog, most_segments=most_segments), after
 
 
-_MERGE = ("partition", "segments_before", "segments_after", "bytes", "records")
+_REPORT_COLUMNS = ("partition", "segments_before", "segments_after", "bytes", "records")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -95,8 +95,8 @@ class MergeReport(Shown):
         return "; ".join([f"{verb} {merged}, {counted(sums['bytes'], 'byte')}", *backlog_text, *failed])
 
     def to_table(self) -> pa.Table:
-        """Return a row per partition with merged segments; it counts only these segments."""
-        return table_of_numbers(self._rows(), _MERGE)
+        """Return a row per partition with merged segments; other segments are not counted."""
+        return table_of_numbers(self._rows(), _REPORT_COLUMNS)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the totals, the rows of the table, and the groups that cannot be merged."""
@@ -107,7 +107,7 @@ class MergeReport(Shown):
             (failure.partition, *(failure.offsets or (None, None)), failure.reason) for failure in self.failed
         )
         failed = [dict(zip(names, failure, strict=True)) for failure in failures]
-        return {**summary, **sums_of(rows, *_MERGE[1:]), "partitions": rows, "failed": failed}
+        return {**summary, **sums_of(rows, *_REPORT_COLUMNS[1:]), "partitions": rows, "failed": failed}
 
     def _rows(self) -> list[dict[str, int]]:
         groups: dict[int, list[SegmentGroup]] = defaultdict(list)
@@ -140,7 +140,7 @@ def merge_groups(
     executor = executor or LocalExecutor(handle.storage)
     merged = MergedJob.joined(list(executor.map(work, planned)))
     replacement, replaced = _Replacement(planned, merged), tuple[SegmentGroup, ...]()
-    # the history calls it compact, as the command is
+    # the history names the operation after the command, compact
     race = CommitRace(handle.log, snapshot, "compact", read_version=snapshot.version, timeout_s=timeout_s)
     with race:
         for head in race:
@@ -160,7 +160,7 @@ def job_bytes_of(memory: int, workers: int) -> int:
 class _Replacement:
     """The replacement of the groups of finished `jobs` by the segments in `merged`.
 
-    `_counts` has the number of old segments of each group, `merged.counts` of new ones: 0 for a group that failed.
+    Group i has `_counts[i]` old segments and `merged.counts[i]` new ones, or 0 if it failed.
     """
 
     def __init__(self, jobs: Sequence[MergeJob], merged: MergedJob) -> None:
@@ -182,36 +182,37 @@ class _Replacement:
         return tuple(compress(groups, is_replaced.tolist())), replacing(removed, added) if len(added) else []
 
 
-#: Larger segments are made by `plan_merge` alone.
-LARGEST_BYTES = 128 << 20
+#: The largest segment that a merge after an append makes; `plan_merge` makes larger ones.
+MAX_TAIL_SEGMENT_BYTES = 128 << 20
 #: A merge after an append takes groups, smallest first, until it has this many bytes or segments, or the multiples
 #: below of what was appended, if that is more.
-LEAST_BYTES, LEAST_SEGMENTS = LARGEST_BYTES, 512
-#: A record is copied about four times on its way from 50 kB to LARGEST_BYTES, and its segment's file is read once.
+TAIL_MERGE_BYTES, TAIL_MERGE_SEGMENTS = MAX_TAIL_SEGMENT_BYTES, 512
+#: A record is copied about four times until its segment grows from 50 kB to MAX_TAIL_SEGMENT_BYTES; its first file is
+#: read once.
 MERGED_PER_APPENDED_BYTE, MERGED_PER_APPENDED_SEGMENT = 4, 2
-#: How long the commit of a merge races with others, in seconds, before it is given up.
+#: How long a merge after an append retries its commit after conflicts, in seconds.
 COMMIT_TIMEOUT_S = 5.0
 
 
 def merge_tails(
     handle: TopicHandle, snapshot: Snapshot, appended: Sequence[SegmentInfo]
 ) -> tuple[MergeReport | None, Snapshot]:
-    """Merge in the partitions of the segments that were just `appended`; None if nothing is worth it."""
+    """Merge segments near those that were just `appended`; returns None if no group is worth merging."""
     sizes = [segment.log_bytes for segment in appended]
     groups = plan_tail_merge(
         snapshot,
         Counter(segment.partition for segment in appended),
-        most_bytes=max(LEAST_BYTES, MERGED_PER_APPENDED_BYTE * sum(sizes)),
-        most_segments=max(LEAST_SEGMENTS, MERGED_PER_APPENDED_SEGMENT * len(sizes)),
+        max_bytes=max(TAIL_MERGE_BYTES, MERGED_PER_APPENDED_BYTE * sum(sizes)),
+        max_segments=max(TAIL_MERGE_SEGMENTS, MERGED_PER_APPENDED_SEGMENT * len(sizes)),
     )
     if not groups:
         return None, snapshot
     return merge_groups(handle, snapshot, groups, timeout_s=COMMIT_TIMEOUT_S)
 
 
-#: A group is merged if it has LEAST_GROWTH times the bytes of its largest segment; GROWTH times if it has more than
-#: LARGEST_PART and may still grow, since a reader gains little by segments larger than a request.
-LEAST_GROWTH, GROWTH = 2, 8
+#: A group is merged if it has MIN_GROWTH times the bytes of its largest segment. A group of more than LARGEST_PART
+#: bytes that may still grow needs LARGE_GROWTH times, since a reader gains little by segments larger than a request.
+MIN_GROWTH, LARGE_GROWTH = 2, 8
 
 Longs = npt.NDArray[np.int64]
 _COLUMNS = (
@@ -225,15 +226,16 @@ def plan_merge(snapshot: Snapshot) -> list[SegmentGroup]:
 
     A group is adjacent segments that fit into one without a roll, by `segment.bytes`, `segment.index.bytes`, and
     `segment.ms` from the first record's time, so that retention by time stays exact. It is worth merging if its
-    largest segment is at most half of its bytes (LEAST_GROWTH, GROWTH), so each copy of a record is into a segment of
-    at least twice the size. If one segment is larger, the segments before it and after it are tried as groups.
+    largest segment has at most half of its bytes (MIN_GROWTH, LARGE_GROWTH): each copy moves a record to a segment of
+    at least twice the size. If a segment has more, the segments before it and after it are tried as groups.
     """
     if "compact" in snapshot.config.cleanup_policy:
         return []
     table, limits = snapshot.partitions, limits_of(snapshot.config)
-    rows = SegmentTable(table.plain_segments())
-    owners = numbers_of(rows.columns()["partition"])
-    groups = [SegmentGroup(rows.part(*group)) for group in groups_of(rows, owners, table.log_start_offsets, limits)]
+    segments = SegmentTable(table.plain_segments())
+    owners = numbers_of(segments.columns()["partition"])
+    ranges = groups_of(segments, owners, table.log_start_offsets, limits)
+    groups = [SegmentGroup(segments.part(first, end)) for first, end in ranges]
     # partitions whose states are not in columns are planned one by one
     for state in table.changed_states.values():
         groups += _groups_in(state.segments, state.log_start_offset, limits)
@@ -241,59 +243,62 @@ def plan_merge(snapshot: Snapshot) -> list[SegmentGroup]:
 
 
 def limits_of(config: TopicConfig, *, of_tails: bool = False) -> Longs:
-    """The limits of a plan, for `groups_of`; with `of_tails` a group that may grow always needs GROWTH."""
+    """The limits of a plan, for `groups_of`; with `of_tails` any group that may grow needs LARGE_GROWTH."""
     entries = config.segment_index_bytes // TIME_ENTRY.itemsize
     sizes = config.segment_size, config.segment_ms, entries, config.index_interval_bytes
-    # all bytes are more than -1
-    return np.array([*sizes, LEAST_GROWTH, GROWTH, -1 if of_tails else LARGEST_PART])
+    large_bytes = -1 if of_tails else LARGEST_PART
+    return np.array([*sizes, MIN_GROWTH, LARGE_GROWTH, large_bytes])
 
 
-def groups_of(table: SegmentTable, owners: Longs, floors: Longs, limits: Longs) -> list[tuple[int, int]]:
+def groups_of(table: SegmentTable, owners: Longs, log_starts: Longs, limits: Longs) -> list[tuple[int, int]]:
     """(first row, end row) of each group of `table` worth merging.
 
-    `owners` has the partition of each row, `floors` the log start offset of each partition.
+    `owners` has the partition of each row, `log_starts` the log start offset of each partition.
     """
     sizes, bases, ends, starts, newest, created, records = map(table.array, _COLUMNS)
     # retention counts ages from the same times
     newest = np.where(newest >= 0, newest, created)
     oldest = np.where(starts >= 0, starts, newest)
-    waiting, ranges = np.empty((2, len(owners) + 1, 2), np.int64)
-    count = find_groups(owners, sizes, bases, ends, oldest, newest, records, floors, limits, waiting, ranges)
+    untried, ranges = np.empty((2, len(owners) + 1, 2), np.int64)
+    count = find_groups(owners, sizes, bases, ends, oldest, newest, records, log_starts, limits, untried, ranges)
     # segments without bytes have nothing to write
     return [(first, end) for first, end in ranges[:count].tolist() if sizes[first:end].any()]
 
 
-def _groups_in(table: SegmentTable, floor: int, limits: Longs) -> list[SegmentGroup]:
-    rows = groups_of(table, np.zeros(len(table), np.int64), np.array([floor]), limits)
-    return [SegmentGroup(table.part(*group)) for group in rows]
+def _groups_in(segments: SegmentTable, log_start: int, limits: Longs) -> list[SegmentGroup]:
+    ranges = groups_of(segments, np.zeros(len(segments), np.int64), np.array([log_start]), limits)
+    return [SegmentGroup(segments.part(first, end)) for first, end in ranges]
 
 
-#: How many segments of a partition before the new ones are considered; older small ones are for `plan_merge`.
-WINDOW = 256
+#: The number of segments before the appended ones of a partition that a merge after an append considers.
+TAIL_SEGMENTS = 256
 
 
 def plan_tail_merge(
-    snapshot: Snapshot, appended: Mapping[int, int], *, most_bytes: int, most_segments: int
+    snapshot: Snapshot, appended_counts: Mapping[int, int], *, max_bytes: int, max_segments: int
 ) -> list[SegmentGroup]:
-    """The smallest groups worth merging, until they have `most_bytes` or `most_segments`."""
+    """The smallest groups worth merging, until they have `max_bytes` or `max_segments`.
+
+    `appended_counts` has the number of just appended segments by partition.
+    """
     if "compact" in snapshot.config.cleanup_policy:
         return []
-    largest = min(snapshot.config.segment_size, LARGEST_BYTES)
-    limits = limits_of(dataclasses.replace(snapshot.config, internal_segment_bytes=largest), of_tails=True)
+    segment_bytes = min(snapshot.config.segment_size, MAX_TAIL_SEGMENT_BYTES)
+    limits = limits_of(dataclasses.replace(snapshot.config, internal_segment_bytes=segment_bytes), of_tails=True)
     groups: list[SegmentGroup] = []
-    for number, count in appended.items():
+    for number, count in appended_counts.items():
         state = snapshot.partitions[number]
-        first = max(0, len(state.segments) - WINDOW - count)
+        first = max(0, len(state.segments) - TAIL_SEGMENTS - count)
         groups += _groups_in(state.segments.part(first, len(state.segments)), state.log_start_offset, limits)
-    return _smallest(groups, most_bytes, most_segments)
+    return _smallest(groups, max_bytes, max_segments)
 
 
-def _smallest(groups: Sequence[SegmentGroup], most_bytes: int, most_segments: int) -> list[SegmentGroup]:
+def _smallest(groups: Sequence[SegmentGroup], max_bytes: int, max_segments: int) -> list[SegmentGroup]:
     smallest = list[SegmentGroup]()
-    size = segments = 0
+    log_bytes = segments = 0
     for group in sorted(groups, key=lambda group: group.log_bytes):
-        if size >= most_bytes or segments >= most_segments:
+        if log_bytes >= max_bytes or segments >= max_segments:
             break
         smallest.append(group)
-        size, segments = size + group.log_bytes, segments + len(group.segments)
+        log_bytes, segments = log_bytes + group.log_bytes, segments + len(group.segments)
     return smallest

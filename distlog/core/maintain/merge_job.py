@@ -1,4 +1,4 @@
-"""Jobs of a merge: the groups of segments of a job are read together, checked, joined and written in columns."""
+"""Merge jobs: a job reads the segments of many groups together, and checks, joins and writes them in columns."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from distlog.core.maintain.group_rewrite import (
     lay_out,
     rewrite_group,
 )
-from distlog.core.maintain.record_keys import ScannedRecords, scan_records
+from distlog.core.maintain.survivors import ScannedRecords, scan_records
 from distlog.core.read.lookup import first_in
 from distlog.core.segments.chunks import Chunk
 from distlog.core.segments.segment_parts import INDEX_FIELDS
@@ -60,19 +60,18 @@ from distlog.core.segments.segment_writer import LARGEST_BUNDLE, LARGEST_PART, w
 from distlog.core.storage.backend import MAX_GAP_BYTES, MAX_MERGED_BYTES
 from distlog.core.storage.storage import Storage
 
-# The parts of a bundle in one job are neighbors, so few requests read them all.
-
-#: Log bytes of a job by default: its bundle is a single PUT of 16 MiB.
+#: Log bytes of a job by default: its bundle is a single PUT of 16 MiB. Its parts of a bundle are neighbors, so few
+#: requests read them.
 JOB_BYTES = 15 << 20
-#: Segments of a job of JOB_BYTES: each needs half a kilobyte of memory.
+#: The most segments of a job of JOB_BYTES: each needs half a kilobyte of memory.
 JOB_SEGMENTS = 20_000
-#: A job of eight times this size uploads large objects in parts of this size, and holds three.
-MOST_UPLOAD_BYTES = 32 << 20
+#: A job of at least eight times this size uploads large objects in parts of this size, and holds three parts.
+LARGE_UPLOAD_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class MergeJob:
-    """Groups of different partitions, in their order: group i is the next `counts[i]` of the `inputs`."""
+    """Groups of different partitions: group i is the next `counts[i]` of the segments `inputs`."""
 
     inputs: SegmentTable
     counts: Longs
@@ -117,7 +116,7 @@ class MergeJob:
 
 
 def jobs(groups: Iterable[SegmentGroup], job_bytes: int = JOB_BYTES) -> list[MergeJob]:
-    """Pack `groups` into jobs of `job_bytes` or of one larger group; a partition's groups go to different jobs."""
+    """Pack `groups` into jobs of `job_bytes` or of one larger group; a job has one group of a partition."""
     counts, ranked = dict[int, int](), list[tuple[int, int, SegmentGroup]]()
     for group in groups:
         partition = group.partition
@@ -127,18 +126,18 @@ def jobs(groups: Iterable[SegmentGroup], job_bytes: int = JOB_BYTES) -> list[Mer
 
 
 def _packed(ranked: Iterable[tuple[int, int, SegmentGroup]], job_bytes: int) -> Iterator[list[SegmentGroup]]:
-    most_segments = JOB_SEGMENTS * max(1, job_bytes // JOB_BYTES)
-    open_job, rank, size, segments = list[SegmentGroup](), 0, 0, 0
-    for number, _, group in ranked:
+    max_segments = JOB_SEGMENTS * max(1, job_bytes // JOB_BYTES)
+    open_job, open_rank, size, segments = list[SegmentGroup](), 0, 0, 0
+    for rank, _, group in ranked:
         log_bytes, count = group.log_bytes, len(group.segments)
         if log_bytes > job_bytes:
             yield [group]
             continue
         size, segments = size + log_bytes, segments + count
-        if open_job and (number != rank or size > job_bytes or segments > most_segments):
+        if open_job and (rank != open_rank or size > job_bytes or segments > max_segments):
             yield open_job
             open_job, size, segments = [], log_bytes, count
-        rank = number
+        open_rank = rank
         open_job.append(group)
     if open_job:
         yield open_job
@@ -146,12 +145,12 @@ def _packed(ranked: Iterable[tuple[int, int, SegmentGroup]], job_bytes: int) -> 
 
 def upload_bytes(job_bytes: int) -> int | None:
     """The part size of a job's uploads; None for the usual size."""
-    return MOST_UPLOAD_BYTES if job_bytes >= 8 * MOST_UPLOAD_BYTES else None
+    return LARGE_UPLOAD_BYTES if job_bytes >= 8 * LARGE_UPLOAD_BYTES else None
 
 
 @dataclass(frozen=True, slots=True)
 class MergedJob:
-    """The segments that replace the groups of a job, `counts[i]` for group i; none for a group that `failed`."""
+    """The segments that replace the groups of a job, `counts[i]` for group i, or 0 if the group `failed`."""
 
     segments: SegmentTable
     counts: Longs
@@ -167,31 +166,31 @@ class MergedJob:
 def do_job(
     handle: TopicHandle, job: MergeJob, *, config: TopicConfig, read_version: int, job_bytes: int = JOB_BYTES
 ) -> MergedJob:
-    """Merge the groups of a job, in memory of twice their bytes, or a few chunks for a group above `job_bytes`.
+    """Merge the groups of a job, in memory of twice their bytes, or of a few chunks for a group above `job_bytes`.
 
-    If a file is wrong, the job is split, down to single groups with precise errors.
+    If a file is damaged, the job is split into smaller ones, at last into single groups with precise errors.
     """
     part_bytes, count, parts = upload_bytes(job_bytes), len(job.counts), 2
     if job.log_bytes <= job_bytes:
         try:
-            # the logs that were read are freed before their batches are written
+            # without a reference to `checked`, the logs that were read are freed before the batches are written
             checked = _checked(job, read_logs(handle.storage, handle.name, job.inputs))
             batches = _joined(checked, BatchJoin.of(config))
             del checked
         except StorageError:
-            # a file is too short, or the storage does not answer: don't wait for that in each half
+            # a file is too short, or the storage does not respond: read each group alone, without halves in between
             parts = count
         except (*FILE_ERRORS, FileNotFoundError, _UnsoundError):
             pass
         else:
             with suppress(*FILE_ERRORS, UnfitBatchError):
-                segments = _Writing(handle, job, batches, config, read_version, part_bytes).merged()
+                segments = _SegmentWrites(handle, job, batches, config, read_version, part_bytes).write()
                 return MergedJob(SegmentTable(segments), np.ones(count, np.int64))
     if count == 1:
         return _streamed(handle, job, config, read_version, part_bytes)
     cuts = np.linspace(0, count, parts + 1).astype(int).tolist()
-    again = partial(do_job, handle, config=config, read_version=read_version, job_bytes=job_bytes)
-    return MergedJob.joined([again(job.part(start, end)) for start, end in pairwise(cuts)])
+    do_part = partial(do_job, handle, config=config, read_version=read_version, job_bytes=job_bytes)
+    return MergedJob.joined([do_part(job.part(start, end)) for start, end in pairwise(cuts)])
 
 
 def _streamed(
@@ -210,7 +209,7 @@ def _streamed(
         )
         outputs = rewritten.outputs
         if len(outputs) > 1:
-            outputs = tuple(_cut(handle.reader, group, output) for output in outputs)
+            outputs = tuple(_with_own_fields(handle.reader, group, output) for output in outputs)
     except FILE_ERRORS as error:
         failure = RewriteFailure(group.partition, str(error), (group.base_offset, group.next_offset))
         return MergedJob(SegmentTable.of([]), np.zeros(1, np.int64), (failure,))
@@ -224,62 +223,67 @@ def _aborted_in(reader: SegmentReader, segments: SegmentTable) -> list[AbortedTr
     ]
 
 
-def _cut(reader: SegmentReader, group: SegmentGroup, output: SegmentInfo) -> SegmentInfo:
-    """Return one output of a split group with the metadata of its own offsets."""
+def _with_own_fields(reader: SegmentReader, group: SegmentGroup, output: SegmentInfo) -> SegmentInfo:
+    """Return one of several outputs of a group with the fields of its own offsets."""
     if output.next_offset < group.next_offset:
-        # only the end of a group is an end of its inputs
+        # the inputs tell the first unstable offset at the end of the group only
         output = dataclasses.replace(output, first_unstable_offset=NOT_LOOKED)
-    return dataclasses.replace(output, offset_of_max_timestamp=_newest_of(reader, group.segments, output))
+    return dataclasses.replace(output, offset_of_max_timestamp=_offset_of_max(reader, group.segments, output))
 
 
-def _newest_of(reader: SegmentReader, inputs: SegmentTable, output: SegmentInfo) -> int:
+def _offset_of_max(reader: SegmentReader, inputs: SegmentTable, output: SegmentInfo) -> int:
     """Find the offset of the first record with the largest timestamp of `output`; -1 without one."""
     if output.max_timestamp < 0:
         return -1
     overlaps = (inputs.base_offsets < output.next_offset) & (inputs.next_offsets > output.base_offset)
     for row in np.flatnonzero(overlaps & (inputs.max_timestamps >= output.max_timestamp)).tolist():
         segment: SegmentInfo = inputs[row]
-        newest, timestamp = segment.offset_of_max_timestamp, segment.max_timestamp
-        if newest < output.base_offset or timestamp != output.max_timestamp:
+        offset, timestamp = segment.offset_of_max_timestamp, segment.max_timestamp
+        if offset < output.base_offset or timestamp != output.max_timestamp:
             start = max(segment.base_offset, output.base_offset)
-            newest, _ = first_in(reader, segment, output.max_timestamp, start) or (-1, -1)
-        if output.base_offset <= newest < output.next_offset:
-            return newest
+            offset, _ = first_in(reader, segment, output.max_timestamp, start) or (-1, -1)
+        if output.base_offset <= offset < output.next_offset:
+            return offset
     return -1
 
 
 def read_logs(storage: Storage, topic: str, segments: SegmentTable) -> Bytes:
     """Read the logs of `segments`, back to back in their order."""
-    begins, sizes = np.maximum(segments.array("log_position"), 0), segments.log_bytes
+    positions, sizes = np.maximum(segments.array("log_position"), 0), segments.log_bytes
     names, objects = _objects(topic, segments)
-    # an empty part goes before the one that begins where it is
-    order = np.lexsort((sizes, begins, objects))
-    starts, ends, owners = begins[order], (begins + sizes)[order], objects[order]
+    # parts by object and position; an empty part is at the position of the next part, and precedes it
+    order = np.lexsort((sizes, positions, objects))
+    starts, ends, owners = positions[order], (positions + sizes)[order], objects[order]
     overlap = np.flatnonzero((owners[1:] == owners[:-1]) & (starts[1:] < ends[:-1]))
     if len(overlap):
-        raise CorruptRecordError("parts of a bundle overlap", file=names[owners[overlap[0]]])
-    apart = np.append(True, (owners[1:] != owners[:-1]) | (starts[1:] - ends[:-1] > MAX_GAP_BYTES))
-    firsts = np.flatnonzero(apart)
-    # parts of a bundle do not overlap, so the last part of a run ends it
+        raise CorruptRecordError(
+            "parts of a bundle overlap: verify, then restore it from a copy", file=names[owners[overlap[0]]]
+        )
+    # parts with small gaps between them make a run, which is read as a whole
+    begins_run = np.append(True, (owners[1:] != owners[:-1]) | (starts[1:] - ends[:-1] > MAX_GAP_BYTES))
+    firsts = np.flatnonzero(begins_run)
     run_starts, run_ends = starts[firsts], ends[np.append(firsts[1:], len(starts)) - 1]
     ranges = [
-        (names[owner], begin, min(begin + MAX_MERGED_BYTES, end))
+        (names[owner], position, min(position + MAX_MERGED_BYTES, end))
         for owner, start, end in zip(owners[firsts].tolist(), run_starts.tolist(), run_ends.tolist(), strict=True)
-        for begin in range(start, end, MAX_MERGED_BYTES)
+        for position in range(start, end, MAX_MERGED_BYTES)
     ]
     data = byte_array(storage.read_joined(ranges))
-    if len(data) != int((run_ends - run_starts).sum()):
-        raise CorruptRecordError("a file is shorter than its segments", file=names[owners[0]])
-    run_positions = np.cumsum(run_ends - run_starts) - (run_ends - run_starts)
+    run_sizes = run_ends - run_starts
+    if len(data) != int(run_sizes.sum()):
+        raise CorruptRecordError(
+            "a file is shorter than its segments: verify, then restore it from a copy", file=names[owners[0]]
+        )
+    run_positions = np.cumsum(run_sizes) - run_sizes
     sources = np.empty(len(order), np.int64)
-    sources[order] = starts + (run_positions - run_starts)[np.cumsum(apart) - 1]
+    sources[order] = starts + (run_positions - run_starts)[np.cumsum(begins_run) - 1]
     logs = new_array(int(sizes.sum()), np.uint8)
     copy_slices(logs, np.cumsum(sizes) - sizes, data, sources, np.ascontiguousarray(sizes))
     return logs
 
 
 def _objects(topic: str, segments: SegmentTable) -> tuple[list[str], Longs]:
-    """Return the names of the objects that hold the logs, and the number of each segment's object."""
+    """Return the names of the objects that hold the logs, and for each segment the number of its object."""
     coded = segments.columns()["stem"].dictionary_encode()
     stems, codes = coded.dictionary.to_pylist(), numbers_of(coded.indices).astype(np.int64)
     names, own_files = [paths.bundle_file(stem) for stem in stems], np.flatnonzero(segments.array("log_position") < 0)
@@ -293,18 +297,21 @@ def _objects(topic: str, segments: SegmentTable) -> tuple[list[str], Longs]:
 
 
 class _UnsoundError(Exception):
-    """A segment of a job is damaged; single groups show which."""
+    """A segment of a job is damaged; which one shows when single groups are merged."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Batches:
-    """Batches of many groups, back to back in `data`: the next `counts[i]` are group i's."""
+    """BATCH rows of many groups, back to back in `data`: the next `counts[i]` are of group i.
+
+    No record of a batch is older than its `min_timestamps`.
+    """
 
     data: Bytes
     rows: np.ndarray
     counts: Longs
     base_offsets: Longs
-    oldest: Longs
+    min_timestamps: Longs
 
 
 def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
@@ -315,8 +322,8 @@ def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
     rows = record_batch.read_headers(data)
     owner = np.searchsorted(ends, rows["position"], side="right")
     batch_ends = np.append(0, rows["position"] + rows["size"])
-    at_ends = batch_ends[np.searchsorted(batch_ends[:-1], ends).clip(max=len(rows))] == ends
-    if not len(rows) or len(data) != ends[-1] or not at_ends.all() or batch_ends[-1] != ends[-1]:
+    ends_with_batch = batch_ends[np.searchsorted(batch_ends[:-1], ends).clip(max=len(rows))] == ends
+    if not len(rows) or len(data) != ends[-1] or not ends_with_batch.all() or batch_ends[-1] != ends[-1]:
         raise _UnsoundError
     shifts = segments.base_offsets - segments.array("stored_base_offset")
     _check_positions(segments, rows, owner, shifts)
@@ -328,9 +335,9 @@ def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
     if (times >= 0).any():
         data = data.copy()
         record_batch.set_append_times(rows, times)
-        timed = rows[times >= 0]
-        record_batch.write_append_times(data, timed)
-        rows[times >= 0] = timed
+        changed_rows = rows[times >= 0]
+        record_batch.write_append_times(data, changed_rows)
+        rows[times >= 0] = changed_rows
     groups = np.repeat(np.arange(len(job.counts)), job.counts)[owner]
     counts = np.bincount(groups, minlength=len(job.counts))
     if not counts.all():
@@ -361,11 +368,11 @@ def _check_positions(segments: SegmentTable, rows: np.ndarray, owner: Longs, shi
 def _joined(checked: tuple[BatchSelection, _Batches], join_batches: BatchJoin) -> _Batches:
     """Join small batches within each group."""
     source, batches = checked
-    begins, firsts = np.zeros(len(batches.rows), bool), np.cumsum(batches.counts) - batches.counts
-    begins[firsts] = True
-    parts = list(join_batches.joined(source, batches.base_offsets, batches.oldest, begins))
-    stays = np.concatenate([rows for _, rows in parts])
-    counts = np.diff(np.searchsorted(stays, np.append(firsts, len(batches.rows))))
+    begins_group, firsts = np.zeros(len(batches.rows), bool), np.cumsum(batches.counts) - batches.counts
+    begins_group[firsts] = True
+    parts = list(join_batches.joined(source, batches.base_offsets, batches.min_timestamps, begins_group))
+    input_rows = np.concatenate([rows for _, rows in parts])
+    counts = np.diff(np.searchsorted(input_rows, np.append(firsts, len(batches.rows))))
     if len(parts) == 1:
         filtered = parts[0][0]
         return _Batches(filtered.data, filtered.batches, counts, filtered.base_offsets, filtered.min_timestamps)
@@ -379,8 +386,8 @@ def _joined(checked: tuple[BatchSelection, _Batches], join_batches: BatchJoin) -
 
 
 @dataclass(frozen=True, slots=True)
-class _Writing:
-    """Writes merged batches; a segment is stored from offset 0 on, and begins at the first offset of its group."""
+class _SegmentWrites:
+    """Writes the merged batches of each group as a segment, with offsets from 0 on in its file."""
 
     handle: TopicHandle
     job: MergeJob
@@ -389,55 +396,57 @@ class _Writing:
     read_version: int
     part_bytes: int | None
 
-    def merged(self) -> pa.RecordBatch:
-        """Write a segment for each group, durably. Raises StorageError, UnfitBatchError."""
+    def write(self) -> pa.RecordBatch:
+        """Write a durable segment for each group; returns their rows. Raises StorageError, UnfitBatchError."""
         sizes = np.add.reduceat(self.batches.rows["size"], np.cumsum(self.batches.counts) - self.batches.counts)
-        return join([self._written(start, end) for start, end in self._cuts(sizes)])
+        return join([self._write_groups(start, end) for start, end in self._ranges(sizes)])
 
-    def _cuts(self, sizes: Longs) -> Iterator[tuple[int, int]]:
+    def _ranges(self, sizes: Longs) -> Iterator[tuple[int, int]]:
         """Yield ranges of groups: each large group alone, and small groups that make one bundle."""
-        start = held = 0
+        start = bundle_bytes = 0
         for number, size in enumerate(sizes.tolist()):
-            if size > LARGEST_PART or held + size > LARGEST_BUNDLE:
+            if size > LARGEST_PART or bundle_bytes + size > LARGEST_BUNDLE:
                 if start < number:
                     yield start, number
-                start, held = number, 0
+                start, bundle_bytes = number, 0
             if size > LARGEST_PART:
                 yield number, number + 1
                 start = number + 1
                 continue
-            held += size
+            bundle_bytes += size
         if start < len(sizes):
             yield start, len(sizes)
 
-    def _written(self, start: int, end: int) -> pa.RecordBatch:
+    def _write_groups(self, start: int, end: int) -> pa.RecordBatch:
         ends = np.cumsum(self.batches.counts)
         first, last = int(ends[start] - self.batches.counts[start]), int(ends[end - 1])
         rows, counts = self.batches.rows[first:last].copy(), self.batches.counts[start:end]
-        low = int(rows["position"][0])
-        data = self.batches.data[low : int(rows["position"][-1] + rows["size"][-1])]
-        rows["position"] -= low
+        data_start = int(rows["position"][0])
+        data = self.batches.data[data_start : int(rows["position"][-1] + rows["size"][-1])]
+        rows["position"] -= data_start
         bases = self.job.inputs.base_offsets[self.job.firsts[start:end]]
-        moved = self.batches.base_offsets[first:last] - np.repeat(bases, counts)
-        record_batch.write_base_offsets(data, rows["position"], record_batch.header_offsets(rows, moved))
-        rows["base_offset"] = moved
-        oldest = np.ascontiguousarray(self.batches.oldest[first:last])
+        stored_offsets = self.batches.base_offsets[first:last] - np.repeat(bases, counts)
+        record_batch.write_base_offsets(data, rows["position"], record_batch.header_offsets(rows, stored_offsets))
+        rows["base_offset"] = stored_offsets
+        min_timestamps = np.ascontiguousarray(self.batches.min_timestamps[first:last])
         config = self.config
-        folded = fold_all(data, rows, counts, oldest, config.index_interval_bytes, key_index=config.key_index_enable)
-        largest = max(int(folded.fields[name].max()) for name in ("offset_index_bytes", "time_index_bytes"))
-        if largest > config.segment_index_bytes:
+        folded = fold_all(
+            data, rows, counts, min_timestamps, config.index_interval_bytes, key_index=config.key_index_enable
+        )
+        index_bytes = max(int(folded.fields[name].max()) for name in ("offset_index_bytes", "time_index_bytes"))
+        if index_bytes > config.segment_index_bytes:
             raise UnfitBatchError("a group has more index entries than one segment takes", start)
         stem = paths.new_stem(self.read_version, self.handle.new_id())
-        positions = self._stored(stem, data, folded, start)
+        positions = self._write_files(stem, data, folded, start)
         fields = {
             **folded.fields,
             **positions,
-            **self._described(start, end, folded.fields["max_timestamp"]),
-            **self._aborted(stem, start, end),
+            **self._input_fields(start, end, folded.fields["max_timestamp"]),
+            **self._write_aborted(stem, start, end),
         }
         return of_numbers(fields, stem, folded.compression)
 
-    def _stored(self, stem: str, data: Bytes, folded: FoldedSegments, group: int) -> dict[str, Longs]:
+    def _write_files(self, stem: str, data: Bytes, folded: FoldedSegments, group: int) -> dict[str, Longs]:
         """Write a bundle, or the files of a large segment; returns the positions of its parts."""
         storage, fields = self.handle.storage, folded.fields
         sizes = [fields[INDEX_FIELDS[suffix].size] for suffix in folded.indexes]
@@ -452,29 +461,31 @@ class _Writing:
         names = ("log_position", "offset_index_position", "time_index_position", "key_index_position")
         return dict(zip(names, positions, strict=True))
 
-    def _described(self, start: int, end: int, newest_ms: Longs) -> dict[str, npt.NDArray[np.int64]]:
+    def _input_fields(self, start: int, end: int, max_timestamps: Longs) -> dict[str, npt.NDArray[np.int64]]:
         """Return the fields of the segments of groups [start, end) that come from the inputs, not from batches.
 
-        `newest_ms` is the largest timestamp in the batches of each group: an input may not count its end markers.
+        `max_timestamps` are of the batches of each group. An input's metadata may leave out the time of its end
+        markers.
         """
         inputs, ends = self.job.inputs, np.cumsum(self.job.counts)
         firsts, lasts = self.job.firsts[start:end], ends[start:end] - 1
-        newest = inputs.max_timestamps
-        largest = np.repeat(np.maximum.reduceat(newest, self.job.firsts), self.job.counts)
-        rows = np.flatnonzero(newest == largest)
+        group_max = np.repeat(np.maximum.reduceat(inputs.max_timestamps, self.job.firsts), self.job.counts)
+        rows = np.flatnonzero(inputs.max_timestamps == group_max)
         # the first segment of each group that has the largest time
         newest_rows = rows[np.searchsorted(rows, firsts)]
-        had = np.flatnonzero(inputs.array("has_transactions"))
-        last_had = np.append(-1, had)[np.searchsorted(had, ends[start:end])]
-        unstable = inputs.array("first_unstable_offset")[last_had]
-        has_transactions = last_had >= firsts
+        has_group_max = inputs.max_timestamps[newest_rows] == max_timestamps
+        transactional_rows = np.flatnonzero(inputs.array("has_transactions"))
+        # the last segment with transactions before the end of each group
+        last_transactional = np.append(-1, transactional_rows)[np.searchsorted(transactional_rows, ends[start:end])]
+        unstable = inputs.array("first_unstable_offset")[last_transactional]
+        has_transactions = last_transactional >= firsts
         return {
             "partition": inputs.array("partition")[firsts],
             "base_offset": inputs.base_offsets[firsts],
             "stored_base_offset": np.zeros(end - start, np.int64),
             "next_offset": inputs.next_offsets[lasts],
             "offset_of_max_timestamp": np.where(
-                newest[newest_rows] == newest_ms, inputs.array("offset_of_max_timestamp")[newest_rows], -1
+                has_group_max, inputs.array("offset_of_max_timestamp")[newest_rows], -1
             ),
             "created_ms": inputs.array("created_ms")[lasts],
             "compacted": self.job.has_any("compacted")[start:end],
@@ -482,7 +493,7 @@ class _Writing:
             "first_unstable_offset": np.where(has_transactions, unstable, NO_OFFSET),
         }
 
-    def _aborted(self, stem: str, start: int, end: int) -> dict[str, Longs]:
+    def _write_aborted(self, stem: str, start: int, end: int) -> dict[str, Longs]:
         """Write the transaction indexes of groups [start, end) as files; returns their sizes and checksums."""
         handle, sizes, checksums = self.handle, *np.zeros((2, end - start), np.int64)
         has_transactions = self.job.has_any("has_transactions")[start:end]
@@ -499,8 +510,8 @@ class _Writing:
 # headers, and batches their codec. Only batches of plain records are joined: no transactions, producer ids, control
 # batches, delete horizons, or LogAppendTime, of which a batch has one.
 
-#: A batch is small if its records are at most this fraction of `batch.bytes`, so no record is often rewritten.
-_SMALL_PART = 2
+#: A batch is small if its records have at most one half of `batch.bytes`, so that no record is rewritten often.
+_SMALL_DIVISOR = 2
 #: The assumed expansion of compressed records.
 _EXPANSION = 4
 
@@ -510,7 +521,7 @@ class BatchJoin:
     """The filter that keeps all records, and joins batches to about `usual_bytes` of uncompressed records."""
 
     usual_bytes: int
-    largest: int
+    max_bytes: int
     levels: Mapping[int, int | None]
     aborted: Sequence[AbortedTransaction] = ()
     keeps_all: ClassVar[bool] = True
@@ -521,9 +532,9 @@ class BatchJoin:
         levels = {codec: compression_level(config, name) for codec, name in enumerate(CODEC_NAMES)}
         return cls(usual_batch(config), largest_batch(config), levels, aborted)
 
-    def described(self, output: SegmentInfo, inputs: SegmentTable) -> SegmentInfo:
+    def with_input_fields(self, output: SegmentInfo, inputs: SegmentTable) -> SegmentInfo:
         transactional, newest = transactional_of(inputs), int(np.argmax(inputs.max_timestamps))
-        # an input may not count its end markers
+        # the output has another time if an input's metadata leaves out its end markers
         is_of_input = inputs.max_timestamps[newest] == output.max_timestamp
         return dataclasses.replace(
             output,
@@ -537,59 +548,60 @@ class BatchJoin:
         """All batches of a checked chunk, small ones joined, in parts if they are compressed."""
         segments = [part.slice.segment for part in chunk.ranges]
         shifts = np.full(len(chunk.batches), chunk.per_batch(segment.shift for segment in segments))
-        oldest = np.full(len(shifts), chunk.per_batch(segment.min_timestamp for segment in segments))
-        for filtered, _ in self.joined(chunk.selection(), chunk.batches["base_offset"] + shifts, oldest):
+        min_timestamps = np.full(len(shifts), chunk.per_batch(segment.min_timestamp for segment in segments))
+        for filtered, _ in self.joined(chunk.selection(), chunk.batches["base_offset"] + shifts, min_timestamps):
             yield filtered
 
     def joined(
-        self, source: BatchSelection, base_offsets: Longs, oldest: Longs, begins: Flags | None = None
+        self, source: BatchSelection, base_offsets: Longs, min_timestamps: Longs, begins_group: Flags | None = None
     ) -> Iterator[tuple[FilteredBatches, Longs]]:
-        """All batches of `source`, joined, in parts, with the number of the first input batch of each.
+        """All batches of `source`, small ones joined, in parts; with the row in `source` at which each batch begins.
 
-        They are at `base_offsets`, with no record older than `oldest`. A batch that `begins` a group is not joined to
-        earlier batches.
+        The batches of `source` are at `base_offsets`, with no record older than `min_timestamps`. A batch that begins
+        a group is not joined to earlier batches.
         """
         batches, start = source.batches, 0
         joins = self._joins(batches, base_offsets)
-        if begins is not None:
-            joins &= ~begins
+        if begins_group is not None:
+            joins &= ~begins_group
         rows = np.flatnonzero(joins | np.append(joins[1:], False))
         while start < len(batches):
             scanned = scan_records(source, rows, ()) if len(rows) else None
             scanned_rows, rows = np.split(rows, [len(scanned.sections) if scanned else 0])
             end = int(rows[0]) if len(rows) else len(batches)
-            part = _Adjacent(batches[start:end], base_offsets[start:end], oldest[start:end])
+            part = _Part(batches[start:end], base_offsets[start:end], min_timestamps[start:end])
             runs = self._runs(part, scanned_rows - start, joins[scanned_rows], scanned) if scanned else None
-            filtered, stays = part.written(source.data, runs)
-            yield filtered, start + stays
+            filtered, rows_in_part = part.lay_out(source.data, runs)
+            yield filtered, start + rows_in_part
             start = end
 
     def _joins(self, batches: np.ndarray, base_offsets: Longs) -> Flags:
+        """Whether each batch can be joined to the batch before it."""
         compressed = batches["attributes"] & CODEC_MASK != 0
-        room = np.where(compressed, self.usual_bytes // _EXPANSION, self.usual_bytes) // _SMALL_PART
-        plain = (batches["magic"] == 2) & (batches["attributes"] & ~CODEC_MASK == 0) & (batches["producer_id"] < 0)
+        small_bytes = np.where(compressed, self.usual_bytes // _EXPANSION, self.usual_bytes) // _SMALL_DIVISOR
+        is_plain = (batches["magic"] == 2) & (batches["attributes"] & ~CODEC_MASK == 0) & (batches["producer_id"] < 0)
         ends = base_offsets + batches["last_offset_delta"] + 1
-        plain &= (batches["record_count"] > 0) & (base_offsets + batches["record_count"] == ends)
-        small = plain & (batches["size"] - HEADER_SIZE <= room)
+        is_plain &= (batches["record_count"] > 0) & (base_offsets + batches["record_count"] == ends)
+        is_small = is_plain & (batches["size"] - HEADER_SIZE <= small_bytes)
         joins = np.zeros(len(batches), bool)
-        joins[1:] = small[1:] & small[:-1] & (base_offsets[1:] == ends[:-1])
+        joins[1:] = is_small[1:] & is_small[:-1] & (base_offsets[1:] == ends[:-1])
         for name in ("attributes", "leader_epoch"):
             joins[1:] &= batches[name][1:] == batches[name][:-1]
         return joins
 
-    def _runs(self, part: _Adjacent, rows: Longs, joins: Flags, scanned: ScannedRecords) -> _Runs | None:
+    def _runs(self, part: _Part, rows: Longs, joins: Flags, scanned: ScannedRecords) -> _Runs | None:
         """Return the runs of the batches `rows` of the part that become one batch each; None without any."""
         sizes = scanned.sections["end"] - scanned.sections["start"]
         firsts = np.empty(len(rows), np.int64)
         firsts = firsts[: cut_runs(joins, sizes, self.usual_bytes, firsts)]
         counts = np.diff(firsts, append=len(rows))
-        several = counts > 1
-        if not several.any():
+        is_joined = counts > 1
+        if not is_joined.any():
             return None
-        runs = _Runs.of(part, rows, firsts, counts, several, scanned, self.levels)
-        # times that are far apart may need more bytes than the headers did: these batches do not change
-        old_sizes = np.add.reduceat(part.batches["size"][rows], firsts)[several]
-        return runs.only(HEADER_SIZE + runs.records.sizes <= np.minimum(old_sizes, self.largest))
+        runs = _Runs.of(part, rows, firsts, counts, is_joined, scanned, self.levels)
+        # a run stays as it is if the joined batch is larger, as for times that are far apart
+        old_sizes = np.add.reduceat(part.batches["size"][rows], firsts)[is_joined]
+        return runs.only(HEADER_SIZE + runs.records.sizes <= np.minimum(old_sizes, self.max_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -605,38 +617,38 @@ class _Runs:
     @classmethod
     def of(
         cls,
-        part: _Adjacent,
+        part: _Part,
         rows: Longs,
         firsts: Longs,
         counts: Longs,
-        several: Flags,
+        is_joined: Flags,
         scanned: ScannedRecords,
         levels: Mapping[int, int | None],
     ) -> _Runs:
-        """The runs with `several` batches; `firsts` and `counts` are of all runs, in the scanned `rows`."""
-        records = np.cumsum(scanned.sections["emitted"]) - scanned.sections["emitted"]
-        begins, ends = records[firsts], np.append(records[firsts[1:]], scanned.count)
+        """The runs that are to be joined; `firsts` and `counts` are of all runs, in the scanned `rows`."""
+        first_records = np.cumsum(scanned.sections["emitted"]) - scanned.sections["emitted"]
+        starts, ends = first_records[firsts], np.append(first_records[firsts[1:]], scanned.count)
         headers = part.batches[rows[firsts]]
-        headers["record_count"] = ends - begins
-        headers["last_offset_delta"] = ends - begins - 1
-        headers["base_timestamp"] = scanned.timestamps[begins]
-        headers["max_timestamp"] = np.maximum.reduceat(scanned.timestamps, begins)
-        oldest = np.minimum.reduceat(scanned.timestamps, begins)
-        joined = np.repeat(several, counts)
-        written, stops = scanned.rewritten(
-            scanned.sections[joined],
-            records[joined],
-            np.repeat(part.base_offsets[rows[firsts]], counts)[joined],
-            np.repeat(headers["base_timestamp"], counts)[joined],
+        headers["record_count"] = ends - starts
+        headers["last_offset_delta"] = ends - starts - 1
+        headers["base_timestamp"] = scanned.timestamps[starts]
+        headers["max_timestamp"] = np.maximum.reduceat(scanned.timestamps, starts)
+        min_timestamps = np.minimum.reduceat(scanned.timestamps, starts)
+        is_rewritten = np.repeat(is_joined, counts)
+        data, section_ends = scanned.rewrite(
+            scanned.sections[is_rewritten],
+            first_records[is_rewritten],
+            np.repeat(part.base_offsets[rows[firsts]], counts)[is_rewritten],
+            np.repeat(headers["base_timestamp"], counts)[is_rewritten],
             np.ones(scanned.count, bool),
         )
-        stops = stops[np.cumsum(counts[several]) - 1]
-        starts = np.append(0, stops[:-1])
-        compressed = RecordBytes(written, starts, stops - starts).compressed(headers[several], levels)
-        return cls(rows[firsts[several]], counts[several], headers[several], compressed, oldest[several])
+        run_ends = section_ends[np.cumsum(counts[is_joined]) - 1]
+        run_starts = np.append(0, run_ends[:-1])
+        records = RecordBytes(data, run_starts, run_ends - run_starts).compressed(headers[is_joined], levels)
+        return cls(rows[firsts[is_joined]], counts[is_joined], headers[is_joined], records, min_timestamps[is_joined])
 
     def only(self, is_chosen: Flags) -> _Runs:
-        records = self.records.of_rows(is_chosen)
+        records = self.records.only(is_chosen)
         return _Runs(
             self.firsts[is_chosen],
             self.counts[is_chosen],
@@ -647,25 +659,28 @@ class _Runs:
 
 
 @dataclass(frozen=True, slots=True)
-class _Adjacent:
+class _Part:
+    """Adjacent batches of a selection."""
+
     batches: np.ndarray
     base_offsets: Longs
     min_timestamps: Longs
 
-    def written(self, source: Bytes, runs: _Runs | None) -> tuple[FilteredBatches, Longs]:
-        """The bytes of the batches: those in `runs` joined, and all others copied from `source`."""
-        headers, oldest, records = self.batches.copy(), self.min_timestamps.copy(), RecordBytes()
-        is_copied, first = np.ones(len(headers), bool), np.zeros(len(headers), bool)
+    def lay_out(self, source: Bytes, runs: _Runs | None) -> tuple[FilteredBatches, Longs]:
+        """Join the batches of `runs`, and copy all others from `source`; returns the row of each batch, too."""
+        headers, min_timestamps, records = self.batches.copy(), self.min_timestamps.copy(), RecordBytes()
+        is_copied, begins_run = np.ones(len(headers), bool), np.zeros(len(headers), bool)
         if runs is not None:
-            inner = np.arange(runs.counts.sum()) - np.repeat(np.cumsum(runs.counts) - runs.counts, runs.counts)
-            is_copied[np.repeat(runs.firsts, runs.counts) + inner] = False
-            first[runs.firsts] = True
-            headers[runs.firsts], oldest[runs.firsts], records = runs.headers, runs.min_timestamps, runs.records
-        stays = np.flatnonzero(is_copied | first)
-        data, batches = lay_out(source, headers, is_copied, np.zeros(len(headers), bool), first, records)
-        base_offsets = self.base_offsets[stays]
-        # the segment's metadata has the offset of its largest timestamp, so each batch needs none
-        return FilteredBatches(data, batches, base_offsets, base_offsets, oldest[stays]), stays
+            row_in_run = np.arange(runs.counts.sum()) - np.repeat(np.cumsum(runs.counts) - runs.counts, runs.counts)
+            is_copied[np.repeat(runs.firsts, runs.counts) + row_in_run] = False
+            begins_run[runs.firsts] = True
+            headers[runs.firsts], min_timestamps[runs.firsts] = runs.headers, runs.min_timestamps
+            records = runs.records
+        rows = np.flatnonzero(is_copied | begins_run)
+        data, batches = lay_out(source, headers, is_copied, np.zeros(len(headers), bool), begins_run, records)
+        base_offsets = self.base_offsets[rows]
+        # any offsets serve for `offsets_of_max_timestamp`: the segment takes its one from the metadata of inputs
+        return FilteredBatches(data, batches, base_offsets, base_offsets, min_timestamps[rows]), rows
 
 
 def transactional_of(segments: SegmentTable) -> list[SegmentInfo]:

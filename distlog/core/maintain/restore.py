@@ -47,7 +47,7 @@ def restore(
     """Restore the segments that were live at `version`, unless `dry_run`; returns the plans, and the new state.
 
     Raises OffsetOutOfRangeError, TopicNotFoundError if the version is of a dropped topic, and CommitConflictError if
-    one partition gets more than MOST_SEGMENTS.
+    one partition gets more than MAX_SEGMENTS.
     """
     snapshot = handle.log.refresh(snapshot)
     if not snapshot.log_floor <= version <= snapshot.version:
@@ -129,7 +129,7 @@ class RemovedSegments:
 #: Files whose sizes are requested at the same time.
 _LOOKUPS = 32
 #: Segments that one commit adds and removes.
-MOST_SEGMENTS = MOST_ROWS
+MAX_SEGMENTS = MOST_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,13 +237,13 @@ class _Candidates:
 def _in_one_commit(plans: Sequence[PartitionRestore]) -> Sequence[PartitionRestore]:
     sizes = [len(plan.segments) + len(plan.replaced) + 2 * len(plan.gap_neighbors) for plan in plans]
     for plan, size in zip(plans, sizes, strict=True):
-        if size > MOST_SEGMENTS:
+        if size > MAX_SEGMENTS:
             raise CommitConflictError(
-                f"a commit takes {MOST_SEGMENTS} segments: restore a later version first, with fewer segments",
+                f"a commit takes {MAX_SEGMENTS} segments: restore a later version first, with fewer segments",
                 partition=plan.partition,
                 segments=size,
             )
-    return plans[: bisect_right(list(accumulate(sizes)), MOST_SEGMENTS)]
+    return plans[: bisect_right(list(accumulate(sizes)), MAX_SEGMENTS)]
 
 
 def plan_restore(

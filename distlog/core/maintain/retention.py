@@ -30,19 +30,19 @@ from distlog.core.times import NO_TIMESTAMP, iso
 def retention(
     handle: TopicHandle, snapshot: Snapshot, *, dry_run: bool = False
 ) -> tuple[list[PartitionRetention], Snapshot]:
-    """Remove up to MOST_SEGMENTS expired segments in one commit, unless `dry_run`; returns plans and the new state.
+    """Remove up to MAX_SEGMENTS expired segments in one commit, unless `dry_run`; returns plans and the new state.
 
     Raises CommitConflictError if the topic was dropped, StorageError if the lock of an expired active segment is not
     free in time, and CommitStateUnknownError.
     """
     snapshot, now_ms = handle.log.refresh(snapshot), handle.trusted_ms()
     if dry_run:
-        return plan_retention(with_tails(handle, snapshot), now_ms, most_segments=MOST_SEGMENTS), snapshot
+        return plan_retention(with_tails(handle, snapshot), now_ms, most_segments=MAX_SEGMENTS), snapshot
     snapshot, producers = _seal_expired(handle, snapshot, now_ms), ProducerSnapshots(handle)
     with CommitRace(handle.log, snapshot, "retention") as race:
         for head in race:
             tailed = with_tails(handle, head)
-            plans = plan_retention(tailed, now_ms, keep_tails=True, most_segments=MOST_SEGMENTS)
+            plans = plan_retention(tailed, now_ms, keep_tails=True, most_segments=MAX_SEGMENTS)
             if not plans:
                 break
             # before the commit, after which these logs start later
@@ -138,7 +138,7 @@ class RetentionReport(Shown):
 
 
 #: Segments that one commit removes; the next run removes more.
-MOST_SEGMENTS = MOST_ROWS
+MAX_SEGMENTS = MOST_ROWS
 
 
 def plan_retention(

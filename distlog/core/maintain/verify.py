@@ -41,7 +41,7 @@ from distlog.core.format.indexes import TRANSACTION_ENTRY, AbortedTransaction, e
 from distlog.core.log.active_partition import ActivePartition, TruncatedTail
 from distlog.core.log.live_snapshot import damage_of_tail, is_counted, with_tails, without_tails
 from distlog.core.maintain.executor import Executor, LocalExecutor
-from distlog.core.maintain.group_rewrite import MOST_SEGMENTS
+from distlog.core.maintain.group_rewrite import MAX_SEGMENTS
 from distlog.core.maintain.vacuum import is_sound
 from distlog.core.maintain.verify_segment import (
     CHECKS,
@@ -631,10 +631,10 @@ def _must_be_written(segment: SegmentInfo, index: IndexFile, data: bytes) -> boo
 def commit_index_fields(handle: TopicHandle, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild]) -> Snapshot:
     """Commit the changed fields of the segments that are still live."""
     after = snapshot
-    for start in range(0, max(len(rebuilt), 1), MOST_SEGMENTS):
+    for start in range(0, max(len(rebuilt), 1), MAX_SEGMENTS):
         with CommitRace(handle.log, after, "rebuild") as race:
             for head in race:
-                segments = rebuilt[start : start + MOST_SEGMENTS]
+                segments = rebuilt[start : start + MAX_SEGMENTS]
                 actions = [action for segment in segments for action in _describe(head, segment)]
                 if not actions:
                     break

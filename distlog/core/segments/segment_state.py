@@ -267,7 +267,7 @@ Batches = npt.NDArray[Any]
 Longs = npt.NDArray[np.int64]
 
 #: Passed instead of values that the caller does not have: the fold takes them from headers, or -1 if they lack them.
-BY_HEADERS: Longs = np.empty(0, np.int64)
+FROM_HEADERS: Longs = np.empty(0, np.int64)
 
 OFFSET_INDEX, TIME_INDEX, TXN_INDEX = field_numbers(("offset_index_bytes", "time_index_bytes", "txn_index_bytes"))
 
@@ -305,19 +305,19 @@ def fold(
     data: Any,
     batches: Batches,
     interval_bytes: int,
-    newest_offsets: Longs = BY_HEADERS,
-    min_timestamps: Longs = BY_HEADERS,
+    offsets_of_max_timestamp: Longs = FROM_HEADERS,
+    min_timestamps: Longs = FROM_HEADERS,
     aborted: Sequence[AbortedTransaction] = (),
 ) -> Folded:
     """Fold `batches` (BATCH rows), which are all of `data`, into a copy of `numbers`.
 
-    The checksums in the batches must be right. `newest_offsets`, of each batch's first record with the largest
-    timestamp, and `min_timestamps` are values that headers may lack. `aborted` are the transactions whose abort
-    markers are among the batches. Raises UnfitBatchError.
+    The checksums in the batches must be right. `offsets_of_max_timestamp` (of the first record with the batch's
+    largest timestamp) and `min_timestamps` are values that headers may lack. `aborted` are the transactions whose
+    abort markers are among the batches. Raises UnfitBatchError.
     """
     count = len(batches)
-    if len(newest_offsets) not in (0, count) or len(min_timestamps) not in (0, count):
-        raise ValueError("`newest_offsets` and `min_timestamps` need a value for each batch")
+    if len(offsets_of_max_timestamp) not in (0, count) or len(min_timestamps) not in (0, count):
+        raise ValueError("`offsets_of_max_timestamp` and `min_timestamps` need a value for each batch")
     after = numbers.copy()
     offset_entries = np.empty(OFFSET_ENTRY_SIZE * count, np.uint8)
     time_entries = np.empty(TIME_ENTRY_SIZE * count, np.uint8)
@@ -325,7 +325,7 @@ def fold(
         after,
         byte_array(data),
         batches,
-        newest_offsets,
+        offsets_of_max_timestamp,
         min_timestamps,
         interval_bytes,
         offset_entries,
@@ -562,11 +562,15 @@ class LogDescription:
         return room(self._numbers, batches, self._interval_bytes, self._index_bytes)
 
     def add(
-        self, data: Any, batches: Batches, newest_offsets: Longs = BY_HEADERS, min_timestamps: Longs = BY_HEADERS
+        self,
+        data: Any,
+        batches: Batches,
+        offsets_of_max_timestamp: Longs = FROM_HEADERS,
+        min_timestamps: Longs = FROM_HEADERS,
     ) -> None:
         """Add the next batches (BATCH rows), which are all of `data`; raises as `fold`."""
         position = self.size
-        self._use(fold(self._numbers, data, batches, self._interval_bytes, newest_offsets, min_timestamps))
+        self._use(fold(self._numbers, data, batches, self._interval_bytes, offsets_of_max_timestamp, min_timestamps))
         if self._keys is not None:
             self._keys.add(data, batches, position)
 

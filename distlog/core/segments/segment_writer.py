@@ -442,18 +442,18 @@ class SegmentFile:
         data: npt.NDArray[np.uint8],
         batches: npt.NDArray[Any],
         base_offsets: npt.NDArray[np.int64],
-        newest_offsets: npt.NDArray[np.int64],
+        offsets_of_max_timestamp: npt.NDArray[np.int64],
         min_timestamps: npt.NDArray[np.int64],
     ) -> None:
         """Append `batches` (BATCH rows, positions in `data`), which are all of `data`, at `base_offsets`.
 
         They ascend, with gaps, and overwrite the base offsets in `data`, which must not change until the next call
-        returns; with bundles, never. `newest_offsets` and `min_timestamps` are as in `fold`.
+        returns; with bundles, never. `offsets_of_max_timestamp` and `min_timestamps` are as in `fold`.
         """
         write_base_offsets(data, batches["position"], header_offsets(batches, base_offsets))
         moved = batches.copy()
         moved["base_offset"] = base_offsets
-        self._log.add(data, moved, newest_offsets, min_timestamps)
+        self._log.add(data, moved, offsets_of_max_timestamp, min_timestamps)
         self._store(data.data)
 
     def _store(self, data: memoryview) -> None:
@@ -654,7 +654,11 @@ def _segments(
             segment = SegmentFile(handle.storage, handle.name, partition, stem, snapshot.config, bundles)
             time.open(valid.rows[0], valid.min_timestamp, now_ms)
         base = np.array([segment.next_offset])
-        newest = base + valid.newest_offset if valid.newest_offset >= 0 else np.array([valid.newest_offset])
+        newest = (
+            base + valid.offset_of_max_timestamp
+            if valid.offset_of_max_timestamp >= 0
+            else np.array([valid.offset_of_max_timestamp])
+        )
         segment.write(valid.data, valid.rows, base, newest, np.array([valid.min_timestamp]))
         held.append(valid)
     if segment is not None:

@@ -96,7 +96,7 @@ class GatheredAppends:
         """Append batches of the gateway, by partition; with `at_once` without a linger. Raises as `append`."""
         config, batches = self._hosted.snapshot.config, list[GatheredBatch]()
         for number, run in runs.items():
-            valid = ValidBatch(run.data, run.rows, int(run.newest_offsets[0]), int(run.min_timestamps[0]))
+            valid = ValidBatch(run.data, run.rows, int(run.offsets_of_max_timestamp[0]), int(run.min_timestamps[0]))
             batches.append(GatheredBatch(number, valid, config, fence))
         self._gather(batches, None, at_once=at_once)
         return {batch.partition: batch.result for batch in batches}

@@ -8,16 +8,16 @@ from distlog.core.format.kernels.native import copy_bytes, fill_kernel, inlined,
 from distlog.core.format.kernels.record_scan import VARINT, VARLONG, read_number, varlong_size, write_varlong
 from distlog.core.format.kernels.siphash import siphash
 
-# Compaction compares keys by their SipHash-2-4 of 128 bits. A key belongs to one bucket. One word of its hash selects
-# the bucket, the second word the slot in an offset map: with one word for both, the map would fill in clusters.
+# Compaction compares keys by their SipHash-2-4 of 128 bits. A key belongs to one bucket. The second word of its hash
+# selects the bucket, the first word the slot in an offset map: with one word for both, the map would fill in clusters.
 
-#: A hash has two words of 64 bits; a row of a bucket has a hash and an offset; a slot of a map has a hash, and an
-#: offset plus one, or 0 if the slot is empty.
+#: Words of 64 bits. A row of a bucket has a hash and an offset. A slot of an offset map has a hash, and an offset
+#: plus one, or 0 in an empty slot.
 HASH_WORDS, ROW_WORDS, SLOT_WORDS = 2, 3, 3
 ROW_BYTES = 8 * ROW_WORDS
 
-#: The slots of a map that consecutive rows need are far apart in memory. They are fetched this many rows early: 40
-#: instead of 180 ns a row.
+#: Consecutive rows need slots that are far apart in memory. A slot is fetched this many rows early: 40 instead of 180
+#: ns a row.
 _PREFETCH_ROWS = 16
 
 
@@ -32,68 +32,68 @@ def hash_all(
 
 
 @inlined
-def _bucket(second: int, offset: int, start_offset: int, buckets: int) -> int:
+def _row_set(second: int, offset: int, start_offset: int, buckets: int) -> int:
     """The set of rows for a key: its bucket, by the second word of its hash.
 
     Rows with offsets below `start_offset` are in sets of their own, one for each bucket, numbered from `buckets` on.
     """
-    number = (second >> 32 & 0xFFFFFFFF) * buckets >> 32
-    return number if offset >= start_offset else number + buckets
+    bucket = (second >> 32 & 0xFFFFFFFF) * buckets >> 32
+    return bucket if offset >= start_offset else bucket + buckets
 
 
 @fill_kernel
 def count_keys(
-    hashes: np.ndarray, keyed: np.ndarray, offsets: np.ndarray, start_offset: int, counts: np.ndarray
+    hashes: np.ndarray, has_key: np.ndarray, offsets: np.ndarray, start_offset: int, counts: np.ndarray
 ) -> None:
-    """Add to `counts` the number of records with a key in each set of rows, by `_bucket`: two sets per bucket."""
+    """Add to `counts` the number of records with a key in each set of rows, by `_row_set`: two sets per bucket."""
     buckets = counts.size // 2
     for row in range(offsets.size):
-        if keyed[row]:
-            counts[_bucket(hashes[row, 1], offsets[row], start_offset, buckets)] += 1
+        if has_key[row]:
+            counts[_row_set(hashes[row, 1], offsets[row], start_offset, buckets)] += 1
 
 
 @fill_kernel
 def scatter_keys(
     hashes: np.ndarray,
-    keyed: np.ndarray,
+    has_key: np.ndarray,
     offsets: np.ndarray,
     start_offset: int,
     positions: np.ndarray,
     rows: np.ndarray,
 ) -> None:
-    """Write a row for each record with a key at the position of its set, by `_bucket`, and advance the position."""
+    """Write a row for each record with a key at the position of its set, by `_row_set`, and advance the position."""
     buckets = positions.size // 2
     for row in range(offsets.size):
-        if keyed[row]:
-            bucket = _bucket(hashes[row, 1], offsets[row], start_offset, buckets)
-            target = positions[bucket]
+        if has_key[row]:
+            row_set = _row_set(hashes[row, 1], offsets[row], start_offset, buckets)
+            target = positions[row_set]
             rows[target, 0] = hashes[row, 0]
             rows[target, 1] = hashes[row, 1]
             rows[target, 2] = offsets[row]
-            positions[bucket] = target + 1
+            positions[row_set] = target + 1
 
 
 @fill_kernel
 def set_bits(bits: np.ndarray, base_offset: int, offsets: np.ndarray) -> None:
-    """Add `offsets` to the set."""
+    """Add `offsets` to the set `bits`: bit i is for the offset `base_offset` + i."""
     for row in range(offsets.size):
         bit = offsets[row] - base_offset
         bits[bit >> 3] |= np.uint8(1 << (bit & 7))
 
 
 @fill_kernel
-def unset_bits(bits: np.ndarray, base_offset: int, offsets: np.ndarray, unset: np.ndarray) -> None:
-    """Write to `unset`, for each of `offsets`, whether it is not in the set."""
+def unset_bits(bits: np.ndarray, base_offset: int, offsets: np.ndarray, is_unset: np.ndarray) -> None:
+    """Write to `is_unset`, for each of `offsets`, whether it is not in the set `bits`."""
     for row in range(offsets.size):
         bit = offsets[row] - base_offset
-        unset[row] = bits[bit >> 3] >> (bit & 7) & 1 == 0
+        is_unset[row] = bits[bit >> 3] >> (bit & 7) & 1 == 0
 
 
 # An offset map has open addressing with linear probing over one flat array. One slot is always empty.
 
 
 @inlined
-def _home(slots: int, first: int) -> int:
+def _first_slot(slots: int, first: int) -> int:
     """Return the first slot to search for a hash with the first word `first`."""
     return (first >> 32 & 0xFFFFFFFF) * slots >> 32
 
@@ -101,7 +101,7 @@ def _home(slots: int, first: int) -> int:
 @inlined
 def _find(table: np.ndarray, slots: int, first: int, second: int) -> int:
     """Return the position of the slot that holds the hash, else of the empty slot where it belongs."""
-    slot = _home(slots, first)
+    slot = _first_slot(slots, first)
     while True:
         position = slot * SLOT_WORDS
         if table[position + 2] == 0 or (table[position] == first and table[position + 1] == second):
@@ -111,14 +111,14 @@ def _find(table: np.ndarray, slots: int, first: int, second: int) -> int:
 
 @fill_kernel
 def put_all(
-    table: np.ndarray, slots: int, limit: int, size: int, hashes: np.ndarray, valid: np.ndarray, offsets: np.ndarray
+    table: np.ndarray, slots: int, limit: int, size: int, hashes: np.ndarray, has_key: np.ndarray, offsets: np.ndarray
 ) -> tuple[int, int, int]:
-    """Add records until the map has `limit` keys: (next row, keys in the map, last offset added or -1)."""
+    """Add records until the map has `limit` keys; returns (next row, keys in the map, last offset added or -1)."""
     latest = -1
     for row in range(offsets.size):
         if row + _PREFETCH_ROWS < offsets.size:
-            prefetch(table, _home(slots, hashes[row + _PREFETCH_ROWS, 0]) * SLOT_WORDS)
-        if not valid[row]:
+            prefetch(table, _first_slot(slots, hashes[row + _PREFETCH_ROWS, 0]) * SLOT_WORDS)
+        if not has_key[row]:
             continue
         if size >= limit:
             return row, size, latest
@@ -137,7 +137,7 @@ def get_all(table: np.ndarray, slots: int, hashes: np.ndarray, last_offsets: np.
     """Write the last offset of each key to `last_offsets`, or -1 for a key that is not in the map."""
     for row in range(last_offsets.size):
         if row + _PREFETCH_ROWS < last_offsets.size:
-            prefetch(table, _home(slots, hashes[row + _PREFETCH_ROWS, 0]) * SLOT_WORDS)
+            prefetch(table, _first_slot(slots, hashes[row + _PREFETCH_ROWS, 0]) * SLOT_WORDS)
         last_offsets[row] = table[_find(table, slots, hashes[row, 0], hashes[row, 1]) + 2] - 1
 
 
@@ -152,7 +152,7 @@ def put_rows(
     count = 0
     for row in range(superseded.size):
         if row + _PREFETCH_ROWS < superseded.size:
-            prefetch(table, _home(slots, rows[row + _PREFETCH_ROWS, 0]) * SLOT_WORDS)
+            prefetch(table, _first_slot(slots, rows[row + _PREFETCH_ROWS, 0]) * SLOT_WORDS)
         position = _find(table, slots, rows[row, 0], rows[row, 1])
         known_offset, offset = table[position + 2] - 1, rows[row, 2]
         if known_offset < 0:
@@ -174,7 +174,7 @@ def find_superseded(table: np.ndarray, slots: int, rows: np.ndarray, superseded:
     count = 0
     for row in range(superseded.size):
         if row + _PREFETCH_ROWS < superseded.size:
-            prefetch(table, _home(slots, rows[row + _PREFETCH_ROWS, 0]) * SLOT_WORDS)
+            prefetch(table, _first_slot(slots, rows[row + _PREFETCH_ROWS, 0]) * SLOT_WORDS)
         if table[_find(table, slots, rows[row, 0], rows[row, 1]) + 2] - 1 > rows[row, 2]:
             superseded[count] = rows[row, 2]
             count += 1
@@ -202,26 +202,26 @@ RETAINED = np.dtype(
 @fill_kernel
 def choose_records(
     counts: np.ndarray,
-    untouched: np.ndarray,
-    expired: np.ndarray,
+    stays_whole: np.ndarray,
+    is_past_horizon: np.ndarray,
     latest_offset: int,
-    current: np.ndarray,
-    keyed: np.ndarray,
-    valued: np.ndarray,
+    is_current: np.ndarray,
+    has_key: np.ndarray,
+    has_value: np.ndarray,
     offsets: np.ndarray,
     timestamps: np.ndarray,
-    keep: np.ndarray,
+    is_kept: np.ndarray,
     retained: np.ndarray,
 ) -> int:
-    """Fill `keep`, per record, and `retained` (RETAINED rows), per batch.
+    """Fill `is_kept`, per record, and `retained` (RETAINED rows), per batch.
 
     Returns how many records were dropped because they lack a key.
 
-    `counts` has the number of records per batch, `untouched` whether all stay, `expired` whether the tombstones have
-    expired. In other batches, a record stays if its offset is above `latest_offset`, or if it is `current`, the last
-    of its key, and has a value or is a tombstone that has not expired.
+    `counts` has the number of records per batch; `stays_whole` says whether all stay, and `is_past_horizon` whether
+    tombstones go. In other batches, a record stays if its offset is above `latest_offset`, or if it is the last of
+    its key (`is_current`), and has a value or is a tombstone that does not go yet.
     """
-    unkeyed = 0
+    unkeyed_records = 0
     record = 0
     for batch in range(counts.size):
         row = retained[batch]
@@ -229,13 +229,13 @@ def choose_records(
         row["records"] = 0
         row["tombstones"] = 0
         for index in range(record, record + counts[batch]):
-            stays = untouched[batch] or offsets[index] > latest_offset
+            stays = stays_whole[batch] or offsets[index] > latest_offset
             if not stays:
-                if not keyed[index]:
-                    unkeyed += 1
+                if not has_key[index]:
+                    unkeyed_records += 1
                 else:
-                    stays = current[index] and (valued[index] or not expired[batch])
-            keep[index] = stays
+                    stays = is_current[index] and (has_value[index] or not is_past_horizon[batch])
+            is_kept[index] = stays
             if not stays:
                 continue
             if row["records"] == 0:
@@ -244,10 +244,10 @@ def choose_records(
                 row["max_timestamp"] = timestamps[index]
                 row["offset_of_max"] = offsets[index]
             row["records"] += 1
-            if not valued[index]:
+            if not has_value[index]:
                 row["tombstones"] += 1
         record += counts[batch]
-    return unkeyed
+    return unkeyed_records
 
 
 @fill_kernel
@@ -257,7 +257,7 @@ def rewrite_records(
     first_records: np.ndarray,
     base_offsets: np.ndarray,
     base_timestamps: np.ndarray,
-    keep: np.ndarray,
+    is_kept: np.ndarray,
     timestamps: np.ndarray,
     target: np.ndarray,
     ends: np.ndarray,
@@ -265,8 +265,8 @@ def rewrite_records(
     """Write the retained records of `sections` to `target`, section after section, and the section ends to `ends`.
 
     Times and offsets become relative to the sections' `base_timestamps` and `base_offsets`; other fields are copied.
-    `keep` and `timestamps` are per record; `first_records` has the first record of each section. A scan has checked
-    the bounds of the records.
+    `is_kept` and `timestamps` are per record; `first_records` has the first record of each section. A scan has
+    checked the bounds of the records.
     """
     position = 0
     for number in range(sections.size):
@@ -277,7 +277,7 @@ def rewrite_records(
         for index in range(first, first + sections[number]["record_count"]):
             size, body = read_number(data, source_position, end, VARINT, True)
             source_position = body + size
-            if not keep[index]:
+            if not is_kept[index]:
                 continue
             _, fields = read_number(data, body + 1, end, VARLONG, True)
             offset_delta, fields = read_number(data, fields, end, VARINT, True)

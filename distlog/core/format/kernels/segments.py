@@ -18,14 +18,14 @@ from distlog.core.format.kernels.batch_scan import (
 from distlog.core.format.kernels.native import fill_kernel, inlined, int_at, put_int_at
 from distlog.core.integers import MAX_INT
 
-#: The state of a segment so far, an int64 each: log bytes since the last offset entry, the largest timestamp, the
-#: last offset of the batch that has it, the timestamp of the last time entry, the number of batches.
+#: The numbers of a segment are the int64 fields of `SegmentState`, in its order. `add_batch` updates the first
+#: STATE_SIZE: log bytes since the last offset entry, the largest timestamp, the last offset of the batch that has it
+#: (relative to BASE_OFFSET), the timestamp of the last time entry, the number of batches.
 SINCE_ENTRY, MAX_TIMESTAMP, MAX_OFFSET, LAST_ENTRY_TIMESTAMP, BATCHES = range(5)
 STATE_SIZE = 5
 
-#: The numbers of a segment, int64, after the STATE_SIZE numbers above, which `add_batch` keeps, and before numbers
-#: that are not used here. OFFSET_OF_MAX is the offset of the first record with the largest timestamp, or -1;
-#: MAX_OFFSET is the last offset of that record's batch, relative to BASE_OFFSET.
+#: The next numbers; later ones are not used here. OFFSET_OF_MAX is the offset of the first record with the largest
+#: timestamp, or -1.
 (
     BASE_OFFSET,
     NEXT_OFFSET,
@@ -46,66 +46,66 @@ STATE_SIZE = 5
 #: The flags of PRODUCER_BITS: a batch is part of a transaction or ends it; a batch has a producer id.
 TRANSACTIONS, PRODUCERS = 1, 2
 
-#: The status of a fold: success; batches do not fill the bytes; a batch starts at too low an offset; an index cannot
-#: hold the offsets or the position of a batch.
+#: The status of a fold: success; batches do not fill the bytes; a batch starts at too low an offset; the offsets, or
+#: the position, of a batch are too large for an index.
 OK, NOT_WHOLE, NOT_NEXT, BAD_OFFSET, BAD_POSITION = range(5)
 
 #: The bytes of an entry of the offset index, and of the time index.
 OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE = 8, 12
 
 _UNKNOWN = -1
-#: From this size on, reading a batch takes longer than combining its checksum with the checksum before it.
-_JOINED_FROM = 4096
+#: A checksum is combined with that of a batch of at least this size, which is faster than reading the batch.
+_COMBINE_FROM_BYTES = 4096
 
 #: The limits of a plan, an int64 each. A group fits into `SEGMENT_BYTES`, `SEGMENT_MS` of time, and fewer than
-#: `INDEX_ENTRIES` entries, at most one per `INTERVAL_BYTES`. It is worth merging with `GROWTH` times the bytes of its
-#: largest segment, or `LARGE_GROWTH` if it has more than `LARGE_BYTES` and may still grow.
-SEGMENT_BYTES, SEGMENT_MS, INDEX_ENTRIES, INTERVAL_BYTES, GROWTH, LARGE_GROWTH, LARGE_BYTES = range(7)
+#: `INDEX_ENTRIES` entries, at most one per `INTERVAL_BYTES`. It is worth merging if it has `MIN_GROWTH` times the
+#: bytes of its largest segment, or `LARGE_GROWTH` times if it has more than `LARGE_BYTES` and may still grow.
+SEGMENT_BYTES, SEGMENT_MS, INDEX_ENTRIES, INTERVAL_BYTES, MIN_GROWTH, LARGE_GROWTH, LARGE_BYTES = range(7)
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
 
+#: A search of an index tries its last bytes first.
 WARM_BYTES = 8192
 
 
-# A batch gets an entry when more than `index.interval.bytes` have passed since the last one; the first batch never
-# does. The entry is (last offset, start position) in the offset index, and (largest timestamp so far, last offset
-# of its batch) in the time index. On close the time index gets a last entry with the maximum; a slot is reserved
-# for it.
+# A batch gets an index entry if more than `index.interval.bytes` lie between it and the last entry; the first batch
+# never gets one. The entry is (last offset, start position) in the offset index, and (largest timestamp so far, last
+# offset of the batch that has it) in the time index. A seal adds a last time entry with the largest timestamp.
 @inlined
 def add_batch(size: int, last_offset: int, max_timestamp: int, interval: int, state: np.ndarray) -> tuple[bool, bool]:
-    """Add the next batch: whether it gets an offset entry, and whether a time entry (MAX_TIMESTAMP, MAX_OFFSET)."""
+    """Add the next batch; returns whether it gets an offset entry, and a time entry (MAX_TIMESTAMP, MAX_OFFSET)."""
     if max_timestamp > state[MAX_TIMESTAMP]:
         state[MAX_TIMESTAMP] = max_timestamp
         state[MAX_OFFSET] = last_offset
-    offset_due = state[SINCE_ENTRY] > interval
-    time_due = offset_due and state[MAX_TIMESTAMP] > state[LAST_ENTRY_TIMESTAMP]
-    if offset_due:
+    gets_offset_entry = state[SINCE_ENTRY] > interval
+    gets_time_entry = gets_offset_entry and state[MAX_TIMESTAMP] > state[LAST_ENTRY_TIMESTAMP]
+    if gets_offset_entry:
         state[SINCE_ENTRY] = 0
-    if time_due:
+    if gets_time_entry:
         state[LAST_ENTRY_TIMESTAMP] = state[MAX_TIMESTAMP]
     state[SINCE_ENTRY] += size
     state[BATCHES] += 1
-    return offset_due, time_due
+    return gets_offset_entry, gets_time_entry
 
 
 @fill_kernel
 def count_until_full(
-    sizes: np.ndarray, max_timestamps: np.ndarray, interval: int, state: np.ndarray, room: np.ndarray
+    sizes: np.ndarray, max_timestamps: np.ndarray, interval: int, state: np.ndarray, free_slots: np.ndarray
 ) -> int:
-    """Return how many batches, at least one, fit in an index with `room` entries; changes `room` and `state`."""
+    """Return how many batches, at least one, fit in indexes with `free_slots`; changes `free_slots` and `state`."""
     for row in range(sizes.size):
-        if state[BATCHES] > 0 and (room[0] <= 0 or room[1] <= 0):
+        if state[BATCHES] > 0 and (free_slots[0] <= 0 or free_slots[1] <= 0):
             return row
-        offset_due, time_due = add_batch(sizes[row], 0, max_timestamps[row], interval, state)
-        room[0] -= offset_due
-        room[1] -= time_due
+        gets_offset_entry, gets_time_entry = add_batch(sizes[row], 0, max_timestamps[row], interval, state)
+        free_slots[0] -= gets_offset_entry
+        free_slots[1] -= gets_time_entry
     return sizes.size
 
 
-#: The faults of batches: none; they do not fill their bytes; they have another format than 2, or refused attributes;
+#: The faults of batches: none; they do not fill their bytes; their format is not 2, or they have refused attributes;
 #: their offsets do not count from 0.
-ALL_FINE, NOT_ALL, BAD_FORMAT, UNFIT_OFFSETS = range(4)
+NO_FAULT, BAD_SIZES, BAD_FORMAT, BAD_OFFSETS = range(4)
 
 _FORMAT = 2
 
@@ -117,26 +117,26 @@ def inspect_batches(batches: np.ndarray, size: int, refused: int) -> tuple[int, 
     Returns the fault, the size of the largest batch, the next offset, the largest timestamp, and whether any batch
     has a producer id. `batches` must not be empty.
     """
-    fault = ALL_FINE
+    fault = NO_FAULT
     position = 0
-    end_offset = 0
-    largest = 0
-    newest = batches[0]["max_timestamp"]
+    next_offset = 0
+    largest_bytes = 0
+    max_timestamp = batches[0]["max_timestamp"]
     has_producers = False
     for row in range(batches.size):
         batch = batches[row]
         if batch["position"] != position or not HEADER_SIZE <= batch["size"] <= size - position:
-            return NOT_ALL, largest, end_offset, newest, has_producers
+            return BAD_SIZES, largest_bytes, next_offset, max_timestamp, has_producers
         if batch["magic"] != _FORMAT or batch["attributes"] & refused:
             fault = BAD_FORMAT
-        elif batch["base_offset"] != end_offset and fault == ALL_FINE:
-            fault = UNFIT_OFFSETS
+        elif batch["base_offset"] != next_offset and fault == NO_FAULT:
+            fault = BAD_OFFSETS
         position += batch["size"]
-        end_offset = batch["base_offset"] + batch["last_offset_delta"] + 1
-        largest = max(largest, batch["size"])
-        newest = max(newest, batch["max_timestamp"])
+        next_offset = batch["base_offset"] + batch["last_offset_delta"] + 1
+        largest_bytes = max(largest_bytes, batch["size"])
+        max_timestamp = max(max_timestamp, batch["max_timestamp"])
         has_producers |= batch["producer_id"] >= 0
-    return (fault if position == size else NOT_ALL), largest, end_offset, newest, has_producers
+    return (fault if position == size else BAD_SIZES), largest_bytes, next_offset, max_timestamp, has_producers
 
 
 @fill_kernel
@@ -149,12 +149,12 @@ def move_batches(data: np.ndarray, batches: np.ndarray, first_offset: int, moved
         put_int_at(data, batches[row]["position"], 8, base_offset)
 
 
-# A *column* is one field of every entry, given as three integers: `stride`, the size of an entry; `start`, the
-# position of the field in it; `width`, 4 or 8 bytes. The search is Kafka's (`AbstractIndex.indexSlotRangeFor`): most
-# lookups are near the end, so the last 8192 bytes are searched first, and their pages stay hot.
+# A search compares one field of each entry of an index: `stride` is the size of an entry, `start` the position of the
+# field in it, and `width` its size, 4 or 8 bytes. The search is Kafka's (`AbstractIndex.indexSlotRangeFor`): most
+# lookups are near the end, so the last WARM_BYTES are searched first, and their pages stay in the cache.
 #
-# Bytes that are not ordered give a wrong slot. It is still between -1 and the last slot, and its key is not above
-# the target: no input makes a kernel read outside the array.
+# In a damaged index, whose keys do not ascend, a search may return a wrong slot, but never one outside the index, or
+# with a key above the target.
 
 
 @inlined
@@ -188,7 +188,7 @@ def floor_slot(data: Bytes, entries: int, target: int, stride: int, start: int, 
 
 @fill_kernel
 def floor_entry(data: Bytes, entries: int, target: int, stride: int, width: int) -> tuple[int, int, int]:
-    """(`floor_slot`, the key there, the integer of 4 bytes after it), in one call; (-1, 0, 0) if there is none."""
+    """Return (`floor_slot`, the key there, the integer of 4 bytes after the key); (-1, 0, 0) without a slot."""
     slot = floor_slot(data, entries, target, stride, 0, width)
     if slot < 0:
         return slot, 0, 0
@@ -209,8 +209,8 @@ def first_bad_slot(data: Bytes, entries: int, step: int, largest: int, stride: i
 
 
 @inlined
-def _check(numbers: np.ndarray, batches: np.ndarray, size: int) -> tuple[int, int]:
-    # Whether `batches`, which fill `size` bytes, may come next: (status, the row with that status).
+def _status_of(numbers: np.ndarray, batches: np.ndarray, size: int) -> tuple[int, int]:
+    # Return the status of `batches`, which must fill `size` bytes and may come next, and the row with that status.
     position = 0
     next_offset = numbers[NEXT_OFFSET]
     for row in range(batches.size):
@@ -231,17 +231,17 @@ def _check(numbers: np.ndarray, batches: np.ndarray, size: int) -> tuple[int, in
 
 
 @inlined
-def _begin(numbers: np.ndarray, batch: np.void, oldest: int) -> None:
-    # The base timestamp of an unusual batch is not the one that readers get, or it is a delete horizon.
-    unusual = batch["attributes"] & (APPEND_TIME | DELETE_HORIZON)
-    numbers[FIRST_TIMESTAMP] = max(batch["max_timestamp"] if unusual else batch["base_timestamp"], _UNKNOWN)
+def _add_first(numbers: np.ndarray, batch: np.void, oldest: int) -> None:
+    # Readers get another time than the base timestamp of these batches, which may be a delete horizon.
+    has_other_time = batch["attributes"] & (APPEND_TIME | DELETE_HORIZON)
+    numbers[FIRST_TIMESTAMP] = max(batch["max_timestamp"] if has_other_time else batch["base_timestamp"], _UNKNOWN)
     numbers[ROLL_TIMESTAMP] = max(batch["max_timestamp"], _UNKNOWN)
     numbers[MIN_TIMESTAMP] = oldest
     numbers[FIRST_CRC] = batch["crc"]
 
 
 @inlined
-def _pass(numbers: np.ndarray, data: np.ndarray, batch: np.void) -> None:
+def _add_header(numbers: np.ndarray, data: np.ndarray, batch: np.void) -> None:
     attributes = batch["attributes"]
     # control batches, and batches that compaction emptied, have no codec
     if batch["record_count"] > 0 and attributes & CONTROL == 0:
@@ -255,7 +255,7 @@ def _pass(numbers: np.ndarray, data: np.ndarray, batch: np.void) -> None:
     numbers[RECORDS] += batch["record_count"]
     numbers[LAST_CRC] = batch["crc"]
     numbers[LEADER_EPOCH] = max(np.int64(batch["leader_epoch"]), _UNKNOWN)
-    numbers[CRC] = crc_with_batch(numbers[CRC], data, batch, CRC_START, _JOINED_FROM)
+    numbers[CRC] = crc_with_batch(numbers[CRC], data, batch, CRC_START, _COMBINE_FROM_BYTES)
 
 
 @inlined
@@ -263,7 +263,7 @@ def _add(
     numbers: np.ndarray,
     data: np.ndarray,
     batch: np.void,
-    newest_offset: int,
+    offset_of_max_timestamp: int,
     oldest: int,
     interval: int,
     offset_entries: np.ndarray,
@@ -271,26 +271,26 @@ def _add(
     time_entries: np.ndarray,
     time_count: int,
 ) -> tuple[int, int]:
-    # Add a batch, with the first record of the largest timestamp at `newest_offset`; returns the numbers of entries.
+    # Add a batch and its index entries; returns the new numbers of offset and of time entries.
     if numbers[POSITION] == 0:
-        _begin(numbers, batch, oldest)
+        _add_first(numbers, batch, oldest)
     elif oldest == numbers[FIRST_TIMESTAMP] and oldest < numbers[MIN_TIMESTAMP]:
-        # no record of the first batch has its base timestamp: if the minimum were equal to it, a lookup by time would
-        # take the segment's first record for its oldest
+        # the first batch has no record as old as its base timestamp, which is FIRST_TIMESTAMP. If MIN_TIMESTAMP were
+        # equal to it, a lookup by time would return the segment's first record as its oldest
         oldest -= 1
     numbers[MIN_TIMESTAMP] = max(min(numbers[MIN_TIMESTAMP], oldest), _UNKNOWN)
     if batch["max_timestamp"] > numbers[MAX_TIMESTAMP]:
-        numbers[OFFSET_OF_MAX] = newest_offset
+        numbers[OFFSET_OF_MAX] = offset_of_max_timestamp
     relative = batch["base_offset"] + batch["last_offset_delta"] - numbers[BASE_OFFSET]
-    offset_due, time_due = add_batch(batch["size"], relative, batch["max_timestamp"], interval, numbers)
-    if offset_due:
+    gets_offset_entry, gets_time_entry = add_batch(batch["size"], relative, batch["max_timestamp"], interval, numbers)
+    if gets_offset_entry:
         put_int_at(offset_entries, OFFSET_ENTRY_SIZE * offset_count, 4, relative)
         put_int_at(offset_entries, OFFSET_ENTRY_SIZE * offset_count + 4, 4, numbers[POSITION])
         offset_count += 1
-    if time_due:
+    if gets_time_entry:
         _put_time(numbers, time_entries, time_count)
         time_count += 1
-    _pass(numbers, data, batch)
+    _add_header(numbers, data, batch)
     return offset_count, time_count
 
 
@@ -305,36 +305,45 @@ def fold_batches(
     numbers: np.ndarray,
     data: np.ndarray,
     batches: np.ndarray,
-    newest_offsets: np.ndarray,
+    offsets_of_max_timestamp: np.ndarray,
     min_timestamps: np.ndarray,
     interval: int,
     offset_entries: np.ndarray,
     time_entries: np.ndarray,
 ) -> tuple[int, int, int]:
-    """Update `numbers` with `batches` (BATCH rows), which fill `data`: (OK, number of offset and of time entries).
+    """Update `numbers` with `batches` (BATCH rows), which fill `data`.
 
-    With another status, the second item is the bad row, and nothing was changed. `newest_offsets`, of each batch's
-    first record with the largest timestamp, and `min_timestamps` may be empty: then unambiguous headers give them,
-    and they are otherwise unknown (-1). `offset_entries` and `time_entries` are bytes with room for an entry per
-    batch. The checksums in the batches must be right.
+    Returns (OK, number of offset entries, number of time entries), or (another status, the bad row, 0): then nothing
+    was changed. `offsets_of_max_timestamp`, of the first record with a batch's largest timestamp, and
+    `min_timestamps` may be empty: then they are taken from headers, or unknown (-1) if a header is ambiguous.
+    `offset_entries` and `time_entries` are bytes with room for an entry per batch. The checksums in the batches must
+    be right.
     """
-    status, row = _check(numbers, batches, data.size)
+    status, row = _status_of(numbers, batches, data.size)
     if status != OK:
         return status, row, 0
     offset_count = 0
     time_count = 0
     for row in range(batches.size):
         batch = batches[row]
-        # true if all records of the batch have its largest timestamp
-        is_of_one_time = batch["record_count"] <= 1 or batch["attributes"] & APPEND_TIME != 0
-        by_header = batch["max_timestamp"] if is_of_one_time else _UNKNOWN
-        oldest = min_timestamps[row] if min_timestamps.size else by_header
-        # the offset of the batch's only record, if compaction has removed none
-        is_only = batch["record_count"] == 1 and batch["last_offset_delta"] == 0
-        only_offset = batch["base_offset"] if is_only else _UNKNOWN
-        newest = newest_offsets[row] if newest_offsets.size else only_offset
+        has_one_time = batch["record_count"] <= 1 or batch["attributes"] & APPEND_TIME != 0
+        header_oldest = batch["max_timestamp"] if has_one_time else _UNKNOWN
+        oldest = min_timestamps[row] if min_timestamps.size else header_oldest
+        # if compaction has removed no other record of the batch
+        has_one_offset = batch["record_count"] == 1 and batch["last_offset_delta"] == 0
+        header_offset = batch["base_offset"] if has_one_offset else _UNKNOWN
+        offset_of_max = offsets_of_max_timestamp[row] if offsets_of_max_timestamp.size else header_offset
         offset_count, time_count = _add(
-            numbers, data, batch, newest, oldest, interval, offset_entries, offset_count, time_entries, time_count
+            numbers,
+            data,
+            batch,
+            offset_of_max,
+            oldest,
+            interval,
+            offset_entries,
+            offset_count,
+            time_entries,
+            time_count,
         )
     return OK, offset_count, time_count
 
@@ -355,10 +364,10 @@ def fold_segments(
 ) -> int:
     """Fold `batches` (BATCH rows), which fill `data`, as `fold_batches` and a seal do; returns -1, or the bad row.
 
-    A segment has the next `counts` batches, at least one, and starts with the numbers of `empty`. Fills `numbers`, a
-    row per segment, without the offset of the largest timestamp; the entries of all segments in a row, with room for
-    one per batch and segment; and the numbers of offset and time entries per segment. `state` is scratch, as large
-    as `empty`.
+    Segment i has the next `counts[i]` batches, at least one, and starts with the numbers `empty`. Fills `numbers`, a
+    row per segment, without the offset of the largest timestamp; the entries of all segments, back to back, with
+    room for one per batch and segment; and `entry_counts`, the numbers of offset and time entries per segment.
+    `state` is scratch memory, as large as `empty`.
     """
     row = 0
     position = 0
@@ -367,8 +376,8 @@ def fold_segments(
     for segment in range(counts.size):
         for index in range(empty.size):
             state[index] = empty[index]
-        first_offset = offset_count
-        first_time = time_count
+        offset_entries_before = offset_count
+        time_entries_before = time_count
         end = row + counts[segment]
         while row < end:
             batch = batches[row]
@@ -396,8 +405,8 @@ def fold_segments(
             time_count += 1
         for index in range(empty.size):
             numbers[segment, index] = state[index]
-        entry_counts[segment, 0] = offset_count - first_offset
-        entry_counts[segment, 1] = time_count - first_time
+        entry_counts[segment, 0] = offset_count - offset_entries_before
+        entry_counts[segment, 1] = time_count - time_entries_before
     return -1 if position == data.size else row
 
 
@@ -405,41 +414,42 @@ def fold_segments(
 def _add_groups(
     sizes: np.ndarray,
     start: int,
-    end: int,
+    stop: int,
     may_grow: bool,
     limits: np.ndarray,
-    waiting: np.ndarray,
+    untried: np.ndarray,
     groups: np.ndarray,
     count: int,
 ) -> int:
-    # Append the groups of [start, end) that are worth merging to the `count` groups; returns their new number.
-    waiting[0, 0] = start
-    waiting[0, 1] = end
-    pending = 1
-    while pending > 0:
-        pending -= 1
-        first = waiting[pending, 0]
-        last = waiting[pending, 1]
-        if last - first < 2:
+    # Append the groups in [start, stop) that are worth merging to the `count` groups; returns their new number.
+    # `untried` is a stack of ranges.
+    untried[0, 0] = start
+    untried[0, 1] = stop
+    untried_count = 1
+    while untried_count > 0:
+        untried_count -= 1
+        first = untried[untried_count, 0]
+        end = untried[untried_count, 1]
+        if end - first < 2:
             continue
         total = 0
-        middle = first
-        for row in range(first, last):
+        largest = first
+        for row in range(first, end):
             total += sizes[row]
-            if sizes[row] > sizes[middle]:
-                middle = row
-        growth = limits[LARGE_GROWTH] if may_grow and total > limits[LARGE_BYTES] else limits[GROWTH]
-        if growth * sizes[middle] <= total:
+            if sizes[row] > sizes[largest]:
+                largest = row
+        growth = limits[LARGE_GROWTH] if may_grow and total > limits[LARGE_BYTES] else limits[MIN_GROWTH]
+        if growth * sizes[largest] <= total:
             groups[count, 0] = first
-            groups[count, 1] = last
+            groups[count, 1] = end
             count += 1
             continue
-        # first the segments before the largest; the segments after it, which may grow, wait
-        waiting[pending, 0] = middle + 1
-        waiting[pending, 1] = last
-        waiting[pending + 1, 0] = first
-        waiting[pending + 1, 1] = middle
-        pending += 2
+        # next the segments before the largest, and then the segments after it
+        untried[untried_count, 0] = largest + 1
+        untried[untried_count, 1] = end
+        untried[untried_count + 1, 0] = first
+        untried[untried_count + 1, 1] = largest
+        untried_count += 2
     return count
 
 
@@ -452,49 +462,53 @@ def find_groups(
     oldest_ms: np.ndarray,
     newest_ms: np.ndarray,
     records: np.ndarray,
-    floors: np.ndarray,
+    log_starts: np.ndarray,
     limits: np.ndarray,
-    waiting: np.ndarray,
+    untried: np.ndarray,
     groups: np.ndarray,
 ) -> int:
-    """Fill `groups` with the first and end rows of each group worth merging; returns their number."""
+    """Fill `groups` with the first and end rows of each group worth merging; returns their number.
+
+    `owners` has the partition of each segment, `log_starts` the log start offset of each partition, and `limits` the
+    numbers above. `untried` is scratch memory for as many ranges as there are rows, and one.
+    """
     count = 0
     start = -1
-    base = 0
-    begin_ms = 0
+    base_offset = 0
+    first_ms = 0
     size = 0
-    latest_ms = 0
-    held = 0
+    last_ms = 0
+    record_count = 0
     for row in range(owners.size):
         if start >= 0 and owners[row] != owners[row - 1]:
-            count = _add_groups(sizes, start, row, True, limits, waiting, groups, count)
+            count = _add_groups(sizes, start, row, True, limits, untried, groups, count)
             start = -1
-        if next_offsets[row] <= floors[owners[row]]:
+        if next_offsets[row] <= log_starts[owners[row]]:
             continue
         fits = sizes[row] < limits[SEGMENT_BYTES]
         if start >= 0:
-            more = size + sizes[row]
-            held += records[row]
-            latest_ms = max(latest_ms, newest_ms[row])
-            entries = min(more // (limits[INTERVAL_BYTES] + 1), held)
+            grown_size = size + sizes[row]
+            record_count += records[row]
+            last_ms = max(last_ms, newest_ms[row])
+            entries = min(grown_size // (limits[INTERVAL_BYTES] + 1), record_count)
             if (
                 fits
-                and more <= limits[SEGMENT_BYTES]
-                and next_offsets[row] - base <= MAX_INT
-                and latest_ms - begin_ms <= limits[SEGMENT_MS]
+                and grown_size <= limits[SEGMENT_BYTES]
+                and next_offsets[row] - base_offset <= MAX_INT
+                and last_ms - first_ms <= limits[SEGMENT_MS]
                 and entries < limits[INDEX_ENTRIES]
             ):
-                size = more
+                size = grown_size
             else:
-                count = _add_groups(sizes, start, row, False, limits, waiting, groups, count)
+                count = _add_groups(sizes, start, row, False, limits, untried, groups, count)
                 start = -1
         if start < 0 and fits:
             start = row
-            base = base_offsets[row]
-            begin_ms = oldest_ms[row]
+            base_offset = base_offsets[row]
+            first_ms = oldest_ms[row]
             size = sizes[row]
-            latest_ms = newest_ms[row]
-            held = records[row]
+            last_ms = newest_ms[row]
+            record_count = records[row]
     if start >= 0:
-        count = _add_groups(sizes, start, owners.size, True, limits, waiting, groups, count)
+        count = _add_groups(sizes, start, owners.size, True, limits, untried, groups, count)
     return count

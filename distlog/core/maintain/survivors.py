@@ -1,4 +1,4 @@
-"""The input of a compaction: the last offset of each key, and which batches may go or must stay (`Verdicts`)."""
+"""Which records survive a compaction, the last one of each key, and which batches must go or stay (`Verdicts`)."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ _MAX_SLOTS = 2**31 - 1
 class OffsetMap:
     """A map of keys to their last offsets, full when LOAD_FACTOR of its slots are used.
 
-    Memory is SLOT_BYTES per slot, allocated on first use. `latest_offset` is the last offset put, or the one it was
-    moved to. Raises InvalidConfigError without room for a key.
+    Memory is SLOT_BYTES per slot, allocated on first use. The map knows the keys of all records up to
+    `latest_offset`. Raises InvalidConfigError without room for a key.
     """
 
     def __init__(self, slots: int) -> None:
@@ -74,7 +74,7 @@ class OffsetMap:
         if self._limit < 1:
             raise InvalidConfigError(
                 "compaction has no memory for even one key: raise dedupe_buffer_bytes (--dedupe-buffer-size)",
-                slots=slots,
+                bytes=slots * SLOT_BYTES,
             )
         self._table = np.zeros(self.slots * kernels.SLOT_WORDS, np.int64)
         self.size = 0
@@ -85,14 +85,14 @@ class OffsetMap:
         """A map for up to `records` records, in at most `memory_bytes` of memory."""
         return cls(min(memory_bytes // SLOT_BYTES, map_slots(records)))
 
-    def put(self, hashes: Longs, valid: npt.NDArray[np.bool_], offsets: Longs) -> int:
-        """Put the offsets of records, in order; ones that are not `valid` have no key, and are skipped.
+    def put(self, hashes: Longs, has_key: Flags, offsets: Longs) -> int:
+        """Put the offsets of records, in order, and skip records without a key.
 
         Returns the number of records, fewer if the map gets full. As in Kafka, a full map stops at the next record
         with a key, even if the map has that key.
         """
         count, self.size, latest = kernels.put_all(
-            self._table, self.slots, self._limit, self.size, hashes, valid, offsets
+            self._table, self.slots, self._limit, self.size, hashes, has_key, offsets
         )
         if latest >= 0:
             self.latest_offset = int(latest)
@@ -105,7 +105,7 @@ class OffsetMap:
         return offsets
 
     def put_rows(self, rows: Longs) -> Longs:
-        """Put records, each a row of its hash and its offset, in any order; returns the superseded offsets.
+        """Put records, each a row of its key's hash and its offset, in any order; returns the superseded offsets.
 
         Raises InvalidConfigError without room for a key.
         """
@@ -114,11 +114,11 @@ class OffsetMap:
         if count < 0:
             raise InvalidConfigError(
                 "compaction has no memory for all keys: raise dedupe_buffer_bytes (--dedupe-buffer-size)",
-                slots=self.slots,
+                bytes=self.slots * SLOT_BYTES,
             )
         return superseded[:count]
 
-    def superseded(self, rows: Longs) -> Longs:
+    def superseded_offsets(self, rows: Longs) -> Longs:
         """The offsets of the records in `rows`, as for `put_rows`, whose key has a later record in the map."""
         superseded = np.empty(len(rows), np.int64)
         return superseded[: kernels.find_superseded(self._table, self.slots, rows, superseded)]
@@ -126,7 +126,7 @@ class OffsetMap:
 
 @dataclass(frozen=True, slots=True)
 class ScannedRecords:
-    """The records, in `data`, of the first `len(sections)` of the requested batches; offsets are absolute."""
+    """The records, in `data`, of the first batches of a request: batch i has `sections[i]`. Offsets are absolute."""
 
     data: np.ndarray
     sections: np.ndarray
@@ -142,7 +142,7 @@ class ScannedRecords:
         return self.fields.timestamps[: self.count]
 
     @property
-    def keyed(self) -> npt.NDArray[np.bool_]:
+    def has_key(self) -> Flags:
         return self.fields.key.valid[: self.count]
 
     def hashes(self, secret: bytes) -> Longs:
@@ -150,22 +150,25 @@ class ScannedRecords:
         key = self.fields.key
         return hash_keys(self.data, key.positions[: self.count], key.offsets[: self.count + 1], secret)
 
-    def rewritten(
-        self, sections: np.ndarray, first_records: Longs, base_offsets: Longs, base_timestamps: Longs, keep: Flags
+    def rewrite(
+        self, sections: np.ndarray, first_records: Longs, base_offsets: Longs, base_timestamps: Longs, is_kept: Flags
     ) -> tuple[Bytes, Longs]:
-        """The records of some `sections` that are kept, relative to other bases, and the end of each section."""
+        """Copy the kept records of some `sections`, relative to new bases; returns the end of each section, too."""
         growth = kernels.RECORD_GROWTH * sections["record_count"].sum()
-        room = int((sections["end"] - sections["start"]).sum() + growth)
-        target, ends = new_array(room, np.uint8), np.empty(len(sections), np.int64)
+        max_bytes = int((sections["end"] - sections["start"]).sum() + growth)
+        target, ends = new_array(max_bytes, np.uint8), np.empty(len(sections), np.int64)
         bases = np.ascontiguousarray(base_offsets), np.ascontiguousarray(base_timestamps)
-        kernels.rewrite_records(self.data, sections, first_records, *bases, keep, self.timestamps, target, ends)
+        kernels.rewrite_records(self.data, sections, first_records, *bases, is_kept, self.timestamps, target, ends)
         return target, ends
 
 
 def scan_records(
     source: BatchSelection, rows: npt.NDArray[np.intp], columns: Collection[str], start_offset: int = 0
 ) -> ScannedRecords:
-    """Scan the records from `start_offset` on in the batches `rows`, at least one, of `source`."""
+    """Scan the records from `start_offset` on in the first of the batches `rows` of `source`.
+
+    These are as many batches as fit in OPENED_BYTES, at least one.
+    """
     to_scan = replace(source.of_rows(rows), start_offset=start_offset, end_offset=MAX_LONG)
     data, sections = open_sections(to_scan, OPENED_BYTES)
     fields = RecordFields.allocate(int(sections["record_count"].sum()), columns)
@@ -175,30 +178,29 @@ def scan_records(
 def checked_chunks(reader: SegmentReader, segment: SegmentInfo, start_offset: int = 0) -> Iterator[Chunk]:
     """The segment's chunks with batches from `start_offset` on, in format 2, with checked checksums.
 
-    If these are all batches, the checksum of the file is checked after the last chunk: commit nothing before that.
-    Raises CorruptRecordError.
+    If the segment is read from its start, the checksum of the file is checked after the last chunk: commit nothing
+    before that. Raises CorruptRecordError.
     """
     if start_offset <= segment.base_offset:
-        yield from map(_in_format_2, whole_log(reader, segment))
+        yield from map(_upgraded, whole_log(reader, segment))
         return
     for chunk in reader.chunks(SegmentSlice(segment, start_offset, segment.next_offset, 0, segment.log_bytes)):
         chunk.check()
-        yield _in_format_2(chunk)
+        yield _upgraded(chunk)
 
 
-def _in_format_2(chunk: Chunk) -> Chunk:
+def _upgraded(chunk: Chunk) -> Chunk:
     """Convert all batches of the chunk, of one segment, to format 2, as Kafka's cleaner does."""
     if (chunk.batches["magic"] == 2).all():
         return chunk
     (source,) = chunk.ranges
-    data, batches = upgraded(chunk.data, chunk.batches, file=source.file, file_position=source.origin)
+    data, batches = in_format_2(chunk.data, chunk.batches, file=source.file, file_position=source.origin)
     converted = source._replace(start=0, end=len(data))
     return Chunk([converted], data, batches, np.zeros(len(batches), np.int64))
 
 
-# As in Kafka's `CleanedTransactionMetadata` and producer state, verdicts need all batches before a
-# batch, and the last batch of each producer. With these verdicts, each group of segments can be rewritten alone.
-# Segments without producers are not read.
+# A verdict on a batch needs all batches before it, as in Kafka's `CleanedTransactionMetadata`, and the last batch of
+# its producer. With verdicts, each group of segments can be rewritten alone.
 
 _NO_OFFSETS: npt.NDArray[np.int64] = np.zeros(0, np.int64)
 
@@ -207,42 +209,41 @@ _NO_OFFSETS: npt.NDArray[np.int64] = np.zeros(0, np.int64)
 class Verdicts:
     """The batches with special rules, by their absolute base offsets in ascending order.
 
-    A batch is `discardable` if it has data of an aborted transaction, or a marker of a transaction without data. The
-    `last` batch of a producer stays even if empty, for its sequence number. `aborted` are the transactions whose
+    A batch is discardable if it has data of an aborted transaction, or a marker of a transaction without data. The
+    last batch of a producer stays even if empty, for its sequence number. `aborted` are the transactions whose
     abort marker stays, in the order of their markers.
     """
 
-    discardable_offsets: npt.NDArray[np.int64] = field(default_factory=lambda: _NO_OFFSETS)
-    last_offsets: npt.NDArray[np.int64] = field(default_factory=lambda: _NO_OFFSETS)
+    discardable_batches: Longs = field(default_factory=lambda: _NO_OFFSETS)
+    last_batches: Longs = field(default_factory=lambda: _NO_OFFSETS)
     aborted: tuple[AbortedTransaction, ...] = ()
 
-    def discardable(self, base_offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        return _contains(self.discardable_offsets, base_offsets)
+    def is_discardable(self, base_offsets: Longs) -> Flags:
+        return _contains(self.discardable_batches, base_offsets)
 
-    def last(self, base_offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        return _contains(self.last_offsets, base_offsets)
+    def is_last(self, base_offsets: Longs) -> Flags:
+        return _contains(self.last_batches, base_offsets)
 
     def within(self, start_offset: int, end_offset: int) -> Verdicts:
         """The verdicts on the batches in [start_offset, end_offset), and on the transactions that end there."""
         return Verdicts(
-            _within(self.discardable_offsets, start_offset, end_offset),
-            _within(self.last_offsets, start_offset, end_offset),
+            _within(self.discardable_batches, start_offset, end_offset),
+            _within(self.last_batches, start_offset, end_offset),
             tuple(
                 transaction for transaction in self.aborted if start_offset <= transaction.last_offset < end_offset
             ),
         )
 
 
-def _contains(offsets_sorted: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    if len(offsets_sorted) == 0:
+def _contains(sorted_offsets: Longs, offsets: Longs) -> Flags:
+    if len(sorted_offsets) == 0:
         return np.zeros(len(offsets), bool)
-    are_known: npt.NDArray[np.bool_] = (
-        offsets_sorted[np.searchsorted(offsets_sorted, offsets).clip(max=len(offsets_sorted) - 1)] == offsets
-    )
-    return are_known
+    rows = np.searchsorted(sorted_offsets, offsets).clip(max=len(sorted_offsets) - 1)
+    is_contained: Flags = sorted_offsets[rows] == offsets
+    return is_contained
 
 
-def _within(offsets: npt.NDArray[np.int64], start_offset: int, end_offset: int) -> npt.NDArray[np.int64]:
+def _within(offsets: Longs, start_offset: int, end_offset: int) -> Longs:
     start, end = np.searchsorted(offsets, [start_offset, end_offset])
     return offsets[start:end]
 
@@ -250,36 +251,38 @@ def _within(offsets: npt.NDArray[np.int64], start_offset: int, end_offset: int) 
 def judge(
     reader: SegmentReader, segments: Sequence[SegmentInfo], now_ms: int, producer_expiration_ms: int = EXPIRATION_MS
 ) -> Verdicts:
-    """The verdicts on the batches of `segments`, all of the partition."""
-    read = [segment for segment in segments if segment.may_have_producers]
-    if not read:
+    """The verdicts on the batches of `segments`, all of the partition; reads those that may have producers."""
+    segments = [segment for segment in segments if segment.may_have_producers]
+    if not segments:
         return Verdicts()
     aborted = sorted(
-        (transaction for segment in read for transaction in reader.aborted_transactions(segment)),
+        (transaction for segment in segments for transaction in reader.aborted_transactions(segment)),
         key=lambda transaction: transaction.first_offset,
     )
     transactions, producers = _Transactions(aborted), dict[int, _ProducerBatches]()
-    for batch in _batches(reader, read, now_ms):
+    for batch in _batches(reader, segments, now_ms):
         transactions.observe(batch)
         producers.setdefault(batch.producer_id, _ProducerBatches()).observe(batch)
     active = [producer for producer in producers.values() if producer.is_active(now_ms, producer_expiration_ms)]
-    last = [offset for producer in active for offset in producer.last_batches]
+    last_batches = sorted(offset for producer in active for offset in producer.last_batches)
     return Verdicts(
-        np.array(transactions.discardable, np.int64), np.array(sorted(last), np.int64), tuple(transactions.retained)
+        np.array(transactions.discardable_batches, np.int64),
+        np.array(last_batches, np.int64),
+        tuple(transactions.marked),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """A batch: its horizon has `expired` or not; its `kind` is its control record's type or a constant below."""
+    """A batch of a producer; its `kind` is the type of its control record, or one of the constants below."""
 
     base_offset: int
     last_offset: int
     max_timestamp: int
     producer_id: int
     producer_epoch: int
-    transactional: bool
-    expired: bool
+    is_transactional: bool
+    is_past_horizon: bool
     kind: int
 
 
@@ -288,48 +291,55 @@ _CONTROL_KEY_SIZE = 4
 
 
 class _Transactions:
-    """Walks the batches in their order; `aborted` are the aborted transactions, sorted by first offset."""
+    """Finds discardable batches, and `marked`: the aborted transactions whose abort marker stays.
+
+    `aborted` are the aborted transactions by first offset. The batches are to be observed in their order.
+    """
 
     def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
-        self._waiting = deque(aborted)
-        self._aborting: dict[int, AbortedTransaction] = {}
-        self._committing: set[int] = set()
-        self._producers_with_data: set[int] = set()
-        self.discardable: list[int] = []
-        self.retained: list[AbortedTransaction] = []
+        self._later_aborted = deque(aborted)
+        # by producer: its open transaction that will be aborted
+        self._open_aborted: dict[int, AbortedTransaction] = {}
+        self._producers_with_aborted_data: set[int] = set()
+        self._producers_with_committed_data: set[int] = set()
+        self.discardable_batches: list[int] = []
+        self.marked: list[AbortedTransaction] = []
 
     def observe(self, batch: _Batch) -> None:
-        while self._waiting and self._waiting[0].first_offset <= batch.last_offset:
-            transaction = self._waiting.popleft()
-            self._aborting.setdefault(transaction.producer_id, transaction)
-        is_discardable = self._note_data(batch) if batch.kind == _DATA else self._note_marker(batch)
+        while self._later_aborted and self._later_aborted[0].first_offset <= batch.last_offset:
+            transaction = self._later_aborted.popleft()
+            self._open_aborted.setdefault(transaction.producer_id, transaction)
+        is_discardable = self._observe_data(batch) if batch.kind == _DATA else self._observe_marker(batch)
         if is_discardable:
-            self.discardable.append(batch.base_offset)
+            self.discardable_batches.append(batch.base_offset)
 
-    def _note_data(self, batch: _Batch) -> bool:
-        """Note a batch of data; True if its transaction was aborted."""
+    def _observe_data(self, batch: _Batch) -> bool:
+        """Observe a batch of data; True if its transaction was aborted."""
         producer = batch.producer_id
-        if batch.transactional and producer in self._aborting:
-            self._producers_with_data.add(producer)
+        if batch.is_transactional and producer in self._open_aborted:
+            self._producers_with_aborted_data.add(producer)
             return True
-        if batch.transactional:
-            self._committing.add(producer)
+        if batch.is_transactional:
+            self._producers_with_committed_data.add(producer)
         return False
 
-    def _note_marker(self, batch: _Batch) -> bool:
-        """Note a marker; True if it has nothing left to mark, so it may be dropped after its delete horizon."""
+    def _observe_marker(self, batch: _Batch) -> bool:
+        """Observe a marker; True if its transaction has no data left, so it may go after its delete horizon."""
         producer = batch.producer_id
         if batch.kind == ABORT:
-            transaction, has_data = self._aborting.pop(producer, None), producer in self._producers_with_data
-            self._producers_with_data.discard(producer)
-            # a restore may bring its data back, as long as the marker stays
-            if transaction and (has_data or not batch.expired):
-                self.retained.append(transaction)
+            transaction, has_data = (
+                self._open_aborted.pop(producer, None),
+                producer in self._producers_with_aborted_data,
+            )
+            self._producers_with_aborted_data.discard(producer)
+            # as long as the marker stays, a restore may bring the transaction's data back
+            if transaction and (has_data or not batch.is_past_horizon):
+                self.marked.append(transaction)
             return not (transaction and has_data)
         if batch.kind == COMMIT:
-            committed = producer in self._committing
-            self._committing.discard(producer)
-            return not committed
+            has_data = producer in self._producers_with_committed_data
+            self._producers_with_committed_data.discard(producer)
+            return not has_data
         return batch.kind == _EMPTY_CONTROL
 
 
@@ -351,7 +361,7 @@ class _ProducerBatches:
         self._last_timestamp = batch.max_timestamp
 
     def is_active(self, now_ms: int, expiration_ms: int) -> bool:
-        # a producer with an open transaction is active, too, but then its last batch is not cleanable
+        # a producer with an open transaction is active, too, but compaction does not reach its last batch
         return now_ms - self._last_timestamp < expiration_ms
 
 
@@ -359,18 +369,18 @@ def _batches(reader: SegmentReader, segments: Sequence[SegmentInfo], now_ms: int
     for segment in segments:
         for chunk in checked_chunks(reader, segment):
             batches = chunk.batches
-            control = batches["attributes"] & CONTROL != 0
-            kinds = np.where(control, _EMPTY_CONTROL, _DATA)
-            marked = np.flatnonzero(control & (batches["record_count"] > 0))
-            if len(marked):
-                records = scan_records(chunk.selection(), marked, ("key",))
+            is_control = batches["attributes"] & CONTROL != 0
+            kinds = np.where(is_control, _EMPTY_CONTROL, _DATA)
+            marker_rows = np.flatnonzero(is_control & (batches["record_count"] > 0))
+            if len(marker_rows):
+                records = scan_records(chunk.selection(), marker_rows, ("key",))
                 key = records.fields.key
                 is_complete = np.diff(key.offsets[: records.count + 1]) >= _CONTROL_KEY_SIZE
                 key_positions = np.where(is_complete, key.positions[: records.count] + 2, 0)
                 types = records.data[key_positions].astype(np.int64) << 8 | records.data[key_positions + 1]
-                kinds[marked] = np.where(is_complete, types, _UNKNOWN)
-            expired = (batches["attributes"] & DELETE_HORIZON != 0) & (batches["base_timestamp"] <= now_ms)
-            for row in np.flatnonzero(control | (batches["producer_id"] >= 0)).tolist():
+                kinds[marker_rows] = np.where(is_complete, types, _UNKNOWN)
+            is_past_horizon = (batches["attributes"] & DELETE_HORIZON != 0) & (batches["base_timestamp"] <= now_ms)
+            for row in np.flatnonzero(is_control | (batches["producer_id"] >= 0)).tolist():
                 batch = batches[row]
                 base_offset = int(batch["base_offset"]) + segment.shift
                 yield _Batch(
@@ -380,7 +390,7 @@ def _batches(reader: SegmentReader, segments: Sequence[SegmentInfo], now_ms: int
                     int(batch["producer_id"]),
                     int(batch["producer_epoch"]),
                     bool(batch["attributes"] & TRANSACTIONAL),
-                    bool(expired[row]),
+                    bool(is_past_horizon[row]),
                     int(kinds[row]),
                 )
 
@@ -392,7 +402,7 @@ class Survivors(Protocol):
     def latest_offset(self) -> int:
         """The last offset up to which keys are known."""
 
-    def current(self, records: ScannedRecords) -> npt.NDArray[np.bool_]:
+    def is_current(self, records: ScannedRecords) -> Flags:
         """Per record: true if no later record has its key; any value for a record without a key."""
 
 
@@ -407,10 +417,10 @@ class MapSurvivors:
     def latest_offset(self) -> int:
         return self.offset_map.latest_offset
 
-    def current(self, records: ScannedRecords) -> npt.NDArray[np.bool_]:
-        """Per record: true if its offset is not below the one in the map."""
-        newest: npt.NDArray[np.bool_] = records.offsets >= self.offset_map.get(records.hashes(self.secret))
-        return newest
+    def is_current(self, records: ScannedRecords) -> Flags:
+        """Per record: true if the map has no higher offset of its key."""
+        is_current: Flags = records.offsets >= self.offset_map.get(records.hashes(self.secret))
+        return is_current
 
 
 class OffsetSurvivors:
@@ -425,26 +435,26 @@ class OffsetSurvivors:
         """Note that later records have the keys of the records at `offsets`."""
         kernels.set_bits(self._bits, self._base_offset, offsets)
 
-    def current(self, records: ScannedRecords) -> npt.NDArray[np.bool_]:
-        """Per record: true if its offset is not among the superseded ones."""
-        current = np.empty(records.count, bool)
-        kernels.unset_bits(self._bits, self._base_offset, records.offsets, current)
-        return current
+    def is_current(self, records: ScannedRecords) -> Flags:
+        """Per record: true if its offset is not superseded."""
+        is_current = np.empty(records.count, bool)
+        kernels.unset_bits(self._bits, self._base_offset, records.offsets, is_current)
+        return is_current
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedRecords:
-    """Consecutive records: the hashes of their keys, whether each has a key (`keyed`), and their offsets.
+    """Consecutive records: the hashes of their keys, whether each has a key, and their offsets.
 
-    `record_ends[i]` is the number of records up to the end of batch i. `done_offsets[i]` is the last offset before
-    batch i, up to which a map is complete that stops in it; `done_offsets[-1]` is for a map with all of the batches.
+    `record_ends[i]` is the number of records up to the end of batch i. An offset map that gets full in batch i has
+    all keys up to `complete_offsets[i]`, and a map with all batches has all keys up to `complete_offsets[-1]`.
     """
 
     hashes: Longs
-    keyed: npt.NDArray[np.bool_]
+    has_key: Flags
     offsets: Longs
     record_ends: Longs
-    done_offsets: Longs
+    complete_offsets: Longs
 
 
 def keyed_records(
@@ -457,17 +467,20 @@ def keyed_records(
     for chunk in checked_chunks(reader, segment, start_offset):
         batches = chunk.batches
         base_offsets = batches["base_offset"] + segment.shift
-        ends = base_offsets + batches["last_offset_delta"]
-        counts = (batches["attributes"] & CONTROL == 0) & (batches["record_count"] > 0)
-        rows = np.flatnonzero(counts & ~verdicts.discardable(base_offsets))
+        last_offsets = base_offsets + batches["last_offset_delta"]
+        has_data = (batches["attributes"] & CONTROL == 0) & (batches["record_count"] > 0)
+        rows = np.flatnonzero(has_data & ~verdicts.is_discardable(base_offsets))
         while len(rows):
             scanned = scan_records(chunk.selection(), rows, ("key",), start_offset)
             scanned_rows, rows = rows[: len(scanned.sections)], rows[len(scanned.sections) :]
-            done_offsets = np.append(
-                np.where(scanned_rows > 0, ends[scanned_rows - 1], -1), ends[rows[0] - 1 if len(rows) else -1]
+            complete_offsets = np.append(
+                np.where(scanned_rows > 0, last_offsets[scanned_rows - 1], -1),
+                last_offsets[rows[0] - 1 if len(rows) else -1],
             )
-            ends_of_records = np.cumsum(scanned.sections["emitted"])
-            yield KeyedRecords(scanned.hashes(secret), scanned.keyed, scanned.offsets, ends_of_records, done_offsets)
+            record_ends = np.cumsum(scanned.sections["emitted"])
+            yield KeyedRecords(
+                scanned.hashes(secret), scanned.has_key, scanned.offsets, record_ends, complete_offsets
+            )
 
 
 def build_map(
@@ -482,19 +495,19 @@ def build_map(
     """Put the keys of the dirty range [start_offset, end_offset) into `offset_map` until it is full."""
     for segment in segments:
         for records in keyed_records(reader, segment, start_offset, verdicts, secret):
-            count = offset_map.put(records.hashes, records.keyed, records.offsets)
-            full = count < len(records.offsets)
-            batch = int(np.searchsorted(records.record_ends, count, side="right")) if full else -1
-            offset_map.latest_offset = max(offset_map.latest_offset, int(records.done_offsets[batch]))
-            if full:
+            count = offset_map.put(records.hashes, records.has_key, records.offsets)
+            is_full = count < len(records.offsets)
+            batch = int(np.searchsorted(records.record_ends, count, side="right")) if is_full else -1
+            offset_map.latest_offset = max(offset_map.latest_offset, int(records.complete_offsets[batch]))
+            if is_full:
                 return
         offset_map.latest_offset = segment.next_offset - 1
     offset_map.latest_offset = end_offset - 1
 
 
-# Spark tasks exchange blobs of many records, instead of a row of Spark per record: a record's hash and offset, 24
-# bytes, go to the task that finds the last record of each key, and the offsets of superseded records, 8 bytes, come
-# back.
+# Spark tasks exchange blobs of many records, since a Spark row per record would cost too much. The hash and the
+# offset of a record, 24 bytes, go to the task that finds the last record of its key. That task returns the offsets of
+# superseded records, 8 bytes each.
 
 #: A task sends its data when it has this many bytes, which bounds its memory.
 BLOBS_BYTES = 8 << 20
@@ -517,9 +530,9 @@ def map_slots(records: int) -> int:
     return int(records / LOAD_FACTOR) + 2
 
 
-def plan_buckets(records: int, memory_bytes: int, least_buckets: int) -> tuple[int, int]:
+def plan_buckets(records: int, memory_bytes: int, min_buckets: int) -> tuple[int, int]:
     """The number of buckets for `records` keys, and the slots of each bucket's offset map."""
-    buckets = max(least_buckets, ceil(records * SLOT_BYTES / LOAD_FACTOR / max(memory_bytes, 1)))
+    buckets = max(min_buckets, ceil(records * SLOT_BYTES / LOAD_FACTOR / max(memory_bytes, 1)))
     while buckets < records and _bucket_slots(records, buckets) * SLOT_BYTES > memory_bytes:
         buckets += buckets // 16 + 1
     buckets = max(min(buckets, records), 1)
@@ -528,22 +541,22 @@ def plan_buckets(records: int, memory_bytes: int, least_buckets: int) -> tuple[i
 
 def _bucket_slots(records: int, buckets: int) -> int:
     mean = records / buckets
-    most = mean if buckets == 1 else mean + _DEVIATIONS * sqrt(mean) + _SPARE_KEYS
-    return map_slots(ceil(most))
+    max_records = mean if buckets == 1 else mean + _DEVIATIONS * sqrt(mean) + _SPARE_KEYS
+    return map_slots(ceil(max_records))
 
 
 def keys_by_bucket(parts: Sequence[KeyedRecords], start_offset: int, buckets: int) -> Blobs:
-    """The rows of all records with a key for an OffsetMap, one part per bucket.
+    """The rows for `OffsetMap.put_rows` of all records with a key, one part per bucket.
 
     Rows with offsets below `start_offset` are in separate parts, with the target `buckets` + the bucket.
     """
     counts = np.zeros(2 * buckets, np.int64)
     for part in parts:
-        kernels.count_keys(part.hashes, part.keyed, part.offsets, start_offset, counts)
+        kernels.count_keys(part.hashes, part.has_key, part.offsets, start_offset, counts)
     ends = np.cumsum(counts)
     positions, rows = ends - counts, np.empty((int(ends[-1]), kernels.ROW_WORDS), np.int64)
     for part in parts:
-        kernels.scatter_keys(part.hashes, part.keyed, part.offsets, start_offset, positions, rows)
+        kernels.scatter_keys(part.hashes, part.has_key, part.offsets, start_offset, positions, rows)
     targets = np.flatnonzero(counts)
     return Blobs(targets, ends[targets] * kernels.ROW_WORDS, rows.ravel())
 
@@ -575,19 +588,19 @@ _BATCH_BYTES = 1 << 17
 Rows = npt.NDArray[Any]
 
 
-def upgraded(data: Any, batches: Rows, *, file: str = "", file_position: int = 0) -> tuple[memoryview, Rows]:
+def in_format_2(data: Any, batches: Rows, *, file: str = "", file_position: int = 0) -> tuple[memoryview, Rows]:
     """Convert `batches`, which fill `data`, to format 2, at the same offsets; returns the bytes and BATCH rows.
 
     Messages of formats 0 and 1 become batches of about 128 KiB, with the timestamp -1 for format 0; a compressed
     message becomes a batch. `file_position` is the position of data[0].
     """
     view, parts = byte_array(data).data, list[tuple[memoryview, Rows]]()
-    old = batches["magic"] < 2
-    starts = np.flatnonzero(np.diff(old, prepend=~old[:1]))
+    is_old = batches["magic"] < 2
+    starts = np.flatnonzero(np.diff(is_old, prepend=~is_old[:1]))
     for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(batches)], strict=True):
         run = batches[start:end]
-        if old[start]:
-            parts += _upgraded(data, run, file, file_position)
+        if is_old[start]:
+            parts += _upgrade(data, run, file, file_position)
         else:
             low, high = int(run["position"][0]), int(run["position"][-1] + run["size"][-1])
             parts.append((view[low:high], run))
@@ -596,25 +609,25 @@ def upgraded(data: Any, batches: Rows, *, file: str = "", file_position: int = 0
     return memoryview(b"".join(data for data, _ in parts)), rows
 
 
-def _upgraded(data: Any, batches: Rows, file: str, file_position: int) -> list[tuple[memoryview, Rows]]:
+def _upgrade(data: Any, batches: Rows, file: str, file_position: int) -> list[tuple[memoryview, Rows]]:
     records = decode(data, batches, columns=_COLUMNS, file=file, file_position=file_position)
     offsets = numbers_of(records.column(0))
     owner = np.repeat(np.arange(len(batches)), batches["record_count"])
-    # a batch has records with adjacent offsets, no codec, and create times
-    alone = (batches["attributes"] & (CODEC_MASK | APPEND_TIME) != 0)[owner]
-    begins = (np.diff(offsets, prepend=-1) != 1) | (alone & (np.diff(owner, prepend=-1) != 0))
-    begins |= np.diff(alone, prepend=~alone[:1])
-    firsts = np.flatnonzero(begins)
+    # records with adjacent offsets are joined to one batch, unless their message has a codec or an append time
+    is_alone = (batches["attributes"] & (CODEC_MASK | APPEND_TIME) != 0)[owner]
+    begins_batch = (np.diff(offsets, prepend=-1) != 1) | (is_alone & (np.diff(owner, prepend=-1) != 0))
+    begins_batch |= np.diff(is_alone, prepend=~is_alone[:1])
+    firsts = np.flatnonzero(begins_batch)
     ends = [*firsts[1:].tolist(), len(offsets)]
     return [
-        _encoded(records.slice(first, end - first), int(offsets[first]), batches[owner[first]])
+        _encode_like(batches[owner[first]], records.slice(first, end - first), int(offsets[first]))
         for first, end in zip(firsts.tolist(), ends, strict=True)
     ]
 
 
-def _encoded(records: pa.RecordBatch, base_offset: int, batch: Any) -> tuple[memoryview, Rows]:
-    codec, by_append = int(batch["attributes"]) & CODEC_MASK, bool(batch["attributes"] & APPEND_TIME)
-    time_ms = int(batch["max_timestamp"])
+def _encode_like(message: Any, records: pa.RecordBatch, base_offset: int) -> tuple[memoryview, Rows]:
+    codec, has_append_time = int(message["attributes"]) & CODEC_MASK, bool(message["attributes"] & APPEND_TIME)
+    append_ms = int(message["max_timestamp"])
     encoded = encode(
         records,
         base_offset,
@@ -622,6 +635,6 @@ def _encoded(records: pa.RecordBatch, base_offset: int, batch: Any) -> tuple[mem
         # a compressed message stays one batch of any size
         batch_bytes=MAX_INT if codec else _BATCH_BYTES,
         max_batch_bytes=MAX_INT,
-        append_time=(lambda: time_ms) if by_append else None,
+        append_time=(lambda: append_ms) if has_append_time else None,
     )
     return encoded.data, encoded.batches
