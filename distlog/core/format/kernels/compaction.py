@@ -9,7 +9,7 @@ from distlog.core.format.kernels.record_scan import VARINT, VARLONG, read_number
 from distlog.core.format.kernels.siphash import siphash
 
 # Compaction compares keys by their SipHash-2-4 of 128 bits. A key belongs to one bucket. The second word of its hash
-# selects the bucket, the first word the slot in an offset map: with one word for both, the map would fill in clusters.
+# selects the bucket, and the first word the slot in an offset map: with one word for both, clusters would fill.
 
 #: Words of 64 bits. A row of a bucket has a hash and an offset. A slot of an offset map has a hash, and an offset
 #: plus one, or 0 in an empty slot.
