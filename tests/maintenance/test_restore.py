@@ -477,7 +477,7 @@ def test_a_missing_version_is_refused(storage: Storage) -> None:
 def test_an_empty_restore_commits_nothing(storage: Storage) -> None:
     topic = old_topic(storage, 2)
     report = topic.restore(1)
-    said = "nothing to restore: version 1 had no record that is not there"
+    said = "nothing to restore: version 1 had no record that is missing now"
     assert (topic.version, str(report).split(";")[0]) == (2, said)
 
 

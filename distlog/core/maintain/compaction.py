@@ -437,7 +437,7 @@ class BatchFilter:
     ) -> FilteredBatches:
         """Return what stays of a `part` of the chunk's batches, of which those in `scanned_rows` have records."""
         batches = chunk.batches[part]
-        retained, is_kept, unkeyed_records = self._chosen(flags, scanned_rows, scanned)
+        retained, is_kept, unkeyed_records = self._choose(flags, scanned_rows, scanned)
         has_records = retained["records"] > 0
         wants_horizon = has_records & ~flags.has_horizon
         wants_horizon &= (retained["tombstones"] > 0) | flags.is_obsolete_marker
@@ -477,7 +477,7 @@ class BatchFilter:
             unkeyed_records=unkeyed_records,
         )
 
-    def _chosen(
+    def _choose(
         self, flags: _BatchFlags, scanned_rows: npt.NDArray[np.intp], scanned: ScannedRecords | None
     ) -> tuple[np.ndarray, Flags, int]:
         """Return RETAINED rows of all batches, which scanned records stay, and the number of dropped unkeyed ones."""

@@ -122,7 +122,7 @@ class RewriteFailure:
 
 
 def result_or_failure(partition: int, work: Callable[[], Result]) -> Result | RewriteFailure:
-    """The result of `work`; or its FILE_ERRORS as a value, which lets a job go on with other partitions."""
+    """The result of `work`; or its FILE_ERRORS as a value, so that a job continues with other partitions."""
     try:
         return work()
     except FILE_ERRORS as error:

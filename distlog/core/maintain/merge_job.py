@@ -226,7 +226,7 @@ def _aborted_in(reader: SegmentReader, segments: SegmentTable) -> list[AbortedTr
 def _with_own_fields(reader: SegmentReader, group: SegmentGroup, output: SegmentInfo) -> SegmentInfo:
     """Return one of several outputs of a group with the fields of its own offsets."""
     if output.next_offset < group.next_offset:
-        # the inputs tell the first unstable offset at the end of the group only
+        # of the inputs only the end of the group has a known first unstable offset
         output = dataclasses.replace(output, first_unstable_offset=NOT_LOOKED)
     return dataclasses.replace(output, offset_of_max_timestamp=_offset_of_max(reader, group.segments, output))
 
@@ -599,7 +599,7 @@ class BatchJoin:
         if not is_joined.any():
             return None
         runs = _Runs.of(part, rows, firsts, counts, is_joined, scanned, self.levels)
-        # a run stays as it is if the joined batch is larger, as for times that are far apart
+        # a run is not joined if that makes it larger, as for times that are far apart
         old_sizes = np.add.reduceat(part.batches["size"][rows], firsts)[is_joined]
         return runs.only(HEADER_SIZE + runs.records.sizes <= np.minimum(old_sizes, self.max_bytes))
 

@@ -1,9 +1,9 @@
 """Restores the segments of an older version that vacuum has not deleted, and keeps later segments.
 
-Where compaction or merging replaced segments, a whole group of old segments replaces the new one again, unless an old
-one was deleted, or the new one also has other records. In a compacted topic no earlier segment comes back then, and
-none before segments that were compacted twice: keys could come back whose tombstones were dropped. Segments that were
-both added and removed since the version come back as well, to leave no gap in the log.
+Where compaction or merging replaced old segments by a new one, the group of old segments replaces it again, unless an
+old segment was deleted, or the new one also has other records. Then no earlier segment of a compacted topic comes
+back, and none before segments that were compacted twice: keys could come back whose tombstones were dropped. Segments
+that were both added and removed after the version also come back, to leave no gap.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def restore(
                     if not changes:
                         break
                     race.put([*_actions(changes, max(version, head.gc_floor))])
-            # with partitions that have since lost segments planned again
+            # partitions of earlier commits stay as they were planned first
             restored = {plan.partition: plan for plan in commit_plans} | restored
             snapshot, is_complete = race.after, len(commit_plans) == len(plans)
     return [restored[number] for number in sorted(restored)], snapshot
@@ -90,7 +90,7 @@ Stem = tuple[int, str]
 
 @dataclass(slots=True)
 class RemovedSegments:
-    """The segments that the commits after the first `version` have added and removed."""
+    """The segments that commits after a version have added and removed; commits up to `version` are read."""
 
     version: int
     #: The version of the last commit that removed a segment.
@@ -111,7 +111,7 @@ class RemovedSegments:
                 if isinstance(action, Add):
                     stem = (action.segment.partition, action.segment.stem)
                     self.added[stem] = action.segment
-                    # it was restored, or a rebuild replaced it by itself
+                    # the segment was restored, or a rebuild removed and added it again
                     self.removed_at_start.pop(stem, None)
                     self.recompacted.pop(stem, None)
                 elif isinstance(action, Remove):
@@ -128,13 +128,13 @@ class RemovedSegments:
 
 #: Files whose sizes are requested at the same time.
 _LOOKUPS = 32
-#: Segments that one commit adds and removes.
+#: The most segments that one commit adds and removes.
 MAX_SEGMENTS = MOST_ROWS
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionRestore:
-    """The segments to add to a partition and to remove, the number of lost ones, and the old and new log start."""
+    """The segments that a partition gets and loses, the number that cannot come back, the old and new log start."""
 
     partition: int
     segments: tuple[SegmentInfo, ...]
@@ -148,8 +148,8 @@ class PartitionRestore:
 
     @property
     def records(self) -> int:
-        leaving = sum(segment.record_count for segment in self.replaced)
-        return sum(segment.record_count for segment in self.segments) - leaving
+        replaced_records = sum(segment.record_count for segment in self.replaced)
+        return sum(segment.record_count for segment in self.segments) - replaced_records
 
     @property
     def log_bytes(self) -> int:
@@ -193,7 +193,7 @@ class RestoreReport(Shown):
             reasons += ", or some of their keys were deleted later, and compaction dropped the deletes"
             parts.append(f"{counted(missing, 'segment')} cannot come back: {reasons}")
         if self.partitions == ():
-            parts = [f"nothing to restore: version {self.restored} had no record that is not there"]
+            parts = [f"nothing to restore: version {self.restored} had no record that is missing now"]
         if self.expired:
             segments = counted(self.expired, "segment")
             parts.append(f"the next retention deletes {segments}: first set retention.ms and retention.bytes higher")
@@ -226,7 +226,7 @@ class RestoreReport(Shown):
 
 @dataclass(frozen=True, slots=True)
 class _Candidates:
-    """The removed segments of a partition that may come back from `start_offset` on, or may fill gaps."""
+    """The removed segments of a partition that may come back from `start_offset` on; `filling` may fill gaps."""
 
     segments: list[SegmentInfo]
     filling: list[SegmentInfo]
@@ -261,12 +261,12 @@ def plan_restore(
         missing = [
             removed.added.get((number, segment.stem), segment) for segment in _without(state.segments, live.segments)
         ]
-        # compaction wrote the first later segment from missing segments, too
+        # the first later segment may have been written from some of the missing segments
         older = [segment for segment in missing if not _overlaps(segment, later[:1])]
         merged = [segment for segment in missing if _overlaps(segment, later[:1])]
         lost_segments = len(merged) if later[:1] and later[0].compacted else 0
         if merged and not lost_segments:
-            # a restore may have split a merged segment, whose last part was merged again
+            # `merged` come back instead, with the segments after them: a restore may have split the later segment
             later = _removed_after(merged[0].base_offset, removed_at_start.get(number, []), live)
         ends = [segment.next_offset for segment in recompacted.get(number, [])]
         # up to here compaction may have dropped later tombstones
@@ -288,7 +288,7 @@ def plan_restore(
         )
         planned = plan(partition.segments)
         if planned.segments or planned.offsets:
-            # restored segments are dirty, and only clean ranges may have gaps
+            # restored segments are dirty, and a dirty range must have no gaps
             filled = [segment for segment in partition.filling if (number, segment.stem) in present]
             planned = plan([*partition.segments, *filled]) if filled else planned
         plans.append(replace(planned, lost_segments=planned.lost_segments + partition.lost_segments))
@@ -379,24 +379,24 @@ def _plan_partition(
         for segment in _without(current.segments, old_state.segments)
         if segment.base_offset < old_state.log_end_offset
     ]
-    restored, leaving, merged = list[SegmentInfo](), list[SegmentInfo](), list[SegmentInfo]()
+    restored, replaced, merged = list[SegmentInfo](), list[SegmentInfo](), list[SegmentInfo]()
     gaps = list[int]()
     for old, new in _groups(missing, newer):
         if old[0].base_offset < start_offset:
             continue
-        # the new segments must not hold other records, later, or earlier and brought back by a restore
+        # the new segments must not have other records: later ones, or earlier ones after another restore
         begin, end = old[0].base_offset, old_state.log_end_offset
         is_whole = all(begin <= segment.base_offset and segment.next_offset <= end for segment in new)
         if is_whole and all((number, segment.stem) in present for segment in old):
             restored += old
-            leaving += new
+            replaced += new
             gaps += [old[0].base_offset] if not new else []
         elif not new or any(segment.compacted for segment in new):
             # earlier segments do not come back either: before a gap, readers would not notice missing records; before
             # a compacted segment, keys would come back whose tombstones it may have dropped
-            restored, leaving, gaps, start_offset = [], [], [], max(segment.next_offset for segment in (*old, *new))
+            restored, replaced, gaps, start_offset = [], [], [], max(segment.next_offset for segment in (*old, *new))
         else:
-            # their records are live, in segments with later records
+            # the records of the old segments are live, in segments that also have later records
             merged += [
                 segment
                 for segment in old
@@ -414,28 +414,28 @@ def _plan_partition(
         if segment.base_offset < start and segment.next_offset > old_state.log_start_offset
     ]
     lost_count = len(missing) - len(restored) - sum(segment.base_offset >= start for segment in merged) + len(hidden)
-    # restored segments may hold superseded records and tombstones; compacted segments that stay before them have
-    # gaps, which are valid below this offset only
+    # dirty from here: restored segments may have superseded records and tombstones. Compacted segments before them
+    # stay clean, since only a clean range may have gaps
     merged_starts = [segment.base_offset for segment in restored[:1] if len(missing) > len(restored)]
     dirty = [max([old_state.first_dirty_offset, *merged_starts])] if restored or not missing else []
     return PartitionRestore(
         partition=number,
         segments=tuple(restored),
-        replaced=tuple(leaving),
+        replaced=tuple(replaced),
         lost_segments=lost_count,
         start_before=current.log_start_offset,
         log_start_offset=start,
         first_dirty_offset=min([current.first_dirty_offset, *dirty]),
-        gap_neighbors=_around_gaps(current.segments, gaps, leaving),
+        gap_neighbors=_around_gaps(current.segments, gaps, replaced),
     )
 
 
-def _around_gaps(live: SegmentTable, gaps: Iterable[int], leaving: Iterable[SegmentInfo]) -> tuple[SegmentInfo, ...]:
+def _around_gaps(live: SegmentTable, gaps: Iterable[int], replaced: Iterable[SegmentInfo]) -> tuple[SegmentInfo, ...]:
     """Return the live segments on both sides of the gaps at these offsets, but none for a gap at the log start."""
     rows = [int(live.base_offsets.searchsorted(offset)) for offset in gaps]
     rows = sorted({near for row in rows if row for near in (row - 1, row) if near < len(live)})
-    leaving_stems = {segment.stem for segment in leaving}
-    return tuple(segment for segment in map(live.__getitem__, rows) if segment.stem not in leaving_stems)
+    replaced_stems = {segment.stem for segment in replaced}
+    return tuple(segment for segment in map(live.__getitem__, rows) if segment.stem not in replaced_stems)
 
 
 def _without(table: SegmentTable, other: SegmentTable) -> list[SegmentInfo]:

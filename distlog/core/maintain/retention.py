@@ -1,4 +1,4 @@
-"""Retention and delete-records: whole segments go from the old end of a partition. They change metadata only."""
+"""Retention and delete-records: they remove whole segments from the start of a log, and change metadata only."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def retention(
     """
     snapshot, now_ms = handle.log.refresh(snapshot), handle.trusted_ms()
     if dry_run:
-        return plan_retention(with_tails(handle, snapshot), now_ms, most_segments=MAX_SEGMENTS), snapshot
+        return plan_retention(with_tails(handle, snapshot), now_ms, max_segments=MAX_SEGMENTS), snapshot
     snapshot, producers = _seal_expired(handle, snapshot, now_ms), ProducerSnapshots(handle)
     with CommitRace(handle.log, snapshot, "retention") as race:
         for head in race:
             tailed = with_tails(handle, head)
-            plans = plan_retention(tailed, now_ms, keep_tails=True, most_segments=MAX_SEGMENTS)
+            plans = plan_retention(tailed, now_ms, keep_tails=True, max_segments=MAX_SEGMENTS)
             if not plans:
                 break
-            # before the commit, after which these logs start later
+            # before the commit: after it, these logs start later
             producers.store(head, {plan.partition: len(plan.segments) for plan in plans})
-            # a commit stores a long run of removals as a table
+            # adjacent removals, which a commit stores as a table
             stems = ((plan.partition, plan.segments.columns()["stem"].to_pylist()) for plan in plans)
             removals: list[Action] = [Remove(number, stem) for number, removed in stems for stem in removed]
             race.put([*removals, *(SetLogStartOffset(plan.partition, plan.log_start_offset) for plan in plans)])
@@ -58,16 +58,19 @@ Longs = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 # The rules match Kafka's `UnifiedLog.deleteOldSegments`: first the segments below the log start offset, then those
-# above `retention.bytes`, then those older than `retention.ms`. Each rule stops at the first segment that must stay.
+# beyond `retention.bytes`, then those older than `retention.ms`. Each rule stops at the first segment that must stay.
 # A topic that is only compacted loses only the segments below its log start offset.
 #
 # As in Kafka, an active segment is deleted if all its records have expired. It is sealed first, by another commit,
-# since a commit cannot remove a segment that it adds. Logs are read only for unstored states of producers.
+# since a commit cannot remove a segment that it adds. Logs are read only if a state of producers is not stored.
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionRetention:
-    """The segments that retention removes from one partition, how many by each rule, and its new log start offset."""
+    """The segments that retention removes from one partition, their number by each rule, and its new log start.
+
+    `newest_ms` is the time of the newest segment that is too old, -1 without one.
+    """
 
     partition: int
     segments: SegmentTable
@@ -86,7 +89,7 @@ class PartitionRetention:
         return int(self.segments.record_counts.sum())
 
 
-_COLUMNS = (
+_REPORT_COLUMNS = (
     *("partition", "segments", "bytes", "records"),
     *("below_log_start", "above_size", "too_old", "log_start_offset"),
 )
@@ -119,7 +122,7 @@ class RetentionReport(Shown):
 
     def to_table(self) -> pa.Table:
         """Return a row per partition that loses something: its losses, segments by rule, its new log start offset."""
-        return table_of_numbers(self._rows(), _COLUMNS)
+        return table_of_numbers(self._rows(), _REPORT_COLUMNS)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the totals, and the rows of the table."""
@@ -137,27 +140,30 @@ class RetentionReport(Shown):
         ]
 
 
-#: Segments that one commit removes; the next run removes more.
+#: The most segments that one run removes, since a run makes one commit.
 MAX_SEGMENTS = MOST_ROWS
 
 
 def plan_retention(
-    snapshot: Snapshot, now_ms: int, *, keep_tails: bool = False, most_segments: int = MAX_LONG
+    snapshot: Snapshot, now_ms: int, *, keep_tails: bool = False, max_segments: int = MAX_LONG
 ) -> list[PartitionRetention]:
-    """Plan the segments to delete at `now_ms` by the topic's config, in partitions that lose some."""
+    """Plan the segments to delete at `now_ms` by the topic's config, in partitions that lose some.
+
+    With `keep_tails` active segments stay.
+    """
     table = snapshot.partitions
     plain, changed = SegmentTable(table.plain_segments()), table.changed_states
     columns = _Columns.of(plain, changed)
     if not len(columns.firsts):
         return []
     starts, log_ends = table.log_start_offsets, table.log_end_offsets
-    below, size, age = _ends(columns, starts, snapshot.config, now_ms)
-    plans, remaining = [], most_segments
-    for group in np.flatnonzero(age > columns.firsts).tolist():
-        first, number = int(columns.firsts[group]), int(columns.partitions[group])
-        segments = changed[number].segments if number in changed else plain.part(first, int(columns.ends[group]))
-        most = len(segments) - int(keep_tails and number in changed and segments[-1].is_active)
-        counts = tuple(min(int(row[group]) - first, most, remaining) for row in (below, size, age))
+    rule_ends = _ends(columns, starts, snapshot.config, now_ms)
+    plans, remaining = [], max_segments
+    for run in np.flatnonzero(rule_ends[-1] > columns.firsts).tolist():
+        first, number = int(columns.firsts[run]), int(columns.partitions[run])
+        segments = changed[number].segments if number in changed else plain.part(first, int(columns.ends[run]))
+        removable = len(segments) - int(keep_tails and number in changed and segments[-1].is_active)
+        counts = tuple(min(int(ends[run]) - first, removable, remaining) for ends in rule_ends)
         if counts[-1]:
             remaining -= counts[-1]
             plans.append(_plan(number, segments, counts, int(starts[number]), int(log_ends[number]), now_ms))
@@ -167,18 +173,19 @@ def plan_retention(
 def _plan(
     number: int, segments: SegmentTable, counts: tuple[int, ...], log_start: int, log_end: int, now_ms: int
 ) -> PartitionRetention:
-    """Plan a partition; `counts` are the segments that the first rule removes, the first two, and all."""
-    below, size, age = counts
-    expired = segments.part(0, age)
-    times = _times(expired.max_timestamps, expired.array("created_ms"), now_ms)
+    """Plan a partition; `counts` are the numbers of segments that the first rule, the first two, and all remove."""
+    below_start, by_size, removed_count = counts
+    removed = segments.part(0, removed_count)
+    times = _times(removed.max_timestamps, removed.array("created_ms"), now_ms)
+    next_start = log_end if removed_count == len(segments) else int(segments.base_offsets[removed_count])
     return PartitionRetention(
         partition=number,
-        segments=expired,
-        below_log_start=below,
-        above_size=size - below,
-        too_old=age - size,
-        log_start_offset=max(log_start, log_end if age == len(segments) else int(segments.base_offsets[age])),
-        newest_ms=int(times[size:].max(initial=NO_TIMESTAMP)),
+        segments=removed,
+        below_log_start=below_start,
+        above_size=by_size - below_start,
+        too_old=removed_count - by_size,
+        log_start_offset=max(log_start, next_start),
+        newest_ms=int(times[by_size:].max(initial=NO_TIMESTAMP)),
     )
 
 
@@ -187,7 +194,7 @@ _RULE_COLUMNS = "next_offset", "log_bytes", "max_timestamp", "created_ms"
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Columns of all segments, for the rules: of `partitions[i]` in the rows from `firsts[i]` to `ends[i]`."""
+    """Columns of all segments, for the rules: `partitions[i]` has the rows [firsts[i], ends[i])."""
 
     values: Mapping[str, Longs]
     partitions: Longs
@@ -203,34 +210,35 @@ class _Columns:
         firsts = np.flatnonzero(np.diff(owners, prepend=-1))
         return cls(values, owners[firsts], firsts, np.append(firsts, len(owners))[1:])
 
-    def run_ends(self, holds: Flags, begins: Longs) -> Longs:
-        """Return the end of the run of flagged rows from `begins[i]` on, for each partition i."""
-        rows = np.arange(len(holds))
-        stops = np.where(holds | (rows < self.of_each(begins)), len(holds), rows)
+    def first_unflagged(self, flags: Flags, starts: Longs) -> Longs:
+        """Return the first row from `starts[i]` on without a flag, or the end, for each partition i."""
+        rows = np.arange(len(flags))
+        stops = np.where(flags | (rows < self.by_row(starts)), len(flags), rows)
         return np.minimum(np.minimum.reduceat(stops, self.firsts), self.ends)
 
-    def of_each(self, values: Longs) -> Longs:
+    def by_row(self, values: Longs) -> Longs:
+        """Return the value of each row's partition."""
         return np.repeat(values, self.ends - self.firsts)
 
 
 def _ends(columns: _Columns, starts: Longs, config: TopicConfig, now_ms: int) -> tuple[Longs, Longs, Longs]:
-    """Return the row of each partition at which the rules of log start, size and time stop."""
-    is_below = columns.values["next_offset"] <= columns.of_each(starts[columns.partitions])
-    below = columns.run_ends(is_below, columns.firsts)
-    size = age = below
+    """Return, for each partition, the rows at which the rules by log start, by size and by time stop."""
+    is_below = columns.values["next_offset"] <= columns.by_row(starts[columns.partitions])
+    start_end = columns.first_unflagged(is_below, columns.firsts)
+    size_end = time_end = start_end
     if "delete" in config.cleanup_policy and config.retention_bytes >= 0:
         sums = np.append(0, np.cumsum(columns.values["log_bytes"]))
-        most = sums[columns.ends] - min(config.retention_bytes, MAX_LONG)
-        size = age = columns.run_ends(sums[1:] <= columns.of_each(most), below)
+        excess = sums[columns.ends] - min(config.retention_bytes, MAX_LONG)
+        size_end = time_end = columns.first_unflagged(sums[1:] <= columns.by_row(excess), start_end)
     if "delete" in config.cleanup_policy and config.retention_ms >= 0:
         times = _times(columns.values["max_timestamp"], columns.values["created_ms"], now_ms)
-        age = columns.run_ends(times < now_ms - config.retention_ms, size)
-    return below, size, age
+        time_end = columns.first_unflagged(times < now_ms - config.retention_ms, size_end)
+    return start_end, size_end, time_end
 
 
-def _times(newest: Longs, written: Longs, now_ms: int) -> Longs:
-    """Return the time of each segment's age: its largest timestamp if known and past, else the write time."""
-    return np.where((newest >= 0) & (newest <= now_ms), newest, written)
+def _times(max_timestamps: Longs, created_ms: Longs, now_ms: int) -> Longs:
+    """Return the start of each segment's age: its largest timestamp if known and past, else its creation."""
+    return np.where((max_timestamps >= 0) & (max_timestamps <= now_ms), max_timestamps, created_ms)
 
 
 def _seal_expired(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> Snapshot:
@@ -242,7 +250,7 @@ def _seal_expired(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> Snaps
             sealed = seals.seal(head, _expired_active(handle, head, now_ms))
             if sealed is None:
                 continue
-            # an append may have made a segment younger before the lock
+            # before its lock was taken, an append may have made the segment younger
             if not plan_retention(with_tails(handle, sealed), now_ms, keep_tails=True):
                 break
             race.put(seals.actions)
@@ -257,7 +265,7 @@ def _expired_active(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> lis
     return [plan.partition for plan in plans if plan.segments[-1].is_active]
 
 
-#: Instead of an offset: delete all records (Kafka's high watermark).
+#: Stands for the log end offset (the high watermark in Kafka), to delete all records.
 LOG_END = -1
 
 
@@ -273,15 +281,18 @@ def delete_records(
     if not isinstance(offsets, Mapping):
         raise InvalidConfigError("offsets are a dict by partition, as in {0: 100}", got=type(offsets).__name__)
     snapshot = handle.log.refresh(snapshot)
-    starts = _resolved(with_tails(handle, snapshot), offsets)
+    starts = _resolve(with_tails(handle, snapshot), offsets)
     with CommitRace(handle.log, snapshot, "delete-records") as race, ActiveSeals(handle, race) as seals:
         for head in race:
             within_active = [n for n, start in starts.items() if start > head.partitions[n].log_end_offset]
             sealed = seals.seal(head, within_active)
             if sealed is None:
                 continue
-            checked = _resolved(sealed, starts)
-            raised = {n: start for n, start in checked.items() if start > sealed.partitions[n].log_start_offset}
+            raised = {
+                n: start
+                for n, start in _resolve(sealed, starts).items()
+                if start > sealed.partitions[n].log_start_offset
+            }
             if not raised:
                 break
             race.put([*seals.actions, *(SetLogStartOffset(*item) for item in sorted(raised.items()))])
@@ -313,7 +324,7 @@ class DeleteRecordsReport(Shown):
         return [{"partition": number, "log_start_offset": starts[number]} for number in starts]
 
 
-def _resolved(snapshot: Snapshot, offsets: Mapping[int, int]) -> dict[int, int]:
+def _resolve(snapshot: Snapshot, offsets: Mapping[int, int]) -> dict[int, int]:
     """Check `offsets`, and replace LOG_END by the log end."""
     if "delete" not in snapshot.config.cleanup_policy:
         raise InvalidConfigError("records can be deleted only where cleanup.policy contains delete")
@@ -324,7 +335,7 @@ def _resolved(snapshot: Snapshot, offsets: Mapping[int, int]) -> dict[int, int]:
         resolved[partition] = state.log_end_offset if whole_number("offset", offset) == LOG_END else offset
         if not 0 <= resolved[partition] <= state.log_end_offset:
             raise OffsetOutOfRangeError(
-                "records can be deleted up to the log end offset, or -1 for all",
+                "records can be deleted up to the log end offset; offset=-1 deletes all",
                 partition=partition,
                 offset=offset,
                 log_start_offset=state.log_start_offset,

@@ -40,18 +40,18 @@ from distlog.core.storage.locks_and_pages import FileLock, copy_path, flocked
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, FileInfo, Storage, UnfinishedUpload
 
-#: Vacuum keeps younger leftovers, however short `file.delete.delay.ms` is; a failing put is aborted after ten
-#: minutes.
+#: Vacuum keeps temporary files that are younger, however short `file.delete.delay.ms` is: a put that fails is aborted
+#: after ten minutes.
 LONGEST_PUT_MS = 3_600_000
 #: Segment files that are checked together.
 FILES_AT_ONCE = 10_000
-#: Versions between two checkpoints that are kept for time travel, to which the horizon is raised.
+#: Versions between two checkpoints that are kept for time travel, to which the log retention horizon is raised.
 KEPT_EVERY = 1000
-#: The horizon lags by at most this part of the kept commits, and not by less than this number of commits.
-STEP_PART, LEAST_STEP = 8, 16
+#: The log retention horizon is raised once it lags by one eighth of the kept commits, and by at least 16 commits.
+STEP_PART, MIN_STEP = 8, 16
 #: Names deleted at once, smaller names first.
 NAMES_AT_ONCE = 1000
-#: Full checkpoints from the log retention horizon on, if there are enough versions: a checkpoint may be damaged.
+#: Full checkpoints to have from the log retention horizon on, if there are enough versions: one may be damaged.
 FULL_CHECKPOINTS = 2
 #: Commits that are read at the same time.
 _AT_ONCE = 64
@@ -92,7 +92,7 @@ class Referenced:
 
     def __init__(self, storage: Storage, log: CommitLog, head: Snapshot, floor: int, oldest: int = MAX_LONG) -> None:
         if floor + 1 < head.log_floor:
-            # a paused process may have written the commits that are still there
+            # commits below the horizon that still exist may have been written by a paused process
             text = "commits that this run needs were deleted concurrently"
             raise OffsetOutOfRangeError(text, version=floor + 1, log_floor=head.log_floor)
         removed = removals(storage, floor + 1, head.version + 1)
@@ -119,7 +119,7 @@ class Referenced:
         ]
 
     def _is_removed(self, stem: FileStem) -> bool:
-        """Return whether a commit has removed a broker's segment: the names of other segments have a version."""
+        """Return whether a commit has removed a broker's segment, whose name has no version."""
         if paths.is_own_stem(stem[1]):
             return False
         if self._removed is None:
@@ -127,7 +127,7 @@ class Referenced:
             try:
                 self._removed = exact_removals(self._storage, self._log, max(self._oldest, 1), end)
             except (CorruptMetadataError, OffsetOutOfRangeError):
-                # of a topic that was dropped below the horizon, or deleted concurrently by another run
+                # the topic was dropped below the horizon, or another run deleted the commits concurrently
                 if self._oldest >= log_floor:
                     raise
                 self._removed = exact_removals(self._storage, self._log, log_floor + 1, end)
@@ -158,12 +158,12 @@ def dead_uploads(storage: Storage, referenced: Referenced, floor: int, before_ms
 
 def _is_dead(upload: UnfinishedUpload, referenced: Referenced, floor: int, before_ms: int) -> bool:
     stem, pending = stem_of(upload.name, referenced.topic), paths.parse_pending_file(upload.name)
-    # a commit of files whose writer read a version below the horizon would be refused
+    # the commit log refuses files whose writer read a version below the horizon
     if pending is not None:
         return is_below((None, pending), floor)
     if stem is not None and stem not in referenced.stems:
         return is_below(stem, floor)
-    # the remaining uploads take less time
+    # other uploads take less time than until `before_ms`
     is_of_topic = stem is not None or paths.parse_checkpoint_file(upload.name) is not None
     return is_of_topic and upload.started_ms < before_ms
 
@@ -178,8 +178,8 @@ def obsolete_producers(
     files: Iterable[FileInfo], head: Snapshot, referenced: Referenced, floor: int, load: Callable[[int], Snapshot]
 ) -> list[FileInfo]:
     """Return the obsolete files of producers and leader epochs among the topic's `files`."""
-    # appends at the log's end read producer snapshots, so these are obsolete below the log start of every version
-    # from `floor` on, to which a restore may return; the log start only falls by restores
+    # appends read producer snapshots, and a restore may return to any version from `floor` on. So a snapshot is
+    # obsolete if it is below the log start of all these versions; the log start falls by restores only
     if head.dropped and referenced.stems:
         return []
     obsolete = [file for file in files if _is_obsolete(file.name, head, referenced)]
@@ -188,8 +188,8 @@ def obsolete_producers(
         return obsolete
     earliest = [load(version) for version in (floor, *referenced.restored)]
     ids = (head.topic_id, *head.former_ids)
-    versions = [version for version in earliest if version.topic_id in ids]
-    needed = {name for name in of_producers if not all(_is_below(name, version) for version in versions)}
+    snapshots = [snapshot for snapshot in earliest if snapshot.topic_id in ids]
+    needed = {name for name in of_producers if not all(_is_below(name, snapshot) for snapshot in snapshots)}
     return [file for file in obsolete if file.name not in needed]
 
 
@@ -216,7 +216,7 @@ def delete_locks(storage: Storage, files: Sequence[FileInfo]) -> None:
     for name in dict.fromkeys(file.name.removesuffix(paths.PAGE_COPY) for file in files):
         lock = FileLock(storage.local_path(name))
         with suppress(StorageError), lock.held(0):
-            # the lock last: the process that creates the next lock creates the next copy, too
+            # the lock last: a process that creates the lock again creates its copy, too
             storage.delete([copy_path(name), name])
         lock.close()
 
@@ -255,7 +255,7 @@ class VacuumReport(Shown):
 
 def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
     folder = CommitsFolder.of(storage.list_after(paths.COMMITS_DIR))
-    # before the head: a group of a topic that is created later must not look like a group of a dropped topic
+    # list groups before the head is read, or a group of a topic that is created in between would look orphaned
     groups = group_folders(storage)
     head = log.load(include_dropped=True)
     folder.first = head.log_floor
@@ -268,7 +268,7 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
     log_floor = next_log_floor(storage, log, head, folder, highest, dry_run=dry_run)
     folders, garbage = _segment_folders(storage, head.name), list[FileInfo]()
     if not dry_run:
-        # even if the horizon is committed already: that writer may not have synced it
+        # even if the horizon is committed: the process that committed it may not have synced it
         head, garbage = _raise_floor(storage, log, head, floor, folders, log_floor)
         log_floor = head.log_floor
     referenced = Referenced(storage, log, head, floor, folder.oldest())
@@ -276,16 +276,16 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
     for chunk in _chunks_of(storage, folders):
         garbage += referenced.unreferenced(chunk, floor)
         files += [file for file in chunk if not stem_of(file.name, head.name)]
-    left_before_ms = now_ms - max(delay_ms, LONGEST_PUT_MS)
+    leftover_before_ms = now_ms - max(delay_ms, LONGEST_PUT_MS)
     of_topic, of_others = group_files(storage, groups, None if head.dropped else head.topic_id)
     garbage += [
         *of_others,
         *obsolete_producers(files, head, referenced, floor, partial(log.load, include_dropped=True)),
-        # a slow writer without its temporary file fails, and has put nothing
+        # if the writer of a temporary file is only slow, its put fails
         *(
             file
             for file in (*files, *of_topic)
-            if paths.is_left_over(file.name) and file.modified_ms < left_before_ms
+            if paths.is_left_over(file.name) and file.modified_ms < leftover_before_ms
         ),
         *dead_appends(files, floor),
     ]
@@ -294,12 +294,12 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
     # a dropped topic without kept versions needs no locks
     needs_no_locks = storage.is_local and head.dropped and not referenced.stems
     locks = [file for file in files if needs_no_locks and paths.is_lock_file(file.name)]
-    uploads = dead_uploads(storage, referenced, floor, left_before_ms)
+    uploads = dead_uploads(storage, referenced, floor, leftover_before_ms)
     if not dry_run:
         storage.delete([file.name for file in garbage])
         delete_locks(storage, locks)
         storage.abort_uploads(uploads)
-        # last: these files are needed to find other garbage
+        # commits and checkpoints last: without them the other garbage would not be found again
         if not old_commits or ensure_checkpoint(storage, head, folder, log.loader.full_checkpoint):
             delete_below(storage, obsolete)
             delete_below(storage, old_commits)
@@ -343,11 +343,11 @@ def _raise_floor(
             return _commit_floors(log, head, floor, log_floor, kept_ms), freed
     except StorageFullError as error:
         text = f"no space for vacuum's commit of under 4 KiB, though it deleted {counted(len(freed), 'file')} first"
-        raise StorageFullError(f"{text}: free a little elsewhere, then vacuum again", **error.details) from error
+        raise StorageFullError(f"{text}: delete other files, then vacuum again", **error.details) from error
 
 
 def _commit_floors(log: CommitLog, snapshot: Snapshot, floor: int, log_floor: int, kept_ms: int | None) -> Snapshot:
-    """Commit the horizons, the log's only if `kept_ms` is still the time to keep commits; returns the state after."""
+    """Commit the horizons, `log_floor` only if commits are still kept for `kept_ms`; returns the new state."""
     with CommitRace(log, snapshot, "gc") as race:
         for head in race:
             horizons: list[Action] = [GcFloor(floor)] if floor > head.gc_floor else []
@@ -360,7 +360,7 @@ def _commit_floors(log: CommitLog, snapshot: Snapshot, floor: int, log_floor: in
 
 
 def _free(storage: Storage, log: CommitLog, head: Snapshot, floor: int, folders: Sequence[str]) -> list[FileInfo]:
-    """Delete and return the files that need no new horizon, the logs first."""
+    """Delete and return the files that are garbage by the present horizon, logs first."""
     referenced = Referenced(storage, log, head, floor)
     removed = removals(storage, head.gc_floor + 1, floor + 1, exact=True).exact_stems or set()
     chunks = _chunks_of(storage, folders)
@@ -412,8 +412,8 @@ class CommitsFolder:
 
     def head_at(self, time_ms: int, now_ms: int) -> int | None:
         """Return the version that was the head at `time_ms`, or an earlier version; None if there was no version."""
-        # if times go back from one commit to the next, the later time applies to the commits after it; a commit after
-        # `now_ms` is skipped: a clock was set since, and its true time is unknown
+        # if a commit has an earlier time than the commit before it, the later time applies to both; a commit after
+        # `now_ms` is skipped: the clock was set back since, and the true time is unknown
         first = self.versions.searchsorted(self.first)
         versions, written = self.versions[first:], self.written_ms[first:]
         later = np.flatnonzero((time_ms < written) & (written <= now_ms))
@@ -437,10 +437,10 @@ def next_log_floor(
         is_full, version = paths.base_of_checkpoint(name) is None, _version_of(name)
         if is_full and floor < version <= highest and is_sound(storage, name):
             floor = version
-    step = min(KEPT_EVERY, max(LEAST_STEP, (head.version - highest) // STEP_PART))
+    step = min(KEPT_EVERY, max(MIN_STEP, (head.version - highest) // STEP_PART))
     if highest - floor < step or dry_run:
         return floor
-    # another, paused run may be about to delete a writer's checkpoint, and would delete a new one of the same name
+    # not a version with a checkpoint: a paused run may be about to delete that, and would delete the new one instead
     written = {paths.parse_checkpoint_file(file.name) for file in folder.checkpoints}
     version = next(version for version in range(highest, floor - 1, -1) if version == floor or version not in written)
     try:
@@ -510,8 +510,8 @@ def obsolete_checkpoints(
     checkpoints: Iterable[FileInfo], gc_floor: int, log_floor: int, highest: int
 ) -> list[FileInfo]:
     """Return the checkpoints below `gc_floor` that loads do not need, or that have another checkpoint close by."""
-    # a load tries the newest checkpoints up to its version, then full ones; versions from `gc_floor` on are opened
-    # often, earlier versions for time travel; another run may be about to raise the horizon of commits to `highest`
+    # a load tries the newest checkpoints up to its version, then full ones. Versions from `gc_floor` on are opened
+    # often, earlier versions only for time travel. Another run may be about to raise the log horizon to `highest`
     files = {file.name: file for file in checkpoints}
     versions = {name: _version_of(name) for name in files}
     full = {name for name in files if paths.base_of_checkpoint(name) is None}
@@ -520,14 +520,14 @@ def obsolete_checkpoints(
     retained = {name for name in usable if versions[name] > gc_floor or versions[name] == log_floor}
     retained.update(name for name in full.intersection(usable) if versions[name] <= highest)
     retained.update(kept_for_time_travel(files[name] for name in usable))
-    by_then = [name for name in usable if versions[name] <= gc_floor]
-    retained.update(by_then[-CHECKPOINTS_TRIED:])
-    retained.update([name for name in by_then if name in full][-CHECKPOINTS_TRIED:])
+    up_to_floor = [name for name in usable if versions[name] <= gc_floor]
+    retained.update(up_to_floor[-CHECKPOINTS_TRIED:])
+    retained.update([name for name in up_to_floor if name in full][-CHECKPOINTS_TRIED:])
     return [files[name] for name in sorted(files.keys() - with_bases(retained))]
 
 
 class StemSet:
-    """A set of FileStem of eight bytes each, with false positives."""
+    """A set of FileStem, as hashes of eight bytes, so that it may seem to have a stem that was not added."""
 
     def __init__(self) -> None:
         self._runs: list[npt.NDArray[np.uint64]] = []
@@ -571,7 +571,7 @@ class StemSet:
 
 
 def _numbers_of(stems: Iterable[str]) -> npt.NDArray[np.uint64]:
-    # the end of a uuid, or of an offset
+    # the last 16 digits of a uuid, or of an offset
     return np.array([int(stem[-16:], 16) for stem in stems], np.uint64)
 
 

@@ -72,9 +72,9 @@ def verify(
 ) -> VerifyReport:
     """Check the whole topic at `snapshot`, concurrently with appends and maintenance.
 
-    Active segments are checked up to their ends in it; their offset and time indexes by checksums alone, since these
-    lack the last entries. Raises StorageError if the storage does not answer, TopicNotFoundError if the topic was
-    dropped.
+    Active segments are checked up to their ends in `snapshot`; their offset and time indexes by checksums alone,
+    since these lack the last entries. Raises StorageError if the storage does not respond, TopicNotFoundError if the
+    topic was dropped.
     """
     committed = without_tails(snapshot)
     topic = [*verify_commits(handle.storage, committed), *verify_table(snapshot)]
@@ -89,8 +89,8 @@ def verify(
     if not all(verdict.ok for verdict in verdicts):
         # a segment that was removed and vacuumed concurrently is not missing; rebuilt indexes are checked again
         head = with_tails(handle, handle.log.refresh(committed), only_sound=True)
-        settled = (_recheck(handle.reader, head, verdict) for verdict in verdicts)
-        verdicts = [_without_old_indexes(handle, head, verdict) for verdict in settled if verdict is not None]
+        rechecked = (_recheck(handle.reader, head, verdict) for verdict in verdicts)
+        verdicts = [_without_old_indexes(handle, head, verdict) for verdict in rechecked if verdict is not None]
     verdicts = list(_with_gaps(snapshot, verdicts))
     return VerifyReport(snapshot.version, tuple(verdicts), tuple(topic), tuple(_offsets_past_ends(handle, snapshot)))
 
@@ -124,8 +124,8 @@ _GROUP = 64
 def verify_commits(storage: Storage, snapshot: Snapshot) -> Iterator[Anomaly]:
     """The anomalies of the commits and checkpoints up to `snapshot`, and of `snapshot` itself.
 
-    The oldest sound checkpoint replaces deleted commits. The check ends at a missing or damaged commit, after which
-    the state is unknown.
+    The oldest sound checkpoint replaces deleted commits. The check ends at a missing or damaged commit, since the
+    state after it is unknown.
     """
     checkpoints: dict[int, list[str]] = {}
     for file in storage.list(paths.COMMITS_DIR):
@@ -149,7 +149,7 @@ def verify_commits(storage: Storage, snapshot: Snapshot) -> Iterator[Anomaly]:
     except CorruptMetadataError as error:
         version = first if state is None else state.version + 1
         if not _must_exist(storage, version):
-            return  # vacuum deleted it
+            return
         yield Anomaly.of(_commit_word(storage, version), error)
         return
     if state != snapshot:
@@ -167,7 +167,7 @@ def _oldest_checkpoint(storage: Storage, checkpoints: dict[int, list[str]], snap
 
 
 def _must_exist(storage: Storage, version: int) -> bool:
-    """True if the commit of `version` must exist."""
+    """True unless vacuum may have deleted the commit of `version` since."""
     try:
         head = SnapshotLoader(storage).load()
     except DistlogError:
@@ -177,13 +177,13 @@ def _must_exist(storage: Storage, version: int) -> bool:
 
 def _compare(storage: Storage, name: str, state: Snapshot) -> Iterator[Anomaly]:
     try:
-        same = checkpoint.read(storage, name) == state
+        is_same = checkpoint.read(storage, name) == state
     except FileNotFoundError:
         return  # vacuum deleted it
     except CorruptMetadataError as error:
         yield dataclasses.replace(Anomaly.of("checkpoint_mismatch", error), file=name)
         return
-    if not same:
+    if not is_same:
         yield Anomaly("checkpoint_mismatch", "the checkpoint differs from the commits: delete it", name)
 
 
@@ -196,21 +196,21 @@ def _commit_word(storage: Storage, version: int) -> AnomalyWord:
 
 
 def verify_table(snapshot: Snapshot) -> Iterator[Anomaly]:
-    """The offsets that two segments of a partition hold, and those that no segment holds.
+    """The anomalies of offsets that two segments of a partition have, or none.
 
-    Gaps are right below the first dirty offset, and before segments that compaction wrote, even if a restore made
-    them dirty again.
+    Gaps are allowed below the first dirty offset, and before segments that compaction wrote, even if a restore made
+    these dirty again.
     """
     for partition, state in enumerate(snapshot.partitions):
-        written = state.segments.next_offsets[state.segments.array("compacted")]
-        clean = max([state.first_dirty_offset, *written[-1:].tolist()])
+        compacted_ends = state.segments.next_offsets[state.segments.array("compacted")]
+        gaps_end = max([state.first_dirty_offset, *compacted_ends[-1:].tolist()])
         starts, ends = state.segments.base_offsets.tolist(), state.segments.next_offsets.tolist()
         first = min([state.log_start_offset, *starts[:1]])
         for end, start in zip([first, *ends], [*starts, state.log_end_offset], strict=True):
             if start < end:
                 message = f"two segments hold the offsets from {start} to {end}"
                 yield Anomaly("offset_overlap", message, partition=partition, offset=start)
-            elif start > max(end, clean):
+            elif start > max(end, gaps_end):
                 message = f"no segment holds the offsets from {end} to {start}"
                 yield Anomaly("offset_gap", message, partition=partition, offset=end)
 
@@ -296,7 +296,7 @@ def _with_gaps(snapshot: Snapshot, verdicts: Sequence[SegmentVerdict]) -> Iterat
 
 
 def _without_old_indexes(handle: TopicHandle, head: Snapshot, verdict: SegmentVerdict) -> SegmentVerdict:
-    """Drop anomalies of the indexes of an active segment that no page counts: these are rebuilt from the log."""
+    """Drop anomalies of an active segment's indexes if no lock page has its state: appends then rebuild them."""
     segment = verdict.segment
     if not segment.is_active or is_counted(handle, head, segment.partition):
         return verdict
@@ -331,18 +331,18 @@ def _recheck(reader: SegmentReader, head: Snapshot, verdict: SegmentVerdict) -> 
     """Check the segment again if it changed by `head`; None if it is missing since it was removed."""
     if verdict.ok:
         return verdict
-    live, is_active = live_segment(head, verdict.segment), verdict.segment.is_active
+    live, is_active = find_live(head, verdict.segment), verdict.segment.is_active
     if live is None and (is_active or "missing_segment" in {anomaly.word for anomaly in verdict.anomalies}):
         return None
     return verdict if live in (None, verdict.segment) else verify_segment(reader, live)
 
 
 def repair(handle: TopicHandle, snapshot: Snapshot, *, dry_run: bool = False) -> tuple[RepairReport, Snapshot]:
-    """Cut and seal each active segment that refuses appends, and recover the others; returns the report and new
-    state.
+    """Cut and seal each active segment that refuses appends, and recover other active segments.
 
-    Appends never cut acknowledged records. Restoring the file is better, since the offsets that are cut off are
-    assigned again. A sealed segment is not repaired but restored. Raises StorageError if a lock is not free.
+    Returns the report and the new state. A repair may cut acknowledged records, which appends never do, and their
+    offsets are assigned again: restore the file instead if you can. Sealed segments are not repaired. Raises
+    StorageError if a lock is not free.
     """
     snapshots, truncated_tails = CurrentSnapshot(handle.log, handle.log.refresh(snapshot)), list[TruncatedTail]()
     for number, state in enumerate(snapshots.snapshot.partitions):
@@ -397,17 +397,18 @@ def _tail_row(tail: TruncatedTail) -> dict[str, Any]:
     return {**numbers, "file": tail.file, "reason": tail.reason.message}
 
 
-_SEGMENT_FIELDS = {"partition": pa.int64(), "base_offset": pa.int64(), "stem": pa.string(), "log_bytes": pa.int64()}
-_STATES = {
+_REBUILD_FIELDS = {"partition": pa.int64(), "base_offset": pa.int64(), "stem": pa.string(), "log_bytes": pa.int64()}
+#: The report's columns with the former states of index files, by suffix.
+_STATE_COLUMNS = {
     ".index": "offset_index",
     ".timeindex": "time_index",
     ".txnindex": "transaction_index",
     ".keyindex": "key_index",
 }
-_REPORT = pa.schema(
+_REBUILD_COLUMNS = pa.schema(
     {
-        **_SEGMENT_FIELDS,
-        **dict.fromkeys(_STATES.values(), pa.string()),
+        **_REBUILD_FIELDS,
+        **dict.fromkeys(_STATE_COLUMNS.values(), pa.string()),
         "files_written": pa.int64(),
         "bytes_written": pa.int64(),
         "error": pa.string(),
@@ -437,8 +438,8 @@ class SegmentRebuild:
     def row(self) -> dict[str, Any]:
         """The row of `RebuildReport.to_table`."""
         return {
-            **{name: getattr(self.segment, name) for name in _SEGMENT_FIELDS},
-            **{name: self.states[suffix] for suffix, name in _STATES.items()},
+            **{name: getattr(self.segment, name) for name in _REBUILD_FIELDS},
+            **{name: self.states[suffix] for suffix, name in _STATE_COLUMNS.items()},
             "files_written": len(self.written),
             "bytes_written": sum(self.written.values()),
             "error": self.error,
@@ -464,7 +465,7 @@ class RebuildReport(Shown):
         return tuple(segment for segment in self.segments if segment.written)
 
     def __str__(self) -> str:
-        size = sum(sum(partition.written.values()) for partition in self.rebuilt)
+        size = sum(sum(segment.written.values()) for segment in self.rebuilt)
         verb = "would rebuild" if self.dry_run else "rebuilt"
         damaged = sum(not segment.ok for segment in self.segments)
         failed_text = f"; {damaged:,} cannot be rebuilt" if damaged else ""
@@ -473,7 +474,7 @@ class RebuildReport(Shown):
 
     def to_table(self) -> pa.Table:
         """Return a row per segment, by partition and base offset."""
-        return table_of_rows([segment.row() for segment in self.segments], _REPORT)
+        return table_of_rows([segment.row() for segment in self.segments], _REBUILD_COLUMNS)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the totals, and a row for each segment that was not fine."""
@@ -488,32 +489,32 @@ class RebuildReport(Shown):
         }
 
 
-_SUFFIX = ".txnindex"
+_TXN_SUFFIX = ".txnindex"
 
 
 def complete_index(present: bytes, aborted: Iterable[AbortedTransaction]) -> bytes:
-    """The right content of a transaction index with the sound content `present`, when its log aborts `aborted`.
+    """The right content of a transaction index whose log aborts `aborted`, and whose sound content is `present`.
 
-    A file with more transactions is right: compaction dropped their data.
+    `present` may be right with more transactions: their data was dropped by compaction.
     """
-    needed = list(aborted)
+    aborted = list(aborted)
     entries = np.frombuffer(
         present[: len(present) // TRANSACTION_ENTRY.itemsize * TRANSACTION_ENTRY.itemsize], TRANSACTION_ENTRY
     )
-    named = set(zip(entries["producer_id"].tolist(), entries["last_offset"].tolist(), strict=True))
-    if named.issuperset((transaction.producer_id, transaction.last_offset) for transaction in needed):
+    present_ids = set(zip(entries["producer_id"].tolist(), entries["last_offset"].tolist(), strict=True))
+    if present_ids.issuperset((transaction.producer_id, transaction.last_offset) for transaction in aborted):
         return present
-    return encode_transactions(needed)
+    return encode_transactions(aborted)
 
 
 def rebuild_transactions(
     reader: SegmentReader, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild], *, dry_run: bool
 ) -> list[SegmentRebuild]:
     """Rebuild transaction indexes and first unstable offsets, which depend on earlier segments."""
-    by_segment = {(partition.segment.partition, partition.segment.stem): partition for partition in rebuilt}
-    sound = Counter(partition.segment.partition for partition in rebuilt if not partition.error)
+    by_segment = {(segment.segment.partition, segment.segment.stem): segment for segment in rebuilt}
+    sound_counts = Counter(segment.segment.partition for segment in rebuilt if not segment.error)
     for number, state in enumerate(snapshot.partitions):
-        if sound[number] == len(state.segments) and transactional_segments(state):
+        if sound_counts[number] == len(state.segments) and transactional_segments(state):
             for transactions in transactions_of(reader, state):
                 key = number, transactions.segment.stem
                 by_segment[key] = _rebuild_transactions_of(reader, by_segment[key], transactions, dry_run=dry_run)
@@ -526,22 +527,24 @@ def _rebuild_transactions_of(
     segment, fields = rebuilt.segment, dict(rebuilt.fields)
     if segment.first_unstable_offset == NOT_LOOKED:
         fields["first_unstable_offset"] = transactions.first_unstable_offset
-    is_sound = rebuilt.states[_SUFFIX] == "fine"
+    is_sound = rebuilt.states[_TXN_SUFFIX] == "fine"
     present = _transaction_index(reader, segment) if is_sound else b""
     right = complete_index(present, _stored_transactions(transactions))
     if is_sound and right == present:
         return dataclasses.replace(rebuilt, fields=fields)
     if right and not dry_run:
-        reader.storage.put(reader.name(segment, _SUFFIX), right)
+        reader.storage.put(reader.name(segment, _TXN_SUFFIX), right)
         reader.forget_indexes(segment)
     fields |= {"txn_index_bytes": len(right), "txn_index_crc32c": crc32c(right)}
-    state = {**rebuilt.states, _SUFFIX: "stale" if is_sound else rebuilt.states[_SUFFIX]}
-    return dataclasses.replace(rebuilt, states=state, fields=fields, written={**rebuilt.written, _SUFFIX: len(right)})
+    state = {**rebuilt.states, _TXN_SUFFIX: "stale" if is_sound else rebuilt.states[_TXN_SUFFIX]}
+    return dataclasses.replace(
+        rebuilt, states=state, fields=fields, written={**rebuilt.written, _TXN_SUFFIX: len(right)}
+    )
 
 
 def _transaction_index(reader: SegmentReader, segment: SegmentInfo) -> bytes:
-    size = index_size(segment, _SUFFIX)
-    return reader.storage.read(reader.name(segment, _SUFFIX), 0, size) if size else b""
+    size = index_size(segment, _TXN_SUFFIX)
+    return reader.storage.read(reader.name(segment, _TXN_SUFFIX), 0, size) if size else b""
 
 
 def _stored_transactions(transactions: SegmentTransactions) -> Iterator[AbortedTransaction]:
@@ -572,24 +575,24 @@ def _index_checked(
     if complete_index(present, _stored_transactions(transactions)) == present:
         return verdict
     message = "aborted transactions are missing from the transaction index: rebuild the index"
-    file, partition = reader.name(transactions.segment, _SUFFIX), transactions.segment.partition
+    file, partition = reader.name(transactions.segment, _TXN_SUFFIX), transactions.segment.partition
     return dataclasses.replace(verdict, anomalies=(Anomaly("index_mismatch", message, file, partition),))
 
 
-# A right index does not change, even of another `index.interval.bytes`, except by `force`. Each file is replaced
-# atomically, under its old name; an index in a bundle gets a file instead. Then a commit records the new sizes,
-# checksums and positions. A reader in between finds an unexpected checksum, and scans the log instead.
+# A right index does not change without `force`, even if the topic has another `index.interval.bytes` now. Each file
+# is replaced atomically, under its old name; an index in a bundle gets a file of its own. Then a commit records the
+# new sizes, checksums and positions. Before that commit, readers find an unexpected checksum, and scan the log.
 def rebuild_segment(
     reader: SegmentReader, segment: SegmentInfo, config: TopicConfig, *, force: bool = False, dry_run: bool = False
 ) -> SegmentRebuild:
     """Write the index files of the segment that are wrong, from its log."""
     indexes = find_indexes(reader, segment)
-    # an index stays when the topic no longer asks for it
+    # a key index stays even if the topic's new segments get none
     has_keys = config.key_index_enable or segment.key_index_bytes > 0
     log = LogDescription(segment.stored_base_offset, interval_bytes=config.index_interval_bytes, key_index=has_keys)
     try:
         position = 0
-        # a time index has the times in the log, not an append time of the commit
+        # a time index has the times in the log, not the append time in the commit
         for chunk in whole_log(reader, dataclasses.replace(segment, append_time_ms=-1)):
             log.add(chunk.data, chunk.batches)
             for index_file in indexes:
@@ -603,22 +606,25 @@ def rebuild_segment(
         if index.state == "fine" and not index.data and files.get(index.suffix):
             index.state = "missing"
     by_suffix = {index.suffix: index for index in indexes}
-    changed = {name: data for name, data in files.items() if force or by_suffix[name].state != "fine"}
-    wrong = {name: data for name, data in changed.items() if _must_be_written(segment, by_suffix[name], data)}
-    index_fields = index_fields_of({name: wrong.get(name, by_suffix[name].data) for name in files})
-    if ".keyindex" in wrong:
+    written = {
+        suffix: data
+        for suffix, data in files.items()
+        if (force or by_suffix[suffix].state != "fine") and _must_be_written(segment, by_suffix[suffix], data)
+    }
+    index_fields = index_fields_of({suffix: written.get(suffix, by_suffix[suffix].data) for suffix in files})
+    if ".keyindex" in written:
         index_fields["key_count"] = log.key_count
     if log.state.batches:
         index_fields |= {"first_batch_crc": log.state.first_batch_crc, "last_batch_crc": log.state.last_batch_crc}
-    # written indexes are files
+    # a written index is a file, even if the old one was in a bundle
     fields = [(suffix, field) for suffix in files if (field := INDEX_FIELDS[suffix].position)]
-    index_fields |= {field: OWN_FILE if suffix in wrong else getattr(segment, field) for suffix, field in fields}
+    index_fields |= {field: OWN_FILE if suffix in written else getattr(segment, field) for suffix, field in fields}
     if not dry_run:
         after = dataclasses.replace(segment, **index_fields)
         # an empty index has no file
-        reader.storage.put_many({reader.name(after, suffix): data for suffix, data in wrong.items() if data})
+        reader.storage.put_many({reader.name(after, suffix): data for suffix, data in written.items() if data})
         reader.forget_indexes(segment)
-    sizes = {suffix: len(data) for suffix, data in wrong.items()}
+    sizes = {suffix: len(data) for suffix, data in written.items()}
     return SegmentRebuild(segment, {index.suffix: index.state for index in indexes}, sizes, index_fields)
 
 
@@ -635,7 +641,7 @@ def commit_index_fields(handle: TopicHandle, snapshot: Snapshot, rebuilt: Sequen
         with CommitRace(handle.log, after, "rebuild") as race:
             for head in race:
                 segments = rebuilt[start : start + MAX_SEGMENTS]
-                actions = [action for segment in segments for action in _describe(head, segment)]
+                actions = [action for segment in segments for action in _field_changes(head, segment)]
                 if not actions:
                     break
                 race.put(actions)
@@ -643,19 +649,19 @@ def commit_index_fields(handle: TopicHandle, snapshot: Snapshot, rebuilt: Sequen
     return after
 
 
-def _describe(snapshot: Snapshot, rebuilt: SegmentRebuild) -> list[Action]:
-    now = live_segment(snapshot, rebuilt.segment)
-    if now is None:
+def _field_changes(snapshot: Snapshot, rebuilt: SegmentRebuild) -> list[Action]:
+    live = find_live(snapshot, rebuilt.segment)
+    if live is None:
         return []
-    described = dataclasses.replace(now, **rebuilt.fields)  # type: ignore[arg-type]
-    return [] if described == now else [Remove(now.partition, now.stem), Add(described)]
+    changed = dataclasses.replace(live, **rebuilt.fields)  # type: ignore[arg-type]
+    return [] if changed == live else [Remove(live.partition, live.stem), Add(changed)]
 
 
-def live_segment(snapshot: Snapshot, segment: SegmentInfo) -> SegmentInfo | None:
+def find_live(snapshot: Snapshot, segment: SegmentInfo) -> SegmentInfo | None:
     """Return the segment's entry in `snapshot`; None if it is no longer live."""
     table = snapshot.partitions[segment.partition].segments
-    index = table.find(segment.base_offset)
-    return table[index] if index < len(table) and table[index].stem == segment.stem else None
+    row = table.find(segment.base_offset)
+    return table[row] if row < len(table) and table[row].stem == segment.stem else None
 
 
 def rebuild_indexes(
@@ -678,10 +684,8 @@ def rebuild_indexes(
     rebuilt = rebuild_transactions(handle.reader, snapshot, segments, dry_run=dry_run)
     if not dry_run:
         after = commit_index_fields(handle, snapshot, rebuilt)
-    if any(partition.error for partition in rebuilt):
-        # a segment that was removed and vacuumed since is not damaged
+    if any(segment.error for segment in rebuilt):
+        # a segment that was removed and vacuumed concurrently is not damaged
         after = handle.log.refresh(after)
-        rebuilt = [
-            partition for partition in rebuilt if not partition.error or live_segment(after, partition.segment)
-        ]
+        rebuilt = [segment for segment in rebuilt if not segment.error or find_live(after, segment.segment)]
     return RebuildReport(after.version, tuple(rebuilt), dry_run), after

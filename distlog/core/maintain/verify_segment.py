@@ -1,6 +1,6 @@
 """Checks one segment: each byte of its log, each entry of its indexes, and its metadata.
 
-A relocated segment keeps its stored offsets; readers get them plus `shift`.
+A segment's files have stored offsets; readers get these plus the segment's `shift`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def verify_segment(reader: SegmentReader, segment: SegmentInfo) -> SegmentVerdic
 
 
 AnomalyWord = Literal[
-    # the metadata names a file that is not there
+    # a file in the metadata does not exist
     "missing_segment",
     "missing_index",
     "missing_commit",
@@ -48,12 +48,12 @@ AnomalyWord = Literal[
     "lost_records",
     # a warning: a group has read past the log's end
     "end_below_group",
-    # batches or segments leave out offsets that they should hold, or hold some offsets twice
+    # batches or segments lack offsets that they should have, or have some offsets twice
     "offset_gap",
     "offset_overlap",
     # the offset deltas of a batch's records do not increase, or exceed the batch's last one
     "non_monotonical_delta",
-    # the largest timestamp in the header of a batch differs from its records'
+    # a batch has another largest timestamp in its header than in its records
     "timestamp_mismatch",
     # the bytes are not those that were written: a bad batch header or checksum, a bad record, or entries that no
     # index can have
@@ -61,7 +61,7 @@ AnomalyWord = Literal[
     "corrupt_record",
     "corrupt_index",
     "corrupt_commit",
-    # two things that must agree do not: an index and its log, metadata and files, a checkpoint and the commits
+    # contradictions: between an index and its log, metadata and files, a checkpoint and the commits
     "index_mismatch",
     "time_index_mismatch",
     "metadata_mismatch",
@@ -107,13 +107,13 @@ class Anomaly:
 class LogStats:
     """Statistics of a segment's batches and records: counts, times, checksums, and offsets as for readers.
 
-    Batches of control records and batches that compaction emptied are hidden: they may or may not count in the
-    metadata, and have no codec.
+    Batches without records for readers are hidden: they have control records, or compaction emptied them. Metadata
+    may be with or without them, and they have no codec.
     """
 
     def __init__(self, segment: SegmentInfo) -> None:
         self._segment = segment
-        # by the headers of all batches, and by the records that readers get
+        # statistics from the headers of all batches, and from the records that readers get
         self._by_headers, self.by_records = LogDescription(segment.stored_base_offset), RecordStats()
         self._unfit: UnfitBatchError | None = None
         self.batches = 0
@@ -137,11 +137,11 @@ class LogStats:
             except UnfitBatchError as error:
                 self._unfit = error
         hidden = batches[(batches["attributes"] & CONTROL != 0) | (batches["record_count"] == 0)]
-        newest = int(hidden["max_timestamp"].argmax()) if len(hidden) else None
-        if newest is not None and hidden["max_timestamp"][newest] > self._newest_hidden:
-            self._newest_hidden = int(hidden["max_timestamp"][newest])
-            last = int(hidden["base_offset"][newest] + hidden["last_offset_delta"][newest])
-            self._offset_of_newest_hidden = last + self._segment.shift
+        row = int(hidden["max_timestamp"].argmax()) if len(hidden) else None
+        if row is not None and hidden["max_timestamp"][row] > self._newest_hidden:
+            self._newest_hidden = int(hidden["max_timestamp"][row])
+            last_offset = int(hidden["base_offset"][row] + hidden["last_offset_delta"][row])
+            self._offset_of_newest_hidden = last_offset + self._segment.shift
 
     def contradictions(self) -> Iterator[str]:
         """Messages about the fields of the metadata that contradict the log."""
@@ -149,17 +149,18 @@ class LogStats:
             yield f"the batches do not fit in one segment: {self._unfit}"
             return
         state = self._by_headers.state
-        for name, right in self._expected(state):
+        for name, right_values in self._right_values(state):
             value = getattr(self._segment, name)
-            if value not in right:
-                yield f"{name} is {value} in the metadata, {' or '.join(map(str, sorted(right)))} in the log"
-        unknown = sorted(state.codec_names - set(self._segment.compression.split(",")))
-        if unknown:
-            yield f"compression is {self._segment.compression} in the metadata, {', '.join(unknown)} in the log"
+            if value not in right_values:
+                yield f"{name} is {value} in the metadata, {' or '.join(map(str, sorted(right_values)))} in the log"
+        other_codecs = sorted(state.codec_names - set(self._segment.compression.split(",")))
+        if other_codecs:
+            yield f"compression is {self._segment.compression} in the metadata, {', '.join(other_codecs)} in the log"
         if state.has_transactions and not self._segment.has_transactions:
             yield "has_transactions is false in the metadata, but the log holds transactions"
 
-    def _expected(self, state: SegmentState) -> Iterator[tuple[str, set[int]]]:
+    def _right_values(self, state: SegmentState) -> Iterator[tuple[str, set[int]]]:
+        """Yield fields of the metadata, each with the values that the log allows."""
         segment = self._segment
         yield "crc32c", {state.crc32c}
         if segment.first_batch_crc != UNKNOWN:
@@ -178,7 +179,7 @@ class LogStats:
         if segment.max_timestamp == self._newest_hidden:
             offsets |= {self._offset_of_newest_hidden, -1}
         if segment.is_active:
-            # the headers do not always have it: the seal finds it
+            # headers may lack it: then the seal finds it
             offsets.add(-1)
         if offsets:
             yield "offset_of_max_timestamp", offsets
@@ -189,9 +190,9 @@ def is_contiguous(segment: SegmentInfo) -> bool:
     return segment.dense or (paths.is_own_stem(segment.stem) and not segment.compacted)
 
 
-# An entry is right if a reader finds the right batch by it. In distlog's own files it follows the rule of writers,
-# for any `index.interval.bytes`. A broker's entry names the end of batches that were appended together, and where one
-# of the batches starts. Old brokers name the record with the timestamp, not the end of its batch.
+# An entry is right if it leads a reader to the right batch. In distlog's own files, each entry has the last offset of
+# a batch. A broker's entry has the last offset of batches that were appended together, and the position of one
+# of the batches. Old brokers' time entries have the offset of the record with the timestamp, not of its batch's end.
 
 Longs = npt.NDArray[np.int64]
 
@@ -203,44 +204,47 @@ class IndexCheck(ABC):
 
     def __init__(self, part: Part, segment: SegmentInfo, data: bytes) -> None:
         self._part, self._segment = part, segment
-        self._base, self._last = segment.stored_base_offset, segment.next_offset - segment.base_offset - 1
-        self._exact = paths.is_own_stem(segment.stem)
+        self._base_offset, self._max_offset = (
+            segment.stored_base_offset,
+            segment.next_offset - segment.base_offset - 1,
+        )
+        self._is_own = paths.is_own_stem(segment.stem)
         if len(data) % self.ENTRY.itemsize:
             message = f"the length of the file is not a multiple of {self.ENTRY.itemsize}"
             raise _error(message, part, segment, len(data))
         self._entries = np.frombuffer(data, self.ENTRY)
-        self._next = 0
+        self._next_entry = 0
         self._mismatch: CorruptIndexError | None = None
-        self._keys = self._checked_keys()
+        self._keys = self._check_entries()
 
     @abstractmethod
-    def _checked_keys(self) -> Longs:
-        """The ascending keys that locate the entries in the log; CorruptIndexError if they cannot be right.
+    def _check_entries(self) -> Longs:
+        """Return the ascending keys that locate the entries in the log; CorruptIndexError if they cannot be right.
 
-        Called once, before the other methods: a subclass may hold its columns from then on.
+        It is called once, before the other methods. A subclass may store its columns.
         """
 
     @abstractmethod
-    def _fit(self, batches: npt.NDArray[Any], position: int, entries: slice) -> npt.NDArray[np.bool_]:
-        """Flag the `entries` that are right; all point into `batches`."""
+    def _are_right(self, batches: npt.NDArray[Any], position: int, entries: slice) -> npt.NDArray[np.bool_]:
+        """Flag the `entries` that are right; all point into `batches`, which begin at `position` of the log."""
 
-    def _end(self, batches: npt.NDArray[Any], position: int) -> int:
-        """The key right after all entries of `batches`, where keys are offsets."""
-        return int(batches["base_offset"][-1] + batches["last_offset_delta"][-1]) + 1 - self._base
+    def _end_key(self, batches: npt.NDArray[Any], position: int) -> int:
+        """The end of the keys of entries for `batches`; here keys are offsets."""
+        return int(batches["base_offset"][-1] + batches["last_offset_delta"][-1]) + 1 - self._base_offset
 
     def add(self, batches: npt.NDArray[Any], position: int) -> None:
         """Compare with the next batches of the log, at least one, from byte `position` of the log file on."""
-        end = int(np.searchsorted(self._keys, self._end(batches, position)))
-        entries = slice(self._next, end)
-        wrong = np.flatnonzero(~self._fit(batches, position, entries))
+        end = int(np.searchsorted(self._keys, self._end_key(batches, position)))
+        entries = slice(self._next_entry, end)
+        wrong = np.flatnonzero(~self._are_right(batches, position, entries))
         if len(wrong) and self._mismatch is None:
-            self._mismatch = self._wrong_entry("does not fit its log", self._next + int(wrong[0]))
-        self._next = end
+            self._mismatch = self._wrong_entry("does not fit its log", self._next_entry + int(wrong[0]))
+        self._next_entry = end
 
     def mismatch(self) -> CorruptIndexError | None:
         """The first entry that does not fit, or None; call it after the last batch."""
-        if self._mismatch is None and self._next < len(self._keys):
-            return self._wrong_entry("is past the end of its log", self._next)
+        if self._mismatch is None and self._next_entry < len(self._keys):
+            return self._wrong_entry("is past the end of its log", self._next_entry)
         return self._mismatch
 
     def _field(self, name: str) -> Longs:
@@ -263,22 +267,22 @@ class OffsetIndexCheck(IndexCheck):
 
     ENTRY = indexes.OFFSET_ENTRY
 
-    def _checked_keys(self) -> Longs:
+    def _check_entries(self) -> Longs:
         self._offsets = self._field("relative_offset")
-        self._check(self._offsets, 1, self._last)
+        self._check(self._offsets, 1, self._max_offset)
         self._check(self._field("position"), 1, self._segment.log_bytes - 1)
         return self._field("position")
 
-    def _end(self, batches: npt.NDArray[Any], position: int) -> int:
+    def _end_key(self, batches: npt.NDArray[Any], position: int) -> int:
         return position + int(batches["position"][-1] + batches["size"][-1] - batches["position"][0])
 
-    def _fit(self, batches: npt.NDArray[Any], position: int, entries: slice) -> npt.NDArray[np.bool_]:
+    def _are_right(self, batches: npt.NDArray[Any], position: int, entries: slice) -> npt.NDArray[np.bool_]:
         starts = batches["position"] + (position - batches["position"][0])
         rows = np.searchsorted(starts, self._keys[entries], side="right") - 1
-        firsts = batches["base_offset"][rows] - self._base
+        firsts = batches["base_offset"][rows] - self._base_offset
         lasts = firsts + batches["last_offset_delta"][rows]
         offsets = self._offsets[entries]
-        if self._exact:
+        if self._is_own:
             right = lasts == offsets
         else:
             previous = np.concatenate([[-1], self._offsets])[entries]
@@ -291,33 +295,33 @@ class TimeIndexCheck(IndexCheck):
 
     ENTRY = indexes.TIME_ENTRY
 
-    def _checked_keys(self) -> Longs:
+    def _check_entries(self) -> Longs:
         self._newest = NO_TIMESTAMP
         self._timestamps = self._field("timestamp")
         self._check(self._timestamps, 1, MAX_LONG)
-        self._check(self._field("relative_offset"), 0, self._last)
+        self._check(self._field("relative_offset"), 0, self._max_offset)
         return self._field("relative_offset")
 
-    def _fit(self, batches: npt.NDArray[Any], position: int, entries: slice) -> npt.NDArray[np.bool_]:
-        firsts = batches["base_offset"] - self._base
+    def _are_right(self, batches: npt.NDArray[Any], position: int, entries: slice) -> npt.NDArray[np.bool_]:
+        firsts = batches["base_offset"] - self._base_offset
         lasts = firsts + batches["last_offset_delta"]
         # row i: before batch i
         newest_before = np.maximum.accumulate(np.concatenate([[self._newest], batches["max_timestamp"]]))
         rows = np.minimum(np.searchsorted(lasts, self._keys[entries]), len(batches) - 1)
         timestamps, offsets = self._timestamps[entries], self._keys[entries]
         self._newest = int(newest_before[-1])
-        named = lasts[rows] == offsets if self._exact else firsts[rows] <= offsets
+        has_offset = lasts[rows] == offsets if self._is_own else firsts[rows] <= offsets
         is_newest = (batches["max_timestamp"][rows] == timestamps) & (newest_before[rows] < timestamps)
-        return np.asarray(named & is_newest)
+        return np.asarray(has_offset & is_newest)
 
     def mismatch(self) -> CorruptIndexError | None:
         """The mismatch, or None; call it after the last batch."""
-        last = int(self._timestamps[-1]) if len(self._timestamps) else NO_TIMESTAMP
-        wrong = super().mismatch()
-        if wrong is None and self._exact and last != self._newest:
+        last_timestamp = int(self._timestamps[-1]) if len(self._timestamps) else NO_TIMESTAMP
+        mismatch = super().mismatch()
+        if mismatch is None and self._is_own and last_timestamp != self._newest:
             message = "the index does not end with the largest timestamp"
             return _error(message, self._part, self._segment, self._entries.nbytes)
-        return wrong
+        return mismatch
 
 
 class TransactionIndexCheck(IndexCheck):
@@ -325,32 +329,32 @@ class TransactionIndexCheck(IndexCheck):
 
     ENTRY = indexes.TRANSACTION_ENTRY
 
-    def _checked_keys(self) -> Longs:
+    def _check_entries(self) -> Longs:
         bad = self._entries["version"] != indexes.TRANSACTION_VERSION
         # a transaction may begin before its segment; in a relocated segment its first offset is then below 0
         bad |= self._entries["first_offset"] < -max(self._segment.shift, 0)
         bad |= self._entries["first_offset"] > self._entries["last_offset"]
         if bad.any():
             raise self._wrong_entry("has an unknown version, or ends before it begins", int(bad.argmax()))
-        keys = self._field("last_offset") - self._base
-        self._check(keys, 1, self._last)
+        keys = self._field("last_offset") - self._base_offset
+        self._check(keys, 1, self._max_offset)
         return keys
 
-    def _fit(self, batches: npt.NDArray[Any], position: int, entries: slice) -> npt.NDArray[np.bool_]:
-        lasts = batches["base_offset"] + batches["last_offset_delta"] - self._base
+    def _are_right(self, batches: npt.NDArray[Any], position: int, entries: slice) -> npt.NDArray[np.bool_]:
+        lasts = batches["base_offset"] + batches["last_offset_delta"] - self._base_offset
         rows = np.minimum(np.searchsorted(lasts, self._keys[entries]), len(batches) - 1)
-        ended = (batches["attributes"][rows] & CONTROL != 0) & (lasts[rows] == self._keys[entries])
+        is_marker = (batches["attributes"][rows] & CONTROL != 0) & (lasts[rows] == self._keys[entries])
         producers = self._field("producer_id")[entries]
-        return np.asarray(ended & (batches["producer_id"][rows] == producers))
+        return np.asarray(is_marker & (batches["producer_id"][rows] == producers))
 
 
 #: The state of an index file. "truncated": shorter than in its segment's metadata. "corrupted": has entries that no
-#: log can have, or more bytes or another checksum than in the metadata. "stale": is of another log.
+#: log can have, or more bytes or another checksum than in the metadata. "stale": does not fit its log.
 State = Literal["fine", "missing", "truncated", "corrupted", "stale"]
 
 
 class KeyIndexCheck:
-    """Checks a key index: it has the bytes that its log gives."""
+    """Checks a key index: it must have the same bytes as one that is built from its log."""
 
     def __init__(self, part: Part, segment: SegmentInfo, data: bytes) -> None:
         self._part, self._segment, self._data = part, segment, data
@@ -370,7 +374,7 @@ class KeyIndexCheck:
         return _error("the key index does not fit its log", self._part, self._segment, 0)
 
 
-#: The checks of Kafka's indexes.
+#: The checks of Kafka's indexes, by suffix.
 CHECKS: dict[str, type[IndexCheck]] = {
     ".index": OffsetIndexCheck,
     ".timeindex": TimeIndexCheck,
@@ -401,7 +405,7 @@ class IndexFile:
 
 
 def find_indexes(reader: SegmentReader, segment: SegmentInfo) -> list[IndexFile]:
-    """The segment's index files, from the storage, not from a cache."""
+    """Read the segment's index files from the storage, not from a cache, and check them without the log."""
     checks: dict[str, type[IndexCheck | KeyIndexCheck]] = {**CHECKS, ".keyindex": KeyIndexCheck}
     return [_find(reader, segment, suffix, check) for suffix, check in checks.items()]
 
@@ -410,7 +414,7 @@ def _find(
     reader: SegmentReader, segment: SegmentInfo, suffix: str, check: type[IndexCheck | KeyIndexCheck]
 ) -> IndexFile:
     part, size = reader.part(segment, suffix), index_size(segment, suffix)
-    # one byte more shows a file that is too long; the file of an active segment grows
+    # read one byte more, to notice a file that is too long; but the file of an active segment grows
     end = size + 1 if part.is_file and not segment.is_active else size
     try:
         data = reader.storage.read(*part.range(0, end)) if size else b""
@@ -433,8 +437,6 @@ def _error(message: str, part: Part, segment: SegmentInfo, position: int) -> Cor
     return CorruptIndexError(message, file=part.name, position=part.begin + position, partition=segment.partition)
 
 
-# The check continues after damaged bytes if it finds the next batch, and does not report their consequences.
-
 #: The check of a segment stops at this many anomalies.
 MAX_ANOMALIES = 100
 
@@ -443,9 +445,10 @@ Batches = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class SegmentVerdict:
-    """The numbers of read batches and records of one segment, and its anomalies.
+    """The numbers of batches and records that were read of one segment, and its anomalies.
 
-    `end_offset` is the offset after the last batch, or -1. `is_sparse`: the batches leave out offsets before it.
+    If the log is sound, `end_offset` is the offset after its last batch, else -1. `is_sparse`: the batches lack
+    offsets before it.
     """
 
     segment: SegmentInfo
@@ -466,13 +469,15 @@ class _TooManyAnomaliesError(Exception):
 
 
 class _Verifier:
+    """Checks a segment; continues after damaged bytes at the next batch, and does not report consequences."""
+
     def __init__(self, reader: SegmentReader, segment: SegmentInfo) -> None:
         self._reader, self._segment, self._log = reader, segment, reader.part(segment)
         self._indexes = find_indexes(reader, segment)
         self._stats = LogStats(segment)
         self._anomalies: list[Anomaly] = []
-        # the stored offset of the next batch, or its lower bound if gaps are right; -1 if unknown
-        self._following = segment.stored_base_offset
+        # the stored offset of the next batch, or its lower bound if gaps are allowed; -1 if unknown
+        self._expected_offset = segment.stored_base_offset
         self._end_offset = -1
         self._is_sparse = False
 
@@ -493,25 +498,25 @@ class _Verifier:
         count_before = len(self._anomalies)
         if end is not None:
             self._walk(end)
-        intact = end == self._segment.log_bytes and len(self._anomalies) == count_before
+        is_sound = end == self._segment.log_bytes and len(self._anomalies) == count_before
         for index in self._indexes:
             # the offset and time index of an active segment lack their last entries
             is_full = index.suffix == ".txnindex" or not self._segment.is_active
-            if intact and is_full:
+            if is_sound and is_full:
                 index.finish()
             if index.error is not None:
                 word: AnomalyWord = "missing_index" if index.state == "missing" else "corrupt_index"
                 if index.state == "stale":
                     word = "time_index_mismatch" if index.suffix == ".timeindex" else "index_mismatch"
                 self._report_error(word, index.error)
-        if intact:
+        if is_sound:
             self._end_offset = self._stats.end_offset
             self._is_sparse = self._stats.is_sparse
             for message in self._stats.contradictions():
                 self._report("metadata_mismatch", message)
 
     def _report(self, word: AnomalyWord, message: str, position: int | None = None, **location: int) -> None:
-        # the name of a bundle alone does not name the segment
+        # a bundle has several segments, so the position identifies the segment
         if position is not None or not self._log.is_file:
             location["position"] = self._log.begin + (position or 0)
         self._report_error(word, DistlogError(message, file=self._log.name, **location))
@@ -548,7 +553,7 @@ class _Verifier:
 
     def _damaged(self, error: CorruptRecordError) -> None:
         self._report_error("corrupt_batch", error)
-        self._following = -1
+        self._expected_offset = -1
 
     def _check_batches(self, data: memoryview, batches: Batches, position: int) -> None:
         for index in self._indexes:
@@ -558,25 +563,26 @@ class _Verifier:
         self._stats.add_batches(data, batches)
         is_intact = self._check_crcs(data, batches, position)
         base = batches["base_offset"]
-        following = np.where(is_intact, base + batches["last_offset_delta"] + 1, -1)
-        expected = np.concatenate([[self._following], following[:-1]])
+        next_offsets = np.where(is_intact, base + batches["last_offset_delta"] + 1, -1)
+        expected = np.concatenate([[self._expected_offset], next_offsets[:-1]])
         wrong = base != expected if is_contiguous(self._segment) else base < expected
         for row in np.flatnonzero(wrong & (expected >= 0)).tolist():
             word: AnomalyWord = "offset_gap" if base[row] > expected[row] else "offset_overlap"
             message = f"a batch begins at another offset than {expected[row] + self._segment.shift}"
             location = {"position": position + int(batches["position"][row]), "offset": int(base[row])}
             self._report(word, message, **location)
-        self._following = int(following[-1])
-        control = batches["attributes"] & CONTROL != 0
-        for records in self._decoded(data, batches[is_intact & ~control], position):
+        self._expected_offset = int(next_offsets[-1])
+        is_control = batches["attributes"] & CONTROL != 0
+        for records in self._decode(data, batches[is_intact & ~is_control], position):
             self._stats.by_records.add(records)
         # without the flag, the decoder checks the records of control batches, too
-        hidden = batches[is_intact & control]
-        hidden["attributes"] &= ~CONTROL
-        for _ in self._decoded(data, hidden, position):
+        control = batches[is_intact & is_control]
+        control["attributes"] &= ~CONTROL
+        for _ in self._decode(data, control, position):
             pass
 
     def _check_crcs(self, data: memoryview, batches: Batches, position: int) -> npt.NDArray[np.bool_]:
+        """Report batches with wrong checksums; returns flags of the other ones."""
         is_intact = np.ones(len(batches), bool)
         start = 0
         while start < len(batches):
@@ -589,7 +595,7 @@ class _Verifier:
                 is_intact[start - 1] = False
         return is_intact
 
-    def _decoded(self, data: memoryview, batches: Batches, position: int) -> Iterator[pa.RecordBatch]:
+    def _decode(self, data: memoryview, batches: Batches, position: int) -> Iterator[pa.RecordBatch]:
         shift, partition = self._segment.shift, self._segment.partition
         source, start = Source(self._log.name, self._log.begin + position), 0
         batches = batches[batches["record_count"] > 0]
@@ -601,22 +607,23 @@ class _Verifier:
                     yield records
                 return
             except CorruptRecordError as error:
-                out_of_order = isinstance(error, OffsetsOutOfOrderError)
-                self._report_error("non_monotonical_delta" if out_of_order else "corrupt_record", error)
-                bad = self._row_of(error, batches, position)
-                yield from self._decoded(data, batches[start:bad], position)
-                start = bad + 1
+                is_out_of_order = isinstance(error, OffsetsOutOfOrderError)
+                self._report_error("non_monotonical_delta" if is_out_of_order else "corrupt_record", error)
+                bad_row = self._row_of(error, batches, position)
+                yield from self._decode(data, batches[start:bad_row], position)
+                start = bad_row + 1
 
     def _check_times(self, records: pa.RecordBatch, batches: Batches, position: int) -> int:
-        """Compare `records`, all records of the first few `batches`, with the headers; returns how many batches."""
+        """Compare `records`, which are all of the first few `batches`, with the headers; returns how many batches."""
         ends = np.cumsum(batches["record_count"])
         count = int(np.searchsorted(ends, records.num_rows, side="right"))
         timestamps = numbers_of(records.column("timestamp").cast(pa.int64()))
         newest = np.maximum.reduceat(timestamps, np.append(0, ends[: count - 1]))
-        stated = batches["max_timestamp"][:count]
-        # without format 1: old brokers and clients have written other timestamps around its messages
-        for row in np.flatnonzero((newest != stated) & (batches["magic"][:count] == 2)).tolist():
-            message = f"the largest timestamp is {stated[row]} in the header of a batch, {newest[row]} in its records"
+        header_newest = batches["max_timestamp"][:count]
+        # not in format 1: old brokers and clients have written other timestamps around its messages
+        for row in np.flatnonzero((newest != header_newest) & (batches["magic"][:count] == 2)).tolist():
+            in_header, in_records = header_newest[row], newest[row]
+            message = f"the largest timestamp is {in_header} in the header of a batch, {in_records} in its records"
             location = {
                 "position": position + int(batches["position"][row]),
                 "offset": int(batches["base_offset"][row]),

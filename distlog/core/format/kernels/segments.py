@@ -54,7 +54,7 @@ OK, NOT_WHOLE, NOT_NEXT, BAD_OFFSET, BAD_POSITION = range(5)
 OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE = 8, 12
 
 _UNKNOWN = -1
-#: A checksum is combined with that of a batch of at least this size, which is faster than reading the batch.
+#: The stored checksum of a batch of at least this size is combined with the log's, which is faster than reading it.
 _COMBINE_FROM_BYTES = 4096
 
 #: The limits of a plan, an int64 each. A group fits into `SEGMENT_BYTES`, `SEGMENT_MS` of time, and fewer than
@@ -232,7 +232,7 @@ def _status_of(numbers: np.ndarray, batches: np.ndarray, size: int) -> tuple[int
 
 @inlined
 def _add_first(numbers: np.ndarray, batch: np.void, oldest: int) -> None:
-    # Readers get another time than the base timestamp of these batches, which may be a delete horizon.
+    # These batches have a base timestamp that readers do not get; it may be a delete horizon.
     has_other_time = batch["attributes"] & (APPEND_TIME | DELETE_HORIZON)
     numbers[FIRST_TIMESTAMP] = max(batch["max_timestamp"] if has_other_time else batch["base_timestamp"], _UNKNOWN)
     numbers[ROLL_TIMESTAMP] = max(batch["max_timestamp"], _UNKNOWN)
