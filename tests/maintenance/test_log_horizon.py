@@ -416,7 +416,7 @@ def test_the_log_horizon_avoids_checkpoints_that_another_run_may_delete(
     """A stalled run deletes files by their listed names, also if they were written again."""
     if not world.storage.is_local:
         pytest.skip("one store is enough")
-    monkeypatch.setattr("distlog.core.maintain.vacuum.LEAST_STEP", 2)
+    monkeypatch.setattr("distlog.core.maintain.vacuum.MIN_STEP", 2)
     commits(world, 25)
     log = world.log_on(world.storage, checkpoint_commits=1000)
     old_topic_without_checkpoints(world, log, 20)

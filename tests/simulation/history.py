@@ -477,7 +477,7 @@ def frequent_checkpoints(
         written = checkpoint.write_incremental
         incremental = partial(_write_incremental, written, on_one_base) if large else written
         with (
-            mock.patch.multiple(vacuum, KEPT_EVERY=14 if large else 7, LEAST_STEP=2, NAMES_AT_ONCE=3),
+            mock.patch.multiple(vacuum, KEPT_EVERY=14 if large else 7, MIN_STEP=2, NAMES_AT_ONCE=3),
             mock.patch.multiple(checkpoint, LARGE_ROWS=rows, write_incremental=incremental),
             # writers queue after the first lost race
             mock.patch.object(group_commit, "MANY", 1),
